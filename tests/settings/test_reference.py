@@ -50,7 +50,7 @@ def test_the_page_is_the_tables() -> None:
 def test_a_command_takes_what_it_declares(declared: Declared) -> None:
     """Click calls it by keyword: a missing or further name would be found only by a user."""
     wanted = {row.name for row in declared.options} | {argument.name for argument in declared.arguments}
-    wanted |= {"given"} if declared.settings else set()
+    wanted |= {"typed"} if declared.settings else set()
     assert set(inspect.signature(declared.call).parameters) == wanted
 
 

@@ -40,15 +40,15 @@ from .dryrun import describe_check
 from .target import resolve_options, say_notes, unknown_name
 
 
-def command(given: Given, from_: str | None, config: str | None, verbose: bool, dry_run: bool, json_: bool) -> int:
+def command(typed: Given, from_: str | None, config: str | None, verbose: bool, dry_run: bool, json_: bool) -> int:
     """Look at nodes, or at saved evidence."""
-    resolved = resolve_options(given, config)
+    resolved = resolve_options(typed, config)
     spec = resolved.spec
     checks = choose(spec)
     if from_ is not None:
-        seen = preflight.read(Path(from_))
-        names = spec.preflight.only or seen.get("checks") or list(all_checks())
-        return close(seen, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_)
+        evidence = preflight.read(Path(from_))
+        names = spec.preflight.only or evidence.get("checks") or list(all_checks())
+        return close(evidence, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_)
     cluster = find_cluster(resolved.spec)
     say_notes(resolved)
     if dry_run:
@@ -85,11 +85,11 @@ COMMAND = Declared(
 
 def choose(spec: RunSpec) -> list[Check]:
     """The checks of the level, or those named; UsageError names what there is."""
-    known = all_checks()
+    checks = all_checks()
     for name in spec.preflight.only:
-        if name not in known:
-            raise UsageError(unknown_name("--only", name, "check", known))
-    chosen = of_level(known.values(), spec.preflight.level, spec.preflight.only)
+        if name not in checks:
+            raise UsageError(unknown_name("--only", name, "check", checks))
+    chosen = of_level(checks.values(), spec.preflight.level, spec.preflight.only)
     # with sync the nodes get what is here
     return [c for c in chosen if c.name in spec.preflight.only or not (spec.launch.sync and c.group == "code")]
 
@@ -108,9 +108,9 @@ def look(
         what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
         sys.stdout.write(f"check     {spec.preflight.level}: {what} (from {cluster.source})\n")
     progress = Progress(json_)
-    seen = checking.look(spec, cluster, run, checks, progress.told, transport)
+    evidence = checking.look(spec, cluster, run, checks, progress.show, transport)
     progress.end()
-    return close(seen, checks, spec, run, verbose, json_)
+    return close(evidence, checks, spec, run, verbose, json_)
 
 
 class Progress:
@@ -121,7 +121,7 @@ class Progress:
         self._silent = silent
         self._said = ""
 
-    def told(self, what: str, done: int, of: int) -> None:
+    def show(self, what: str, done: int, of: int) -> None:
         """A step has gone on."""
         if self._terminal:
             redraw_line(sys.stderr, f"{what}: {done} of {of}")
@@ -136,40 +136,45 @@ class Progress:
 
 
 def close(
-    seen: dict[str, Any], checks: Sequence[Check], spec: RunSpec, run: RunDirectory | None, verbose: bool, json_: bool
+    evidence: dict[str, Any],
+    checks: Sequence[Check],
+    spec: RunSpec,
+    run: RunDirectory | None,
+    verbose: bool,
+    json_: bool,
 ) -> int:
     """Judges, prints, saves the page; gives the exit code."""
-    found = checking.judge_evidence(seen, checks, spec.preflight.allow)
-    rows = table(seen.get("request") or {}, seen["nodes"], checks, found)
-    request = seen.get("request") or {}
-    explained = explain(from_document(request["spec"]), request.get("gate") or {}, seen["nodes"]) if request else {}
+    findings = checking.judge_evidence(evidence, checks, spec.preflight.allow)
+    rows = table(evidence.get("request") or {}, evidence["nodes"], checks, findings)
+    request = evidence.get("request") or {}
+    explained = explain(from_document(request["spec"]), request.get("gate") or {}, evidence["nodes"]) if request else {}
     directory = str(run.path) if run is not None else None
     if run is not None:
         from allranks.report.page import check_page
 
-        page = check_page(run.name, seen, found, rows, {c.name: c.title for c in checks}, grouped(explained))
+        page = check_page(run.name, evidence, findings, rows, {c.name: c.title for c in checks}, grouped(explained))
         (run.path / "report.html").write_text(page, encoding="utf-8")
     if json_:
         settings = {node: [s._asdict() for s in all_of_it] for node, all_of_it in explained.items()}
-        more: dict[str, Any] = {"covered": seen.get("covered") or None, "settings": settings}
-        sys.stdout.write(json.dumps(document(run.name if run else "", directory, found, rows, more)) + "\n")
+        more: dict[str, Any] = {"covered": evidence.get("covered") or None, "settings": settings}
+        sys.stdout.write(json.dumps(document(run.name if run else "", directory, findings, rows, more)) + "\n")
     else:
-        _print(seen, checks, found, rows, explained, directory, verbose)
-    return exit_code(found)
+        _print(evidence, checks, findings, rows, explained, directory, verbose)
+    return exit_code(findings)
 
 
-def exit_code(found: Sequence[Finding]) -> int:
+def exit_code(findings: Sequence[Finding]) -> int:
     """4 where a node could not be reached, 3 where a check failed."""
-    failed = [f for f in found if f.status == "fail"]
+    failed = [f for f in findings if f.status == "fail"]
     if any(f.check == "reached" for f in failed):
         return exitcodes.NODE_FAILED
     return exitcodes.CHECK_FAILED if failed else exitcodes.DONE
 
 
 def _print(
-    seen: dict[str, Any],
+    evidence: dict[str, Any],
     checks: Sequence[Check],
-    found: Sequence[Finding],
+    findings: Sequence[Finding],
     rows: dict[str, dict[str, str]],
     explained: Mapping[str, Sequence[Setting]],
     directory: str | None,
@@ -178,11 +183,11 @@ def _print(
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size((120, 40)).columns
     lines = table_lines(rows, {c.name: c for c in checks}, width, verbose, colour)
-    lines += ["", *finding_lines(found, colour, verbose)] if found else []
+    lines += ["", *finding_lines(findings, colour, verbose)] if findings else []
     lines += ["", *setting_lines(explained)] if explained else []
-    if seen.get("covered"):
-        lines.append(f"pairs     {seen['covered']}")
-    lines.append(("" if not found else "\n") + f"result    {counts(found, rows)}")
+    if evidence.get("covered"):
+        lines.append(f"pairs     {evidence['covered']}")
+    lines.append(("" if not findings else "\n") + f"result    {counts(findings, rows)}")
     if directory is not None:
         lines.append(f"saved     {directory}/report.html (judge again: allranks check --from {directory})")
     sys.stdout.write("\n".join(lines) + "\n")

@@ -14,7 +14,7 @@ import click
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.runs.directory import RunDirectory
-from allranks.settings.parsers import FLAG, whole
+from allranks.settings.parsers import FLAG, whole_number
 from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
@@ -29,18 +29,18 @@ NODE_SETTINGS = settings_of("clean")
 OF_NODES = tuple(row for row in NODE_SETTINGS if row.name != "runs_dir")
 
 
-def command(given: Given, keep: int | None, orphans: bool, foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
+def command(typed: Given, keep: int | None, orphans: bool, foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
     """Remove old runs here, or what runs left on nodes."""
-    runs_dir = given["runs_dir"]
+    runs_dir = typed["runs_dir"]
     if orphans or foreign:
         from .orphans import clean_orphans  # imported late: old run directories need no engine
 
         if keep is not None or runs_dir is not None:
             option = "--runs-dir" if keep is None else "--keep"
             raise UsageError(f"{option} is for run directories here. Leave it out, or leave out --orphans")
-        return clean_orphans({**given, "runs_dir": None}, foreign, yes, dry_run, json_)
+        return clean_orphans({**typed, "runs_dir": None}, foreign, yes, dry_run, json_)
     for row in OF_NODES:
-        if given[row.name]:
+        if typed[row.name]:
             raise UsageError(
                 f"{row.option} is for nodes. Add --orphans or --foreign\nhint: allranks clean --orphans {row.option} …"
             )
@@ -56,7 +56,7 @@ COMMAND = Declared(
     command,
     settings=NODE_SETTINGS,
     options=(
-        SettingRow("keep", whole(0, 1_000_000), "all but the newest N runs and N checks go [default: 5]"),
+        SettingRow("keep", whole_number(0, 1_000_000), "all but the newest N runs and N checks go [default: 5]"),
         SettingRow(
             "orphans", FLAG, "processes and directories of dead runs on the nodes", former_options="--leftovers"
         ),
@@ -97,10 +97,10 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
 
 def list_looks(directory: Path) -> list[RunDirectory]:
     """What `check` has saved, the oldest first."""
-    found = [p for p in sorted(directory.glob("check-*")) if LOOK.fullmatch(p.name) and not p.is_symlink()]
+    checks = [p for p in sorted(directory.glob("check-*")) if LOOK.fullmatch(p.name) and not p.is_symlink()]
     return [
         RunDirectory(p)
-        for p in found
+        for p in checks
         if (p / "evidence" / "preflight.json").is_file() and not (p / "run.json").exists()
     ]
 

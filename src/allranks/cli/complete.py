@@ -44,10 +44,10 @@ class Verbs(click.Group):
 
 def offers(kind: str, parser: Parser, incomplete: str, typed: Mapping[str, object]) -> list[CompletionItem]:
     """The words that fit, the newest run first."""
-    found = [CompletionItem(word) for word in _words(kind, typed) or parser.choices if word.startswith(incomplete)]
-    if parser.is_path and not found:
+    items = [CompletionItem(word) for word in _words(kind, typed) or parser.choices if word.startswith(incomplete)]
+    if parser.is_path and not items:
         return [CompletionItem(incomplete, type="dir" if parser.metavar == "DIR" else "file")]
-    return found[:MOST]
+    return items[:MOST]
 
 
 def _words(kind: str, typed: Mapping[str, object]) -> list[str]:

@@ -18,7 +18,7 @@ from allranks.data.virtual import Progress
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode, omit_empty
 from allranks.runs.tests import read_rows
-from allranks.settings.parsers import FLAG, duration, size, text, whole
+from allranks.settings.parsers import FLAG, duration, size, text, whole_number
 from allranks.settings.parsers import path as path_of
 from allranks.settings.table import SettingRow
 from allranks.text import parse_size
@@ -85,7 +85,7 @@ def audit_command(
 
 
 MANY = 10**15
-COUNT = whole(1, 100_000)
+COUNT = whole_number(1, 100_000)
 GPUS_PER_NODE = SettingRow("gpus_per_node", COUNT, "ranks on each node", default=8)
 PLAN = Declared(
     "plan",
@@ -93,11 +93,11 @@ PLAN = Declared(
     ("data plan --samples 32217 --gpus-per-node 8 --nodes 1,2,8 --epochs 5 --step-time 2s",),
     plan_command,
     options=(
-        SettingRow("samples", whole(0, MANY), "samples in the data"),
-        SettingRow("batch", whole(1, MANY), "samples a step and rank", default=1),
+        SettingRow("samples", whole_number(0, MANY), "samples in the data"),
+        SettingRow("batch", whole_number(1, MANY), "samples a step and rank", default=1),
         GPUS_PER_NODE,
         SettingRow("nodes", text("numbers such as 1,2,8", "N,N,…"), "numbers of nodes to compare", default="1"),
-        SettingRow("epochs", whole(1, MANY), "epochs in all", default=1),
+        SettingRow("epochs", whole_number(1, MANY), "epochs in all", default=1),
         SettingRow("step_time", duration(0), "time of one batch of one rank, such as 2s"),
         SettingRow("grad_accum", COUNT, "batches an optimizer step", default=1),
         SettingRow("drop_last", FLAG, "leave the rest out"),
@@ -108,7 +108,7 @@ PLAN = Declared(
             text("bytes a second, or a run", "SIZE|RUN"),
             "bytes a second, or a run of `allranks test`",
         ),
-        SettingRow("observed_steps", whole(0, MANY), "steps that a run showed: says why"),
+        SettingRow("observed_steps", whole_number(0, MANY), "steps that a run showed: says why"),
         RUNS_DIR,
         AS_JSON,
     ),

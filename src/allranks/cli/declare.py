@@ -1,7 +1,7 @@
 """How a command is declared, and the Click command that is made of it.
 
 A command's module holds one `Declared` (or a group of them): which settings it takes, its own options, and the function
-that does the work. The function gets the settings as `given` (by their names, as typed) and its own options by keyword,
+that does the work. The function gets the settings as `typed` (by their names) and its own options by keyword,
 read by their parsers; it returns an exit code.
 """
 
@@ -171,15 +171,15 @@ class DeclaredCommand(click.Command):
         for argument in self.declared.arguments:
             keywords[argument.name] = typed["argument_" + argument.name]
         if self.declared.settings:
-            keywords["given"] = self.given(ctx)
+            keywords["typed"] = self.typed_settings(ctx)
         return int(self.declared.call(**keywords) or 0)
 
-    def given(self, ctx: click.Context) -> dict[str, object]:
+    def typed_settings(self, ctx: click.Context) -> dict[str, object]:
         """The settings as they were typed, by name; None or an empty list where they were not."""
-        given = {row.name: _given_value(row, ctx.params["option_" + row.name]) for row in self.declared.settings}
+        settings = {row.name: _given_value(row, ctx.params["option_" + row.name]) for row in self.declared.settings}
         if self.declared.command_help:
-            given["command"] = list(ctx.params["argument_command"])
-        return given
+            settings["command"] = list(ctx.params["argument_command"])
+        return settings
 
     def get_help(self, ctx: click.Context) -> str:
         """The help text, with rich-click's look where that is installed and somebody looks."""

@@ -64,10 +64,10 @@ def lines(verdict: dict[str, Any]) -> list[str]:
     """The verdict as `run` words it, with what else it may be; of a run that has not failed a sentence."""
     if verdict.get("cause") is None:
         return [str(verdict["message"])]
-    found = verdict_lines(verdict)
+    described = verdict_lines(verdict)
     for other in verdict.get("runners_up") or []:
-        found.append(f"  or      {other['id']}: {other['message'][:160]}")
-    return found
+        described.append(f"  or      {other['id']}: {other['message'][:160]}")
+    return described
 
 
 def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> dict[str, Any]:
@@ -94,13 +94,13 @@ def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:
     if words and Path(words[0]).exists() and not (Path(words[0]) / "run.json").is_file():
         return None
     try:
-        found = find_in(runs_directory(runs_dir), words[0] if words else None)
+        run = find_in(runs_directory(runs_dir), words[0] if words else None)
     except RunNotFound:
         if words:
             raise UsageError(f"{words[0]}: no such file, directory or run") from None
         raise
-    settle(found, time.time())
-    return found
+    settle(run, time.time())
+    return run
 
 
 def _of_stream() -> Verdict:

@@ -149,9 +149,11 @@ def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]], head: st
         common = {k: v for k, v in environments[0].items() if all(e.get(k) == v for e in environments)}
         lines += [f"    {k}={shlex.quote(v)}" for k, v in sorted(common.items())]
         for rank in node["ranks"]:
-            own = {k: v for k, v in rank["env"].items() if k not in common}
-            if own:
-                lines.append(f"  rank {rank['rank']}: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in own.items()))
+            rank_only = {k: v for k, v in rank["env"].items() if k not in common}
+            if rank_only:
+                lines.append(
+                    f"  rank {rank['rank']}: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in rank_only.items())
+                )
     if "PATH" not in spec.launch.env and spec.launch.launcher == "direct":
         lines.append("\nPATH begins with the directory of the training interpreter, as after `activate`")
     lines.append("\nnproc auto counts GPUs only on the nodes; addresses and ports are checked before ranks start")

@@ -23,10 +23,10 @@ def command(force: bool, json_: bool) -> int:
     """Write the file."""
     path = Path(CONFIG_NAME)
     hostfile = next((name for name in HOSTFILES if Path(name).is_file()), None)
-    found = {"hosts": hostfile} if hostfile else {}
+    detected = {"hosts": hostfile} if hostfile else {}
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(commented_config(found))
+            file.write(commented_config(detected))
     except FileExistsError:
         raise UsageError(f"{path} exists. --force replaces it") from None
     except OSError as error:
@@ -34,7 +34,7 @@ def command(force: bool, json_: bool) -> int:
     if json_:
         click.echo(json.dumps({"schema": 1, "written": CONFIG_NAME}))
     else:
-        click.echo(f"wrote {path}" + "".join(f". Set {k} = {v}, as found here" for k, v in found.items()))
+        click.echo(f"wrote {path}" + "".join(f". Set {k} = {v}, as found here" for k, v in detected.items()))
     return DONE
 
 

@@ -68,9 +68,9 @@ OWN_SETUP = (
 )
 
 
-def command(given: Given, check_nodes: bool, suite: str | None, config: str | None, dry_run: bool, json_: bool) -> int:
+def command(typed: Given, check_nodes: bool, suite: str | None, config: str | None, dry_run: bool, json_: bool) -> int:
     """Do what this node was started for."""
-    resolved = resolve_join(given, config, check_nodes, suite)
+    resolved = resolve_join(typed, config, check_nodes, suite)
     spec = resolved.spec
     say_notes(resolved)
     if dry_run:
@@ -101,9 +101,9 @@ COMMAND = Declared(
 )
 
 
-def resolve_join(given: Given, config: str | None, check_nodes: bool, suite: str | None) -> Resolved:
+def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str | None) -> Resolved:
     """The settings of this node; what is not said comes from the scheduler. Raises UsageError."""
-    options = dict(given)
+    options = dict(typed)
     for field, value in whereabouts(os.environ).items():
         if options.get(field) is None:
             options[field] = value

@@ -15,7 +15,7 @@ from allranks.report.fold import Folder
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
 from allranks.runs.regular import open_regular
-from allranks.settings.parsers import FLAG, duration, several, text, whole
+from allranks.settings.parsers import FLAG, duration, several, text, whole_number
 from allranks.settings.table import SettingRow
 
 from .declare import RUN, RUNS_DIR, Declared
@@ -40,18 +40,18 @@ def command(
     json_: bool,
 ) -> int:
     """Show output, or metrics."""
-    found = find_run(run, runs_dir)
-    settle(found, time.time())
-    ranks = _wanted(found, list(node), list(rank))
+    run_dir = find_run(run, runs_dir)
+    settle(run_dir, time.time())
+    ranks = _wanted(run_dir, list(node), list(rank))
     if metrics:
         if follow or since is not None:
             raise UsageError("--metrics shows the last lines. Leave out -f and --since")
-        _metrics(found, number, ranks if node or rank else None, json_)
+        _metrics(run_dir, number, ranks if node or rank else None, json_)
         return DONE
-    reader = LogReader(found, node, rank)
+    reader = LogReader(run_dir, node, rank)
     if since is not None:
         reader.skip_to_time(time.time() - since)
-    _output(found, reader, JsonLines() if json_ else Lines(found, not no_fold), follow)
+    _output(run_dir, reader, JsonLines() if json_ else Lines(run_dir, not no_fold), follow)
     return DONE
 
 
@@ -70,12 +70,12 @@ COMMAND = Declared(
             complete="nodes",
             default=(),
         ),
-        SettingRow("rank", several(whole(0, 999_999), "ranks"), "only this rank", complete="ranks", default=()),
+        SettingRow("rank", several(whole_number(0, 999_999), "ranks"), "only this rank", complete="ranks", default=()),
         SettingRow("since", duration(0), "only what arrived in the last 10m"),
         SettingRow("metrics", FLAG, "metrics lines instead of output"),
         SettingRow(
             "number",
-            whole(1, 999_999_999),
+            whole_number(1, 999_999_999),
             "with --metrics: the last N lines of each rank",
             options="-n",
             default=5,

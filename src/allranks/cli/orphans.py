@@ -90,7 +90,7 @@ def _end(
     spec: RunSpec, cluster: Cluster, chosen: dict[str, list[dict[str, Any]]], directories: dict[str, list[str]]
 ) -> dict[str, Any]:
     left: dict[str, Any] = {}
-    ends = {n: {"end": [[p["pid"], p["start_time"]] for p in found]} for n, found in chosen.items() if found}
+    ends = {n: {"end": [[p["pid"], p["start_time"]] for p in orphans]} for n, orphans in chosen.items() if orphans}
     for name, answer in ask(spec, cluster, ends).items():
         left[name] = answer["left"]
     ask(spec, cluster, {n: {"remove": paths} for n, paths in directories.items() if paths})

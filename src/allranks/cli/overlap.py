@@ -24,7 +24,7 @@ from allranks.overlap.measure import measure
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
 from allranks.protocol.codec import encode
-from allranks.settings.parsers import path, whole
+from allranks.settings.parsers import path, whole_number
 from allranks.settings.table import SettingRow
 from allranks.text import align_columns, cut
 
@@ -60,7 +60,7 @@ COMMAND = Declared(
     command,
     arguments=(Argument("traces", "TRACE...", "files (.json, .json.gz) or directories", many=True, required=True),),
     options=(
-        SettingRow("top", whole(1, 100_000), "how many kinds of collectives to list", default=10),
+        SettingRow("top", whole_number(1, 100_000), "how many kinds of collectives to list", default=10),
         SettingRow("html", path("the path of a file", "FILE"), "write a page with a plot there"),
         AS_JSON,
     ),

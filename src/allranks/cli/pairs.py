@@ -32,18 +32,20 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport
         return run_together(spec, cluster, json_, transport)
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
     progress = Progress(json_)
-    seen = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.told, transport)
+    evidence = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.show, transport)
     progress.end()
-    found = [f for f in checking.judge_evidence(seen, [all_checks()[LOOK]], spec.preflight.allow) if f.status == "fail"]
-    for finding in found if not json_ else []:
+    findings = [
+        f for f in checking.judge_evidence(evidence, [all_checks()[LOOK]], spec.preflight.allow) if f.status == "fail"
+    ]
+    for finding in findings if not json_ else []:
         sys.stdout.write(finding_line(finding.to_json()) + "\n")
-    dead = dead_pairs(seen["nodes"])
-    rest = without(named(cluster, seen["hosts"]), set(seen["nodes"]), dead)
+    dead = dead_pairs(evidence["nodes"])
+    rest = without(named(cluster, evidence["hosts"]), set(evidence["nodes"]), dead)
     if len(rest.nodes) < 2:
-        return _nothing_left(found, json_)
+        return _nothing_left(findings, json_)
     names = {n.name for n in rest.nodes}
     dead_ones = tuple(sorted(p for p in dead if names >= set(p)))
-    return run_together(spec, rest, json_, transport, found, dead_ones)
+    return run_together(spec, rest, json_, transport, findings, dead_ones)
 
 
 def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:
@@ -69,14 +71,14 @@ def without(cluster: Cluster, reached: set[str], dead: set[Pair]) -> Cluster:
     return Cluster(tuple(dataclasses.replace(n, index=i) for i, n in enumerate(chosen)), cluster.source)
 
 
-def _nothing_left(found: list[Finding], json_: bool) -> int:
+def _nothing_left(findings: list[Finding], json_: bool) -> int:
     """No two nodes reach one another."""
     import json
 
     code = exitcodes.NODE_FAILED
     if json_:
         document = {"schema": 1, "suite": "pairs", "ok": False, "exit": code, "links": [], "collectives": []}
-        sys.stdout.write(json.dumps({**document, "findings": [f.to_json() for f in found]}) + "\n")
+        sys.stdout.write(json.dumps({**document, "findings": [f.to_json() for f in findings]}) + "\n")
     else:
         sys.stdout.write("no two nodes reach one another: nothing was measured\n")
     return code

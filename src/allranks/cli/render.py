@@ -41,8 +41,8 @@ def declare(what: str) -> Declared:
     if what in LAUNCHERS:
         hidden += [row.name for row in settings_of("rendered")]
 
-    def call(given: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
-        return render(what, given, config, output, force, json_)
+    def call(typed: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
+        return render(what, typed, config, output, force, json_)
 
     target = "--nodes 2" if renderer.joins else "--hosts hosts.txt"
     return Declared(
@@ -62,9 +62,9 @@ def declare(what: str) -> Declared:
     )
 
 
-def render(what: str, given: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
+def render(what: str, typed: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
     """Write, or show, the files."""
-    options = dict(given)
+    options = dict(typed)
     if what in LAUNCHERS:
         refuse_rendered(options, what)
         options["launcher"] = what
@@ -74,14 +74,14 @@ def render(what: str, given: Given, config: str | None, output: str | None, forc
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:
         write(files, Path(output), force)
-    click.echo(json.dumps(as_document(files, output)) if json_ else said(files, output))
+    click.echo(json.dumps(as_document(files, output)) if json_ else describe(files, output))
     return DONE
 
 
-def refuse_rendered(given: Given, what: str) -> None:
+def refuse_rendered(typed: Given, what: str) -> None:
     """UsageError for options of allranks where no command of allranks is written that could take them."""
     for row in settings_of("rendered"):
-        if given.get(row.name):
+        if typed.get(row.name):
             raise UsageError(f"{row.option}: render {what} writes no command of allranks. Leave it out")
 
 
@@ -145,7 +145,7 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
         raise UsageError(f"--output {directory}: {error.strerror}. Set a directory that you may write to") from None
 
 
-def said(files: Rendered, output: str | None) -> str:
+def describe(files: Rendered, output: str | None) -> str:
     """The files' names where they are written, else all of their text."""
     if output is not None:
         return "\n".join(f"wrote {Path(output) / name}" for name in files)

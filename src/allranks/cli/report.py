@@ -50,16 +50,16 @@ def command(
     run: str | None, bundle: bool, output: str | None, redact: tuple[str, ...], runs_dir: str | None, json_: bool
 ) -> int:
     """Write the page, or the bundle."""
-    found = find_run(run, runs_dir)
-    settle(found, time.time())
-    name = f"{found.path.resolve().name}-bundle.zip"
+    run_dir = find_run(run, runs_dir)
+    settle(run_dir, time.time())
+    name = f"{run_dir.path.resolve().name}-bundle.zip"
     if bundle:
         path = place(output, name)
-        work: Callable[[], Made] = partial(_bundle, found, path, redact)
+        work: Callable[[], Made] = partial(_bundle, run_dir, path, redact)
     else:
-        path = place(output, "report.html") if output else found.path / "report.html"
-        work = partial(_page, found, path, redact)
-    _say(_in_time(work, found, path, redact), json_)
+        path = place(output, "report.html") if output else run_dir.path / "report.html"
+        work = partial(_page, run_dir, path, redact)
+    _say(_in_time(work, run_dir, path, redact), json_)
     return DONE
 
 
@@ -133,9 +133,9 @@ def _forget_part(path: Path) -> None:
 def spans_in_time(pattern: re.Pattern[str], text: str) -> list[Span]:
     """All matches of a pattern of the user's; the kernel ends this process where a line takes too long."""
     signal.setitimer(signal.ITIMER_PROF, LINE_SECONDS)
-    found = [match.span() for match in pattern.finditer(text)]
+    matches = [match.span() for match in pattern.finditer(text)]
     signal.setitimer(signal.ITIMER_PROF, 0)
-    return found
+    return matches
 
 
 def place(output: str | None, name: str) -> Path:
@@ -152,7 +152,7 @@ def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
 def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Part]]], path: Path) -> None:
     """The page of a verdict on any logs, with what they say of it."""
     logs = [(Log(file, str(file), "", None, 0), parts) for file, parts in scanned[:MOST_LOGS]]
-    found = tuple(e for log, parts in logs if (e := excerpt(log, parts, Sizes())))
+    excerpts = tuple(e for log, parts in logs if (e := excerpt(log, parts, Sizes())))
     state = "failed" if verdict.get("status") == "fail" else "unknown"
     if len(scanned) == 1:
         name = scanned[0][0].name
@@ -160,8 +160,8 @@ def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Par
         name = f"{len(scanned)} logs"
     else:
         name = "standard input"
-    left_out = len(scanned) - len(found)
-    record = Record(name, os.getcwd(), state, {}, {}, {}, verdict, excerpts=found, logs_left_out=left_out)
+    left_out = len(scanned) - len(excerpts)
+    record = Record(name, os.getcwd(), state, {}, {}, {}, verdict, excerpts=excerpts, logs_left_out=left_out)
     _write(record, path, fresh_redactor())
 
 
@@ -196,12 +196,12 @@ def page_at_end(run: RunDirectory) -> Path | None:
     return path
 
 
-def judged(seen: Document) -> tuple[list[Document], Mapping[str, Mapping[str, str]]]:
+def judged(evidence: Document) -> tuple[list[Document], Mapping[str, Mapping[str, str]]]:
     """Findings and table of saved preflight evidence."""
-    named = seen.get("checks") or ()
+    named = evidence.get("checks") or ()
     checks = [check for check in all_checks().values() if check.name in named]
-    found: list[Finding] = judge_evidence(seen, checks, ())
-    return [f.to_json() for f in found], table(seen.get("request") or {}, seen["nodes"], checks, found)
+    findings: list[Finding] = judge_evidence(evidence, checks, ())
+    return [f.to_json() for f in findings], table(evidence.get("request") or {}, evidence["nodes"], checks, findings)
 
 
 def known_secrets(environ: Mapping[str, str]) -> list[str]:

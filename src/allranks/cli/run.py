@@ -33,9 +33,9 @@ from .keys import offer
 from .target import refuse_contradictions, require_command, resolve_options, say_notes
 
 
-def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int:
+def command(typed: Given, config: str | None, dry_run: bool, json_: bool) -> int:
     """Start a run where its target says."""
-    resolved = resolve_options(given, config)
+    resolved = resolve_options(typed, config)
     require_command(resolved)
     spec = resolved.spec
     engine = engine_for(spec, os.environ)

@@ -77,8 +77,8 @@ class Staged:
                 self._tell(group, result)
             if failed and failed[-1][1] in STOPPED:
                 break
-        said = "" if not failed else stage.meaning([group for group, _ in failed])
-        self._stages.append({"name": stage.name, "groups": groups, "meaning": said})
+        meaning = "" if not failed else stage.meaning([group for group, _ in failed])
+        self._stages.append({"name": stage.name, "groups": groups, "meaning": meaning})
         return failed
 
     def _tell(self, group: Group, result: Document) -> None:

@@ -23,10 +23,10 @@ from .places import find_run
 
 def command(run: str | None, watch: bool, runs_dir: str | None, json_: bool) -> int:
     """Describe a run, once or every second until it ends."""
-    found = find_run(run, runs_dir)
+    run_dir = find_run(run, runs_dir)
     drawn: list[str] | None = None
     while True:
-        document = describe(found, time.time())
+        document = describe(run_dir, time.time())
         if json_:
             print(json.dumps(document), flush=True)
         else:
@@ -94,24 +94,24 @@ def lines(document: dict[str, Any]) -> list[str]:
     at = f", master {master['address']}:{master['port']}" if master.get("address") and master.get("port") else ""
     size = document["world_size"]
     ranks = count_of(size, "rank") if isinstance(size, int) and size else "? ranks"
-    found = [f"{document['run']}: {document['state']}, {ranks}{at}"]
+    described = [f"{document['run']}: {document['state']}, {ranks}{at}"]
     if document.get("job"):
         job = document["job"]
-        found.append(f"Slurm job {job['id']}: {job['state']}" + (f", {job['why']}" if job["why"] else ""))
+        described.append(f"Slurm job {job['id']}: {job['state']}" + (f", {job['why']}" if job["why"] else ""))
     elif document["state"] == "orphaned" and document.get("engine"):
-        found.append(f"it goes on in {document['engine']}. `allranks attach` follows it, `allranks stop` ends it")
+        described.append(f"it goes on in {document['engine']}. `allranks attach` follows it, `allranks stop` ends it")
     elif document["state"] == "orphaned":
-        found.append("its controller has ended. `allranks attach` takes it over, `allranks stop` ends it")
+        described.append("its controller has ended. `allranks attach` takes it over, `allranks stop` ends it")
     over = document["state"] in OVER
     width = max([len(label(n)) for n in document["nodes"]] + [4])
     for node in document["nodes"]:
-        found.append(node_line(_quiet(node) if over else node, time.time(), width))
+        described.append(node_line(_quiet(node) if over else node, time.time(), width))
         if not over:
-            found += _pids(node, width)
+            described += _pids(node, width)
     verdict = document.get("verdict")
     if verdict:
-        found.append(f"verdict: {verdict['message']}")
-    return [part for line in found for part in line.split("\n")]
+        described.append(f"verdict: {verdict['message']}")
+    return [part for line in described for part in line.split("\n")]
 
 
 def _quiet(node: dict[str, Any]) -> dict[str, Any]:

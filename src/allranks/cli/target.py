@@ -94,10 +94,10 @@ def refuse_unknown_allowed(names: Sequence[str]) -> None:
     from allranks.diagnose.causes import CAUSES
     from allranks.gang.plugins import all_checks  # imported late: most runs allow nothing
 
-    known = (*all_checks(), *CAUSES)
+    names_of_checks = (*all_checks(), *CAUSES)
     for name in names:
-        if name not in known:
-            raise UsageError(unknown_name("--allow", name, "check or cause", known))
+        if name not in names_of_checks:
+            raise UsageError(unknown_name("--allow", name, "check or cause", names_of_checks))
 
 
 def refuse_launching_script(spec: RunSpec) -> None:
@@ -147,9 +147,9 @@ def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
     return list(judge_options(request, Ranks(request, {}), {}))
 
 
-def unknown_name(option: str, name: str, what: str, known: Iterable[str]) -> str:
+def unknown_name(option: str, name: str, what: str, candidates: Iterable[str]) -> str:
     """What is wrong with a name that nothing has, with the one that was meant, or all."""
-    names = list(known)
+    names = list(candidates)
     meant = suggestion(name, names)
     if meant:
         return f"{option} {name}: there is no such {what}\nhint: {option} {meant}"

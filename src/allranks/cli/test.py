@@ -19,9 +19,9 @@ from .target import resolve_options, say_notes, unknown_name
 from .together import run_together
 
 
-def command(given: Given, config: str | None, dry_run: bool, json_: bool) -> int:
+def command(typed: Given, config: str | None, dry_run: bool, json_: bool) -> int:
     """Run a suite."""
-    resolved = resolve_options({**given, "name": "test"}, config)
+    resolved = resolve_options({**typed, "name": "test"}, config)
     refuse_unknown_tests(resolved.spec)
     cluster = find_cluster(resolved.spec)
     spec = resolved.spec.changed(test="full", command=(), launcher="direct", retries=0)
@@ -43,10 +43,10 @@ def tests_of(suite: str) -> tuple[str, ...]:
 
 def refuse_unknown_tests(spec: RunSpec) -> None:
     """UsageError where --only names no test of the suite."""
-    known = tests_of(spec.tests.suite)
+    tests = tests_of(spec.tests.suite)
     for name in spec.preflight.only:
-        if name not in known:
-            raise UsageError(unknown_name("--only", name, f"test of the suite {spec.tests.suite}", known))
+        if name not in tests:
+            raise UsageError(unknown_name("--only", name, f"test of the suite {spec.tests.suite}", tests))
 
 
 COMMAND = Declared(

@@ -220,9 +220,9 @@ def waiting(job: Job) -> str:
 def read_reason(reason: str) -> Reason:
     """Look up a job's reason; without a meaning where it is not known."""
     bare = re.split(r"[,(]", reason, maxsplit=1)[0].strip()
-    known = REASONS.get(reason or "None", REASONS.get(bare))
-    if known is not None:
-        return known
+    meaning = REASONS.get(reason or "None", REASONS.get(bare))
+    if meaning is not None:
+        return meaning
     if _PER_JOB.search(bare) or bare == "MaxMemPerLimit":
         return _BEYOND_JOB
     if bare.startswith("QOSMin"):

@@ -118,8 +118,8 @@ def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]
     return fields
 
 
-def _close(word: str, known: list[str]) -> str:
-    near = suggestion(word, known)
+def _close(word: str, names: list[str]) -> str:
+    near = suggestion(word, names)
     return f". Did you mean {near.replace('_', '-')}?" if near else ". `allranks init` lists them all"
 
 
@@ -181,19 +181,21 @@ def _toml(value: object) -> str:
     return f" = {show(value)}" if isinstance(value, (int, float)) else ""
 
 
-def _targets(given: dict[str, list[_Given]], notes: list[str]) -> dict[str, list[_Given]]:
+def _targets(entries: dict[str, list[_Given]], notes: list[str]) -> dict[str, list[_Given]]:
     """One target: the strongest layer that names one. A weaker NNODES says nothing of --local."""
-    chosen = dict(given)
-    targets = sorted((name for name in TARGETS if _is_target(given.get(name))), key=lambda name: given[name][0].layer)
+    chosen = dict(entries)
+    targets = sorted(
+        (name for name in TARGETS if _is_target(entries.get(name))), key=lambda name: entries[name][0].layer
+    )
     for loser in targets[1:]:
-        first = given[targets[0]][0]
-        other = given[loser][0]
+        first = entries[targets[0]][0]
+        other = entries[loser][0]
         if first.layer == other.layer:
             raise first.error(f"{first.where} and {other.where} are both set. Keep one of them")
         notes.append(f"{first.label} overrides {other.label}")
         del chosen[loser]
-    local = given.get("local")
-    nodes = given.get("nodes")
+    local = entries.get("local")
+    nodes = entries.get("nodes")
     if "local" in chosen and nodes and local and local[0].layer < nodes[0].layer:
         if _read("nodes", nodes[0], lenient=True) != _read("local", local[0], lenient=True):
             notes.append(f"{local[0].label} overrides {nodes[0].label}")
@@ -221,14 +223,14 @@ def _as_tuple(value: object) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-def _read(field: str, given: _Given, lenient: bool = False) -> object:
+def _read(field: str, entry: _Given, lenient: bool = False) -> object:
     """The value as RunSpec holds it; a variable that is overridden anyway may be nonsense."""
     try:
-        return SETTINGS[field].parser.read(given.value)
+        return SETTINGS[field].parser.read(entry.value)
     except ValueError as error:
         if lenient:
-            return given
-        raise given.error(f"{given.where}: found {show(given.value)}, set {error}") from None
+            return entry
+        raise entry.error(f"{entry.where}: found {show(entry.value)}, set {error}") from None
 
 
 def _env_items(options: Mapping[str, object]) -> list[object]:

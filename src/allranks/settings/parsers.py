@@ -49,7 +49,7 @@ class Parser:
         return self.read is read_flag
 
 
-def whole(low: int, high: int, auto: Sequence[str] = ()) -> Parser:
+def whole_number(low: int, high: int, auto: Sequence[str] = ()) -> Parser:
     """A whole number; one of the words in `auto` stands for None."""
     expected = f"a whole number from {low} to {high}"
     if auto:
@@ -227,7 +227,7 @@ HOST = Parser(_read_host, "HOST")
 NETWORKS = Parser(_read_networks, "CIDR")
 GPUS = Parser(_read_gpus, _GPUS.metavar)
 PATTERN = Parser(_read_pattern, "REGEX")
-NODE_COUNT = whole(1, MAX_HOSTS)
+NODE_COUNT = whole_number(1, MAX_HOSTS)
 ID = matching(r"[a-z0-9][a-z0-9_-]{0,63}", "", "ID")
 RUN_NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", "at most 40 letters, digits, '.', '_', '-', a letter or digit first", "NAME"

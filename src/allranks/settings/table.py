@@ -35,7 +35,7 @@ from .parsers import (
     several,
     size,
     text,
-    whole,
+    whole_number,
 )  # fmt: skip
 from .runspec import GROUP_OF, RunSpec
 
@@ -143,7 +143,7 @@ _READ = "status logs attach stop report diagnose data clean"
 
 _ROWS = (
     # -- target
-    SettingRow("local", whole(1, 1024), "virtual nodes on this machine", "run check test render clean",
+    SettingRow("local", whole_number(1, 1024), "virtual nodes on this machine", "run check test render clean",
                example="2"),
     SettingRow("hosts", HOSTS, "hostfile, or a list such as h1,h2 or node[01-04]. The first host is node 0",
                "run check test render clean", "--hosts --hostfile -H", example='"hosts.txt"', complete="hosts"),
@@ -158,16 +158,16 @@ _ROWS = (
                _ALL + " clean", "--nodes --nnodes -N", example="4", variables=("NNODES",)),
     SettingRow("k8s", FLAG, "pods of a Kubernetes cluster, through kubectl", "run"),
     SettingRow("sky", FLAG, "machines that SkyPilot finds", "run"),
-    SettingRow("node_rank", whole(0, MAX_HOSTS - 1), "number of this node [default: as the scheduler says]",
+    SettingRow("node_rank", whole_number(0, MAX_HOSTS - 1), "number of this node [default: as the scheduler says]",
                "join", metavar="R", in_file=False),
-    SettingRow("join_port", whole(1, 65535), "port of node 0 for the other nodes", "join", "--port",
+    SettingRow("join_port", whole_number(1, 65535), "port of node 0 for the other nodes", "join", "--port",
                metavar="PORT"),
     SettingRow("secret_file", path("the path of a file"),
                "file with the secret of all nodes, or set ALLRANKS_JOIN_SECRET", "join", example='"join.secret"'),
     # -- launch
     SettingRow("command", several(WORD, 'a list of words such as ["train.py", "--epochs", "3"]'),
                "training command, where the command line has none", example='["train.py", "--epochs", "3"]'),
-    SettingRow("nproc", whole(1, 1024, auto=("auto", "gpu")),
+    SettingRow("nproc", whole_number(1, 1024, auto=("auto", "gpu")),
                "ranks on each node (auto: slots of the hostfile, else GPUs, else 1)", _ALL, "--nproc --nproc-per-node",
                metavar="N|auto", example='"auto"', variables=("NPROC_PER_NODE",)),
     SettingRow("launcher", choice(*LAUNCHERS), "what starts the ranks (command: any program, once a node)",
@@ -194,7 +194,7 @@ _ROWS = (
                _GANG, example='"10.0.0.0/16"'),
     SettingRow("master_addr", HOST, "address of the master [default: chosen, then checked from every node]",
                _ALL, example='"node01"', variables=("MASTER_ADDR",)),
-    SettingRow("master_port", whole(0, 65535), "port of the master (0: a free one)", _ALL + " clean",
+    SettingRow("master_port", whole_number(0, 65535), "port of the master (0: a free one)", _ALL + " clean",
                metavar="PORT", variables=("MASTER_PORT",)),
     # -- preflight
     SettingRow("check", FLAG, "check the nodes before ranks start", "run test join", "--no-check"),
@@ -206,7 +206,7 @@ _ROWS = (
     SettingRow("data_paths", several(path("", "PATH"), "paths of files or directories on the nodes"),
                "data that every node must have, with the same content", "check " + _RENDERED, "--data-path",
                example='["/data/train"]'),
-    SettingRow("expect_gpus", whole(0, 1024), "GPUs that a node must have [default: nproc]",
+    SettingRow("expect_gpus", whole_number(0, 1024), "GPUs that a node must have [default: nproc]",
                "run check join", example="8"),
     SettingRow("end_orphans", FLAG, "end processes of dead runs first", "run", former_options="--end-leftovers"),
     # -- tests
@@ -243,11 +243,11 @@ _ROWS = (
     SettingRow("output_dir", path("the path of a directory", "DIR"), "shared ALLRANKS_OUTPUT_DIR of the ranks",
                _TRAIN, example='"outputs"'),
     # -- recovery
-    SettingRow("retries", whole(0, 10_000), "further attempts after a failure that may pass",
+    SettingRow("retries", whole_number(0, 10_000), "further attempts after a failure that may pass",
                "run render join", variables=("MAX_RETRIES",)),
-    SettingRow("spares", whole(0, MAX_HOSTS), "number of the last hosts that stand by as hot spares", "run"),
+    SettingRow("spares", whole_number(0, MAX_HOSTS), "number of the last hosts that stand by as hot spares", "run"),
     SettingRow("on_hang", choice("stop", "report", "restart"), "what to do about a hang", _TRAIN),
-    SettingRow("audit_data", whole(0, 10_000), "number of batches of each rank to compare (0: none)", "run",
+    SettingRow("audit_data", whole_number(0, 10_000), "number of batches of each rank to compare (0: none)", "run",
                example="20"),
     SettingRow("on_audit", choice("report", "stop"), "what to do where the data is not split", "run"),
     # -- output
@@ -316,7 +316,7 @@ def option_name(name: str) -> str:
     return row.option if row is not None else "--" + name.replace("_", "-")
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, candidates: Iterable[str]) -> str:
     """The known word that was meant, if one is near; else empty."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+    near = difflib.get_close_matches(word, list(candidates), n=1)
     return near[0] if near else ""

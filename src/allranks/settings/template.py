@@ -24,9 +24,9 @@ _TAIL = """
 _CANNOT_BE_FOUND = ("command", "ssh_options")
 
 
-def commented_config(found: Mapping[str, str]) -> str:
-    """The file's text; `found` maps settings (`hosts`, `nproc`, `local`, …) to the values found."""
-    values = {key.replace("_", "-"): value for key, value in found.items()}
+def commented_config(detected: Mapping[str, str]) -> str:
+    """The file's text; `detected` maps settings (`hosts`, `nproc`, `local`, …) to the values detected."""
+    values = {key.replace("_", "-"): value for key, value in detected.items()}
     target = "local" if "local" in values else "hosts"
     lines = [_HEAD]
     for panel in PANELS.values():

@@ -114,25 +114,25 @@ def read_tool(command: Sequence[str]) -> Tool | None:
     return None
 
 
-def choose_launcher(command: Sequence[str], given: str | None) -> tuple[str, str]:
+def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, str]:
     """The launcher, and a note where the command itself names it; UsageError where both do and differ."""
     tool = read_tool(command)
     if tool is None:
-        return given or "direct", ""
+        return launcher or "direct", ""
     _refuse_holes(tool)
     if not tool.program:
         raise UsageError(f"{' '.join(tool.head)} has no program. Put it behind: {' '.join(tool.head)} train.py")
-    if given != "command":
+    if launcher != "command":
         _refuse_elastic(tool)
-    if given is None:
+    if launcher is None:
         note = f"{' '.join(tool.head)} starts once a node and gets the nodes as its options (--launcher {tool.name})"
         return tool.name, note
-    if given not in ("direct", "command", tool.name):
+    if launcher not in ("direct", "command", tool.name):
         raise UsageError(
-            f"--launcher {given}, but the command starts with {' '.join(tool.head)}. Leave --launcher out, or give the"
-            f" program alone: {' '.join(tool.program[:2])}"
+            f"--launcher {launcher}, but the command starts with {' '.join(tool.head)}. Leave --launcher out, or give"
+            f" the program alone: {' '.join(tool.program[:2])}"
         )
-    return given, ""
+    return launcher, ""
 
 
 def _refuse_elastic(tool: Tool) -> None:
