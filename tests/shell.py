@@ -45,7 +45,7 @@ class Shell:
 def given_of(declared: Declared, words: list[str]) -> dict[str, object]:
     """The settings that a command gets for these words."""
     command = DeclaredCommand(declared)
-    return command.given(command.make_context(declared.name, list(words)))
+    return command.typed_settings(command.make_context(declared.name, list(words)))
 
 
 def command_of(document: dict[str, Any]) -> list[str]:
