@@ -61,7 +61,7 @@ class StartError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramPlace:
     """Which rank this process is, and where the master is, by this launcher's variables."""
 
     rank: int
@@ -123,7 +123,7 @@ def limit_of(names: tuple[str, ...], environ: Mapping[str, str]) -> tuple[float 
     return None, ""
 
 
-def find_place(environ: Mapping[str, str]) -> Place:
+def find_place(environ: Mapping[str, str]) -> ProgramPlace:
     """Read the launcher's variables; without any this is the only process.
 
     >>> place = find_place({"SLURM_PROCID": "5", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8",
@@ -153,7 +153,7 @@ def find_place(environ: Mapping[str, str]) -> Place:
             variables = f"{launcher.rank}={rank} with {launcher.world_size}={world_size}"
             raise StartError(f"{variables}: ranks go from 0 to {world_size - 1}")
         return _place(launcher, rank, world_size, environ)
-    return Place(0, 1, 0, 1, "127.0.0.1", 0, "")
+    return ProgramPlace(0, 1, 0, 1, "127.0.0.1", 0, "")
 
 
 def _number(name: str, environ: Mapping[str, str]) -> int | None:
@@ -163,7 +163,7 @@ def _number(name: str, environ: Mapping[str, str]) -> int | None:
     return int(text) if text else None
 
 
-def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str, str]) -> Place:
+def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str, str]) -> ProgramPlace:
     """Complete a place by the local rank and the master's address: as set, of Slurm's node list, or this machine."""
     notes = []
     slurm = launcher.name == "Slurm"
@@ -191,7 +191,7 @@ def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str,
         notes.append("LOCAL_RANK is not set: 0 is taken, so each process must see a GPU of its own")
     if local_size is None:
         local_size = 1 if world_size == 1 else local_rank + 1
-    return Place(rank, world_size, local_rank, local_size, address, port or PORT, launcher.name, tuple(notes))
+    return ProgramPlace(rank, world_size, local_rank, local_size, address, port or PORT, launcher.name, tuple(notes))
 
 
 def first_host(text: str) -> str:
@@ -275,7 +275,7 @@ def init_process_group(
     )
 
 
-def choose_device(place: Place, backend: str | None) -> tuple[Any, str]:
+def choose_device(place: ProgramPlace, backend: str | None) -> tuple[Any, str]:
     """Make the accelerator of this local rank the current one; give it and the backend that goes with it."""
     import torch
 
@@ -302,7 +302,7 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _export(place: Place, environ: MutableMapping[str, str]) -> None:
+def _export(place: ProgramPlace, environ: MutableMapping[str, str]) -> None:
     """Set torch's names for what reads them later: DeepSpeed, accelerate, the script itself."""
     environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size))
     environ.setdefault("LOCAL_RANK", str(place.local_rank))
@@ -311,7 +311,7 @@ def _export(place: Place, environ: MutableMapping[str, str]) -> None:
     environ.setdefault("MASTER_PORT", str(place.port))
 
 
-def meet(place: Place, patience: float, quiet: bool) -> Any:
+def meet(place: ProgramPlace, patience: float, quiet: bool) -> Any:
     """Give the store at the master, once all ranks are there; StartError names those that are not."""
     import torch.distributed
 
@@ -424,7 +424,7 @@ def try_master(address: str, port: int, seconds: float) -> str:
     return reason
 
 
-def _gather(store: Any, place: Place, ends: float, quiet: bool) -> None:
+def _gather(store: Any, place: ProgramPlace, ends: float, quiet: bool) -> None:
     """Let all ranks say that they are here; rank 0 looks who is missing, and all learn it."""
     if place.world_size == 1:
         return

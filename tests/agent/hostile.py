@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from allranks.protocol.frames import Decoder, Output, pack_json
+from allranks.protocol.frames import Decoder, OutputFrame, pack_json
 from allranks.protocol.secure import Handshake, Records, pack_control
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -183,7 +183,7 @@ class Hostile:
                 self.controls.append(json.loads(record[1:]))
             else:
                 frames = self._decoder.feed(record[5:])
-                self.frames += [f for f in frames if not isinstance(f, Output)]
+                self.frames += [f for f in frames if not isinstance(f, OutputFrame)]
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + BOUND

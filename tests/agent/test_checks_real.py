@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from allranks.agent import checks, facts
-from allranks.agent.host import Host
+from allranks.agent.host import NodeHost
 from allranks.agent.processes import machine, read_process
 from allranks.preflight.judge import judge
 from allranks.preflight.registry import built_in
@@ -41,7 +41,7 @@ def look(check: str, workdir: Path, command: tuple[str, ...] = ("train.py",), **
     """What a check finds on this machine."""
     asked = {"workdir": str(workdir), "command": list(command), "environ": dict(os.environ), **request}
     basic = facts.collect(decode(SetupOrder, asked))
-    return checks.collect([check], Host(asked, asked["environ"], basic))[check]
+    return checks.collect([check], NodeHost(asked, asked["environ"], basic))[check]
 
 
 def said(check: str, *found: Any, request: dict[str, Any] | None = None, **more: Any) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from tests.hosts.waiting import wait_until
 
 from allranks.agent import exitwatcher
-from allranks.agent.attempt import Attempt
+from allranks.agent.attempt import RankAttempt
 from allranks.agent.exitwatcher import ExitWatcher, exit_status
 from allranks.protocol.foreign import ReportMessage
 
@@ -29,7 +29,7 @@ time.sleep(600)
 """
 
 
-class Ends(Attempt):
+class Ends(RankAttempt):
     """Only what the exit watcher tells an attempt."""
 
     def __init__(self, found: list[tuple[int, int]]) -> None:

@@ -17,7 +17,7 @@ from tests.hosts.waiting import stop_process, wait_until
 from allranks.agent.asking import KEPT, Asking, ask_path, counted, flight_file, newest
 from allranks.agent.processes import Process, read_process
 from allranks.agent.sample import sample
-from allranks.diagnose.hangs.recorder import Case, account, read_recording
+from allranks.diagnose.hangs.recorder import CollectiveFault, account, read_recording
 from allranks.diagnose.hangs.stacks import main_stack
 
 
@@ -70,7 +70,7 @@ def test_a_rank_that_waits_tells_where_and_one_that_is_stopped_cannot(stuck: tup
     assert (before[0]["0"], before[1]["0"], before[0]["1"]) == (4, 3, 1), before
     answers = Asking(known, str(place), "dump").answers()
     found = account([read_recording(rank, answer) for rank, answer in answers.items()])
-    assert found is not None and (found.case, found.culprits) == (Case.MISSING, (1,)), answers
+    assert found is not None and (found.case, found.culprits) == (CollectiveFault.MISSING, (1,)), answers
     assert found.message == "rank 0 is in all_reduce #4 of 3.91 KB, rank 1 has not called it"
     assert counted(answers[0]) == before[0], "nothing has moved"
     kept = json.loads(Path(flight_file(str(place), 0)).read_text().splitlines()[-1])

@@ -24,7 +24,7 @@ from allranks.agent.dumping import dump, helper_thread, stacks_file
 from allranks.agent.native import calling_library, position
 from allranks.agent.processes import Process, read_process
 from allranks.agent.sample import sample
-from allranks.diagnose.hangs.doing import Kind, doing, read_sample
+from allranks.diagnose.hangs.doing import ActivityKind, doing, read_sample
 
 pytestmark = pytest.mark.processes
 
@@ -145,7 +145,7 @@ def test_native_code_that_sleeps_is_named_and_sleeps_on(start: Any) -> None:
     rank = start("snooze", "helper")
     first, second = rank.look("look"), rank.look("dump")
     found = judged(rank, first, second)
-    assert found.kind is Kind.ELSEWHERE and str(found.at) == "train.py:14 in step"
+    assert found.kind is ActivityKind.ELSEWHERE and str(found.at) == "train.py:14 in step"
     assert found.why.startswith("not answering, in native code: snooze (slow."), found.why
     assert [look["sent"] for look in (first, second)] == [[], []] and rank.is_undisturbed()
 
@@ -157,7 +157,7 @@ def test_without_py_spy_the_helper_thread_takes_the_stack(start: Any, no_py_spy:
     first, second = rank.look("look"), rank.look("dump")
     assert "text" not in first, "a first look sends nothing"
     found = judged(rank, first, second)
-    assert found.kind is Kind.ELSEWHERE and str(found.at) == "train.py:14 in step"
+    assert found.kind is ActivityKind.ELSEWHERE and str(found.at) == "train.py:14 in step"
     assert found.why.startswith("not answering, in native code: slow.") and "clock_nanosleep" in found.why
     for _ in range(3):
         rank.look("dump")
@@ -170,7 +170,7 @@ def test_native_code_that_computes_is_busy(start: Any) -> None:
     time.sleep(1)  # of its CPU
     second = rank.look("dump")
     found = judged(rank, first, second)
-    assert found.kind is Kind.BUSY and found.why.startswith("not answering, in native code: spin (slow."), found
+    assert found.kind is ActivityKind.BUSY and found.why.startswith("not answering, in native code: spin (slow."), found
     assert rank.is_undisturbed()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from allranks.agent import receiver
 from allranks.agent.receiver import TreeReceiver
 from allranks.protocol.codec import decode, encode
-from allranks.protocol.frames import TREE, Output, Stream
+from allranks.protocol.frames import TREE, OutputFrame, Stream
 from allranks.protocol.messages import MESSAGES, ShippedMessage
 from allranks.protocol.orders import ShipOrder
 
@@ -108,7 +108,7 @@ class Node:
         done(decode(ShippedMessage, json.loads(json.dumps(encode(function())))), "")
 
     def chunk(self, offset: int, data: bytes) -> None:
-        self.receiver.chunk(Output(STREAM, offset, data))
+        self.receiver.chunk(OutputFrame(STREAM, offset, data))
 
     @property
     def last(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from allranks.diagnose.slurm import Job
+from allranks.diagnose.slurm import SlurmJob
 from allranks.engines import following as loop
 from allranks.engines import settle
 from allranks.engines.following import follow, read_request
@@ -123,7 +123,7 @@ def test_a_stop_that_slurm_did_not_hear_can_be_asked_again(monkeypatch: pytest.M
 # -- the queue -----------------------------------------------------------------------------------------
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, run: RunDirectory, found: list[Job]) -> tuple[JobFollower, Kept]:
+def looks(monkeypatch: pytest.MonkeyPatch, run: RunDirectory, found: list[SlurmJob]) -> tuple[JobFollower, Kept]:
     """A follower after it has seen these states of the job, one a look."""
     view = Kept()
     follower = JobFollower(run, "12", view)
@@ -134,13 +134,13 @@ def looks(monkeypatch: pytest.MonkeyPatch, run: RunDirectory, found: list[Job]) 
     return follower, view
 
 
-def pending(reason: str) -> Job:
-    return Job("12", "PENDING", reason, partition="gpu")
+def pending(reason: str) -> SlurmJob:
+    return SlurmJob("12", "PENDING", reason, partition="gpu")
 
 
 def test_reasons_that_take_turns_are_told_once(monkeypatch: pytest.MonkeyPatch, run: RunDirectory) -> None:
     turns = [pending("Priority"), pending("Resources")] * 5
-    follower, view = looks(monkeypatch, run, [*turns, Job("12", "RUNNING"), pending("Priority")])
+    follower, view = looks(monkeypatch, run, [*turns, SlurmJob("12", "RUNNING"), pending("Priority")])
     assert [text.split(":")[1].strip() for text in view.told[:2]] == ["Priority", "Resources"]
     assert view.told[2:] == ["running", view.told[0]], "after it ran, the queue is told of again"
 
@@ -156,7 +156,7 @@ def test_slurmctld_is_asked_less_often_while_reasons_take_turns(
 def test_who_follows_a_job_that_is_cancelled_while_it_waits_says_so(
     monkeypatch: pytest.MonkeyPatch, run: RunDirectory
 ) -> None:
-    ends = [pending("Priority"), Job("12", "CANCELLED", end="2026-11-22T07:00:00")]
+    ends = [pending("Priority"), SlurmJob("12", "CANCELLED", end="2026-11-22T07:00:00")]
     follower, _ = looks(monkeypatch, run, ends)
     assert follower._over_since is not None
     follower._over_since = float("-inf")
@@ -191,15 +191,15 @@ def test_a_reason_in_passing_gives_nothing_up(monkeypatch: pytest.MonkeyPatch, r
 @pytest.mark.parametrize(
     ("job", "cause", "state"),
     [
-        (Job("12", "CANCELLED", end="2026-11-22T07:00:00"), "slurm-cancelled", "failed"),
+        (SlurmJob("12", "CANCELLED", end="2026-11-22T07:00:00"), "slurm-cancelled", "failed"),
         (None, "unknown", "failed"),
-        (Job("12", "PENDING", "Resources"), None, None),
-        (Job("12", "RUNNING"), None, None),
+        (SlurmJob("12", "PENDING", "Resources"), None, None),
+        (SlurmJob("12", "RUNNING"), None, None),
     ],
     ids=["cancelled while it waited", "forgotten", "waits", "runs"],
 )
 def test_a_job_that_is_over_has_an_end(
-    monkeypatch: pytest.MonkeyPatch, run: RunDirectory, job: Job | None, cause: str | None, state: str | None
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory, job: SlurmJob | None, cause: str | None, state: str | None
 ) -> None:
     """It stayed "orphaned" for ever."""
     monkeypatch.setattr(jobs, "look", lambda number: job)
@@ -217,7 +217,7 @@ def test_a_controller_that_has_begun_may_write_its_own_end(
 ) -> None:
     end = 1_795_331_000.0
     monkeypatch.setattr(engine, "seconds_since_end", lambda job, now: now - end)
-    monkeypatch.setattr(jobs, "look", lambda number: Job("12", "COMPLETED"))
+    monkeypatch.setattr(jobs, "look", lambda number: SlurmJob("12", "COMPLETED"))
     run.append_event({"t": 1.0, "event": "run-start"})
     settle(run, end + ended.LATE / 2)
     assert run.read_document("result.json") is None

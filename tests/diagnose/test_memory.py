@@ -7,7 +7,7 @@ import pytest
 from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.memory.figures import GpuMemory, HostMemory, read_gpu, read_host, size
 from allranks.diagnose.memory.levers import gpu_levers, host_levers
-from allranks.diagnose.memory.setting import Setting, read_setting
+from allranks.diagnose.memory.setting import MemorySetting, read_setting
 from allranks.diagnose.verdict import judge
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -78,7 +78,7 @@ def test_figures(text: str, wanted: int, total: int, idle: int | None, gpu: int,
 def test_texts_without_figures() -> None:
     assert read_gpu("CUDA error: out of memory") is None
     assert read_gpu("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`") is None
-    assert gpu_levers(None, Setting()).splitlines()[0].startswith("a smaller micro batch")
+    assert gpu_levers(None, MemorySetting()).splitlines()[0].startswith("a smaller micro batch")
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_texts_without_figures() -> None:
     ],
 )  # fmt: skip
 def test_what_the_figures_point_at_comes_first(text: str, first: str) -> None:
-    lines = gpu_levers(read_gpu(text), Setting()).splitlines()
+    lines = gpu_levers(read_gpu(text), MemorySetting()).splitlines()
     assert lines[0].startswith(first), lines
     assert any("full_shard" in line for line in lines)
 
 
 def test_expandable_segments_only_where_it_can_help() -> None:
     memory = read_gpu(V1_7)
-    assert memory is not None and "113 MiB lie idle" in gpu_levers(memory, Setting()).splitlines()[-1]
-    assert "expandable" not in gpu_levers(read_gpu(V2_6), Setting())
-    assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in gpu_levers(read_gpu(V2_0), Setting())
+    assert memory is not None and "113 MiB lie idle" in gpu_levers(memory, MemorySetting()).splitlines()[-1]
+    assert "expandable" not in gpu_levers(read_gpu(V2_6), MemorySetting())
+    assert "PYTORCH_ALLOC_CONF=expandable_segments:True" in gpu_levers(read_gpu(V2_0), MemorySetting())
 
 
 def test_levers_in_order_with_the_runs_figures() -> None:
@@ -161,7 +161,8 @@ def test_host_memory() -> None:
     )
     seen = read_host(text)
     assert seen == HostMemory("python3", 8200000 << 10, 8 * GIB)
-    lines = host_levers(seen, Setting(workers=8, ranks_here=8, options={"workers": "--workers"}), "h2").splitlines()
+    setting = MemorySetting(workers=8, ranks_here=8, options={"workers": "--workers"})
+    lines = host_levers(seen, setting, "h2").splitlines()
     assert "python3 held 7.8 GiB, the limit of its control group is 8 GiB" in lines[0] and lines[0].startswith("on h2:")
     assert "--workers 8 x 8 ranks = 64 processes" in lines[1]
     assert lines[-1].startswith("raise the limit")
@@ -195,4 +196,4 @@ def test_the_verdict_of_a_run_has_the_levers() -> None:
 def test_hostile_text_gives_no_figures() -> None:
     assert read_gpu("Tried to allocate " + "9" * 100_000) is None
     assert read_setting(log="1" * 200_000 + " params " * 20_000).parameters is None
-    assert gpu_levers(GpuMemory(), Setting(batch=3, world=None)).startswith("micro batch 1 instead of 3")
+    assert gpu_levers(GpuMemory(), MemorySetting(batch=3, world=None)).startswith("micro batch 1 instead of 3")

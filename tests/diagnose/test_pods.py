@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.pods import Event, hopeless, read_events, read_pods, troubles, waiting
+from allranks.diagnose.pods import PodEvent, hopeless, read_events, read_pods, troubles, waiting
 from allranks.engines.kubernetes.podlog import PIECE, without_times
 
 Document = dict[str, Any]
@@ -27,7 +27,7 @@ def container(**state: Any) -> list[Document]:
     return [{"name": "istio-proxy", "state": {"running": {}}}, {"name": "node", "state": state}]
 
 
-def event(name: str, reason: str, message: str, kind: str = "Pod", at: str = "2026-11-21T14:00:01Z") -> Event:
+def event(name: str, reason: str, message: str, kind: str = "Pod", at: str = "2026-11-21T14:00:01Z") -> PodEvent:
     about = {"kind": kind, "name": name}
     (read,) = read_events([{"reason": reason, "message": message, "lastTimestamp": at, "involvedObject": about}])
     return read
@@ -68,7 +68,7 @@ def test_what_is_missing_is_said_with_who_waits() -> None:
          [event("p", "Failed", "Error: ErrImagePull")], "ErrImagePull denied"),
     ],
 )  # fmt: skip
-def test_the_reason_of_each(item: Document, events: list[Event], said: str) -> None:
+def test_the_reason_of_each(item: Document, events: list[PodEvent], said: str) -> None:
     assert waiting(read(item), events, 1) == f"0 of 1 pod has started; demo-0: {said}"
 
 

@@ -15,9 +15,9 @@ from tests.campaign import examples
 
 import allranks.diagnose as package
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.exceptions import Link, Raised
-from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
-from allranks.diagnose.rules.failures import Role, alike, failures
+from allranks.diagnose.exceptions import ExceptionLink, Raised
+from allranks.diagnose.incident import AgentFault, ExitRecord, Incident, LostNode
+from allranks.diagnose.rules.failures import FailureRole, alike, failures
 from allranks.diagnose.verdict import judge
 from allranks.diagnose.words import last_lines, name_ranks, numbers
 from allranks.findings import Finding, Verdict, Where
@@ -164,17 +164,17 @@ def test_only_ended_ranks_give_no_cause() -> None:
 # -- chains of exceptions ----------------------------------------------------------------------------------
 
 
-def roles(end: ExitRecord) -> tuple[Role, str]:
+def roles(end: ExitRecord) -> tuple[FailureRole, str]:
     (failure,) = failures(incident(end))
     return failure.role, failure.quoted.type if failure.quoted else ""
 
 
 def test_wrapped_loss_of_a_peer_stays_a_consequence() -> None:
-    assert roles(raised(0, 5, "TrainError", "step failed", ("RuntimeError", RESET)))[0] is Role.CONSEQUENCE
+    assert roles(raised(0, 5, "TrainError", "step failed", ("RuntimeError", RESET)))[0] is FailureRole.CONSEQUENCE
 
 
 def test_barrier_in_finally_hides_no_exception() -> None:
-    assert roles(raised(0, 5, "RuntimeError", RESET, ("ValueError", "bad"))) == (Role.ROOT, "ValueError")
+    assert roles(raised(0, 5, "RuntimeError", RESET, ("ValueError", "bad"))) == (FailureRole.ROOT, "ValueError")
 
 
 def test_a_known_exception_below_a_users_wrapper_gives_the_cause() -> None:
@@ -185,7 +185,7 @@ def test_a_known_exception_below_a_users_wrapper_gives_the_cause() -> None:
 
 
 def test_an_empty_queue_explains_nothing() -> None:
-    assert roles(raised(0, 5, "RuntimeError", RESET, ("Empty", "")))[0] is Role.CONSEQUENCE
+    assert roles(raised(0, 5, "RuntimeError", RESET, ("Empty", "")))[0] is FailureRole.CONSEQUENCE
 
 
 # -- alike on several ranks --------------------------------------------------------------------------------
@@ -225,8 +225,9 @@ def test_a_single_rank_world_is_named() -> None:
 
 
 def test_alike() -> None:
-    assert alike(Link("ValueError", "rank 3: bad 0x7f31")) == alike(Link("ValueError", "rank 12: bad 0x1"))
-    assert alike(Link("ValueError", "a")) != alike(Link("TypeError", "a"))
+    first = alike(ExceptionLink("ValueError", "rank 3: bad 0x7f31"))
+    assert first == alike(ExceptionLink("ValueError", "rank 12: bad 0x1"))
+    assert alike(ExceptionLink("ValueError", "a")) != alike(ExceptionLink("TypeError", "a"))
 
 
 # -- a user's stop -----------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def test_a_lost_node_explains_what_follows_and_not_what_came_before() -> None:
 
 
 def test_killed_with_their_agent() -> None:
-    fault = Fault("h2", "agent-death", "was killed by signal 9", T + 6)
+    fault = AgentFault("h2", "agent-death", "was killed by signal 9", T + 6)
     found = verdict(signalled(2, 5, 9), signalled(3, 5, 9), lost_peer(0, 5.1), faults=(fault,))
     assert found.finding.where == Where(node="h2") and "agent" in found.finding.message
 
@@ -290,7 +291,7 @@ def test_torchelastics_own_error_file() -> None:
     assert Raised.from_error_file({"message": "two words: x"}) == Raised("Exception", "two words: x")
     assert Raised.from_error_file({}) is None
     assert Raised.from_error_file({"allranks": {"type": "E", "chain": [3, {"type": "F"}], "line": "x"}}) == Raised(
-        "E", "", chain=(Link("F", how="context"),)
+        "E", "", chain=(ExceptionLink("F", how="context"),)
     )
 
 
@@ -334,8 +335,8 @@ EXITS = st.builds(
                                        + [(None, signal) for signal in (6, 7, 9, 15, 40)]),
     TIMES, st.booleans(), st.integers(0, 1), ERRORS, TAILS,
 )  # fmt: skip
-FAULTS = st.builds(Fault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start-failed", "agent-death", "lease-over",
-                   "protocol", "boot", "node-dir", "new-kind"]), TEXTS, TIMES | st.just(0.0))  # fmt: skip
+FAULTS = st.builds(AgentFault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start-failed", "agent-death",
+                   "lease-over", "protocol", "boot", "node-dir", "new-kind"]), TEXTS, TIMES | st.just(0.0))  # fmt: skip
 RANKS = st.frozensets(st.integers(0, 3))
 
 
@@ -343,7 +344,7 @@ RANKS = st.frozensets(st.integers(0, 3))
 @given(st.lists(EXITS, max_size=4, unique_by=lambda e: e.rank), st.lists(FAULTS, max_size=2), RANKS, RANKS,
        st.booleans(), st.none() | TIMES, st.sampled_from([None, None, "ctrl-c"]))  # fmt: skip
 def test_any_incident_gets_a_sound_verdict(
-    exits: list[ExitRecord], faults: list[Fault], entered: frozenset[int], done: frozenset[int], over: bool,
+    exits: list[ExitRecord], faults: list[AgentFault], entered: frozenset[int], done: frozenset[int], over: bool,
     detected: float | None, stop: str | None,
 ) -> None:  # fmt: skip
     given = incident(*exits, faults=tuple(faults), init_entered=entered, initialised=done & entered,

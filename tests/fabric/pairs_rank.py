@@ -4,12 +4,12 @@ import os
 import sys
 
 from allranks.fabric.ranks import pairs
-from allranks.fabric.ranks.job import Job
+from allranks.fabric.ranks.job import SuiteJob
 from allranks.fabric.ranks.options import parse
 
 pairs.START = float(os.environ.get("TEST_START", pairs.START))
 options = parse(["--suite", "pairs", *sys.argv[1:]], int(os.environ["RANK"]))
-job = Job(os.environ, options.timeout)
+job = SuiteJob(os.environ, options.timeout)
 code = pairs.run(job, options)
 sys.stdout.flush()
 sys.stderr.flush()

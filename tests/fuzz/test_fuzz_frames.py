@@ -20,7 +20,7 @@ from allranks.agent.agent import Agent
 from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
-from allranks.gang.clocks import Clock
+from allranks.gang.clocks import NodeClock
 from allranks.gang.controller import Controller
 from allranks.gang.states import Event
 from allranks.gang.translate import translate
@@ -30,7 +30,7 @@ from allranks.protocol.frames import (
     Decoder,
     Frame,
     FrameError,
-    Output,
+    OutputFrame,
     Stream,
     pack_json,
     pack_output,
@@ -127,7 +127,7 @@ def test_any_bytes_are_frames_or_a_frame_error(campaign: Campaign) -> None:
         assert (why, waits) == bytewise[1:]
         assert waits <= len(data)
         for one in found:
-            if isinstance(one, Output):
+            if isinstance(one, OutputFrame):
                 assert 0 <= one.offset <= MAX_OFFSET
             else:
                 assert isinstance(one["type"], str) and json.loads(json.dumps(one)) == one
@@ -149,7 +149,7 @@ def of_node(rng: random.Random, messages: list[Message]) -> Message | None:
 
 
 def test_a_message_of_a_node_is_an_event_or_refused(campaign: Campaign) -> None:
-    clock = Clock()
+    clock = NodeClock()
     clock.sample(1000.0, 1000.1, 1000.2)
     for chance in campaign.cases(1500):
         message = of_node(chance, OF_NODES)
@@ -183,7 +183,7 @@ def _after(*steps: str) -> Drive:
 
 def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
     """Nothing that one node says is a crash of the controller, whatever state the gang is in."""
-    clock = Clock()
+    clock = NodeClock()
     for chance in campaign.cases(300):
         drive = STAGES[chance.choice(list(STAGES))]()
         for _ in range(6):
@@ -217,7 +217,7 @@ def test_the_controller_takes_any_frame_of_a_node(
         if chance.random() < 0.4:
             stream = Stream(chance.randrange(12), chance.choice((0, 1, 2, (1 << 32) - 1)), chance.choice((0, 1, 65535)))
             offset = chance.choice((0, 1, 100, 1 << 20, MAX_OFFSET))
-            controller._frames(member, [Output(stream, offset, hostile_json(chance)[:5000] + b"\n")])
+            controller._frames(member, [OutputFrame(stream, offset, hostile_json(chance)[:5000] + b"\n")])
         else:
             message = of_node(chance, OWN)
             if message is not None and message["type"] in [m["type"] for m in OWN]:

@@ -22,9 +22,9 @@ from tests.agent.hostile import TOKEN, Service
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, mutated
 
-from allranks.agent.dial import Dialler, Outcome, Refused, Rules
+from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
 from allranks.cli.join import own_of
-from allranks.engines.dialled import Hello, Listener, Refuse, Seat
+from allranks.engines.dialled import DialHello, Listener, Refuse, Seat
 from allranks.engines.join import PinnedRules, spawn
 from allranks.protocol.frames import Decoder, FrameError, pack_json
 from allranks.protocol.secure import HELLO, Handshake, Records, pack_control
@@ -102,7 +102,7 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: 
         dialler._hang_up()
         os.close(dialler._wake_read)
         os.close(dialler._wake_write)
-        assert outcome is None or (isinstance(outcome, Outcome) and 0 <= outcome.exit <= 255)
+        assert outcome is None or (isinstance(outcome, DialOutcome) and 0 <= outcome.exit <= 255)
         assert not (dialler._begun and number % 2 and outcome is not None and outcome.exit == 2 and not dialler._over)
         outcomes["ended" if outcome else "dials on"] += 1
     server.close()
@@ -114,7 +114,7 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: 
 # -- node 0's side -------------------------------------------------------------------------------------------------
 
 
-def admit(seats: dict[int, Seat], hello: Hello, address: str) -> int:
+def admit(seats: dict[int, Seat], hello: DialHello, address: str) -> int:
     seat = seats.get(hello.rank)
     if seat is None or (seat.taken and seat.hello.instance != hello.instance):
         raise Refuse("no such rank, or another's")
@@ -238,7 +238,7 @@ class Agent:
         self.rules._down = Decoder()
         try:
             made = self.rules.down(data)
-        except (Refused, FrameError):
+        except (DialRefused, FrameError):
             return False
         try:
             self._relay.stdin.write(made)

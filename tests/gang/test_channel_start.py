@@ -27,7 +27,7 @@ from allranks.gang import session as sessions
 from allranks.gang.bundle import MARKER, payload
 from allranks.gang.channel import Channel
 from allranks.gang.checking import look
-from allranks.gang.transport import Reach
+from allranks.gang.transport import NodeReach
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
@@ -128,14 +128,14 @@ class Broken(SshTransport):
 def test_an_engine_whose_command_fails(tmp_path: Path) -> None:
     transport = Broken(NodeError("srun: error: Unable to confirm allocation"))
     spec = spec_of(tmp_path)
-    session = sessions.create(spec, remote("h1"), Reach(transport), dict(os.environ), str(tmp_path), JsonView)
+    session = sessions.create(spec, remote("h1"), NodeReach(transport), dict(os.environ), str(tmp_path), JsonView)
     refused(session.run(), "unknown", "Unable to confirm allocation")
 
 
 def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
     """An exception of a task nobody waits for is not kept until the time limit."""
     session = sessions.create(
-        spec_of(tmp_path), remote("h1"), Reach(Broken(KeyError("a bug"))), dict(os.environ), str(tmp_path), JsonView
+        spec_of(tmp_path), remote("h1"), NodeReach(Broken(KeyError("a bug"))), dict(os.environ), str(tmp_path), JsonView
     )
     started = time.monotonic()
     result = session.run()

@@ -9,7 +9,7 @@ import pytest
 from tests.gang.test_hangwatch import LOADS, WAITS
 from tests.gang.test_machine import Drive
 
-from allranks.gang.clocks import Clock
+from allranks.gang.clocks import NodeClock
 from allranks.gang.progress import Progress
 from allranks.gang.states import Quiet, Report, Stacks, State, UserSignal
 from allranks.protocol.frames import RANK_LOG, Stream
@@ -155,7 +155,7 @@ def test_what_is_stored_is_the_time_of_the_wall(step: float) -> None:
 
 
 def test_the_offset_of_a_clock_that_is_set_is_found_with_the_next_round_trip() -> None:
-    clock = Clock()
+    clock = NodeClock()
     clock.sample(100.0, 105.001, 100.002)
     assert clock.offset == pytest.approx(5.0)
     clock.sample(110.0, 115.02, 110.04)  # slower: the best one holds

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.gang.test_machine import Drive, play
 
-from allranks.gang.clocks import Clock
+from allranks.gang.clocks import NodeClock
 from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.places import ship_order, workdir_on
 from allranks.gang.states import Shipped, State
@@ -209,4 +209,4 @@ def test_ship_order_is_what_the_agent_reads() -> None:
 )
 def test_the_agents_answer(message: dict[str, Any], event: Shipped) -> None:
     read = read_message({"type": "shipped", **message})
-    assert translate("h0", read, Clock()) == event
+    assert translate("h0", read, NodeClock()) == event

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from allranks.fabric.records import CollectiveRow, Difference, EndRow, Hang, RankError
+from allranks.fabric.records import CollectiveRow, RankError, SuiteEndRow, SuiteHang, WrongElement
 from allranks.findings import Finding, Where
 from allranks.gang.tested import findings_of, verdict_of
 from allranks.protocol.codec import encode
 
 NAMES = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
-WRONG = Difference(0, 1, "value", 7, "3.0", "4.0", source=2)
+WRONG = WrongElement(0, 1, "value", 7, "3.0", "4.0", source=2)
 
 
-def rows(*tests: CollectiveRow, end: EndRow | None = None) -> dict[str, list[object]]:
+def rows(*tests: CollectiveRow, end: SuiteEndRow | None = None) -> dict[str, list[object]]:
     ends = [encode(end)] if end is not None else []
     return {"collective": [encode(test) for test in tests], "end": ends}
 
@@ -32,7 +32,7 @@ def test_errors_of_several_ranks_name_their_nodes() -> None:
 
 
 def test_a_hang_names_the_silent_rank_and_its_stack() -> None:
-    hang = Hang("broadcast", "", (0,), (1, 3), (3,), {}, {3: ("outer", "inner")})
+    hang = SuiteHang("broadcast", "", (0,), (1, 3), (3,), {}, {3: ("outer", "inner")})
     (finding,) = findings_of(rows(CollectiveRow("broadcast", "hang", reason="not done", hang=hang)), NAMES)
     assert (finding.id, finding.where) == ("collective-hang", Where(node="h2", rank=3))
     assert finding.evidence == ("rank 3 (h2) was in inner",)
@@ -41,7 +41,7 @@ def test_a_hang_names_the_silent_rank_and_its_stack() -> None:
 
 def test_dead_links_go_before_tests_and_slow_ones_after() -> None:
     links = tuple(Finding(name, status, name).to_json() for name, status in (("slow", "warn"), ("link-dead", "fail")))
-    tests = rows(CollectiveRow("barrier", "fail", reason="raised"), end=EndRow("sync", False, 3, findings=links))
+    tests = rows(CollectiveRow("barrier", "fail", reason="raised"), end=SuiteEndRow("sync", False, 3, findings=links))
     findings = findings_of(tests, NAMES)
     assert [f.id for f in findings] == ["link-dead", "collective-error", "slow"]
     assert [f.check for f in findings] == ["links", "collectives", "links"]

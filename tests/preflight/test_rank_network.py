@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from allranks.preflight.rank_network import Setting, explain
+from allranks.preflight.rank_network import NetworkSetting, explain
 from allranks.settings import RunSpec
 
 CASE = json.loads((Path(__file__).parents[1] / "preflight/checks/gate/proved.json").read_text())
@@ -17,7 +17,7 @@ SPEC = RunSpec.of(hosts="h1,h2,h3")
 PORT = {"hca": "mlx5_0", "port": 1, "active": True, "layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)"}
 
 
-def settings(node: str = "h2", **change: Any) -> dict[str, Setting]:
+def settings(node: str = "h2", **change: Any) -> dict[str, NetworkSetting]:
     """Of a node whose facts were changed."""
     facts = copy.deepcopy(CASE["facts"])
     facts[node] |= change

@@ -8,13 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
 
-from allranks.protocol.frames import MAX_OFFSET, MAX_OUTPUT, Decoder, FrameError, Output, Stream, pack_json, pack_output
+from allranks.protocol.frames import (
+    MAX_OFFSET,
+    MAX_OUTPUT,
+    Decoder,
+    FrameError,
+    OutputFrame,
+    Stream,
+    pack_json,
+    pack_output,
+)
 
 MESSAGES = st.dictionaries(st.text(max_size=8), st.integers(-(10**30), 10**30) | st.text(max_size=20), max_size=4).map(
     lambda d: {**d, "type": "x"}
 )
 OUTPUTS = st.builds(
-    Output,
+    OutputFrame,
     st.builds(Stream, st.integers(0, 3), st.integers(0, 2**32 - 1), st.integers(0, 65535)),
     st.integers(0, MAX_OFFSET),
     st.binary(max_size=300),
@@ -24,7 +33,7 @@ OUTPUTS = st.builds(
 @given(st.lists(MESSAGES | OUTPUTS, max_size=8), st.lists(st.integers(1, 50), min_size=1, max_size=20))
 @settings(max_examples=examples(50))
 def test_any_cut_gives_the_same_frames(frames, cuts):
-    data = b"".join(pack_output(*f) if isinstance(f, Output) else pack_json(f) for f in frames)
+    data = b"".join(pack_output(*f) if isinstance(f, OutputFrame) else pack_json(f) for f in frames)
     decoder, found, at, turn = Decoder(), [], 0, 0
     while at < len(data):
         step = cuts[turn % len(cuts)]
@@ -66,7 +75,7 @@ def test_random_bytes_raise_nothing_else(data):
     decoder = Decoder()
     try:
         for frame in decoder.feed(data):
-            assert isinstance(frame, (dict, Output))
+            assert isinstance(frame, (dict, OutputFrame))
     except FrameError as error:
         assert str(error)
 

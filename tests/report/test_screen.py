@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from allranks.report.live import JsonView, View
+from allranks.report.live import JsonView, LiveView
 from allranks.report.screen import Screen
 
 STATUS = {"world_size": 1, "nodes": [{"name": f"h{i}", "state": "ready", "ranks": []} for i in range(50)]}
@@ -107,7 +107,7 @@ def small(monkeypatch):
 
 def test_the_table_fits_the_window(small):
     out = Terminal()
-    view = View(stream=out)
+    view = LiveView(stream=out)
     view.status(STATUS, 0.0)
     view.tick(10.0)
     assert out.getvalue().count("\n") < small[1]
@@ -125,7 +125,7 @@ def test_a_window_that_became_narrower_is_cleared_whole(small):
 
 def test_words_of_others_cannot_steer_the_terminal():
     out = Terminal()
-    view = View(stream=out)
+    view = LiveView(stream=out)
     verdict = {"message": "boom \x1b]0;title\x07\nsecond \x1b[2J", "cause": "c", "evidence": ["\x9b2J"]}
     view.event({"event": "note", "message": "note \x1b[10;10H"})
     view.closing({"exit": 1, "directory": "r"}, verdict)
@@ -135,7 +135,7 @@ def test_words_of_others_cannot_steer_the_terminal():
 
 def test_a_clock_that_is_set_back_does_not_stop_the_view():
     out = io.StringIO()
-    view = View(stream=out)
+    view = LiveView(stream=out)
     view.tick(10_000.0)
     view.output("h1", 0, b"x\n", 100.0)
     view.tick(101.0)
@@ -144,7 +144,7 @@ def test_a_clock_that_is_set_back_does_not_stop_the_view():
 
 def test_what_comes_during_a_question_is_bounded():
     out = io.StringIO()
-    view = View(fold=False, stream=out)
+    view = LiveView(fold=False, stream=out)
     view.pause()
     for second in range(10):
         view.output("h1", 0, b"%d\n" % second * 1500, float(second))

@@ -13,12 +13,12 @@ from allranks.fabric.analysis.norms import BANDWIDTH, LATENCY
 from allranks.fabric.records import (
     BandwidthRow,
     CollectiveRow,
-    Difference,
-    Hang,
     LateRank,
     LinkRow,
     RankError,
+    SuiteHang,
     Way,
+    WrongElement,
 )
 from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode_each, encode
@@ -30,9 +30,9 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 TESTS = encode([
     CollectiveRow("all_reduce", "pass", "float32 int64", 0.0123, late=LateRank(3, 1.4), ranks=4),
     CollectiveRow("broadcast", "fail", "", 0.2, "on rank 2: wrong",
-                  (Difference(2, 1, "float32", 7, "5", "0", 1), RankError(3, "RuntimeError: no")), ranks=4),
+                  (WrongElement(2, 1, "float32", 7, "5", "0", 1), RankError(3, "RuntimeError: no")), ranks=4),
     CollectiveRow("barrier", "hang", "", 60.0, "rank 3 had not arrived", ranks=4,
-                  hang=Hang("barrier", "", (0, 1, 2), (3,), (), {}, {3: ("train.py:7 step",)})),
+                  hang=SuiteHang("barrier", "", (0, 1, 2), (3,), (), {}, {3: ("train.py:7 step",)})),
     CollectiveRow("gpu_direct", "skip", reason="no GPU"),
 ])  # fmt: skip
 
@@ -321,8 +321,8 @@ def test_stages_statement_environment() -> None:
 def hostile(text: str) -> dict[str, Any]:
     """A document with this text wherever a text may stand."""
     where = {"node": text}
-    failures = (Difference(1, 0, text, 3, text, text), RankError(2, text))
-    hang = Hang(text, text, (), (3,), (), {}, {3: (text,)})
+    failures = (WrongElement(1, 0, text, 3, text, text), RankError(2, text))
+    hang = SuiteHang(text, text, (), (3,), (), {}, {3: (text,)})
     return {
         "run": text, "suite": text, "ok": False, "exit": 3, "nodes": [text, "h2"], "ranks": 4, "started": 1e9,
         "findings": [{"id": text, "status": text, "where": where, "message": text, "remedy": text, "evidence": [text]}],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from allranks.cli.together import SYNC_PASSED
 from allranks.gang.progress import StepReader
 from allranks.report.fold import CUT, WINDOW, Folder, clean
-from allranks.report.live import View, node_line, table_lines
+from allranks.report.live import LiveView, node_line, table_lines
 from allranks.report.testview import TestView
 from allranks.report.text import closing_lines, event_line, verdict_lines
 from allranks.text import format_ranks
@@ -70,7 +70,7 @@ def test_lines_that_differ_in_what_they_say_are_not(line):
 
 def test_output_without_room_is_told_once_a_source_and_is_not_said_to_be_in_the_logs():
     stream = io.StringIO()
-    view = View(stream=stream)
+    view = LiveView(stream=stream)
     total = 0
     for _ in range(9):
         total += 1000
@@ -221,7 +221,7 @@ class Terminal(io.StringIO):
 def test_the_table_stays_below_the_log(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
-    view = View(stream=out)
+    view = LiveView(stream=out)
     view.status(status({"state": "initialised"}), 0.0)
     view.tick(10.0)
     drawn = out.getvalue().count("\n")
@@ -242,7 +242,7 @@ def test_the_table_stays_below_the_log(monkeypatch):
 
 def test_without_a_terminal_there_are_no_escapes():
     out = io.StringIO()
-    view = View(stream=out)
+    view = LiveView(stream=out)
     view.status(status({"state": "initialised"}), 0.0)
     view.output("h1", 0, b"\x1b[31mhello\x1b[0m\n", 1.0)
     view.tick(10.0)
@@ -256,7 +256,7 @@ class Closed(io.StringIO):
 
 
 def test_a_reader_that_left_does_not_end_the_run():
-    view = View(stream=Closed())
+    view = LiveView(stream=Closed())
     view.output("h1", 0, b"x\n", 0.0)
     view.tick(10.0)
     view.closing({"exit": 3, "directory": "r"}, None)

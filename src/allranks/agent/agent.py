@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, FrozenSet, Optional, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import read_report
-from allranks.protocol.frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, Output, Stream
+from allranks.protocol.frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import (
@@ -58,7 +58,7 @@ from allranks.protocol.orders import (
 
 from . import peers
 from .asking import counters
-from .attempt import Attempt
+from .attempt import RankAttempt
 from .cgroups import join_own
 from .exitwatcher import ExitWatcher
 from .facts import NodeCheck, check_node
@@ -105,7 +105,7 @@ class Agent:
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
         self._drops: Dict[str, int] = {}
-        self._attempt: Optional[Attempt] = None
+        self._attempt: Optional[RankAttempt] = None
         self._master_port: Optional[MasterPort] = None
         self._session = dict(os.environ)
         self._base = self._session
@@ -401,7 +401,7 @@ class Agent:
         for frame in frames:
             if self._link is not link:
                 return  # a message before has ended this connection
-            if not isinstance(frame, Output):
+            if not isinstance(frame, OutputFrame):
                 self._obey(frame)
             elif frame.stream.kind == TREE:
                 self._receiver.chunk(frame)
@@ -537,7 +537,7 @@ class Agent:
         if self._master_port is not None:
             self._master_port.hold()
         self._nonce.remove()
-        self._attempt = Attempt(order.attempt, self._header.run_tag, self._group, self._outlet, self._tell)
+        self._attempt = RankAttempt(order.attempt, self._header.run_tag, self._group, self._outlet, self._tell)
         for stream, path in files.items():
             self._outlet.add_file(stream, path)
         if self._make_directories(order):
@@ -564,7 +564,7 @@ class Agent:
         self._nonce.remove()
         self._forget_master_port()
         if self._attempt is None:
-            self._attempt = Attempt(0, self._header.run_tag, self._group, self._outlet, self._tell)
+            self._attempt = RankAttempt(0, self._header.run_tag, self._group, self._outlet, self._tell)
         if self._attempt.ended:
             self._attempt.tell_ended("already")
             self._drain_reported = False

@@ -30,13 +30,13 @@ from .processes import (
     reap_children,
     send_signal,
 )
-from .ranks import Rank, StartError, start_rank
+from .ranks import Rank, RankStartError, start_rank
 
 ERROR_FILE_LIMIT = 128 << 10
 END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reported
 
 
-class Attempt:
+class RankAttempt:
     """Ranks of one attempt. `tell` takes messages for the controller and the journal."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Attempt:
         for order in orders:
             try:
                 rank = start_rank(order, base, os.getpid())
-            except StartError as error:
+            except RankStartError as error:
                 self._tell(FaultMessage("start-failed", str(error), order.rank, time.time()))
                 return
             self.ranks[rank.rank] = rank

@@ -13,12 +13,12 @@ from allranks.preflight.host import CouldNotLook
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import JsonObject
 
-from .host import Host
+from .host import NodeHost
 
 PACKAGE = "allranks.preflight.checks."
 
 
-def collect(names: Iterable[str], host: Host) -> JsonObject:
+def collect(names: Iterable[str], host: NodeHost) -> JsonObject:
     """{name: what it found, or {"error": why not}}. Never raises."""
     facts: JsonObject = {}
     checks: List[Check] = []
@@ -35,7 +35,7 @@ def collect(names: Iterable[str], host: Host) -> JsonObject:
     return dict(facts)
 
 
-def _run_all(checks: List[Check], host: Host, facts: JsonObject) -> None:
+def _run_all(checks: List[Check], host: NodeHost, facts: JsonObject) -> None:
     begun = time.monotonic()
     results: JsonObject = {}
     threads = []
@@ -54,7 +54,7 @@ def _run_all(checks: List[Check], host: Host, facts: JsonObject) -> None:
         facts.setdefault(check.name, {"error": "no answer within %g s" % check.seconds})
 
 
-def _run(check: Check, host: Host, results: JsonObject) -> None:
+def _run(check: Check, host: NodeHost, results: JsonObject) -> None:
     assert check.collect is not None
     try:
         result = encode(check.collect(host))

@@ -31,7 +31,7 @@ from allranks.protocol.controls import (
     WaitControl,
     read_to_node,
 )
-from allranks.protocol.frames import Decoder, FrameError, Output
+from allranks.protocol.frames import Decoder, FrameError, OutputFrame
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder, pack_order
@@ -54,7 +54,7 @@ CTRL_C = 130
 SIGTERM_CODE = 143
 
 
-class Outcome(NamedTuple):
+class DialOutcome(NamedTuple):
     """How it ended: the exit code, and a sentence for the person at this node.
 
     `tried`: where no coordinator ever answered, the last try at each address, as `rendezvous.probe` words it."""
@@ -64,11 +64,11 @@ class Outcome(NamedTuple):
     tried: Tuple[AddressProbe, ...] = ()
 
 
-class Refused(Exception):
+class DialRefused(Exception):
     """This node does not do what it was asked to; the text says why."""
 
 
-class NotStarted(Exception):
+class AgentNotStarted(Exception):
     """The agent's process could not be started here; the text is the system's."""
 
 
@@ -127,7 +127,7 @@ class Dialler:
         self._begun = False  # an agent has been started here
         self._agent_lives = False  # and has not ended by itself, as far as its relay showed
         self._tried: List[AddressProbe] = []
-        self._over: Optional[Outcome] = None
+        self._over: Optional[DialOutcome] = None
         self._over_at = 0.0
         self._signals: List[int] = []
         self._for_the_ranks: List[str] = []  # names of signals that the controller has not been told of
@@ -138,7 +138,7 @@ class Dialler:
 
     # -- the loop ----------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
+    def run(self) -> DialOutcome:
         """Until the controller says that it is over, refuses this node, or stays away for too long."""
         self._catch_signals()
         self._heard = time.monotonic()
@@ -196,7 +196,7 @@ class Dialler:
 
     # -- dialling ----------------------------------------------------------------------------------
 
-    def _dial(self) -> Optional[Outcome]:
+    def _dial(self) -> Optional[DialOutcome]:
         """One try at every address; an outcome only where another try is of no use.
 
         Once ranks run here, nothing that answers is a reason to leave them: it is dialled on until the lease ends."""
@@ -210,7 +210,7 @@ class Dialler:
             except SecureError as error:
                 if not self._begun and not isinstance(error, ForeignError):
                     text = "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
-                    return Outcome(USAGE, text)
+                    return DialOutcome(USAGE, text)
                 word = "foreign"
                 text = str(error)
             except EOFError:
@@ -250,7 +250,7 @@ class Dialler:
 
     # -- serving -----------------------------------------------------------------------------------
 
-    def _serve(self) -> Optional[Outcome]:
+    def _serve(self) -> Optional[DialOutcome]:
         """Carries bytes until the connection breaks (None) or it is over."""
         with selectors.PollSelector() as selector:  # relays come and go, and their descriptors' numbers with them
             while True:
@@ -270,11 +270,11 @@ class Dialler:
                 except (SecureError, FrameError, DecodeError, ValueError, struct.error) as error:
                     self._once("the connection to the coordinator is given up: %s" % error)
                     return self._over
-                except Refused as error:
+                except DialRefused as error:
                     return self._refuse(str(error))
-                except NotStarted as error:
+                except AgentNotStarted as error:
                     self._hang_up()
-                    return Outcome(NODE_FAILED, "the agent could not be started here: %s" % error)
+                    return DialOutcome(NODE_FAILED, "the agent could not be started here: %s" % error)
                 if time.monotonic() - self._received > SILENT:
                     self._once("the coordinator is silent: dialling again")
                     return self._over
@@ -336,7 +336,7 @@ class Dialler:
             if control.number == self._number:
                 self._end_child()
         else:
-            self._over = Outcome(control.exit, _sentence(control.message))
+            self._over = DialOutcome(control.exit, _sentence(control.message))
             self._over_at = time.monotonic() + OVER_SECONDS
 
     def _open(self, control: OpenControl) -> None:
@@ -348,7 +348,7 @@ class Dialler:
         try:
             child = self._child = self._spawn(self._header)
         except OSError as error:
-            raise NotStarted(error.strerror or str(error)) from None
+            raise AgentNotStarted(error.strerror or str(error)) from None
         self._agent_lives = True
         assert child.stdin is not None and child.stdout is not None
         for pipe in (child.stdin, child.stdout):
@@ -419,30 +419,30 @@ class Dialler:
             self._passed_on = True
             self._tell(StopControl("ctrl-c" if self._signals[0] == signal.SIGINT else "sigterm"))
 
-    def _refuse(self, why: str) -> Outcome:
+    def _refuse(self, why: str) -> DialOutcome:
         """An order that this node does not carry out ends what runs here."""
         self._hang_up()
         self._end_agent(0.0, "refused")
-        return Outcome(NODE_FAILED, "this node refused an order of the coordinator: " + why)
+        return DialOutcome(NODE_FAILED, "this node refused an order of the coordinator: " + why)
 
-    def _leave(self, number: int) -> Outcome:
+    def _leave(self, number: int) -> DialOutcome:
         self._hang_up()
         self._end_agent(0.0, "stop")
         if number == signal.SIGINT:
-            return Outcome(CTRL_C, "ended by Ctrl-C")
-        return Outcome(SIGTERM_CODE, "ended by %s" % signal.Signals(number).name)
+            return DialOutcome(CTRL_C, "ended by Ctrl-C")
+        return DialOutcome(SIGTERM_CODE, "ended by %s" % signal.Signals(number).name)
 
-    def _alone(self, limit: float) -> Outcome:
+    def _alone(self, limit: float) -> DialOutcome:
         where = ", ".join("%s:%d" % place for place in self._places)
         if not self._begun:
             tried = tuple(self._tried)
             why = "; ".join("%s: %s" % (probe.address, probe.text) for probe in tried)
             text = "no coordinator answered at %s within %g s" % (where, limit)
-            return Outcome(NODE_FAILED, text + (" (%s)" % why if why else ""), tried)
+            return DialOutcome(NODE_FAILED, text + (" (%s)" % why if why else ""), tried)
         self._end_agent(0.0, "lease")
         text = "nothing was heard from the coordinator (%s) for the lease of %g s: the ranks here are ended"
         why = "; ".join(str(probe.text) for probe in self._tried)
-        return Outcome(NODE_FAILED, text % (where, limit) + (" (%s)" % why if why else ""))
+        return DialOutcome(NODE_FAILED, text % (where, limit) + (" (%s)" % why if why else ""))
 
     def _end_agent(self, grace: float, reason: str, release: bool = True) -> None:
         """Has this node's agent end its ranks and itself, and waits for it (as a controller would)."""
@@ -476,7 +476,7 @@ class Dialler:
                 data = os.read(child.stdout.fileno(), 1 << 18)
                 if not data:
                     return
-                kinds = [frame["type"] for frame in decoder.feed(data) if not isinstance(frame, Output)]
+                kinds = [frame["type"] for frame in decoder.feed(data) if not isinstance(frame, OutputFrame)]
                 if "fault" not in kinds and "ended" not in kinds:
                     continue
                 if not release:

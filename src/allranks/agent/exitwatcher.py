@@ -13,7 +13,7 @@ from typing import Dict, List, Optional
 
 from allranks.protocol.foreign import ReportMessage
 
-from .attempt import Attempt
+from .attempt import RankAttempt
 from .processes import Process, read_process
 
 PIDFD_OPEN = 434  # the same on every architecture
@@ -27,11 +27,11 @@ class ExitWatcher:
 
     def __init__(self, selector: selectors.BaseSelector, reports: str) -> None:
         self._selector, self._proof = selector, ("ALLRANKS_REPORT_SOCKET=" + reports).encode()
-        self._attempt: Optional[Attempt] = None
+        self._attempt: Optional[RankAttempt] = None
         self._open: List[int] = []
         self.processes: Dict[int, Process] = {}
 
-    def heard(self, report: ReportMessage, attempt: Optional[Attempt]) -> bool:
+    def heard(self, report: ReportMessage, attempt: Optional[RankAttempt]) -> bool:
         """Take the word of a process that starts; tell whether it was one. The attempt learns how it ends."""
         if report.event != "launched":
             return False

@@ -97,7 +97,7 @@ class NodeCheck(NamedTuple):
     prelude_error: str = ""
 
 
-class Part(NamedTuple):
+class FactPart(NamedTuple):
     """One key of the facts: how its value is made; `seconds` 0 means it cannot block."""
 
     name: str
@@ -139,48 +139,48 @@ def collect(order: SetupOrder) -> JsonObject:
         result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
     if order.checks:
         from . import checks  # here: what they need takes a third of an agent's start
-        from .host import Host
+        from .host import NodeHost
 
-        result.update(checks.collect(order.checks, Host(encode(order), order.environ, result)))
+        result.update(checks.collect(order.checks, NodeHost(encode(order), order.environ, result)))
     result["t"] = time.time()
     result["monotonic"] = time.monotonic()
     return result
 
 
-def _parts(order: SetupOrder) -> List[Part]:
+def _parts(order: SetupOrder) -> List[FactPart]:
     environ = order.environ
     workdir = os.path.expanduser(order.workdir or os.getcwd())
     program = read_program(order.command, order.kind)
     name_seconds = netfacts.NAME_SECONDS + 1
     return [
-        Part("own_name", lambda: netfacts.own_name(_hostname()), name_seconds),
-        Part("interpreter", lambda: interpreter(order, program, workdir, environ), INTERPRETER_SECONDS + 2),
-        Part("workdir", lambda: _workdir(workdir), FILE_SECONDS),
-        Part("script", lambda: find_target(program, workdir, environ), FILE_SECONDS),
-        Part("disk", lambda: _disk(workdir, bases(order.node_dir)), FILE_SECONDS),
-        Part("data", lambda: [_data(path) for path in order.data_paths], FILE_SECONDS),
-        Part("nccl", lambda: _nccl(environ), FILE_SECONDS),
-        Part("interfaces", netfacts.interfaces),
-        Part("shm", lambda: _shm("/dev/shm")),
-        Part("gpus", lambda: gpufacts.gpus(environ)),
-        Part("logind", logind),
-        Part("port_range", _port_range),
-        Part("identity", _identity),
-        Part("ipv6", netfacts.dual_stack),
-        Part("cpu", lambda: len(os.sched_getaffinity(0))),
-        Part("mem", _memory),
-        Part("load", os.getloadavg),
+        FactPart("own_name", lambda: netfacts.own_name(_hostname()), name_seconds),
+        FactPart("interpreter", lambda: interpreter(order, program, workdir, environ), INTERPRETER_SECONDS + 2),
+        FactPart("workdir", lambda: _workdir(workdir), FILE_SECONDS),
+        FactPart("script", lambda: find_target(program, workdir, environ), FILE_SECONDS),
+        FactPart("disk", lambda: _disk(workdir, bases(order.node_dir)), FILE_SECONDS),
+        FactPart("data", lambda: [_data(path) for path in order.data_paths], FILE_SECONDS),
+        FactPart("nccl", lambda: _nccl(environ), FILE_SECONDS),
+        FactPart("interfaces", netfacts.interfaces),
+        FactPart("shm", lambda: _shm("/dev/shm")),
+        FactPart("gpus", lambda: gpufacts.gpus(environ)),
+        FactPart("logind", logind),
+        FactPart("port_range", _port_range),
+        FactPart("identity", _identity),
+        FactPart("ipv6", netfacts.dual_stack),
+        FactPart("cpu", lambda: len(os.sched_getaffinity(0))),
+        FactPart("mem", _memory),
+        FactPart("load", os.getloadavg),
     ]
 
 
-def _run(part: Part, facts: JsonObject) -> None:
+def _run(part: FactPart, facts: JsonObject) -> None:
     try:
         facts[part.name] = encode(part.collect())
     except Exception as error:
         facts[part.name] = {"error": "%s: %s" % (type(error).__name__, error)}
 
 
-def _start(part: Part, facts: JsonObject) -> Optional[threading.Thread]:
+def _start(part: FactPart, facts: JsonObject) -> Optional[threading.Thread]:
     thread = threading.Thread(target=_run, args=(part, facts), daemon=True)
     try:
         thread.start()

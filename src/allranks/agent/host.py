@@ -18,7 +18,7 @@ OUTPUT_LIMIT = 4 << 20
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
-class Host:
+class NodeHost:
     """What `allranks.preflight.host.Host` describes."""
 
     def __init__(self, request: JsonObject, env: Mapping[str, str], facts: JsonObject) -> None:

@@ -138,20 +138,20 @@ def _is_after_call(memory: BinaryIO, address: int) -> bool:
     return any(before[-n] == 0xFF and before[-n + 1] >> 3 & 7 == 2 for n in (2, 3, 6, 7))
 
 
-class Stacks(NamedTuple):
+class NativeStacks(NamedTuple):
     """What py-spy gave: the stacks, or why there are none."""
 
     text: str
     error: str
 
 
-def py_spy(pid: int, native: bool, seconds: float) -> Stacks:
+def py_spy(pid: int, native: bool, seconds: float) -> NativeStacks:
     """Take the stacks by py-spy, which reads the process's memory.
 
     With `native` frames it has to stop the process for some milliseconds; without it does not."""
     tool = _py_spy_tool(pid)
     if tool is None:
-        return Stacks("", "py-spy is not installed here")
+        return NativeStacks("", "py-spy is not installed here")
     how = "--native" if native else "--nonblocking"
     stacks = _run([tool, "dump", how, "--full-filenames", "--pid", str(pid)], seconds)
     if "full-filenames" in stacks.error:  # an older one
@@ -159,17 +159,17 @@ def py_spy(pid: int, native: bool, seconds: float) -> Stacks:
     return stacks
 
 
-def _run(command: List[str], seconds: float) -> Stacks:
+def _run(command: List[str], seconds: float) -> NativeStacks:
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Stacks("", "py-spy: %s" % error)
+        return NativeStacks("", "py-spy: %s" % error)
     text = done.stdout.decode("utf-8", "replace")[:TEXT_LIMIT]
     if done.returncode == 0:
-        return Stacks(text, "")
-    return Stacks("", "py-spy: " + text[-300:].strip())
+        return NativeStacks(text, "")
+    return NativeStacks("", "py-spy: " + text[-300:].strip())
 
 
 def _py_spy_tool(pid: int) -> Optional[str]:

@@ -81,7 +81,7 @@ trap - DEBUG RETURN ERR
 """
 
 
-class Report(NamedTuple):
+class PreludeFailure(NamedTuple):
     """A command of the prelude that failed: its code, its line, its words. `source`: the file that it had read."""
 
     kind: str
@@ -206,7 +206,7 @@ def _read(run: _Run, finished: bool) -> Outcome:
     *fields, rest = bytes(run.data[run.reports]).split(b"\0")
     words = [field.decode("utf-8", "replace") for field in fields]
     rows = [words[at : at + 5] for at in range(0, len(words), 5)]
-    reports = [Report(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in rows if len(row) == 5]
+    reports = [PreludeFailure(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in rows if len(row) == 5]
     last_words = run.last_words()
     if not finished:
         return Outcome(None, _with("the prelude did not finish within %g s" % SECONDS, last_words))
@@ -220,7 +220,7 @@ def _read(run: _Run, finished: bool) -> Outcome:
     return Outcome(json.loads(rest.decode()), "", remarks)
 
 
-def _sentence(report: Report) -> str:
+def _sentence(report: PreludeFailure) -> str:
     command = " ".join(report.command.split())[:200]
     return "line %d of the prelude ended with code %d: %s" % (report.line, report.code, command)
 

@@ -30,7 +30,7 @@ class Rank:
         self.exit: Optional[ExitMessage] = None
 
 
-class StartError(Exception):
+class RankStartError(Exception):
     """A rank could not be started; the text says which call failed on what."""
 
 
@@ -63,7 +63,7 @@ def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int) -> Rank:
     if failure or process is None:
         os.close(read_end)
         number, step = _unpack_failure(failure)
-        raise StartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
+        raise RankStartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
     return Rank(order, process, read_end)
 
 
@@ -82,7 +82,7 @@ def _write_files(order: RankOrder) -> None:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 file.write(text)
         except OSError as error:
-            raise StartError("rank %d could not write %s: %s" % (order.rank, path, error.strerror)) from None
+            raise RankStartError("rank %d could not write %s: %s" % (order.rank, path, error.strerror)) from None
 
 
 def _step_text(step: int, order: RankOrder) -> str:

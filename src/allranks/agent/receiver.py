@@ -12,7 +12,7 @@ import shutil
 from functools import partial
 from typing import IO, Callable, Iterator, List, Optional, Set, Tuple, Type, Union
 
-from allranks.protocol.frames import Output
+from allranks.protocol.frames import OutputFrame
 from allranks.protocol.messages import GotMessage, ShippedMessage
 from allranks.protocol.orders import ShipOrder
 
@@ -30,7 +30,7 @@ Unpacked = Callable[[Optional[ShippedMessage], str], None]
 RunTask = Callable[[str, Callable[[], ShippedMessage], Type[ShippedMessage], float, Unpacked], None]
 
 
-class Refused(Exception):
+class ArchiveRefused(Exception):
     """The archive is not what was announced, or has no business here; the text says why."""
 
 
@@ -78,7 +78,7 @@ class TreeReceiver:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(self._archive, flags, 0o600)
 
-    def chunk(self, frame: Output) -> None:
+    def chunk(self, frame: OutputFrame) -> None:
         """A piece of the archive. One that does not go on from the last is of a connection that broke."""
         order = self._order
         if order is None or self._fd < 0 or frame.offset != self._have:
@@ -133,7 +133,7 @@ def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
         files = extract(archive, target, order.files, order.bytes)
         _note_states(target)
         return ShippedMessage(target, sha256, files)
-    except (Refused, tarfile.TarError, EOFError, ValueError) as error:
+    except (ArchiveRefused, tarfile.TarError, EOFError, ValueError) as error:
         shutil.rmtree(target, ignore_errors=True)
         return ShippedMessage(target, error="the archive is refused: %s" % error)
     except OSError as error:
@@ -212,7 +212,7 @@ def extract(archive: str, target: str, most_files: int, most_bytes: int) -> int:
                 assert source is not None
                 tree.file(parts, source, member.size, bool(member.mode & 0o100))
             else:
-                raise Refused("%r is no file, directory or symbolic link" % member.name)
+                raise ArchiveRefused("%r is no file, directory or symbolic link" % member.name)
     return tree.finish()
 
 
@@ -224,7 +224,7 @@ def parts_of(name: bytes) -> Tuple[bytes, ...]:
     """The parts of a relative name without surprises; raises Refused."""
     parts = tuple(name.rstrip(b"/").split(b"/"))
     if name.startswith(b"/") or b"\0" in name or any(part in (b"", b".", b"..") for part in parts):
-        raise Refused("the name %r leads elsewhere" % name.decode("utf-8", "replace"))
+        raise ArchiveRefused("the name %r leads elsewhere" % name.decode("utf-8", "replace"))
     return parts
 
 
@@ -252,7 +252,7 @@ class _Target:
         self._counted()
         self._bytes_left -= size
         if size < 0 or self._bytes_left < 0:
-            raise Refused("its files are larger than was announced")
+            raise ArchiveRefused("its files are larger than was announced")
         self.directory(parts[:-1])
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self._join(parts), flags, 0o600)
@@ -267,7 +267,7 @@ class _Target:
         """Kept for the end: until then no path in the target leads through a link."""
         self._counted()
         if not to or to.startswith(b"/") or b"\0" in to:
-            raise Refused("the link %r leads elsewhere" % b"/".join(parts).decode("utf-8", "replace"))
+            raise ArchiveRefused("the link %r leads elsewhere" % b"/".join(parts).decode("utf-8", "replace"))
         self._links.append((parts, to))
 
     def finish(self) -> int:
@@ -279,13 +279,13 @@ class _Target:
         top = os.path.realpath(self._path)
         for parts, _ in self._links:
             if not (os.path.realpath(self._join(parts)) + b"/").startswith(top + b"/"):
-                raise Refused("the link %r leads elsewhere" % b"/".join(parts).decode("utf-8", "replace"))
+                raise ArchiveRefused("the link %r leads elsewhere" % b"/".join(parts).decode("utf-8", "replace"))
         return self._count
 
     def _counted(self) -> None:
         self._count += 1
         if self._count > self._files_left:
-            raise Refused("it has more files than was announced")
+            raise ArchiveRefused("it has more files than was announced")
 
     def _join(self, parts: Tuple[bytes, ...]) -> bytes:
         return b"/".join((self._path, *parts))

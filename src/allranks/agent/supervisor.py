@@ -16,7 +16,7 @@ import traceback
 from typing import Dict, List, Optional, Sequence
 
 from allranks.protocol.codec import DecodeError
-from allranks.protocol.frames import NODE_LOG, RANK_LOG, Frame, FrameError, Output, Stream
+from allranks.protocol.frames import NODE_LOG, RANK_LOG, Frame, FrameError, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import DrainedMessage, EndedMessage, HelloMessage, PongMessage
 from allranks.protocol.orders import ORDERS, AckOrder, EndOrder, HelloOrder, PingOrder, ReleaseOrder
@@ -249,7 +249,7 @@ class Keeper:
     def answer(self, link: Link, frames: Sequence[Frame]) -> bool:
         """Answer orders and send output; True once released. Raise OSError, DecodeError."""
         for frame in frames:
-            if isinstance(frame, Output):
+            if isinstance(frame, OutputFrame):
                 continue
             order = ORDERS.read(frame)
             if isinstance(order, HelloOrder):

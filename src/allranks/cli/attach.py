@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from allranks.report.live import JsonView, View
+from allranks.report.live import JsonView, LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG
 from allranks.settings.table import SettingRow
@@ -22,7 +22,7 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool)
     from .follow import follow_to_end, print_end
 
     directory = find_run(run, runs_dir)
-    view = JsonView() if json_ else View()
+    view = JsonView() if json_ else LiveView()
     result = directory.read_document("result.json")
     if result is not None:
         return print_end(directory, result, view, json_, page=False)
@@ -44,7 +44,7 @@ COMMAND = Declared(
 )
 
 
-def _take_over(run: RunDirectory, view: View | JsonView, json_: bool) -> int:
+def _take_over(run: RunDirectory, view: LiveView | JsonView, json_: bool) -> int:
     # Imported late: following needs none of it
     from allranks.engines.ssh import ssh_reach
     from allranks.gang import session as sessions

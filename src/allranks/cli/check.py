@@ -24,7 +24,7 @@ from allranks.gang.plugins import all_checks
 from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
-from allranks.preflight.rank_network import Setting, explain
+from allranks.preflight.rank_network import NetworkSetting, explain
 from allranks.report.table import counts, document, finding_lines, grouped, setting_lines, table_lines
 from allranks.report.terminal import redraw_line
 from allranks.runs import preflight
@@ -107,13 +107,13 @@ def look(
     if not json_:
         what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
         sys.stdout.write(f"check     {spec.preflight.level}: {what} (from {cluster.source})\n")
-    progress = Progress(json_)
+    progress = ProgressLine(json_)
     evidence = checking.look(spec, cluster, run, checks, progress.show, transport)
     progress.end()
     return close(evidence, checks, spec, run, verbose, json_)
 
 
-class Progress:
+class ProgressLine:
     """One line that says what is going on; on a terminal it is drawn over itself."""
 
     def __init__(self, silent: bool) -> None:
@@ -176,7 +176,7 @@ def _print(
     checks: Sequence[Check],
     findings: Sequence[Finding],
     rows: dict[str, dict[str, str]],
-    explained: Mapping[str, Sequence[Setting]],
+    explained: Mapping[str, Sequence[NetworkSetting]],
     directory: str | None,
     verbose: bool,
 ) -> None:

@@ -14,7 +14,7 @@ from allranks import exitcodes
 from allranks.data.auditing import conclude, virtual_rows
 from allranks.data.steps import FORMULA, Steps, Training, explain_observed, plan
 from allranks.data.tables import coverage_lines, finding_lines, plan_lines
-from allranks.data.virtual import Progress
+from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode, omit_empty
 from allranks.runs.tests import read_rows
@@ -162,7 +162,7 @@ def measured_bandwidth(text: str, runs_dir: str) -> float:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedSteps:
     """What a run's number of steps says of the split."""
 
     steps: int
@@ -178,7 +178,7 @@ class PlanDocument:
     ok: bool
     plan: list[Steps]
     formula: str | None
-    observed: Observed | None
+    observed: ObservedSteps | None
     schema: int = 1
 
 
@@ -187,7 +187,7 @@ def show_plan(training: Training, observed_steps: int | None, json_: bool) -> in
     rows = plan(training)
     observed = None
     if observed_steps is not None:
-        observed = Observed(observed_steps, *explain_observed(training, observed_steps, rows))
+        observed = ObservedSteps(observed_steps, *explain_observed(training, observed_steps, rows))
     ok = observed is None or observed.fits
     if json_:
         formula = FORMULA if training.bandwidth else None
@@ -215,7 +215,7 @@ def show_audit(loader: str, world: int, local: int, model_parallel: int, python:
     with progress.Progress(*columns, console=console, transient=True, disable=disable) as bar:
         task = bar.add_task("ranks", total=world + 1, more="")
 
-        def tell(state: Progress) -> None:
+        def tell(state: ReadingProgress) -> None:
             bar.update(task, completed=state.done, more=f"{state.batches:,} batches")
 
         rows = virtual_rows(loader, world, local, tell, python)

@@ -72,7 +72,7 @@ class Declared:
 
 
 @dataclass
-class Asked:
+class AskedLine:
     """What was learnt of a command line before it was judged: errors are JSON where --json was ours."""
 
     as_json: bool = False
@@ -152,7 +152,7 @@ class DeclaredCommand(click.Command):
         """Divide the line first: Click sees our words and, behind --, the training command."""
         takes_command = bool(self.declared.command_help)
         line = split(args, self.declared.rows, takes_command)
-        if isinstance(ctx.obj, Asked):
+        if isinstance(ctx.obj, AskedLine):
             ctx.obj.as_json = "--json" in line.words
         asks_for_help = any(word in HELP for word in line.words)
         if not ctx.resilient_parsing and not asks_for_help:

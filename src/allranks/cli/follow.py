@@ -12,7 +12,7 @@ import click
 
 from allranks import exitcodes
 from allranks.engines.following import Followed, follow
-from allranks.report.live import View
+from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import take_control
 from allranks.runs.result import Document
@@ -75,7 +75,7 @@ def _follow_as_daemon(followed: Followed, fold: bool) -> int:
 
     detach_stdio(followed.run.path / "controller.log")
     take_control(followed.run)
-    view = View(fold=fold)
+    view = LiveView(fold=fold)
     followed.show_in(view)
     return follow_to_end(followed, view, json_=False)
 

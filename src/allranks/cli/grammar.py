@@ -17,7 +17,7 @@ MODULE = "-m"
 
 
 @dataclass
-class Line:
+class CommandLine:
     """A command line in its parts: our words, each option with the word that is its value, the training command."""
 
     words: list[str] = field(default_factory=list)
@@ -26,11 +26,11 @@ class Line:
     command: list[str] = field(default_factory=list)
 
 
-def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool) -> Line:
+def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool) -> CommandLine:
     """Divide a command line. Judges nothing: see `refuse_empty_values`."""
     by_name = {name: row for row in rows for name in row.names}
     renamed = {name: row.option for row in by_name.values() for name in row.former_options.split()}
-    line = Line()
+    line = CommandLine()
     at = 0
     while at < len(words):
         word = words[at]
@@ -63,7 +63,7 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
     return line
 
 
-def refuse_empty_values(line: Line) -> None:
+def refuse_empty_values(line: CommandLine) -> None:
     """Refuse what `--option $VARIABLE` becomes where the variable is empty: the next word is taken for the value."""
     for name, value in line.attached_values:
         if not value:

@@ -16,7 +16,7 @@ from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster
 from allranks.engines.join import agreed, follow, hello_of, require_loopback, take_secret
 from allranks.engines.meeting import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
-from allranks.engines.signals import Ending
+from allranks.engines.signals import SignalWatch
 from allranks.errors import AllranksError, UsageError
 from allranks.findings import Verdict
 from allranks.gang import session as sessions
@@ -24,13 +24,13 @@ from allranks.gang.bundle import node_zip
 from allranks.gang.places import Setting, setup_order
 from allranks.gang.plugins import all_checks
 from allranks.gang.session import own_environment
-from allranks.gang.transport import Reach
+from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
 from allranks.protocol.facts import NodeFacts
 from allranks.protocol.orders import ORDERS
 from allranks.report.lines import LinesView
-from allranks.report.live import View
+from allranks.report.live import LiveView
 from allranks.report.text import verdict_lines
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
@@ -151,13 +151,13 @@ def describe(spec: RunSpec, json_: bool) -> str:
 def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> int:
     """Meets the others, runs, and tells them how it ended; gives the exit code."""
     spec = resolved.spec
-    view = LinesView() if json_ else View(fold=spec.output.fold)
+    view = LinesView() if json_ else LiveView(fold=spec.output.fold)
     say = view.say if isinstance(view, LinesView) else _say
     names = node_names(os.environ, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
     meeting = Meeting(spec, agreed(spec, os.getcwd()), secret, names, say)
     code = exitcodes.NODE_FAILED
     message = "the coordinator failed"
-    ending = Ending()
+    ending = SignalWatch()
     try:
         meeting.open()
         cluster = meeting.gather(ending.taken)
@@ -182,7 +182,7 @@ def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> i
 
 
 def _begin(
-    resolved: Resolved, cluster: Cluster, meeting: Meeting, check: bool, view: View | LinesView, json_: bool
+    resolved: Resolved, cluster: Cluster, meeting: Meeting, check: bool, view: LiveView | LinesView, json_: bool
 ) -> tuple[int, str]:
     spec = with_ranks_of_each(resolved.spec, cluster)
     if spec.rendezvous.network or (spec.tests.test and spec.tests.suite in OTHER_FIRST):
@@ -200,7 +200,7 @@ def _begin(
     session = sessions.create(
         spec,
         cluster,
-        Reach(meeting.transport()),
+        NodeReach(meeting.transport()),
         os.environ,
         os.getcwd(),
         lambda: view,
@@ -221,7 +221,7 @@ def _stop_here(reason: str) -> None:
     os.kill(os.getpid(), signal.SIGINT if reason == "ctrl-c" else signal.SIGTERM)
 
 
-def _no_start(meeting: Meeting, ended: NoStart, view: View | LinesView) -> int:
+def _no_start(meeting: Meeting, ended: NoStart, view: LiveView | LinesView) -> int:
     run = meeting.no_start(ended)
     result = run.read_document("result.json") or {}
     view.closing(result, result.get("verdict"))

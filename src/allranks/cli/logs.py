@@ -51,7 +51,7 @@ def command(
     reader = LogReader(run_dir, node, rank)
     if since is not None:
         reader.skip_to_time(time.time() - since)
-    _output(run_dir, reader, JsonLines() if json_ else Lines(run_dir, not no_fold), follow)
+    _output(run_dir, reader, JsonLines() if json_ else LogPrinter(run_dir, not no_fold), follow)
     return DONE
 
 
@@ -87,7 +87,7 @@ COMMAND = Declared(
 )
 
 
-class Lines:
+class LogPrinter:
     """Output as lines for people."""
 
     def __init__(self, run: RunDirectory, fold: bool) -> None:
@@ -144,7 +144,7 @@ class JsonLines:
         sys.stdout.write(json.dumps({"node": node, "rank": rank, "line": text}) + "\n")
 
 
-def _output(run: RunDirectory, reader: LogReader, out: Lines | JsonLines, follow: bool) -> None:
+def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines, follow: bool) -> None:
     for t, node, rank, data in reader.merged():
         out.feed(node, rank, data, t)
     while True:

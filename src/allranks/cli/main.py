@@ -101,13 +101,13 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         return _fail(_needs_linux(verb), exitcodes.USAGE, "--json" in words)
     import click  # imported late: `allranks --help` needs none of it
 
-    from .declare import Asked
+    from .declare import AskedLine
 
     if verb in OF_A_RUN:
         from allranks.agent.processes import survive_user_signals  # imported late: other verbs leave signals alone
 
         survive_user_signals()
-    asked = Asked()
+    asked = AskedLine()
     try:
         command = load(verb)
         early.end()

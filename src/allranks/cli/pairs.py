@@ -20,7 +20,7 @@ from allranks.report.text import finding_line
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 
-from .check import Progress
+from .check import ProgressLine
 from .together import run_together
 
 LOOK = "ports"  # the check that tries every pair by TCP
@@ -31,7 +31,7 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport
     if spec.target.local or len(cluster.nodes) < 2:
         return run_together(spec, cluster, json_, transport)
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
-    progress = Progress(json_)
+    progress = ProgressLine(json_)
     evidence = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.show, transport)
     progress.end()
     findings = [

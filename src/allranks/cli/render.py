@@ -21,7 +21,7 @@ from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.launchers.settings import launcher_settings
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
-from allranks.plan.render import RENDERERS, Rendered, Request
+from allranks.plan.render import RENDERERS, Rendered, RenderRequest
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.parsers import FLAG
@@ -85,12 +85,12 @@ def refuse_rendered(typed: Given, what: str) -> None:
             raise UsageError(f"{row.option}: render {what} writes no command of allranks. Leave it out")
 
 
-def make_request(resolved: Resolved, what: str) -> Request:
+def make_request(resolved: Resolved, what: str) -> RenderRequest:
     """What the renderer gets: the ranks of every node are known, or it is a usage error."""
     spec = resolved.spec
     variables = forwarded(os.environ, ())
     if RENDERERS[what].joins:
-        return Request(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build(), forwarded=variables)
+        return RenderRequest(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build(), forwarded=variables)
     cluster = render_cluster(resolved, what)
     needed = RENDERERS[what].ranks
     unknown = [n.name for n in cluster.nodes if needed and spec.launch.nproc is None and n.slots is None]
@@ -98,7 +98,7 @@ def make_request(resolved: Resolved, what: str) -> Request:
         raise UsageError(f"{unknown[0]}: how many ranks? `render` does not look at the nodes. Set --nproc, or slots=K")
     refuse_contradictions(spec, cluster)
     call = (sys.executable, "-m", "allranks")
-    return Request(
+    return RenderRequest(
         spec, make_plan(spec, cluster, {}), os.getcwd(), named_texts(spec), allranks=call, forwarded=variables
     )
 

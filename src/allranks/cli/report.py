@@ -28,7 +28,7 @@ from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import run_page
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
-from allranks.runs.logdiagnosis import Part
+from allranks.runs.logdiagnosis import LogPart
 from allranks.settings.parsers import FLAG, several, text
 from allranks.settings.parsers import path as path_of
 from allranks.settings.secretforms import Span
@@ -149,7 +149,7 @@ def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
     _write(gather(run, judged, progress=progress), path, redactor)
 
 
-def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Part]]], path: Path) -> None:
+def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[LogPart]]], path: Path) -> None:
     """The page of a verdict on any logs, with what they say of it."""
     logs = [(Log(file, str(file), "", None, 0), parts) for file, parts in scanned[:MOST_LOGS]]
     excerpts = tuple(e for log, parts in logs if (e := excerpt(log, parts, Sizes())))

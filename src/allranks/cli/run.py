@@ -12,13 +12,13 @@ import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines import Launch, NotStarted, engine_for, reach_nodes
+from allranks.engines import NotStarted, PreparedLaunch, engine_for, reach_nodes
 from allranks.engines.nodes import find_cluster
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.controller import View as Watching
-from allranks.gang.transport import Reach
-from allranks.report.live import JsonView, View
+from allranks.gang.transport import NodeReach
+from allranks.report.live import JsonView, LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import take_control
 from allranks.runs.result import over_when_interrupted
@@ -62,7 +62,7 @@ COMMAND = Declared(
 )
 
 
-def submit(launch: Launch, spec: RunSpec, json_: bool, dry_run: bool) -> int:
+def submit(launch: PreparedLaunch, spec: RunSpec, json_: bool, dry_run: bool) -> int:
     """Start a run at an engine and follow it, or show what that would do; gives the exit code."""
     if dry_run:
         click.echo(launch.describe(json_))
@@ -102,7 +102,7 @@ def launch(resolved: Resolved, cluster: Cluster, json_: bool) -> int:
     return go(session, reach, json_)
 
 
-def go(session: sessions.Session, reach: Reach, json_: bool, keys: bool = True) -> int:
+def go(session: sessions.Session, reach: NodeReach, json_: bool, keys: bool = True) -> int:
     """Runs it to its end here; gives the exit code."""
     try:
         result = session.run(offer if keys and not json_ else None)
@@ -113,9 +113,9 @@ def go(session: sessions.Session, reach: Reach, json_: bool, keys: bool = True) 
     return code
 
 
-def make_view(spec: RunSpec, json_: bool) -> View | JsonView:
+def make_view(spec: RunSpec, json_: bool) -> LiveView | JsonView:
     """What the person sees."""
-    return JsonView() if json_ else View(fold=spec.output.fold)
+    return JsonView() if json_ else LiveView(fold=spec.output.fold)
 
 
 def opening(session: sessions.Session) -> dict[str, Any]:
@@ -140,13 +140,13 @@ def close(session: sessions.Session, result: dict[str, Any], json_: bool) -> int
     return print_end(session.run_dir, result, session.view, json_, page=True)
 
 
-def _leave(session: sessions.Session, json_: bool, reach: Reach) -> int:
+def _leave(session: sessions.Session, json_: bool, reach: NodeReach) -> int:
     """--detach: a daemon holds the lease; this process waits until the ranks have started."""
     run = session.run_dir
     pid = os.fork()
     if pid == 0:
         sessions.detach_stdio(run.path / "controller.log")
-        session.take_view(View(fold=session.spec.output.fold))
+        session.take_view(LiveView(fold=session.spec.output.fold))
         take_control(run)
         code = 1
         try:

@@ -14,10 +14,10 @@ from typing import Any
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.fabric.analysis.schedule import ALL_PASSED, Group, Stage, group_name, stages
+from allranks.fabric.analysis.schedule import ALL_PASSED, Group, SuiteStage, group_name, stages
 from allranks.gang import session as sessions
 from allranks.gang.session import run_round
-from allranks.gang.transport import Reach, Transport
+from allranks.gang.transport import NodeReach, Transport
 from allranks.plan.launchers.collectives import of_a_stage
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
@@ -63,7 +63,7 @@ class Staged:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
-    def stage(self, stage: Stage) -> list[tuple[Group, int]]:
+    def stage(self, stage: SuiteStage) -> list[tuple[Group, int]]:
         """Runs a stage; gives the groups that failed with their exit codes."""
         self._say(f"stage     {stage.name}: {len(stage.groups())} groups of {stage.size}")
         groups: list[Document] = []
@@ -101,7 +101,7 @@ class Staged:
         stages_dir = str(self._run.path / "stages")
         spec = of_a_stage(self._spec).changed(runs_dir=stages_dir, name=name, nodes=None)
         view = JsonView() if self._json else TestView(quiet=True)
-        return sessions.create(spec, part, Reach(self._transport), os.environ, os.getcwd(), lambda: view)
+        return sessions.create(spec, part, NodeReach(self._transport), os.environ, os.getcwd(), lambda: view)
 
     def close(self, code: int, meaning: str) -> int:
         """Says what it means, and saves it."""

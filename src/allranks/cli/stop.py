@@ -16,7 +16,7 @@ from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import Engine, engine_of
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
-from allranks.report.live import JsonView, View
+from allranks.report.live import JsonView, LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG, duration
 from allranks.settings.table import SettingRow
@@ -129,7 +129,7 @@ def _through_engine(run: RunDirectory, engine: Engine, grace: float, json_: bool
         click.echo(f"stopping {run.name} {where}: ranks have {grace:g} s to save")
     from .follow import leave_page  # imported late: most runs have a controller
 
-    view = JsonView() if json_ else View()
+    view = JsonView() if json_ else LiveView()
     stopped = engine.stop(run, grace, view)
     result = run.read_document("result.json") or {}
     left = result.get("left")
@@ -157,7 +157,7 @@ def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[
 
     if not json_:
         click.echo(f"the controller of {run.name} is dead: looking for its agents on the nodes")
-    session = sessions.adopt(run, JsonView() if json_ else View(), ssh_reach)
+    session = sessions.adopt(run, JsonView() if json_ else LiveView(), ssh_reach)
     if grace is not None:
         session.spec = session.spec.changed(stop_grace=grace)
     result = session.run(stop_first="stop")

@@ -13,7 +13,7 @@ from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
-from allranks.gang.transport import Reach, Transport
+from allranks.gang.transport import NodeReach, Transport
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.runs.result import replace_result
@@ -37,7 +37,7 @@ def run_together(
 ) -> int:
     """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
     view = JsonView() if json_ else TestView()
-    session = sessions.create(spec, cluster, Reach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
+    session = sessions.create(spec, cluster, NodeReach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
     session.view.opening(opening(session))
     result = session.run(None)
     result["findings"] = [f.to_json() for f in before] + list(result.get("findings") or [])

@@ -23,7 +23,7 @@ _EQUALS = re.compile(r"(?<![ \t])[ \t]*=[ \t]*")
 
 
 @dataclass(frozen=True)
-class Entry:
+class HostEntry:
     """One host as written: what ssh is given and the number of ranks, None where not stated."""
 
     host: str
@@ -32,7 +32,7 @@ class Entry:
     slots: int | None = None
 
 
-def parse_entries(text: str) -> Iterator[Entry]:
+def parse_entries(text: str) -> Iterator[HostEntry]:
     """The entries of one line without its comment: a node list, then attributes that hold for all."""
     _check_printable(text)
     words = _EQUALS.sub("=", text).split()
@@ -77,7 +77,7 @@ def _unknown(name: str, equals: str) -> str:
     return f"unknown attribute {show(name)}{hint} (known: {', '.join(k + '=' for k in KNOWN)})"
 
 
-def _item(item: str, attributes: dict[str, str]) -> Iterator[Entry]:
+def _item(item: str, attributes: dict[str, str]) -> Iterator[HostEntry]:
     """The entries of one item `user@hosts:port`, its attributes beside it."""
     included, excluded = split_exclusions(item) if EXCLUDE in item else (item, [])
     user, hosts = _split_user(included, attributes.get("user"))
@@ -86,7 +86,7 @@ def _item(item: str, attributes: dict[str, str]) -> Iterator[Entry]:
     slots = _slots(attributes)
     names = [host] if is_ipv6 else expand_item(host)
     for name in exclude(names, excluded, item) if excluded else names:
-        yield Entry(check_host(name), user, port, slots)
+        yield HostEntry(check_host(name), user, port, slots)
 
 
 def _split_user(item: str, attribute: str | None) -> tuple[str | None, str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import HostfileError, UsageError
-from .entries import Entry, parse_entries
+from .entries import HostEntry, parse_entries
 from .hostlist import MAX_HOSTS, split_list
 from .names import host_key, show
 from .nodes import Node
@@ -29,7 +29,7 @@ MAX_LINE = 1 << 14
 class _Placed:
     """An entry and where it was written."""
 
-    entry: Entry
+    entry: HostEntry
     line: int
 
 
@@ -120,7 +120,7 @@ def _nodes(placed: list[_Placed], source: str, unit: str) -> list[Node]:
     ]
 
 
-def _name(entry: Entry, hosts: Counter[str]) -> str:
+def _name(entry: HostEntry, hosts: Counter[str]) -> str:
     if entry.port is None or hosts[host_key(entry.host)] == 1:
         return entry.host
     return f"[{entry.host}]:{entry.port}" if ":" in entry.host else f"{entry.host}:{entry.port}"

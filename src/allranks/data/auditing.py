@@ -20,7 +20,7 @@ from . import probe, virtual
 from .case import Coverage
 from .judge import FAULTS, cases_of, judge
 from .rows import REFERENCE, Row, gather, read_row
-from .virtual import Failure, Make, Play, Progress
+from .virtual import Make, Play, RankTraceback, ReadingProgress
 
 LONGEST_LINE = 16 << 20  # bytes of what the player of virtual ranks writes
 
@@ -121,7 +121,7 @@ def virtual_rows(
     name: str,
     world: int,
     local: int,
-    tell: Callable[[Progress], object] = lambda _: None,
+    tell: Callable[[ReadingProgress], object] = lambda _: None,
     python: str = "",
     make: Make | None = None,
 ) -> list[Row]:
@@ -145,7 +145,7 @@ def virtual_rows(
         return [row for rank, path in files.items() for row in read_rows(path, rank)]
 
 
-def _play_apart(python: str, play: Play, tell: Callable[[Progress], object]) -> Failure | None:
+def _play_apart(python: str, play: Play, tell: Callable[[ReadingProgress], object]) -> RankTraceback | None:
     """Play the ranks under the training interpreter."""
     argv = [python, str(Path(virtual.__file__)), json.dumps(encode(play))]
     failure = None
@@ -156,7 +156,7 @@ def _play_apart(python: str, play: Play, tell: Callable[[Progress], object]) -> 
     with process:
         for line in process.stdout or ():
             try:
-                progress = decode(Progress, read_json(line, LONGEST_LINE))
+                progress = decode(ReadingProgress, read_json(line, LONGEST_LINE))
             except DecodeError:  # of the loader's own: it prints where we read
                 continue
             failure = progress.failure or failure

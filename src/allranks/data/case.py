@@ -11,8 +11,8 @@ from math import gcd
 from allranks.findings import Finding, Status, Where
 from allranks.text import plural
 
-from .identify import Identity, identify
-from .rows import Audited, LoaderRow, Sample, Shard
+from .identify import SampleIdentity, identify
+from .rows import AuditedLoader, LoaderRow, Sample, Shard
 
 CHECK = "data-audit"
 Layout = Mapping[int, tuple[str, int]]
@@ -55,10 +55,10 @@ def samples(count: int) -> str:
 
 
 @dataclass(frozen=True)
-class Case:
+class LoaderCase:
     """One loader: the ranks that should read different samples, and where they are."""
 
-    audited: Audited
+    audited: AuditedLoader
     world: int
     layout: Layout
     sole: bool  # the only loader of the run: its name says nothing
@@ -78,7 +78,7 @@ class Case:
         return LoaderRow(**agreed)
 
     @cached_property
-    def identity(self) -> Identity:
+    def identity(self) -> SampleIdentity:
         """Say by what samples are compared."""
         filled = [shard for shard in self.shards.values() if shard.content or shard.index]
         if self.audited.reference:

@@ -13,7 +13,7 @@ MANY = 8  # reads from which on FEW contents are no accident
 
 
 @dataclass(frozen=True)
-class Identity:
+class SampleIdentity:
     """`key` is what tells one sample from another; `same` whether all ranks hold the same dataset, None: unknown."""
 
     key: Literal["index", "content", "none"]
@@ -21,7 +21,7 @@ class Identity:
     why: str
 
 
-def identify(shards: Sequence[Shard]) -> Identity:
+def identify(shards: Sequence[Shard]) -> SampleIdentity:
     """Compare what the ranks' samples have in common under the same index.
 
     The same index with the same content: one dataset. With other content but the same labels: one dataset, changed
@@ -32,16 +32,16 @@ def identify(shards: Sequence[Shard]) -> Identity:
     if same is None:
         same = _same_by_holdings(shards)
     if same is False:
-        return Identity("content", False, "each rank has a dataset of its own: compared by content")
-    return Identity("index", same, "compared by the sampler's index" if same else "compared by index")
+        return SampleIdentity("content", False, "each rank has a dataset of its own: compared by content")
+    return SampleIdentity("index", same, "compared by the sampler's index" if same else "compared by index")
 
 
-def _by_content(shards: Sequence[Shard]) -> Identity:
+def _by_content(shards: Sequence[Shard]) -> SampleIdentity:
     contents = [content for shard in shards for content in shard.content]
     distinct = len(set(contents))
     if distinct < FEW and len(contents) > MANY:
-        return Identity("none", None, f"{len(contents)} samples have only {distinct} different contents")
-    return Identity("content", None, "compared by content")
+        return SampleIdentity("none", None, f"{len(contents)} samples have only {distinct} different contents")
+    return SampleIdentity("content", None, "compared by content")
 
 
 def _same_at_index(shards: Sequence[Shard]) -> bool | None:

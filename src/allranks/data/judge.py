@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from allranks.findings import Finding
 from allranks.text import format_ranks
 
-from .case import CHECK, Case, Layout, samples
+from .case import CHECK, Layout, LoaderCase, samples
 from .lengths import absent, coverage, epochs, filled, shuffled, uneven, workers
-from .rows import Audited, Place, Row, Shard, gather
+from .rows import AuditedLoader, RankPlace, Row, Shard, gather
 from .sharing import sharing
 
 FAULTS = ("fail", "warn")
@@ -35,8 +35,11 @@ def judge(rows: Iterable[Row], layout: Layout | None = None, model_parallel: int
 
 
 def cases_of(
-    ranks: Mapping[int, Place], loaders: Sequence[Audited], layout: Layout | None = None, model_parallel: int = 1
-) -> list[Case]:
+    ranks: Mapping[int, RankPlace],
+    loaders: Sequence[AuditedLoader],
+    layout: Layout | None = None,
+    model_parallel: int = 1,
+) -> list[LoaderCase]:
     """Make a case of each loader, with one rank of every model-parallel group."""
     world = min(max([len(ranks), *(place.world or 0 for place in ranks.values())]), MOST) // model_parallel or 1
     cases = []
@@ -45,12 +48,12 @@ def cases_of(
         for rank, shard in sorted(loader.shards.items()):
             first_of_group.setdefault(rank // model_parallel, shard)
         shards = {shard.rank: shard for shard in first_of_group.values()}
-        audited = Audited(loader.name, shards, loader.reference)
-        cases.append(Case(audited, world, layout or _layout_of(ranks), len(loaders) == 1))
+        audited = AuditedLoader(loader.name, shards, loader.reference)
+        cases.append(LoaderCase(audited, world, layout or _layout_of(ranks), len(loaders) == 1))
     return cases
 
 
-def _layout_of(ranks: Mapping[int, Place]) -> Layout:
+def _layout_of(ranks: Mapping[int, RankPlace]) -> Layout:
     """Give node and local rank by what the ranks' environment said; ranks that say nothing are all on one node."""
     layout = {}
     for rank, place in ranks.items():
@@ -64,7 +67,7 @@ def _layout_of(ranks: Mapping[int, Place]) -> Layout:
     return layout
 
 
-def judge_case(case: Case, ranks: set[int]) -> list[Finding]:
+def judge_case(case: LoaderCase, ranks: set[int]) -> list[Finding]:
     """Make all findings on one loader; one `ok` that says what holds where there is no fault."""
     faults = [finding for finding in (uneven(case), workers(case), sharing(case), epochs(case)) if finding]
     more = [filled(case), absent(case, ranks)]
@@ -76,7 +79,7 @@ def judge_case(case: Case, ranks: set[int]) -> list[Finding]:
     return findings
 
 
-def _fine(case: Case) -> Finding:
+def _fine(case: LoaderCase) -> Finding:
     """Say what was seen to hold."""
     if case.identity.key == "none":
         return case.finding("data-audit", "unknown", f"{case.identity.why}: nothing tells them apart")
@@ -100,7 +103,7 @@ def _fine(case: Case) -> Finding:
     return case.finding("data-audit", "ok", text, evidence=tuple(evidence))
 
 
-def _model_parallel(case: Case, loader: Audited, size: int) -> list[Finding]:
+def _model_parallel(case: LoaderCase, loader: AuditedLoader, size: int) -> list[Finding]:
     """Find ranks of a model-parallel group that do not read the same."""
     odd = []
     for rank, shard in case.shards.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from allranks.findings import Finding
 from allranks.text import format_percent, format_ranks, plural
 
-from .case import Case, samples
+from .case import LoaderCase, samples
 from .rows import Shard
 from .sharing import padded
 
@@ -17,7 +17,7 @@ LENGTHS_NAMED = 4
 ABOUT = 0.15  # by how much two counts may differ and still be about the same
 
 
-def uneven(case: Case) -> Finding | None:
+def uneven(case: LoaderCase) -> Finding | None:
     """Find ranks with more batches than others: they wait for those at the epoch's end, for ever."""
     by_length: dict[int, list[int]] = {}
     for rank, shard in case.shards.items():
@@ -55,7 +55,7 @@ def _have(by_length: dict[int, list[int]]) -> str:
     return text
 
 
-def workers(case: Case) -> Finding | None:
+def workers(case: LoaderCase) -> Finding | None:
     """Find loader workers of a rank that each read the rank's whole share."""
     if not case.iterable or case.identity.key == "none" or case.within < 0.3 * case.reads:
         return None
@@ -71,7 +71,7 @@ def workers(case: Case) -> Finding | None:
     return None
 
 
-def absent(case: Case, ranks: set[int]) -> Finding | None:
+def absent(case: LoaderCase, ranks: set[int]) -> Finding | None:
     """Name ranks that ran and never iterated this loader."""
     missing = ranks - set(case.shards)
     if not missing:
@@ -84,7 +84,7 @@ def absent(case: Case, ranks: set[int]) -> Finding | None:
     return case.finding("data-absent", "unknown", text, "right if only those ranks are meant to read it")
 
 
-def coverage(case: Case) -> Finding | None:
+def coverage(case: LoaderCase) -> Finding | None:
     """Say whether every sample is read, with a single rank's pass beside it."""
     reference = case.audited.reference
     if reference is None or not reference.complete or not case.complete or case.identity.key == "none":
@@ -109,7 +109,7 @@ def coverage(case: Case) -> Finding | None:
     return case.finding("data-incomplete", "fail", f"{figures} ({format_percent(missing / due)})", COVER)
 
 
-def _by_totals(case: Case, due: int) -> Finding:
+def _by_totals(case: LoaderCase, due: int) -> Finding:
     """Compare how many there are where contents are changed at random while they are read."""
     world = len(case.shards)
     reads = sum(sum(shard.sizes) for shard in case.shards.values())
@@ -132,7 +132,7 @@ def _about(one: int, other: int) -> bool:
     return abs(one - other) <= ABOUT * max(one, other)
 
 
-def filled(case: Case) -> Finding | None:
+def filled(case: LoaderCase) -> Finding | None:
     """Count padded duplicates at the end."""
     number = padded(case)
     if not number and not case.complete:
@@ -144,7 +144,7 @@ def filled(case: Case) -> Finding | None:
     return case.finding("data-padding", "ok", text, "drop_last=True leaves the rest out instead")
 
 
-def epochs(case: Case) -> Finding | None:
+def epochs(case: LoaderCase) -> Finding | None:
     """Find a shuffling sampler that gives every epoch the same order because set_epoch is never called."""
     stuck = [rank for rank, shard in case.shards.items() if shuffled(shard) and _repeats_its_order(shard)]
     if not stuck:

@@ -16,7 +16,7 @@ Sample = int | str | None  # an index or a content's hash; None where the sample
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Where a rank is, as its environment says."""
 
     rank: int | None = None
@@ -25,12 +25,12 @@ class Place:
     node: int | None = None
 
 
-class RankRow(Place):
+class RankRow(RankPlace):
     """A rank that carries the probe."""
 
 
 @dataclass(frozen=True)
-class LoaderRow(Place):
+class LoaderRow(RankPlace):
     """A loader of a rank, as it describes itself; None where it does not say."""
 
     loader: int = 0
@@ -180,7 +180,7 @@ class Shard:
 
 
 @dataclass
-class Audited:
+class AuditedLoader:
     """All ranks' views of one loader; `name` is for messages."""
 
     name: str
@@ -188,21 +188,21 @@ class Audited:
     reference: Shard | None = None
 
 
-def gather(rows: Iterable[Row]) -> tuple[dict[int, Place], list[Audited]]:
+def gather(rows: Iterable[Row]) -> tuple[dict[int, RankPlace], list[AuditedLoader]]:
     """Give (the ranks that carried the probe, the loaders).
 
     Loaders of two ranks are the same one where they are the n-th with that class of dataset: a rank that has one
     loader more than the others, say for evaluation, puts nothing out of step. A loader that describes itself as an
     earlier one does is that one, made again for the next epoch."""
-    ranks: dict[int, Place] = {}
+    ranks: dict[int, RankPlace] = {}
     shards: dict[tuple[int, int], Shard] = {}
     for row in rows:
         rank = row.rank or 0
-        if isinstance(row, Place):
+        if isinstance(row, RankPlace):
             ranks.setdefault(rank, row)
         if not isinstance(row, RankRow):
             shards.setdefault((rank, row.loader), Shard(rank)).add(row)
-    loaders: dict[tuple[str, int], Audited] = {}
+    loaders: dict[tuple[str, int], AuditedLoader] = {}
     loaders_of: Counter[tuple[int, str]] = Counter()
     first_alike: dict[tuple[int, LoaderRow], Shard] = {}
     for (rank, _), shard in sorted(shards.items()):
@@ -214,11 +214,11 @@ def gather(rows: Iterable[Row]) -> tuple[dict[int, Place], list[Audited]]:
         dataset = shard.facts.name
         loaders_of[rank, dataset] += 1
         nth = loaders_of[rank, dataset]
-        audited = loaders.setdefault((dataset, nth), Audited(dataset if nth == 1 else f"{dataset} ({nth})", {}))
+        audited = loaders.setdefault((dataset, nth), AuditedLoader(dataset if nth == 1 else f"{dataset} ({nth})", {}))
         if rank == REFERENCE:
             audited.reference = shard
         else:
             audited.shards[rank] = shard
-        ranks.setdefault(rank, Place())
+        ranks.setdefault(rank, RankPlace())
     ranks.pop(REFERENCE, None)
     return ranks, [audited for audited in loaders.values() if audited.shards]

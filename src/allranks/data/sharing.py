@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from allranks.findings import Finding
 from allranks.text import format_percent, format_ranges, format_ranks, join_words
 
-from .case import Case, samples
+from .case import LoaderCase, samples
 from .rows import Sample
 
 SHARD = (
@@ -25,7 +25,7 @@ GROUPS = 64  # with which a rank's samples are compared
 GROUPS_NAMED = 4
 
 
-def sharing(case: Case) -> Finding | None:
+def sharing(case: LoaderCase) -> Finding | None:
     """Say in one sentence how the ranks' samples overlap; None where they do not."""
     if len(case.shards) < 2 or case.identity.key == "none":
         return None
@@ -37,14 +37,14 @@ def sharing(case: Case) -> Finding | None:
 # -- padding -------------------------------------------------------------------------------------------
 
 
-def padded(case: Case) -> int:
+def padded(case: LoaderCase) -> int:
     """Count reads that only fill up the last batches; 0 where there are none, or repetition has another reason."""
     if 0 < case.repeated <= _allowance(case) or (case.complete and _repeats_in_last_batches(case)):
         return case.repeated
     return 0
 
 
-def _allowance(case: Case) -> int:
+def _allowance(case: LoaderCase) -> int:
     """Count the samples that the ranks' DistributedSamplers repeat, by their own figures."""
     surplus = case.surplus
     if surplus is None or case.identity.same is False:
@@ -52,7 +52,7 @@ def _allowance(case: Case) -> int:
     return surplus if 0 <= surplus < max(case.world, case.world * case.batch) else 0
 
 
-def _repeats_in_last_batches(case: Case) -> bool:
+def _repeats_in_last_batches(case: LoaderCase) -> bool:
     """Tell whether all repeated reads but the first are in some rank's last batch, and few."""
     if case.repeated >= case.world * case.batch or any(shard.noted == 1 for shard in case.shards.values()):
         return False
@@ -66,7 +66,7 @@ def _repeats_in_last_batches(case: Case) -> bool:
 # -- the same samples ----------------------------------------------------------------------------------
 
 
-def _same(case: Case) -> Finding | None:
+def _same(case: LoaderCase) -> Finding | None:
     """Name ranks that read the same samples: all of them, those of a node, those with one local rank, or some."""
     groups = _alike(case)
     repeating = [group for group in groups if len(group) > 1]
@@ -92,7 +92,7 @@ def _same(case: Case) -> Finding | None:
     return case.finding("data-same-samples", "fail", f"{who} read the same samples{drawn}{why}", BY_RANK)
 
 
-def _alike(case: Case) -> list[list[int]]:
+def _alike(case: LoaderCase) -> list[list[int]]:
     """Group ranks with (nearly) the same samples; ranks without samples are left out."""
     exact: dict[frozenset[Sample], list[int]] = {}
     for rank, count in case.counts.items():
@@ -117,7 +117,7 @@ def _each(groups: Iterable[list[int]], more: str = "") -> str:
     return join_words([format_ranks(first), *map(format_ranges, others)], limit=GROUPS_NAMED) + more
 
 
-def _overlap(case: Case) -> Finding | None:
+def _overlap(case: LoaderCase) -> Finding | None:
     """Describe samples that several ranks happen to read."""
     facts = case.facts
     number = len(case.shared)
@@ -146,7 +146,7 @@ def _overlap(case: Case) -> Finding | None:
 # -- by the loaders' own figures -----------------------------------------------------------------------
 
 
-def _twice(case: Case) -> Finding | None:
+def _twice(case: LoaderCase) -> Finding | None:
     """Find datasets that are already a rank's share, and a sampler that shares them out again."""
     facts = case.facts
     identities = {shard.facts.identity for shard in case.shards.values()}
@@ -163,7 +163,7 @@ def _twice(case: Case) -> Finding | None:
     return case.finding("data-sharded-twice", "fail", text, "keep one of the two: the split dataset or the sampler")
 
 
-def _unshrunk(case: Case) -> Finding | None:
+def _unshrunk(case: LoaderCase) -> Finding | None:
     """Find a sampler as long as the dataset, on every rank."""
     facts = case.facts
     data = facts.dataset_len

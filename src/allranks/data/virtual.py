@@ -40,20 +40,20 @@ class Play(NamedTuple):
     batches: str = "all"
 
 
-class Failure(NamedTuple):
+class RankTraceback(NamedTuple):
     """The traceback of a rank that raised."""
 
     rank: int
     error: str
 
 
-class Progress(NamedTuple):
+class ReadingProgress(NamedTuple):
     """How many ranks are done, of how many, and what they have read."""
 
     done: int
     of: int
     batches: int
-    failure: Failure | None = None
+    failure: RankTraceback | None = None
 
 
 def import_file(name: str, path: str, register: bool = False) -> ModuleType:
@@ -194,7 +194,7 @@ def error_file(rank: int, play: Play) -> str:
     return os.path.join(play.folder, f"rank_{rank}.error")
 
 
-def run(play: Play, tell: Callable[[Progress], object], make: Make | None = None) -> Failure | None:
+def run(play: Play, tell: Callable[[ReadingProgress], object], make: Make | None = None) -> RankTraceback | None:
     """Play the reference and all ranks, `jobs` at a time; stop at the first that raises, and give its failure."""
     import torch.utils.data  # noqa: F401  (once, for all forks)
 
@@ -213,9 +213,9 @@ def run(play: Play, tell: Callable[[Progress], object], make: Make | None = None
                     rank = running.pop(pid)
                     if os.path.exists(error_file(rank, play)):
                         with open(error_file(rank, play)) as file:
-                            failure = Failure(rank, file.read())
+                            failure = RankTraceback(rank, file.read())
             batches = sum(struct.unpack(f"<{total}Q", tally))
-            tell(Progress(total - len(waiting) - len(running), total, batches, failure))
+            tell(ReadingProgress(total - len(waiting) - len(running), total, batches, failure))
             time.sleep(EVERY if running else 0)
     finally:
         for pid in running:
@@ -224,7 +224,7 @@ def run(play: Play, tell: Callable[[Progress], object], make: Make | None = None
     return failure
 
 
-def write_progress(progress: Progress) -> None:
+def write_progress(progress: ReadingProgress) -> None:
     """Write a line of JSON."""
     failure = None if progress.failure is None else progress.failure._asdict()
     print(json.dumps({**progress._asdict(), "failure": failure}), flush=True)

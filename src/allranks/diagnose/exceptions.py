@@ -36,7 +36,7 @@ _WORKERS = (
 
 
 @dataclass(frozen=True)
-class Link:
+class ExceptionLink:
     """One exception. `how` it belongs to the one before: cause, context, member (of a group) or worker; empty for
     the first. `worker`: which worker process raised it. `line` is None where the place is not known."""
 
@@ -64,7 +64,7 @@ class Raised:
     line: int | None = None
     function: str = ""
     traceback: str = ""
-    chain: tuple[Link, ...] = ()
+    chain: tuple[ExceptionLink, ...] = ()
     pid: int | None = None
     thread: str = ""
 
@@ -74,7 +74,7 @@ class Raised:
         ours = decode_parts(ErrorDetail, error.get("allranks"))
         if ours.type:
             links = [decode_parts(ErrorLink, item) for item in ours.chain if isinstance(item, Mapping)]
-            chain = tuple(Link(k.type, k.text, k.file, k.line, k.function, k.link) for k in links)
+            chain = tuple(ExceptionLink(k.type, k.text, k.file, k.line, k.function, k.link) for k in links)
             return cls(ours.type, ours.text, ours.file, ours.line, ours.function, ours.traceback, chain, ours.pid)
         message = error.get("message")
         trace = ""
@@ -88,19 +88,19 @@ class Raised:
         if not kind.isidentifier():
             kind = "Exception"
             text = message
-        first, *chain_links = read_traceback(trace) or [Link(kind)]
+        first, *chain_links = read_traceback(trace) or [ExceptionLink(kind)]
         return cls(kind, text, first.file, first.line, first.function, trace, tuple(chain_links))
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[ExceptionLink, ...]:
         """This exception and all that it came from, the innermost last; a worker's stands after its carrier."""
-        first = Link(self.type, self.text, self.file, self.line, self.function)
+        first = ExceptionLink(self.type, self.text, self.file, self.line, self.function)
         links = [*_opened(first)]
         for link in self.chain:
             links += _opened(link if link.file else self._placed(link))
         return tuple(links[:LINKS])
 
-    def _placed(self, link: Link) -> Link:
+    def _placed(self, link: ExceptionLink) -> ExceptionLink:
         """With its place, from the traceback: older error files name no place in their chain."""
         same = (one for one in read_traceback(self.traceback) if one.name == link.name)
         place = next((one for one in same if one.text[:80] == link.text[:80]), None)
@@ -139,12 +139,12 @@ class ErrorMessage:
     extraInfo: Mapping[str, str] = field(default_factory=dict)
 
 
-def carries_worker(link: Link) -> bool:
+def carries_worker(link: ExceptionLink) -> bool:
     """True where the text of an exception is mostly a worker's traceback: it has nothing to say itself."""
     return HEADER in link.text
 
 
-def read_traceback(text: str) -> list[Link]:
+def read_traceback(text: str) -> list[ExceptionLink]:
     """The exceptions of a printed traceback, the outermost first; empty where none can be read."""
     start = text.find(HEADER)
     if start < 0:
@@ -159,7 +159,7 @@ def read_traceback(text: str) -> list[Link]:
     return links[::-1][:LINKS]
 
 
-def _read_block(block: str) -> Link | None:
+def _read_block(block: str) -> ExceptionLink | None:
     """One traceback: frames, then from the first line that is not indented the exception with its text."""
     lines = block[block.find(HEADER) + len(HEADER) :].split("\n")
     for at, line in enumerate(lines):
@@ -170,11 +170,11 @@ def _read_block(block: str) -> Link | None:
             return None
         text = "\n".join([match[2] or "", *lines[at + 1 :]]).strip('"\n ')
         file, number, function = innermost_frame("\n".join(lines[:at]))
-        return Link(match[1], text, file, number, function)
+        return ExceptionLink(match[1], text, file, number, function)
     return None
 
 
-def _opened(link: Link) -> Iterator[Link]:
+def _opened(link: ExceptionLink) -> Iterator[ExceptionLink]:
     """The exception, then those of the worker whose traceback it carries."""
     yield link
     at = link.text.find(HEADER)
@@ -227,14 +227,14 @@ def raised_in_log(tail: str) -> Raised | None:
     return _as_raised([innermost, *earlier], text[start:].rstrip(), "".join(threads[:1]))
 
 
-def _as_raised(links: Sequence[Link], traceback: str, thread: str) -> Raised:
+def _as_raised(links: Sequence[ExceptionLink], traceback: str, thread: str) -> Raised:
     """An exception with its chain, the outermost first."""
     first = links[0]
     place = (first.file, first.line, first.function)
     return Raised(first.type, first.text, *place, traceback, tuple(links[1:]), thread=thread)
 
 
-def _to_end(text: str, start: int) -> Link | None:
+def _to_end(text: str, start: int) -> ExceptionLink | None:
     """The traceback's exception, of its text the first line and those that are indented; None where more than a few
     lines follow it."""
     lines = text[start + len(HEADER) :].split("\n")
@@ -246,7 +246,7 @@ def _to_end(text: str, start: int) -> Link | None:
                 return None
             file, number, function = innermost_frame("\n".join(lines[:at]))
             more = list(itertools.takewhile(lambda k: k[:1].isspace(), rest))
-            return Link(match[1], "\n".join([match[2] or "", *more]), file, number, function)
+            return ExceptionLink(match[1], "\n".join([match[2] or "", *more]), file, number, function)
     return None
 
 

@@ -56,7 +56,7 @@ class ExitRecord:
 
 
 @dataclass(frozen=True)
-class Fault:
+class AgentFault:
     """An agent's own trouble: start-failed, supervisor-lost, agent-death, lease-over, node-dir, protocol, boot, …"""
 
     node: str
@@ -108,7 +108,7 @@ class Incident:
     world_size: int = 0
     ranks_by_node: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     exits: tuple[ExitRecord, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[AgentFault, ...] = ()
     lost: tuple[LostNode, ...] = ()
     findings: tuple[Finding, ...] = ()
     initialised: frozenset[int] = frozenset()

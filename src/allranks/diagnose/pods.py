@@ -31,7 +31,7 @@ Names = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Metadata:
+class PodMetadata:
     """Of a pod. Names as in the API: Kubernetes API reference, v1."""
 
     name: str = ""
@@ -43,7 +43,7 @@ class Metadata:
 
 
 @dataclass(frozen=True)
-class Reason:
+class ContainerReason:
     """Why a container is in a state, a pod is disrupted, or a gate's name."""
 
     reason: str | None = None
@@ -54,20 +54,20 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class State:
+class ContainerState:
     """Of a container: one of the three."""
 
     running: Mapping[str, object] | None = None
-    terminated: Reason | None = None
-    waiting: Reason | None = None
+    terminated: ContainerReason | None = None
+    waiting: ContainerReason | None = None
 
 
 @dataclass(frozen=True)
-class Container:
+class ContainerStatus:
     """A container's status."""
 
     name: str = ""
-    state: State | None = None
+    state: ContainerState | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Spec:
 
     hostname: str | None = None
     nodeName: str | None = None
-    schedulingGates: tuple[Reason, ...] | None = None
+    schedulingGates: tuple[ContainerReason, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,16 @@ class Status:
     phase: str = "Pending"
     reason: str | None = None
     message: str | None = None
-    conditions: tuple[Reason, ...] | None = None
-    initContainerStatuses: tuple[Container, ...] | None = None
-    containerStatuses: tuple[Container, ...] | None = None
+    conditions: tuple[ContainerReason, ...] | None = None
+    initContainerStatuses: tuple[ContainerStatus, ...] | None = None
+    containerStatuses: tuple[ContainerStatus, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Item:
     """A pod of the API server's list."""
 
-    metadata: Metadata = field(default_factory=Metadata)
+    metadata: PodMetadata = field(default_factory=PodMetadata)
     spec: Spec = field(default_factory=Spec)
     status: Status = field(default_factory=Status)
 
@@ -109,7 +109,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Event:
+class PodEvent:
     """What Kubernetes reports of an object."""
 
     reason: str | None = None
@@ -119,9 +119,9 @@ class Event:
     involvedObject: About = field(default_factory=About)
 
 
-def read_events(items: object) -> list[Event]:
+def read_events(items: object) -> list[PodEvent]:
     """Of a list of the API server's events those that can be read."""
-    return decode_each(Event, items)
+    return decode_each(PodEvent, items)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _read(item: Item, container: str) -> Pod | None:
     if not index.isdecimal():
         return None
     state = _state(status, container)
-    why = state.terminated or state.waiting or Reason()
+    why = state.terminated or state.waiting or ContainerReason()
     gates = ", ".join(gate.name for gate in item.spec.schedulingGates or ())
     disrupted = [c.reason or "" for c in status.conditions or () if c.type == "DisruptionTarget"]
     return Pod(
@@ -185,15 +185,17 @@ def _read(item: Item, container: str) -> Pod | None:
     )
 
 
-def _state(status: Status, container: str) -> State:
+def _state(status: Status, container: str) -> ContainerState:
     """The state of our container; before it, of an init container that does not go on."""
     for one in status.initContainerStatuses or ():
-        state = one.state or State()
+        state = one.state or ContainerState()
         if state.terminated is None:
-            return State(waiting=state.waiting)
+            return ContainerState(waiting=state.waiting)
         if state.terminated.exitCode != 0:
             return state
-    return next((c.state or State() for c in status.containerStatuses or () if c.name == container), State())
+    return next(
+        (c.state or ContainerState() for c in status.containerStatuses or () if c.name == container), ContainerState()
+    )
 
 
 # -- before it begins ----------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ def refusal(answer: str) -> Finding:
 # -- while it waits ------------------------------------------------------------------------------------
 
 
-def waiting(pods: Sequence[Pod], events: Sequence[Event], nodes: int) -> str:
+def waiting(pods: Sequence[Pod], events: Sequence[PodEvent], nodes: int) -> str:
     """Who is not there yet, and why; empty where all pods have started."""
     absent = [p for p in pods if not p.started]
     missing = max(0, nodes - len(pods))
@@ -292,7 +294,7 @@ def _started(count: int, nodes: int) -> str:
     return f"{count} of {count_of(nodes, 'pod')} {plural(nodes, 'has', 'have')} started"
 
 
-def _why(pod: Pod, events: Sequence[Event]) -> str:
+def _why(pod: Pod, events: Sequence[PodEvent]) -> str:
     state = _short(f"{pod.why} {pod.message}")
     if pod.why in (*IMAGE, _CONFIG, *_NOT_STARTED):
         return state
@@ -300,11 +302,11 @@ def _why(pod: Pod, events: Sequence[Event]) -> str:
     return _of_pod(pod, events) or state or starting
 
 
-def _of_pod(pod: Pod, events: Sequence[Event]) -> str:
+def _of_pod(pod: Pod, events: Sequence[PodEvent]) -> str:
     return _of_events([e for e in events if e.involvedObject == About("Pod", pod.name)])
 
 
-def _of_events(events: Sequence[Event]) -> str:
+def _of_events(events: Sequence[PodEvent]) -> str:
     """The newest event of the most telling kind."""
     for reason in _WAITS:
         of_kind = [e for e in events if e.reason == reason]
@@ -349,7 +351,7 @@ _ENDED_BY_CLUSTER = {
 _ENDED_BY_CLUSTER["Preempting"] = _ENDED_BY_CLUSTER["PreemptionByScheduler"]
 
 
-def troubles(pods: Sequence[Pod], events: Sequence[Event]) -> list[Finding]:
+def troubles(pods: Sequence[Pod], events: Sequence[PodEvent]) -> list[Finding]:
     """What Kubernetes itself did to pods, or could not do for them; the first is the likeliest cause."""
     findings = [finding for pod in pods for finding in _troubles(pod, events)]
     quota = _of_events([e for e in events if e.reason == "FailedCreate" and e.involvedObject.kind != "Pod"])
@@ -358,7 +360,7 @@ def troubles(pods: Sequence[Pod], events: Sequence[Event]) -> list[Finding]:
     return findings
 
 
-def hopeless(pods: Sequence[Pod], events: Sequence[Event] = (), late: bool = False) -> Finding | None:
+def hopeless(pods: Sequence[Pod], events: Sequence[PodEvent] = (), late: bool = False) -> Finding | None:
     """A pod that waits for what will not come, or has waited for its image for too long: more time is of no use."""
     for pod in pods:
         is_wrong = late or _NO_SUCH_IMAGE.search(_pull_words(pod, events))
@@ -370,7 +372,7 @@ def hopeless(pods: Sequence[Pod], events: Sequence[Event] = (), late: bool = Fal
     return None
 
 
-def _troubles(pod: Pod, events: Sequence[Event]) -> Iterator[Finding]:
+def _troubles(pod: Pod, events: Sequence[PodEvent]) -> Iterator[Finding]:
     message = _short(pod.message)
     if pod.why == "OOMKilled":
         yield _fail(
@@ -405,7 +407,7 @@ def _troubles(pod: Pod, events: Sequence[Event]) -> Iterator[Finding]:
             yield _fail("k8s-scheduling", f"{pod.host} never started: {reason}", remedy, pod.host, text)
 
 
-def _pull_words(pod: Pod, events: Sequence[Event]) -> str:
+def _pull_words(pod: Pod, events: Sequence[PodEvent]) -> str:
     """Why an image was not pulled: a pod that backs off does not say it, its events do."""
     about = About("Pod", pod.name)
     messages = [e.message or "" for e in events if e.reason == "Failed" and e.involvedObject == about]
@@ -413,13 +415,13 @@ def _pull_words(pod: Pod, events: Sequence[Event]) -> str:
     return [pod.message, *telling][-1]
 
 
-def _image(pod: Pod, events: Sequence[Event]) -> Finding:
+def _image(pod: Pod, events: Sequence[PodEvent]) -> Finding:
     message = with_reason(f"the image of {pod.host} cannot be pulled ({pod.why})", _short(_pull_words(pod, events)))
     remedy = "check --image, and for a private registry imagePullSecrets in a file for --pod"
     return _fail("k8s-image", message, remedy, pod.host)
 
 
-def _evicted(pod: Pod, events: Sequence[Event]) -> Finding:
+def _evicted(pod: Pod, events: Sequence[PodEvent]) -> Finding:
     """The kubelet needed memory or disk back."""
     why = pod.message or _of_pod(pod, events)
     cause = "host-out-of-memory"

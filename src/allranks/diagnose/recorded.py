@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.protocol.codec import decode
 
 from .hangs.attribute import Hang
-from .incident import ExitRecord, Fault, Incident, Left, LostNode, Pause
+from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, Pause
 
 LOST_REASON = "nothing was heard for the lease"
 COUNTED = ("warn", "fail")  # what is in order is no evidence of a failure
@@ -41,7 +41,7 @@ def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: 
         world_size=int(plan.get("world_size", 0)),
         ranks_by_node=ranks,
         exits=tuple(_exit(e, pids) for e in _all(of_attempt, "rank-exit")),
-        faults=tuple(Fault(e["node"], e["id"], e["message"], e["t"]) for e in _all(of_attempt, "fault")),
+        faults=tuple(AgentFault(e["node"], e["id"], e["message"], e["t"]) for e in _all(of_attempt, "fault")),
         lost=tuple(LostNode(e["node"], e["t"], e["last_heard"], LOST_REASON) for e in _all(of_attempt, "node-lost")),
         findings=tuple(Finding.from_json(e) for e in _all(of_attempt, "finding") if e.get("status") in COUNTED),
         initialised=_which(of_attempt, "rank-initialised"),

@@ -26,7 +26,7 @@ ACTIVE = frozenset(
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=")
 
 
-class Reason(NamedTuple):
+class PendingReason(NamedTuple):
     """Why Slurm lets a job wait: the meaning, and what to do where waiting will not help.
 
     `hopeless`: no other job's end takes it away, only a change to the job, to the partition or to a limit. Slurm keeps
@@ -42,56 +42,62 @@ _AWAY = "`sinfo -R` says why nodes are away"
 _OTHERS = "`sinfo -s` lists the others"
 _ACCOUNTS = "`sacctmgr show assoc user=$USER` shows yours"
 REASONS = {
-    "None": Reason("Slurm has not considered it yet"),
-    "Resources": Reason("it is the next in line and waits until enough nodes are free"),
-    "Priority": Reason("jobs with a higher priority come first"),
-    "ReqNodeNotAvail": Reason("a node it needs is down, drained or reserved", _AWAY),
-    "UnavailableNodes": Reason("a node it needs is down, drained or reserved", _AWAY),
-    "NodeDown": Reason("a node it needs is down", _AWAY),
-    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": Reason(
+    "None": PendingReason("Slurm has not considered it yet"),
+    "Resources": PendingReason("it is the next in line and waits until enough nodes are free"),
+    "Priority": PendingReason("jobs with a higher priority come first"),
+    "ReqNodeNotAvail": PendingReason("a node it needs is down, drained or reserved", _AWAY),
+    "UnavailableNodes": PendingReason("a node it needs is down, drained or reserved", _AWAY),
+    "NodeDown": PendingReason("a node it needs is down", _AWAY),
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": PendingReason(
         "nodes it needs are down, drained or reserved", _AWAY
     ),
-    "Dependency": Reason("another job has to end first"),
-    "DependencyNeverSatisfied": Reason("the job it depends on failed: it will never start", "scancel it", True),
-    "BeginTime": Reason("its begin time has not come"),
-    "Reservation": Reason("its reservation has not begun"),
-    "ReservationDeleted": Reason("its reservation does not exist any more", "leave out --reservation", True),
-    "JobHeldUser": Reason("you have put it on hold", "scontrol release {job}"),
-    "JobHeldAdmin": Reason("an administrator holds it", "ask why, as only they can release it"),
-    "launch failed requeued held": Reason(
+    "Dependency": PendingReason("another job has to end first"),
+    "DependencyNeverSatisfied": PendingReason("the job it depends on failed: it will never start", "scancel it", True),
+    "BeginTime": PendingReason("its begin time has not come"),
+    "Reservation": PendingReason("its reservation has not begun"),
+    "ReservationDeleted": PendingReason("its reservation does not exist any more", "leave out --reservation", True),
+    "JobHeldUser": PendingReason("you have put it on hold", "scontrol release {job}"),
+    "JobHeldAdmin": PendingReason("an administrator holds it", "ask why, as only they can release it"),
+    "launch failed requeued held": PendingReason(
         "its start failed on a node, and it is held", "scontrol release {job}, or scancel {job}"
     ),
-    "PartitionDown": Reason("the partition takes no jobs to its nodes now", _OTHERS),
-    "PartitionInactive": Reason("the partition is inactive", _OTHERS),
-    "PartitionNodeLimit": Reason("it asks for more nodes than the partition gives one job", "lower --nodes", True),
-    "PartitionTimeLimit": Reason("it asks for more time than the partition gives", "lower --sbatch --time=…", True),
-    "PartitionConfig": Reason(
+    "PartitionDown": PendingReason("the partition takes no jobs to its nodes now", _OTHERS),
+    "PartitionInactive": PendingReason("the partition is inactive", _OTHERS),
+    "PartitionNodeLimit": PendingReason(
+        "it asks for more nodes than the partition gives one job", "lower --nodes", True
+    ),
+    "PartitionTimeLimit": PendingReason(
+        "it asks for more time than the partition gives", "lower --sbatch --time=…", True
+    ),
+    "PartitionConfig": PendingReason(
         "the partition has no nodes like that", "`sinfo -o '%P %D %c %m %G'` shows what it has", True
     ),
-    "BadConstraints": Reason("no node has what it asks for", "`sinfo -o '%P %D %c %m %G %f'` shows what exists", True),
-    "Licenses": Reason("it waits for a licence"),
-    "InvalidAccount": Reason("the account is not valid here", _ACCOUNTS, True),
-    "InvalidQOS": Reason("the QOS is not valid here", "`sacctmgr show qos` shows what is", True),
-    "AccountNotAllowed": Reason("the account may not use the partition", _ACCOUNTS, True),
-    "QOSNotAllowed": Reason("the QOS may not be used there", _ACCOUNTS, True),
-    "JobArrayTaskLimit": Reason("the array's limit of tasks at a time is reached"),
-    "Cleaning": Reason("it is being cleaned up after an earlier start"),
-    "Prolog": Reason("the nodes' prolog is running"),
-    "MaxGRESPerAccount": Reason("the account has as many GPUs as it may"),
+    "BadConstraints": PendingReason(
+        "no node has what it asks for", "`sinfo -o '%P %D %c %m %G %f'` shows what exists", True
+    ),
+    "Licenses": PendingReason("it waits for a licence"),
+    "InvalidAccount": PendingReason("the account is not valid here", _ACCOUNTS, True),
+    "InvalidQOS": PendingReason("the QOS is not valid here", "`sacctmgr show qos` shows what is", True),
+    "AccountNotAllowed": PendingReason("the account may not use the partition", _ACCOUNTS, True),
+    "QOSNotAllowed": PendingReason("the QOS may not be used there", _ACCOUNTS, True),
+    "JobArrayTaskLimit": PendingReason("the array's limit of tasks at a time is reached"),
+    "Cleaning": PendingReason("it is being cleaned up after an earlier start"),
+    "Prolog": PendingReason("the nodes' prolog is running"),
+    "MaxGRESPerAccount": PendingReason("the account has as many GPUs as it may"),
 }
-_BEYOND_JOB = Reason(
+_BEYOND_JOB = PendingReason(
     "it asks for more than one job may have",
     "ask for less, after `sacctmgr show qos; sacctmgr show assoc user=$USER`",
     True,
 )
-_BELOW_QOS = Reason("it asks for less than the QOS allows", "ask for more, after `sacctmgr show qos`", True)
+_BELOW_QOS = PendingReason("it asks for less than the QOS allows", "ask for more, after `sacctmgr show qos`", True)
 _REACHED = "a limit of the {} is reached: it waits until other jobs end"
 _LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)?\w{0,40}?(Limit|PerUser|PerAccount|PerJob|PerNode|Minutes)\w{0,40}")
 _PER_JOB = re.compile(r"Per(Job|Node)|Max(Wall|Node|Cpu|Mem|GRES)\w{0,40}PerJob|MaxWallDurationPerJobLimit")
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """A job as Slurm tells it. `state` is without what stands behind it (CANCELLED by 0)."""
 
     id: str
@@ -112,7 +118,7 @@ class Job:
     comment: str = ""
     stdout: str = ""  # where the batch script's own output goes
 
-    def reported(self, state: str, failed_node: str = "") -> Job:
+    def reported(self, state: str, failed_node: str = "") -> SlurmJob:
         """The same job with what slurmstepd and srun say of it: while it completes, slurmctld does not say why."""
         return replace(self, state=state, failed_node=self.failed_node or failed_node)
 
@@ -132,7 +138,7 @@ class Job:
         return not self.waits and not self.active
 
 
-def read_scontrol(text: str) -> Job | None:
+def read_scontrol(text: str) -> SlurmJob | None:
     """Of `scontrol --oneliner show job JOB`; None where it knows no such job."""
     fields: dict[str, str] = {}
     names = list(_FIELD.finditer(text))
@@ -143,7 +149,7 @@ def read_scontrol(text: str) -> Job | None:
         return None
     code, signal = _exit(fields.get("ExitCode", ""))
     restarts = fields.get("Restarts", "")
-    return Job(
+    return SlurmJob(
         exit_code=code,
         exit_signal=signal,
         restarts=int(restarts) if restarts.isdecimal() else 0,
@@ -169,7 +175,7 @@ _SCONTROL = {
 SACCT_FORMAT = "JobIDRaw,State,ExitCode,NodeList,Start,End,Timelimit,Reason"
 
 
-def read_sacct(text: str, job: str) -> Job | None:
+def read_sacct(text: str, job: str) -> SlurmJob | None:
     """Of `sacct -nPX -j JOB -o SACCT_FORMAT`."""
     rows = [line.split("|") for line in text.splitlines()]
     row = next((row for row in rows if len(row) == 8 and row[0] == job), None)
@@ -178,7 +184,7 @@ def read_sacct(text: str, job: str) -> Job | None:
     _, words, exited, nodes, start, end, limit, reason = row
     state, _, by = words.partition(" by ")
     code, signal = _exit(exited)
-    return Job(
+    return SlurmJob(
         job,
         state.strip(),
         _value(reason),
@@ -206,7 +212,7 @@ def _value(text: str) -> str:
 # -- waiting -------------------------------------------------------------------------------------------
 
 
-def waiting(job: Job) -> str:
+def waiting(job: SlurmJob) -> str:
     """One line: why the job does not run yet."""
     if not job.waits:
         return {"CONFIGURING": "its nodes are being made ready"}.get(job.state, f"it is {job.state.lower()}")
@@ -217,7 +223,7 @@ def waiting(job: Job) -> str:
     return name_with(f"{named}{reason.meaning}", reason.remedy.format(job=job.id))
 
 
-def read_reason(reason: str) -> Reason:
+def read_reason(reason: str) -> PendingReason:
     """Look up a job's reason; without a meaning where it is not known."""
     bare = re.split(r"[,(]", reason, maxsplit=1)[0].strip()
     meaning = REASONS.get(reason or "None", REASONS.get(bare))
@@ -229,16 +235,16 @@ def read_reason(reason: str) -> Reason:
         return _BELOW_QOS
     if _LIMIT.fullmatch(bare):
         owner = "QOS" if bare.startswith("QOS") else "account or user"
-        return Reason(_REACHED.format(owner), "run `sacctmgr show assoc user=$USER; sshare`")
-    return Reason("")
+        return PendingReason(_REACHED.format(owner), "run `sacctmgr show assoc user=$USER; sshare`")
+    return PendingReason("")
 
 
-def is_hopeless(job: Job) -> bool:
+def is_hopeless(job: SlurmJob) -> bool:
     """Whether the job waits for what will not come. Of several partitions the reason is that of one alone."""
     return job.waits and "," not in job.partition and read_reason(job.reason).hopeless
 
 
-def never_starts(job: Job, run: str) -> Finding:
+def never_starts(job: SlurmJob, run: str) -> Finding:
     """Name a job that will not start as it is: nothing follows it."""
     reason = read_reason(job.reason)
     message = f"job {job.id} will not start as it is: {reason.meaning} ({job.reason})"
@@ -301,7 +307,7 @@ class Advice:
 # -- the end -------------------------------------------------------------------------------------------
 
 
-def ended(job: Job, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
+def ended(job: SlurmJob, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
     """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
     evidence = _evidence(job, line)
     if job.state in ("TIMEOUT", "DEADLINE"):
@@ -335,7 +341,7 @@ def ended(job: Job, kill_wait: int | None = None, line: str = "", advice: Advice
 ENDS_OF_SLURM = (9, 15)  # SIGKILL, SIGTERM
 
 
-def script_ended(job: Job, line: str = "") -> Finding | None:
+def script_ended(job: SlurmJob, line: str = "") -> Finding | None:
     """The batch script ended while a step of it went on, which Slurm ends with it; None where it was Slurm's doing.
 
     While the job completes, only the script's exit code tells it from a cancelled job, whose script ends by SIGTERM.
@@ -353,7 +359,7 @@ def script_ended(job: Job, line: str = "") -> Finding | None:
     return _fail("slurm-config", message, remedy, _evidence(job, line))
 
 
-def _node_failed(job: Job, evidence: tuple[str, ...], advice: Advice) -> Finding:
+def _node_failed(job: SlurmJob, evidence: tuple[str, ...], advice: Advice) -> Finding:
     node = job.failed_node
     if not node and not re.search(r"[\[,]", job.nodes):
         node = job.nodes  # a list of one
@@ -363,7 +369,7 @@ def _node_failed(job: Job, evidence: tuple[str, ...], advice: Advice) -> Finding
     return _fail("node-network-down", message, remedy, evidence, node)
 
 
-def warned(job: Job, at: float, now: float, advice: Advice = Advice()) -> Finding:
+def warned(job: SlurmJob, at: float, now: float, advice: Advice = Advice()) -> Finding:
     """Slurm announced the end at `at` (unix seconds): the time limit where that is near, else a preemption."""
     since = seconds_since_end(job, now)
     limit = name_with("time limit", job.limit)
@@ -379,7 +385,7 @@ LIMIT = "slurm-preempted-or-timeout"
 LIMIT_NEAR = 600.0  # seconds: Slurm's warnings of a limit come up to a minute early, ours at most minutes before it
 
 
-def seconds_since_end(job: Job, now: float) -> float | None:
+def seconds_since_end(job: SlurmJob, now: float) -> float | None:
     """Since the end of a job, negative before it; None where Slurm does not say. `now`: unix seconds."""
     try:
         return now - datetime.fromisoformat(job.end).timestamp()
@@ -387,7 +393,7 @@ def seconds_since_end(job: Job, now: float) -> float | None:
         return None
 
 
-def _evidence(job: Job, line: str = "") -> tuple[str, ...]:
+def _evidence(job: SlurmJob, line: str = "") -> tuple[str, ...]:
     parts = {"JobState": job.state, "Reason": job.reason, "EndTime": job.end}
     fields = " ".join(f"{name}={value}" for name, value in parts.items() if value)
     state = f"scontrol show job {job.id}: {fields}"

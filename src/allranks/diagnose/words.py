@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from allranks.text import first_line, join_words, name_with, plural, ranges, with_reason
 
-from .exceptions import Link, Raised, carries_worker, raised_in_thread
+from .exceptions import ExceptionLink, Raised, carries_worker, raised_in_thread
 
 if TYPE_CHECKING:
     from .incident import Incident
@@ -115,7 +115,7 @@ def utc(t: float) -> str:
     return datetime.fromtimestamp(t, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def place(raised: Link | Raised) -> str:
+def place(raised: ExceptionLink | Raised) -> str:
     """train.py:41 in step; empty where it is not known."""
     if not raised.file or raised.line is None:
         return ""
@@ -133,13 +133,13 @@ def without_numbers(text: str) -> str:
     return re.sub(r"0x[0-9a-fA-F]+|[0-9]+", "#", text)
 
 
-def exception(raised: Link | Raised, limit: int = LINE) -> str:
+def exception(raised: ExceptionLink | Raised, limit: int = LINE) -> str:
     """ValueError: bad batch."""
     text = summary(raised.text, limit)
     return with_reason(raised.type, text)
 
 
-def placed(raised: Link | Raised, limit: int = LINE) -> str:
+def placed(raised: ExceptionLink | Raised, limit: int = LINE) -> str:
     """ValueError: bad batch (train.py:41 in step)."""
     return name_with(exception(raised, limit), place(raised))
 
@@ -170,7 +170,7 @@ def further_words(incident: Incident, rank: int) -> str:
     return words
 
 
-def trace_lines(link: Link, traceback: str) -> tuple[str, ...]:
+def trace_lines(link: ExceptionLink, traceback: str) -> tuple[str, ...]:
     """Where it was raised (whole path), the source line there, and the exception."""
     if not link.file or link.line is None:
         before = last_lines(traceback, 3)[:-1] if traceback else ()

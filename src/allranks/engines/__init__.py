@@ -19,15 +19,15 @@ from allranks.cluster.slurm import read_allocation
 
 if TYPE_CHECKING:
     from allranks.cluster import Cluster
-    from allranks.gang.transport import Reach
+    from allranks.gang.transport import NodeReach
     from allranks.runs.directory import RunDirectory
     from allranks.runs.result import Document
     from allranks.settings import RunSpec
 
-    from .following import Followed, View
+    from .following import Followed, FollowerView
 
 
-class Entry(NamedTuple):
+class EngineEntry(NamedTuple):
     """An engine whose controller is not this process. `setting`: of the target. `module`: holds it as ENGINE."""
 
     setting: str
@@ -36,9 +36,9 @@ class Entry(NamedTuple):
 
 # A module is imported when a run needs it: most runs need one.
 ENGINES = {
-    "slurm": Entry("slurm", "allranks.engines.slurm.engine"),
-    "kubernetes": Entry("k8s", "allranks.engines.kubernetes.engine"),
-    "skypilot": Entry("sky", "allranks.engines.skypilot.engine"),
+    "slurm": EngineEntry("slurm", "allranks.engines.slurm.engine"),
+    "kubernetes": EngineEntry("k8s", "allranks.engines.kubernetes.engine"),
+    "skypilot": EngineEntry("sky", "allranks.engines.skypilot.engine"),
 }
 
 
@@ -59,14 +59,14 @@ class Stopped(NamedTuple):
     job: str | None = None
 
 
-class Launch(Protocol):
+class PreparedLaunch(Protocol):
     """What a start would do. The same value is described and started, so that `--dry-run` is the truth."""
 
     def describe(self, as_json: bool) -> str:
         """Return what would be done, without secrets."""
         ...
 
-    def start(self, view: View) -> Followed:
+    def start(self, view: FollowerView) -> Followed:
         """Do it. Raise NotStarted where the engine refuses the run, AllranksError where nothing has come of it."""
         ...
 
@@ -74,7 +74,7 @@ class Launch(Protocol):
 class Engine(Protocol):
     """One way to run elsewhere: this process submits, follows and ends a run whose controller is not here."""
 
-    def prepare(self, spec: RunSpec) -> Launch:
+    def prepare(self, spec: RunSpec) -> PreparedLaunch:
         """Return what a start would do, from settings, files and the environment alone."""
         ...
 
@@ -86,11 +86,11 @@ class Engine(Protocol):
         """Return the fields of the `status` document that this engine knows of a run in `state`."""
         ...
 
-    def follow(self, run: RunDirectory, view: View) -> Followed:
+    def follow(self, run: RunDirectory, view: FollowerView) -> Followed:
         """Follow a run that another process has started."""
         ...
 
-    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
+    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """End a run that nobody follows, and wait until it is over. `grace`: seconds for ranks to save."""
         ...
 
@@ -115,10 +115,10 @@ def engine_for(spec: RunSpec, environ: Mapping[str, str]) -> Engine | None:
     return None
 
 
-def reach_nodes(spec: RunSpec, cluster: Cluster) -> Reach:
+def reach_nodes(spec: RunSpec, cluster: Cluster) -> NodeReach:
     """Return how this process reaches the nodes of a target by itself. Its `end` gives them back."""
     module = import_module("allranks.engines.slurm.reach" if spec.target.slurm else "allranks.engines.ssh")
-    reach: Reach = module.reach(spec, cluster)
+    reach: NodeReach = module.reach(spec, cluster)
     return reach
 
 

@@ -48,7 +48,7 @@ class Refuse(Exception):
 
 
 @dataclass(frozen=True)
-class Hello:
+class DialHello:
     """A node's first word. `instance` tells its process from others that come as the same rank; `begun`: an agent runs
     there already; `nproc`: its own --nproc; `agreed`: what all nodes must have alike."""
 
@@ -60,7 +60,7 @@ class Hello:
     agreed: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_hello(message: Mapping[str, Any]) -> Hello:
+def read_hello(message: Mapping[str, Any]) -> DialHello:
     """From its JSON form; raises SecureError. A name that is none of a host's is left out."""
     rank = message.get("rank")
     nproc = message.get("nproc")
@@ -69,7 +69,7 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
     if isinstance(nproc, bool) or not isinstance(nproc, (int, type(None))) or (nproc and not 0 < nproc <= MOST_HERE):
         raise SecureError(f"its --nproc is {str(nproc)[:40]}")
     hostname = str(message.get("hostname") or "")
-    return Hello(
+    return DialHello(
         rank,
         hostname if _NODE_NAME.fullmatch(hostname) else "",
         str(message.get("instance") or "")[:64],
@@ -84,7 +84,7 @@ class Seat:
     """A node rank: who sits there, and its present connection."""
 
     rank: int
-    hello: Hello = Hello(-1)
+    hello: DialHello = DialHello(-1)
     address: str = ""
     line: Line | None = None
     taken: bool = False
@@ -186,7 +186,7 @@ class Listener:
         self,
         count: int,
         secret: bytes,
-        admit: Callable[[dict[int, Seat], Hello, str], int],
+        admit: Callable[[dict[int, Seat], DialHello, str], int],
         report: Callable[[str], None],
         first: int = 1,
     ) -> None:
@@ -337,7 +337,7 @@ class Listener:
             why = "it hung up"
         self._told(f"a connection from {peer} was refused: {why}")
 
-    async def _serve(self, line: Line, hello: Hello, peer: str, rest: list[bytes]) -> None:
+    async def _serve(self, line: Line, hello: DialHello, peer: str, rest: list[bytes]) -> None:
         """Gives a node its seat, and carries what it says until the connection ends."""
         seat = None
         try:
@@ -354,7 +354,7 @@ class Listener:
                 seat.line = None
                 self._changed.set()
 
-    async def _seat(self, line: Line, hello: Hello, peer: str) -> Seat | None:
+    async def _seat(self, line: Line, hello: DialHello, peer: str) -> Seat | None:
         try:
             seat = self.seats[self._admit(self.seats, hello, peer)]
         except Refuse as error:

@@ -29,7 +29,7 @@ class OnCtrlC(enum.Enum):
     LEAVE = "the run goes on"
 
 
-class View(Shown, Protocol):
+class FollowerView(Shown, Protocol):
     """What a follower shows; `report/` has those that people and programs read."""
 
     def opening(self, info: Document) -> None:
@@ -74,13 +74,13 @@ class Followed(Protocol):
     """A run, as the process that follows it sees it. `stopping`: its engine has heard that it shall end."""
 
     run: RunDirectory
-    view: View
+    view: FollowerView
     stopping: bool
     job: str | None  # of Slurm, which needs no process here to go on
     on_ctrl_c: OnCtrlC
     leaves_page: bool  # this process writes the run's end, and so its page
 
-    def show_in(self, view: View) -> None:
+    def show_in(self, view: FollowerView) -> None:
         """Show what comes in another view from now on."""
         ...
 
@@ -139,7 +139,7 @@ def read_request(signals: Signals, followed: Followed) -> str | None:
     return _ask(signals, followed.view)
 
 
-def _ask(signals: Signals, view: View) -> str | None:
+def _ask(signals: Signals, view: FollowerView) -> str | None:
     """Ask what Ctrl-C means; without a terminal it ends the run."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "ctrl-c"
@@ -164,7 +164,7 @@ class Display:
     With an offset, output that is there already is not shown again.
     """
 
-    def __init__(self, run: RunDirectory, view: View, offset: int) -> None:
+    def __init__(self, run: RunDirectory, view: FollowerView, offset: int) -> None:
         self._run = run
         self.view = view
         self._offset = offset
@@ -193,14 +193,14 @@ class Watched:
     on_ctrl_c = OnCtrlC.LEAVE
     leaves_page = False
 
-    def __init__(self, run: RunDirectory, view: View) -> None:
+    def __init__(self, run: RunDirectory, view: FollowerView) -> None:
         self.run = run
         self.view = view
         self.stopping = False
         self._display = Display(run, view, run.read_events()[1])
         self._display.reader.skip_to_end()
 
-    def show_in(self, view: View) -> None:
+    def show_in(self, view: FollowerView) -> None:
         """Show what comes in another view from now on."""
         self.view = view
         self._display.view = view

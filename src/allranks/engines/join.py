@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import allranks
-from allranks.agent.dial import Dialler, Outcome, Refused, Rules
+from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.bundle import BOOT, MARKER, payload
 from allranks.plan.launchers.words import read_command
 from allranks.plan.pinned import NodeArguments, NotPinned, Pin
-from allranks.protocol.frames import PROTOCOL, Decoder, Frame, Output, pack_json
+from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
 from allranks.protocol.secure import LEAST_SECRET
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with
 
-from .dialled import Hello, Refuse, Seat
+from .dialled import DialHello, Refuse, Seat
 
 SECRET = "ALLRANKS_JOIN_SECRET"
 SCRIPT_LIMIT = 16 << 20
@@ -170,7 +170,7 @@ class Admission:
         self.started = False
         self.failure: Finding | None = None
 
-    def __call__(self, seats: dict[int, Seat], hello: Hello, address: str) -> int:
+    def __call__(self, seats: dict[int, Seat], hello: DialHello, address: str) -> int:
         """The rank of a node that is admitted; raises Refuse."""
         rank = hello.rank
         who = name_with(hello.hostname, address)
@@ -194,7 +194,7 @@ class Admission:
             message = f"two nodes came as node {rank}: {other} and {who}. Set another --node-rank on one of them"
             self._contradict(DUPLICATE, message)
 
-    def _compare(self, hello: Hello, who: str) -> None:
+    def _compare(self, hello: DialHello, who: str) -> None:
         ours = self._agreed.to_json()
         for key, (cause, text) in COMPARED.items():
             theirs = hello.agreed.get(key, "")
@@ -228,19 +228,19 @@ class PinnedRules(Rules):
         try:
             return self._pin.header(header)
         except NotPinned as error:
-            raise Refused(str(error)) from None
+            raise DialRefused(str(error)) from None
 
     def down(self, data: bytes) -> bytes:
         """Orders, made harmless."""
         return b"".join(self._order(frame) for frame in self._down.feed(data))
 
     def _order(self, frame: Frame) -> bytes:
-        if isinstance(frame, Output):
-            raise Refused("bytes of a file")
+        if isinstance(frame, OutputFrame):
+            raise DialRefused("bytes of a file")
         try:
             return pack_json(self._pin.order(frame))
         except NotPinned as error:
-            raise Refused(str(error)) from None
+            raise DialRefused(str(error)) from None
 
     def up(self, data: bytes) -> None:
         """Remembers what this node's own agent says."""
@@ -279,7 +279,7 @@ def follow(
     hello: Message,
     places: list[tuple[str, int]],
     say: Callable[[str], None],
-) -> Outcome:
+) -> DialOutcome:
     """Joins as a node that is not the first, and stays until the run is over."""
     dialler = Dialler(
         places, secret, hello, spawn, PinnedRules(arguments), spec.limits.init_timeout, spec.limits.lease, say

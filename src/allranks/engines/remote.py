@@ -20,7 +20,7 @@ from allranks.runs.opening import Opening, controller_identity, write_first_stat
 from allranks.runs.result import Document
 from allranks.settings import RunSpec
 
-from .following import View
+from .following import FollowerView
 
 LONGEST = 19  # of the name, so that the time of the run and four digits of chance still fit
 Place = TypeVar("Place")
@@ -54,7 +54,7 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
     return run
 
 
-def show_opening(run: RunDirectory, view: View, spec: RunSpec) -> None:
+def show_opening(run: RunDirectory, view: FollowerView, spec: RunSpec) -> None:
     """Show what run.json says of a run that begins."""
     document = run.read_document("run.json") or {}
     view.opening({**document, "directory": str(run.path), "launcher": spec.launch.launcher})

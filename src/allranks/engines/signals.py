@@ -12,7 +12,7 @@ from allranks.errors import Interrupted
 WORDS = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "stop", signal.SIGHUP: "leave"}
 
 
-class Ending:
+class SignalWatch:
     """What SIGINT, SIGTERM and SIGHUP do to a command that others depend on: noted until `taken`, or raised.
 
     asyncio's handlers go in its place while a loop has some, and leave the system's behind: so `note` and `throw`

@@ -18,7 +18,7 @@ from allranks.agent.processes import PR_SET_PDEATHSIG, prctl, raise_limits
 from allranks.cluster import Cluster, Node
 from allranks.findings import Finding, Where
 from allranks.gang.bundle import BOOT, NO_PYTHON, boot_script
-from allranks.gang.transport import Client, Reach
+from allranks.gang.transport import Client, NodeReach
 from allranks.settings import RunSpec
 
 from .ssh_errors import destination, explain, how_ended, mute, not_started, silent, worth_another_try
@@ -181,12 +181,12 @@ def ssh_transport(spec: RunSpec) -> SshTransport:
     return SshTransport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
 
 
-def ssh_reach(spec: RunSpec) -> Reach:
+def ssh_reach(spec: RunSpec) -> NodeReach:
     """Return how a session reaches nodes that are named."""
-    return Reach(ssh_transport(spec))
+    return NodeReach(ssh_transport(spec))
 
 
-def reach(spec: RunSpec, cluster: Cluster) -> Reach:
+def reach(spec: RunSpec, cluster: Cluster) -> NodeReach:
     """Return how this process reaches the nodes of a target: see `engines.reach_nodes`."""
     return ssh_reach(spec)
 

@@ -11,7 +11,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Difference:
+class WrongElement:
     """The first wrong element of a test on a rank; `source` is the rank whose data is wrong, where that shows."""
 
     rank: int
@@ -33,7 +33,7 @@ class RankError:
     kind: str = "error"
 
 
-Failure = Union[Difference, RankError]
+Failure = Union[WrongElement, RankError]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LateRank:
 
 
 @dataclass(frozen=True)
-class Place:
+class SuitePlace:
     """Where a rank is: number of the test, round, seconds since the test began there, a counter of life signs."""
 
     test: int
@@ -56,7 +56,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Hang:
+class SuiteHang:
     """A test that did not end: ranks that had arrived, had not, gave no life sign; stacks with the innermost last."""
 
     test: str
@@ -64,7 +64,7 @@ class Hang:
     arrived: Tuple[int, ...]
     missing: Tuple[int, ...]
     silent: Tuple[int, ...]
-    places: Dict[int, Place]
+    places: Dict[int, SuitePlace]
     stacks: Dict[int, Tuple[str, ...]]
 
 
@@ -79,7 +79,7 @@ class CollectiveRow:
     reason: str = ""
     failures: Tuple[Failure, ...] = ()
     late: Optional[LateRank] = None
-    hang: Optional[Hang] = None
+    hang: Optional[SuiteHang] = None
     ranks: int = 0
     kind: str = "collective"
     schema: int = SCHEMA
@@ -87,7 +87,7 @@ class CollectiveRow:
     @property
     def broken(self) -> bool:
         """Tell whether the process group cannot be trusted afterwards: only wrong data leave it as it was."""
-        return self.status in ("fail", "hang") and not any(isinstance(item, Difference) for item in self.failures)
+        return self.status in ("fail", "hang") and not any(isinstance(item, WrongElement) for item in self.failures)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class FirstFailure:
 
 
 @dataclass(frozen=True)
-class EndRow:
+class SuiteEndRow:
     """What a suite came to. `statement`: what was tested and what was not; `findings`: as `Finding.to_json` says."""
 
     suite: str
@@ -187,4 +187,4 @@ class EndRow:
     schema: int = SCHEMA
 
 
-Row = Union[CollectiveRow, BandwidthRow, LinkRow, EndRow]
+Row = Union[CollectiveRow, BandwidthRow, LinkRow, SuiteEndRow]

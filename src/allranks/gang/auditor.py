@@ -12,7 +12,7 @@ from allranks.data.arrivals import Arrivals
 from allranks.data.auditing import read_rows
 from allranks.data.case import CHECK, Coverage, Layout
 from allranks.data.judge import cases_of, judge, judge_case
-from allranks.data.rows import LoaderRow, Place, RankRow, Row, gather
+from allranks.data.rows import LoaderRow, RankPlace, RankRow, Row, gather
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import AUDIT, Stream
@@ -76,7 +76,7 @@ class Auditor:
         try:
             rows = [row for row in self._rows(layout) if _is_of(row, datasets)]
             ranks, loaders = gather(_of_loaders(rows))
-            ranks = {rank: ranks.get(rank, Place()) for rank in layout}
+            ranks = {rank: ranks.get(rank, RankPlace()) for rank in layout}
             return self._fresh(
                 [
                     (case.audited.name, f)

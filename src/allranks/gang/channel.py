@@ -25,7 +25,7 @@ from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, p
 from allranks.protocol.orders import HelloOrder, Order, pack_order
 
 from .bundle import MARKER, beside_the_runner, node_zip, payload_parts
-from .clocks import Clock
+from .clocks import NodeClock
 from .transport import Client, Transport
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class Member:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.channel: Channel | None = None
-        self.clock = Clock()
+        self.clock = NodeClock()
         self.heard = time.monotonic()
         self.silent = False
         self.lost = False

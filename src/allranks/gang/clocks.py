@@ -14,7 +14,7 @@ LEAST = 5.0  # seconds; less is a busy machine, unless the lease is short
 DRIFT = 0.05  # seconds that clocks may drift apart while an old best sample holds
 
 
-class Clock:
+class NodeClock:
     """`offset` is the node's clock minus ours, in seconds; the best of the samples with least delay."""
 
     def __init__(self) -> None:

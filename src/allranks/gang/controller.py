@@ -18,7 +18,7 @@ from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL, beat_of
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
-from allranks.protocol.frames import METRICS, RANK_LOG, Frame, Output, Stream
+from allranks.protocol.frames import METRICS, RANK_LOG, Frame, OutputFrame, Stream
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
     DrainedMessage,
@@ -425,7 +425,7 @@ class Controller:
             member.silent = False
             self.feed(Back(member.node.name, time.time()))
         for frame in frames:
-            if isinstance(frame, Output):
+            if isinstance(frame, OutputFrame):
                 self._output(member, frame)
                 continue
             is_first = not member.has_greeted
@@ -503,7 +503,7 @@ class Controller:
             document["nodes"][member.node.index].update(name=hostname, address=old)
             self.run_dir.write_document("run.json", document)
 
-    def _output(self, member: Member, frame: Output) -> None:
+    def _output(self, member: Member, frame: OutputFrame) -> None:
         node = member.node
         stream = frame.stream
         now = time.monotonic()

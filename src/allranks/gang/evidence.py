@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.diagnose.incident import ExitRecord, Fault, Incident, LostNode
+from allranks.diagnose.incident import AgentFault, ExitRecord, Incident, LostNode
 from allranks.diagnose.recorded import LOST_REASON, own_addresses
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
@@ -25,7 +25,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         world_size=roster.plan.world_size if roster.plan is not None else len(ranks),
         ranks_by_node={n.name: tuple(n.ranks) for n in roster.nodes.values()},
         exits=tuple(_record(roster, run, e) for e in roster.exits),
-        faults=tuple(Fault(f.node, f.id, f.message, f.t) for f in roster.faults),
+        faults=tuple(AgentFault(f.node, f.id, f.message, f.t) for f in roster.faults),
         lost=tuple(LostNode(e.node, e.t, e.last_heard, LOST_REASON) for e in roster.lost),
         findings=tuple(roster.findings),
         initialised=frozenset(r.rank for r in ranks if r.initialised_t is not None),

@@ -22,7 +22,7 @@ from allranks.plan.reach import main_addresses, other_ways
 from allranks.preflight.schedule import peers_of
 from allranks.protocol.codec import encode
 from allranks.protocol.facts import NodeFacts, read_facts
-from allranks.protocol.frames import Frame, Output
+from allranks.protocol.frames import Frame, OutputFrame
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
     FactsMessage,
@@ -40,7 +40,7 @@ from allranks.protocol.orders import HelloOrder, Order, PeerAddress, PingOrder, 
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
-from .clocks import Clock
+from .clocks import NodeClock
 from .places import Setting, collectors, listen_order, node_label, probe_order, run_tag, setup_order
 from .tasks import run_with_callbacks, start_task
 from .transport import Transport
@@ -57,7 +57,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass
-class Evidence:
+class NodeEvidence:
     """What was found: facts by node (with "clock", "probes", "pairs", "peer_names" where those steps were made),
     the gate ("name", "port", "error", "addresses"), and the nodes that could not be looked at. `hosts` are what the
     list has for each node, which may have told another name."""
@@ -76,7 +76,7 @@ class Peer:
     """One node being asked."""
 
     def __init__(self, node: Node) -> None:
-        self.node, self.clock = node, Clock()
+        self.node, self.clock = node, NodeClock()
         self.channel: Channel | None = None
         self.failure: Finding | None = None
         self._waiting: dict[type[Any], asyncio.Future[Message]] = {}
@@ -89,7 +89,7 @@ class Peer:
     def receive(self, frames: list[Frame]) -> None:
         """Messages of this node's agent."""
         for frame in frames:
-            if isinstance(frame, Output):
+            if isinstance(frame, OutputFrame):
                 continue
             try:
                 message = read_message(frame)
@@ -128,13 +128,13 @@ class Inspection:
         self._transport = transport
         self._peers = {n.name: Peer(n) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
-        self._found = Evidence()
+        self._found = NodeEvidence()
 
-    async def run(self) -> Evidence:
+    async def run(self) -> NodeEvidence:
         """All steps; agents are released at the end, whatever happens."""
         return await run_with_callbacks(self._run())
 
-    async def _run(self) -> Evidence:
+    async def _run(self) -> NodeEvidence:
         beats = start_task(self._beat())
         try:
             await self._each("reaching nodes", self._connect)

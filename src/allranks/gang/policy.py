@@ -21,7 +21,7 @@ LIVED = 300.0  # seconds that count as progress where a program shows no step
 PAUSES = (2.0, 5.0, 10.0, 20.0, 30.0)
 
 
-class Row(NamedTuple):
+class PolicyRow(NamedTuple):
     """What follows on one charge. `again`: always, never, or a condition that `decide` knows by name."""
 
     name: str
@@ -47,9 +47,11 @@ TABLE = {
     Charge.KILLED: ("progress", False, "a signal from outside need not come again, and it had come forward"),
     Charge.UNKNOWN: ("progress", False, "nothing says why it failed, and it had come forward"),
 }
-ROWS = {charge: Row(charge.value, *row) for charge, row in TABLE.items()}
+ROWS = {charge: PolicyRow(charge.value, *row) for charge, row in TABLE.items()}
 # What the label alone does not tell; a verdict's sentence does. Read before the table.
-OUTSIDE = Row("outside", "always", False, "the exception speaks of something outside the program, which may be back")
+OUTSIDE = PolicyRow(
+    "outside", "always", False, "the exception speaks of something outside the program, which may be back"
+)
 RAISED = re.compile(r" raised (?:\w+\.)*(\w+)(?:: (.*))?")
 OUTSIDE_TYPES = re.compile(
     r"\A(?:Connection(?:Reset|Refused|Aborted)?Error|BrokenPipeError|TimeoutError|(?:Read|Connect|Connection)Timeout"
@@ -111,7 +113,7 @@ class Decision:
     pause: float = 0.0
 
 
-def row_of(tried: Tried) -> Row:
+def row_of(tried: Tried) -> PolicyRow:
     """The row of an attempt: by what the gang saw, by the verdict's sentence, by its label."""
     cause = tried.verdict.cause
     message = tried.verdict.finding.message
@@ -162,7 +164,7 @@ def _pause(history: Sequence[Tried], replace: Mapping[str, str]) -> float:
     return PAUSES[min(failed, len(PAUSES)) - 1]
 
 
-def _against(history: Sequence[Tried], row: Row, means: Means, replace: Mapping[str, str]) -> str:
+def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Mapping[str, str]) -> str:
     """Why there is no further attempt; empty where nothing speaks against one."""
     last = history[-1]
     if not last.ran:
@@ -179,7 +181,7 @@ def _against(history: Sequence[Tried], row: Row, means: Means, replace: Mapping[
     return ""
 
 
-def _against_start(history: Sequence[Tried], row: Row, replace: Mapping[str, str]) -> str:
+def _against_start(history: Sequence[Tried], row: PolicyRow, replace: Mapping[str, str]) -> str:
     """Of an attempt without ranks: what passes by itself is tried again, however often it has come."""
     last = history[-1]
     if _is_replaced(last, replace) and (len(history) > 1 or (last.unusable_nodes and row.name == "node")):
@@ -200,7 +202,7 @@ def _moved(tried: Tried) -> bool:
     return tried.step is not None or tried.initialised or tried.seconds >= LIVED
 
 
-def _same(before: Tried, last: Tried, row: Row) -> bool:
+def _same(before: Tried, last: Tried, row: PolicyRow) -> bool:
     """The same cause at the same step. Of nodes that fail one after the other each is a fault of its own."""
     if before.verdict.cause != last.verdict.cause or before.step != last.step:
         return False
@@ -209,7 +211,7 @@ def _same(before: Tried, last: Tried, row: Row) -> bool:
     return last.step is not None or last.seconds < LIVED
 
 
-def _replace(last: Tried, row: Row, means: Means) -> dict[str, str]:
+def _replace(last: Tried, row: PolicyRow, means: Means) -> dict[str, str]:
     """Who takes whose place: nodes that can't go on are replaced or reached again, one that is blamed where it can."""
     may = last.blamed if row.replace or not last.ran else ()
     wanted = [*last.unusable_nodes, *(n for n in may if n not in last.unusable_nodes)]

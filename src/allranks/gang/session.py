@@ -44,7 +44,7 @@ from .policy import Decision
 from .roster import Roster
 from .signals import CONTROLLER
 from .states import UserSignal
-from .transport import Reach
+from .transport import NodeReach
 
 if TYPE_CHECKING:
     from .tested import Tested
@@ -64,7 +64,7 @@ class Session:
         setting: Setting,
         run: RunDirectory,
         view: View,
-        reach: Reach,
+        reach: NodeReach,
         adopted: bool = False,
         archive: Archive | None = None,
     ) -> None:
@@ -402,7 +402,7 @@ def _interrupt(sessions: Sequence[Session], reason: str) -> None:
 def create(
     spec: RunSpec,
     cluster: Cluster,
-    reach: Reach,
+    reach: NodeReach,
     environ: Mapping[str, str],
     cwd: str,
     view_for: Callable[[], View],
@@ -525,7 +525,7 @@ def node_entries(cluster: Cluster) -> list[dict[str, Any]]:
 _OF_A_NODE = frozenset({"index", "name", "host", "user", "port", "slots", "is_local"})
 
 
-def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], Reach]) -> Session:
+def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReach]) -> Session:
     """A session for a run whose controller is gone: its agents are looked for and taken over."""
     document = run.read_document("run.json") or {}
     status = run.read_document("status.json") or {}

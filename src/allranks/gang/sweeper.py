@@ -8,7 +8,7 @@ from typing import Any
 
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
-from allranks.protocol.frames import Frame, Output
+from allranks.protocol.frames import Frame, OutputFrame
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import read_message
 from allranks.protocol.orders import HelloOrder
@@ -42,7 +42,7 @@ async def _one(
 
     def on_frames(frames: list[Frame]) -> None:
         for frame in frames:
-            if not isinstance(frame, Output) and not answer.done():
+            if not isinstance(frame, OutputFrame) and not answer.done():
                 answer.set_result(_checked(frame))
 
     def on_closed(why: str) -> None:

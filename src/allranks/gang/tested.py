@@ -9,7 +9,7 @@ from typing import Any
 
 from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED
-from allranks.fabric.records import CollectiveRow, Difference, EndRow, Failure
+from allranks.fabric.records import CollectiveRow, Failure, SuiteEndRow, WrongElement
 from allranks.findings import Finding, Verdict, Where, typed_here
 from allranks.protocol.codec import decode_each
 from allranks.protocol.frames import RANK_LOG
@@ -46,7 +46,7 @@ class Tested:
 
     def to_json(self) -> dict[str, Any]:
         """What `test --json` adds to a run's document."""
-        ends = decode_each(EndRow, self.rows.get("end"))
+        ends = decode_each(SuiteEndRow, self.rows.get("end"))
         return {
             "ok": self.exit == 0,
             "findings": [f.to_json() for f in self.findings],
@@ -94,7 +94,7 @@ def _is_from_outside(roster: Roster) -> bool:
 
 def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> list[Finding]:
     """A finding for each test that failed, and those about links. `names` are nodes by rank."""
-    ends = [end for end in decode_each(EndRow, rows.get("end")) if end.findings]
+    ends = [end for end in decode_each(SuiteEndRow, rows.get("end")) if end.findings]
     links = decode_each(Finding, ends[-1].findings) if ends else []
     links = [dataclasses.replace(link, check="links") for link in links]
     tests = []
@@ -108,7 +108,7 @@ def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> 
 
 def _failure(row: CollectiveRow, names: Mapping[int, str]) -> Finding:
     """A wrong result: the rank whose data is wrong is at fault, else the rank that found it."""
-    differences = [failure for failure in row.failures if isinstance(failure, Difference)]
+    differences = [failure for failure in row.failures if isinstance(failure, WrongElement)]
     ranks = {difference.source for difference in differences if difference.source is not None}
     if len(ranks) != 1:
         ranks = {failure.rank for failure in row.failures}
@@ -140,7 +140,7 @@ def _finding(
 def _shown(failures: Iterable[Failure], names: Mapping[int, str]) -> list[str]:
     lines = []
     for failure in list(failures)[:SHOWN]:
-        if isinstance(failure, Difference):
+        if isinstance(failure, WrongElement):
             what = f"expected {failure.expected}, found {failure.found}"
         else:
             what = failure.reason

@@ -22,7 +22,7 @@ from allranks.protocol.messages import (
     StartedMessage,
 )
 
-from .clocks import Clock
+from .clocks import NodeClock
 from .states import (
     Counters,
     Drained,
@@ -44,7 +44,7 @@ MOST_THREADS = 5  # of a program that leaves: named in a remark
 MOST_LETTERS = 80  # of a thread's or a program's name
 
 
-def translate(node: str, message: Message, clock: Clock) -> Event | None:
+def translate(node: str, message: Message, clock: NodeClock) -> Event | None:
     """Give the event; None for a message that is not for the gang. Raise DecodeError where the gang cannot use it."""
     t = _corrected_time(message, clock)
     if isinstance(message, HelloMessage):
@@ -81,7 +81,7 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
     return None
 
 
-def _corrected_time(message: Message, clock: Clock) -> float:
+def _corrected_time(message: Message, clock: NodeClock) -> float:
     """When it happened, by the controller's clock; 0 where the message does not say."""
     t: float | None = getattr(message, "t", None)
     if isinstance(message, HelloMessage):
@@ -99,7 +99,7 @@ def _hello(node: str, message: HelloMessage, t: float) -> Hello:
     return Hello(node, t, message.node_dir, message.hostname, message.dead, message.how, message.attempt)
 
 
-def _facts(node: str, message: FactsMessage, clock: Clock, t: float) -> Facts:
+def _facts(node: str, message: FactsMessage, clock: NodeClock, t: float) -> Facts:
     check_facts(message.facts)
     facts: JsonObject = dict(message.facts)
     if clock.delay is not None:

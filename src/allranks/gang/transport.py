@@ -69,7 +69,7 @@ class Transport(Protocol):
         ...
 
 
-class Reach:
+class NodeReach:
     """How a session's nodes are reached: by `transport`. Nobody takes these nodes back; an engine that may, overrides.
 
     `warning_signal`: what the engine sends before it takes the nodes back. `document`: its fields of run.json.

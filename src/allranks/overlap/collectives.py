@@ -42,7 +42,7 @@ LARGEST_COUNT = 2**48  # elements of a tensor: beyond, the trace is wrong
 NAME_LENGTH = 60  # characters of a kernel's or a group's name
 
 
-class Kind(NamedTuple):
+class CollectiveKind(NamedTuple):
     """What distinguishes collectives. `size`: bytes that a rank puts in, None where the trace does not say."""
 
     name: str
@@ -58,14 +58,14 @@ def is_communication(name: str, arguments: Arguments) -> bool:
     return "Collective name" in arguments or KERNEL.search(name) is not None
 
 
-def kernel_kind(kernel: str, arguments: Arguments) -> Kind:
+def kernel_kind(kernel: str, arguments: Arguments) -> CollectiveKind:
     """Read an NCCL kernel's kind from the arguments that torch writes to it, else from its name."""
     match = NCCL_NAME.search(kernel)
     name = match.group(1) if match else kernel[:NAME_LENGTH]
     dtype = str(arguments.get("dtype") or "").lower()
     group = _name(arguments.get("Process Group Description")) or _name(arguments.get("Process Group Name"))
     group_size = arguments.get("Group size")
-    return Kind(
+    return CollectiveKind(
         plain(str(arguments.get("Collective name") or name)),
         _size(arguments.get("In msg nelems") or arguments.get("Out msg nelems"), dtype),
         dtype,
@@ -75,11 +75,11 @@ def kernel_kind(kernel: str, arguments: Arguments) -> Kind:
     )
 
 
-def gloo_kind(name: str, arguments: Arguments) -> Kind:
+def gloo_kind(name: str, arguments: Arguments) -> CollectiveKind:
     """Read the kind of `gloo:all_reduce`: its tensors are the first input's, where shapes were recorded."""
     dtype = str(_first(arguments.get("Input type")) or "").lower()
     size = _size(elements(_first(arguments.get("Input Dims"))), dtype)
-    return Kind(plain(name.partition(":")[2]), size or None, dtype.removeprefix("c10::"))
+    return CollectiveKind(plain(name.partition(":")[2]), size or None, dtype.removeprefix("c10::"))
 
 
 def plain(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from allranks.text import format_percent, format_size, format_time
 
-from .measure import CollectiveSummary, Overlap, RankOverlap, Split
+from .measure import CollectiveSummary, Overlap, RankOverlap, TimeSplit
 
 LITTLE = 0.05  # of a step: communication in the open that isn't worth work
 MOSTLY = 0.5  # of communication, hidden
@@ -24,7 +24,7 @@ class OverlapDocument:
     """What `--json` prints. Seconds throughout; `collectives` holds those that stand in the open longest."""
 
     verdict: str
-    mean: Split
+    mean: TimeSplit
     steps: int
     ranks: list[RankOverlap]
     collectives: list[CollectiveSummary]
@@ -122,7 +122,7 @@ COLLECTIVE_COLUMNS = (
 )
 
 
-def split_cells(split: Split) -> list[str]:
+def split_cells(split: TimeSplit) -> list[str]:
     """Write the cells under SPLIT_COLUMNS."""
     parts = (split.seconds, split.computing, split.communicating, split.both, split.exposed, split.copying, split.idle)
     return [format_time(part) for part in parts]

@@ -9,7 +9,7 @@ from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
-from .collectives import Kind
+from .collectives import CollectiveKind
 from .trace import Collective, Trace, Window, name_of
 
 MICRO = 1e-6
@@ -17,7 +17,7 @@ PARTS = ("seconds", "computing", "communicating", "both", "copying", "idle")
 
 
 @dataclass
-class Split:
+class TimeSplit:
     """A span of time. `computing` and `communicating` each contain `both`; `copying` and `idle` lie beside them.
 
     `exposed` is communication in the open: nothing is computed meanwhile. `hidden` is the share of communication that
@@ -40,7 +40,7 @@ class Split:
 
 
 @dataclass
-class StepSplit(Split):
+class StepSplit(TimeSplit):
     """One step of one rank; `step` is None where the trace has no steps."""
 
     step: int | None = field(default=None, kw_only=True)
@@ -55,7 +55,7 @@ class RankOverlap:
     file: str
     device: str
     events: int
-    mean: Split
+    mean: TimeSplit
     notes: list[str]
     steps: list[StepSplit]
 
@@ -96,7 +96,7 @@ class Overlap:
     """The complete answer: `mean` is that of a rank's step; `collectives` begin with the one that costs most."""
 
     ranks: list[RankOverlap]
-    mean: Split
+    mean: TimeSplit
     collectives: list[CollectiveSummary]
     waited_for: dict[str, float]  # seconds that others waited, by the rank that came last
 
@@ -109,7 +109,7 @@ class Overlap:
 class Call(NamedTuple):
     """One collective of one rank, in a step."""
 
-    kind: Kind
+    kind: CollectiveKind
     step: int | None
     rank: str
     seconds: float
@@ -158,11 +158,11 @@ def split(trace: Trace, window: Window) -> StepSplit:
     return StepSplit(*(MICRO * part for part in parts), step=window.step)
 
 
-def mean_of(splits: Sequence[Split]) -> Split:
+def mean_of(splits: Sequence[TimeSplit]) -> TimeSplit:
     """Give the mean of several; of none, all zero."""
     if not splits:
-        return Split()
-    return Split(*(sum(getattr(split, part) for split in splits) / len(splits) for part in PARTS))
+        return TimeSplit()
+    return TimeSplit(*(sum(getattr(split, part) for split in splits) / len(splits) for part in PARTS))
 
 
 def _calls(trace: Trace, rank: str) -> Iterator[Call]:
@@ -191,7 +191,7 @@ def _compared(calls: Iterable[Call]) -> Iterator[Call]:
     The last rank's own call is the shortest, so clocks do not matter. Only where each rank has as many calls of a kind
     in a step, so that the first of one is the first of another.
     """
-    by_rank: dict[tuple[Kind, int | None], dict[str, list[Call]]] = defaultdict(lambda: defaultdict(list))
+    by_rank: dict[tuple[CollectiveKind, int | None], dict[str, list[Call]]] = defaultdict(lambda: defaultdict(list))
     for call in calls:
         by_rank[call.kind, call.step][call.rank].append(call)
     for of_ranks in by_rank.values():
@@ -206,14 +206,14 @@ def _compared(calls: Iterable[Call]) -> Iterator[Call]:
 
 def _summaries(calls: Iterable[Call]) -> list[CollectiveSummary]:
     """Sum up by kind, the same on each node; what stands in the open longest comes first."""
-    by_kind: dict[Kind, list[Call]] = defaultdict(list)
+    by_kind: dict[CollectiveKind, list[Call]] = defaultdict(list)
     for call in calls:
         by_kind[call.kind._replace(ranks=())].append(call)
     summaries = [_summary(kind, alike) for kind, alike in by_kind.items()]
     return sorted(summaries, key=lambda summary: (-summary.exposed, -summary.seconds, summary.name))
 
 
-def _summary(kind: Kind, calls: Sequence[Call]) -> CollectiveSummary:
+def _summary(kind: CollectiveKind, calls: Sequence[Call]) -> CollectiveSummary:
     longest = max(calls, key=lambda call: call.seconds)
     seconds = sum(call.seconds for call in calls)
     exposed = sum(call.exposed for call in calls)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from allranks.text import count_of
 
-from .collectives import Arguments, Kind, gloo_kind, is_communication, kernel_kind
+from .collectives import Arguments, CollectiveKind, gloo_kind, is_communication, kernel_kind
 from .spans import Spans, intersection, union, without
 from .stream import BrokenTrace, JsonObject, Reader
 
@@ -43,7 +43,7 @@ CPU_STEPS = "steps are the CPU's, the GPU's work of a step may begin later"
 LARGEST_TIME = 1e300
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """One complete event of a trace."""
 
     name: str
@@ -59,7 +59,7 @@ class Collective(NamedTuple):
 
     start: float
     end: float
-    kind: Kind
+    kind: CollectiveKind
 
 
 class Window(NamedTuple):
@@ -121,7 +121,7 @@ def name_of(file: str) -> str:
     return re.split(r"[/\\]", file)[-1]
 
 
-def read_event(value: JsonObject) -> Event | None:
+def read_event(value: JsonObject) -> TraceEvent | None:
     """Take an event that has a name, a start and a length; None for others (by hand: traces have millions)."""
     name = value.get("name")
     start = _time(value.get("ts"))
@@ -129,7 +129,7 @@ def read_event(value: JsonObject) -> Event | None:
     if start is None or length is None or not isinstance(name, str):
         return None
     arguments = value.get("args")
-    return Event(
+    return TraceEvent(
         name,
         str(value.get("cat", "")).lower(),
         start,
@@ -156,7 +156,7 @@ class _Recording:
         self._copies = Spans()
         self._operators: dict[tuple[str, str], Spans] = defaultdict(Spans)  # by thread
         self._for_collectives: dict[tuple[str, str], Spans] = defaultdict(Spans)  # by thread
-        self._collective_kernels: list[Event] = []
+        self._collective_kernels: list[TraceEvent] = []
         self._collectives: list[Collective] = []
         self._calls: dict[str, Arguments] = {}  # of record_param_comms, by External id
         self._cpu_steps: dict[int, Window] = {}
@@ -182,7 +182,7 @@ class _Recording:
         elif event.category in ("cpu_op", "operator", "user_annotation"):
             self._take_operator(event)
 
-    def _take_step(self, event: Event) -> None:
+    def _take_step(self, event: TraceEvent) -> None:
         """On the GPU there is one for each stream."""
         match = STEP.match(event.name)
         if not match:
@@ -192,7 +192,7 @@ class _Recording:
         window = windows.get(number, Window(number, event.start, event.end))
         windows[number] = Window(number, min(window.start, event.start), max(window.end, event.end))
 
-    def _take_operator(self, event: Event) -> None:
+    def _take_operator(self, event: TraceEvent) -> None:
         name = event.name
         if CPU_COLLECTIVE.match(name):
             self._collectives.append(Collective(event.start, event.end, gloo_kind(name, event.arguments)))
@@ -229,7 +229,7 @@ class _Recording:
             self.notes,
         )
 
-    def _collective(self, kernel: Event) -> Collective:
+    def _collective(self, kernel: TraceEvent) -> Collective:
         """An older torch writes the collective to the call alone, not to its kernel."""
         arguments = kernel.arguments
         if "Collective name" not in arguments:
@@ -262,5 +262,5 @@ def _is_operator(name: str) -> bool:
     return "::" in name or any(part in name for part in COMPILED)
 
 
-def _call_id(event: Event) -> str:
+def _call_id(event: TraceEvent) -> str:
     return str(event.arguments.get("External id"))

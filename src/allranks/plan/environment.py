@@ -85,7 +85,7 @@ def _digits(rank: int | str) -> str:
 
 
 @dataclass(frozen=True)
-class Process:
+class PlannedProcess:
     """A process a launcher asks for; `env` holds what only this launcher sets, `files` what it reads: {path: text}."""
 
     rank: int
@@ -125,7 +125,7 @@ def forwarded(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, s
     }
 
 
-def rank_environment(launch: NodeLaunch, process: Process) -> dict[str, str]:
+def rank_environment(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:
     """Everything set for one process, without the node's own base environment."""
     environment = dict(launch.place.forwarded)
     environment.update(_names_of_allranks(launch))
@@ -144,7 +144,7 @@ def weak_names(spec: RunSpec, place: Place) -> list[str]:
     return [name for name in WEAK if name not in strong]
 
 
-def _contract(launch: NodeLaunch, process: Process) -> dict[str, str]:
+def _contract(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:
     """What torchrun gives a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     node = launch.node
     place = launch.place
@@ -207,7 +207,7 @@ def _recorder(spec: RunSpec, place: Place) -> dict[str, str]:
     return {OLD_RECORDER if older_than(place.torch, (2, 9)) else RECORDER: RECORDED}
 
 
-def _debug(launch: NodeLaunch, process: Process, so_far: Mapping[str, str]) -> dict[str, str]:
+def _debug(launch: NodeLaunch, process: PlannedProcess, so_far: Mapping[str, str]) -> dict[str, str]:
     """NCCL's log level and file; what the user set stays."""
     settings: dict[str, str] = {}
     if launch.spec.output.debug:

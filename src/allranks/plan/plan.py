@@ -15,7 +15,7 @@ from allranks.protocol.facts import NodeFacts
 from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder
 from allranks.settings import RunSpec
 
-from .environment import NodeLaunch, Process, rank_environment, weak_names
+from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
 from .facts import gpu_count
 from .launchers import LAUNCHERS, collectives
 from .ranks import NodePlan, Plan
@@ -92,7 +92,7 @@ def _programs_beside(spec: RunSpec, argv: tuple[str, ...]) -> str | None:
     )
 
 
-def _error_files(launch: NodeLaunch, process: Process, environment: Mapping[str, str]) -> tuple[str, ...]:
+def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Of the rank that a process is, or of those that it starts."""
     if process.per_rank:
         return (environment["TORCHELASTIC_ERROR_FILE"],)

@@ -18,7 +18,7 @@ Pair = Tuple[str, str]
 Kind = TypeVar("Kind")
 
 
-class Way(NamedTuple):
+class PeerAttempt(NamedTuple):
     """An attempt at one of a peer's addresses."""
 
     ok: bool = False
@@ -42,7 +42,7 @@ class Result(NamedTuple):
     arrived: int = 0
     mtu_arrived: int = 0
     mtu_local: int = 0
-    ways: List[Way] = []
+    ways: List[PeerAttempt] = []
 
     @property
     def loss(self) -> float:

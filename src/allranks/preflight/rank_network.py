@@ -17,14 +17,14 @@ from allranks.protocol.facts import read_facts
 from allranks.settings import RunSpec
 
 from .facts import Facts
-from .pairs import Way, tried
+from .pairs import PeerAttempt, tried
 from .rdma import UsedPort, matching, ports_text
 
 ALLRANKS = "allranks"
 LIBRARY = "NCCL's default"
 
 
-class Setting(NamedTuple):
+class NetworkSetting(NamedTuple):
     """One line: `value` is empty where nothing is set."""
 
     name: str
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
 def explain(
     spec: RunSpec, gate: Mapping[str, object], documents: Mapping[str, Mapping[str, object]]
-) -> dict[str, list[Setting]]:
+) -> dict[str, list[NetworkSetting]]:
     """The settings of every node; empty where nodes share one network, or no address was proved."""
     port = gate.get("port")
     facts = {node: read_facts(document) for node, document in documents.items()}
@@ -46,7 +46,7 @@ def explain(
     return {node: _node(node, Facts(documents[node]), one) for node, one in choice.interfaces.items()}
 
 
-def _node(node: str, facts: Facts, choice: InterfaceChoice) -> list[Setting]:
+def _node(node: str, facts: Facts, choice: InterfaceChoice) -> list[NetworkSetting]:
     settings = [_socket(facts, choice, "GLOO_SOCKET_IFNAME"), _socket(facts, choice, "NCCL_SOCKET_IFNAME")]
     ports = [port for port in decode(list[UsedPort], facts.get("fabric") or []) if port.active]
     if ports:
@@ -55,21 +55,21 @@ def _node(node: str, facts: Facts, choice: InterfaceChoice) -> list[Setting]:
         settings.append(_threads(facts))
     reached = _reached(node, facts)
     if reached:
-        settings.append(Setting("peers' addresses reached", reached, "measured", ""))
+        settings.append(NetworkSetting("peers' addresses reached", reached, "measured", ""))
     return settings
 
 
-def _socket(facts: Facts, choice: InterfaceChoice, name: str) -> Setting:
+def _socket(facts: Facts, choice: InterfaceChoice, name: str) -> NetworkSetting:
     why = next((e.partition(": ")[2] for e in choice.explanation if e.startswith(name)), "")
     if name in choice.env:
-        return Setting(name, choice.env[name], ALLRANKS, why)
+        return NetworkSetting(name, choice.env[name], ALLRANKS, why)
     value, who = who_set(facts, name)
     takes = choice.gloo
     library = "Gloo's default"
     if name.startswith("NCCL"):
         takes = choice.nccl
         library = LIBRARY
-    return Setting(name, value or f"({takes or 'none'})", who or library, why)
+    return NetworkSetting(name, value or f"({takes or 'none'})", who or library, why)
 
 
 def who_set(facts: Facts, name: str) -> tuple[str, str]:
@@ -85,25 +85,25 @@ def who_set(facts: Facts, name: str) -> tuple[str, str]:
     return "", ""
 
 
-def _rdma(facts: Facts, ports: Sequence[UsedPort]) -> list[Setting]:
+def _rdma(facts: Facts, ports: Sequence[UsedPort]) -> list[NetworkSetting]:
     off, who = who_set(facts, "NCCL_IB_DISABLE")
     if off == "1":
-        return [Setting("NCCL_IB_DISABLE", off, who, f"sockets, though {ports_text(ports)} is active")]
-    settings = [Setting("NCCL_IB_DISABLE", off or "(0)", who or LIBRARY, "RDMA is used")]
+        return [NetworkSetting("NCCL_IB_DISABLE", off, who, f"sockets, though {ports_text(ports)} is active")]
+    settings = [NetworkSetting("NCCL_IB_DISABLE", off or "(0)", who or LIBRARY, "RDMA is used")]
     wanted, who = who_set(facts, "NCCL_IB_HCA")
     used = matching(ports, wanted) if wanted else ports
     uses = f"uses {ports_text(used)}" if used else "uses none: sockets"
-    settings.append(Setting("NCCL_IB_HCA", wanted or "(all)", who or LIBRARY, uses))
+    settings.append(NetworkSetting("NCCL_IB_HCA", wanted or "(all)", who or LIBRARY, uses))
     if any(port.layer == "Ethernet" for port in ports):
         index, who = who_set(facts, "NCCL_IB_GID_INDEX")
         why = "NCCL >= 2.21 takes RoCE v2 over IPv4 itself"
         if index:
             why = "forced: a wrong one fails with modify_qp EINVAL"
-        settings.append(Setting("NCCL_IB_GID_INDEX", index or "(-1)", who or LIBRARY, why))
+        settings.append(NetworkSetting("NCCL_IB_GID_INDEX", index or "(-1)", who or LIBRARY, why))
     return settings
 
 
-def _threads(facts: Facts) -> Setting:
+def _threads(facts: Facts) -> NetworkSetting:
     threads, who = who_set(facts, "NCCL_SOCKET_NTHREADS")
     sockets, other = who_set(facts, "NCCL_NSOCKS_PERTHREAD")
     value = f"{threads or 'auto'} x {sockets or 'auto'}"
@@ -113,7 +113,7 @@ def _threads(facts: Facts) -> Setting:
         why = "sockets a thread alone do nothing but on AWS and GCP: set NCCL_SOCKET_NTHREADS too"
     else:
         why = "2 x 8 on AWS, 4 x 1 on GCP, else one socket"
-    return Setting("NTHREADS x NSOCKS", value, who or other or LIBRARY, why)
+    return NetworkSetting("NTHREADS x NSOCKS", value, who or other or LIBRARY, why)
 
 
 def _reached(node: str, facts: Facts) -> str:
@@ -121,7 +121,7 @@ def _reached(node: str, facts: Facts) -> str:
     counts: dict[str, list[bool]] = {}
     plan_facts = read_facts(facts)
     for result in tried({node: facts}).values():
-        for way in (Way(result.ok, result.address, result.local_address), *result.ways):
+        for way in (PeerAttempt(result.ok, result.address, result.local_address), *result.ways):
             name = interface_of(plan_facts, way.local_address) if way.local_address else None
             if name is None and way.address:
                 name = on_link(plan_facts, way.address)

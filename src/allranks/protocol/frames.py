@@ -46,7 +46,7 @@ class Stream(NamedTuple):
     attempt: int
 
 
-class Output(NamedTuple):
+class OutputFrame(NamedTuple):
     """Bytes of one stream, from `offset` on."""
 
     stream: Stream
@@ -54,7 +54,7 @@ class Output(NamedTuple):
     data: bytes
 
 
-Frame = Union[JsonObject, Output]
+Frame = Union[JsonObject, OutputFrame]
 
 
 def stream_key(stream: Stream) -> str:
@@ -126,7 +126,7 @@ def _decode(kind: int, body: bytes) -> Frame:
         stream_kind, rank, attempt, offset = _OUTPUT.unpack_from(body)
         if offset > MAX_OFFSET:
             raise FrameError("an output frame for byte %d is beyond the limit of %d" % (offset, MAX_OFFSET))
-        return Output(Stream(stream_kind, rank, attempt), offset, body[_OUTPUT.size :])
+        return OutputFrame(Stream(stream_kind, rank, attempt), offset, body[_OUTPUT.size :])
     try:
         message = read_object(body, MAX_JSON)
     except ValueError as error:

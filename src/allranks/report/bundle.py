@@ -24,7 +24,7 @@ from allranks.runs.regular import open_regular
 from .excerpts import CONTEXT, logs_of
 from .gather import Checks, evidence_files, gather, related
 from .record import Excerpt, Record
-from .redact import WINDOW, Lines, Redactor, redacted
+from .redact import WINDOW, LineRedactor, Redactor, redacted
 from .runpage import run_page
 from .summary import summary
 
@@ -107,7 +107,7 @@ class Bundle:
 
 def _json_lines(redactor: Redactor, file: IO[bytes], entry: IO[bytes], name: str, budget: int) -> bool:
     """Line by line; True where the end is left out."""
-    texts = Lines(redactor, name)
+    texts = LineRedactor(redactor, name)
     done = number = 0
     while raw := file.readline(16 * WINDOW):
         number += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Frame(NamedTuple):
+class PlotFrame(NamedTuple):
     """The part of a drawing between its axes, in the drawing's own units."""
 
     left: float
@@ -28,7 +28,7 @@ class Frame(NamedTuple):
         return self.top + self.height
 
 
-class Tick(NamedTuple):
+class GridLine(NamedTuple):
     """A line of the grid, and what it means."""
 
     at: float

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from allranks.runs.directory import RunDirectory
-from allranks.runs.logdiagnosis import Part
+from allranks.runs.logdiagnosis import LogPart
 from allranks.runs.reading import node_folders
 from allranks.runs.regular import open_regular
 
@@ -56,7 +56,7 @@ def logs_of(run: RunDirectory) -> list[Log]:
     return sorted(logs, key=lambda f: (-f.attempt, f.path.name[:4] != "rank", f.rank or 0, f.file))
 
 
-def excerpt(log: Log, parts: Sequence[Part] | None, sizes: Sizes) -> Excerpt | None:
+def excerpt(log: Log, parts: Sequence[LogPart] | None, sizes: Sizes) -> Excerpt | None:
     """None where the log can't be read; `parts` is what a scan kept of it."""
     try:
         size = log.path.stat().st_size
@@ -72,7 +72,7 @@ def _whole(path: Path) -> tuple[list[Piece], int]:
     return ([Piece(1, tuple(lines))] if lines else []), len(lines)
 
 
-def _pieces(path: Path, size: int, parts: Sequence[Part] | None, sizes: Sizes) -> tuple[list[Piece], int]:
+def _pieces(path: Path, size: int, parts: Sequence[LogPart] | None, sizes: Sizes) -> tuple[list[Piece], int]:
     """Beginning, telling lines, end. `Part.lines` counts a last line without newline, as `_count` does."""
     total = sum(part.lines for part in parts) if parts is not None else _count(path)
     start = max(0, size - sizes.tail - CONTEXT)
@@ -94,7 +94,7 @@ def _pieces(path: Path, size: int, parts: Sequence[Part] | None, sizes: Sizes) -
     return pieces, total
 
 
-def _kept(parts: Iterable[Part]) -> Iterator[tuple[int, bytes]]:
+def _kept(parts: Iterable[LogPart]) -> Iterator[tuple[int, bytes]]:
     before = 0
     for part in parts:
         yield from ((before + number + 1, line) for number, line in part.kept)

@@ -10,12 +10,12 @@ from allranks.errors import ConfigError
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
-from allranks.runs.logdiagnosis import Part, Progress, evidence, scan
+from allranks.runs.logdiagnosis import LogPart, Progress, evidence, scan
 from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
 from .excerpts import Log, Sizes, excerpt, logs_of
-from .record import Document, Record, Tested
+from .record import Document, Record, SideRunRecord
 
 MOST_LOGS = 96
 MOST_TEXTS = 48
@@ -29,7 +29,7 @@ Checks = Callable[[Document], tuple[list[Document], Mapping[str, Mapping[str, st
 
 def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progress: Progress | None = None) -> Record:
     """`judge` gives findings and table of saved preflight evidence."""
-    scanned: dict[Path, list[Part]] = {}
+    scanned: dict[Path, list[LogPart]] = {}
 
     def read(files: Sequence[Path], on_progress: Progress | None) -> Evidence:
         scanned_files = scan(files, on_progress)
@@ -131,14 +131,14 @@ def _names(document: Document) -> list[str]:
     return [str(n.get("name") if isinstance(n, Mapping) else n) for n in listed]
 
 
-def _tested(path: Path, judge: Checks) -> Tested:
+def _tested(path: Path, judge: Checks) -> SideRunRecord:
     beside = RunDirectory(path)
     result = beside.read_document("result.json")
     if result is None:
         saved = _preflight(beside)
         findings = judge(saved)[0]
         ok = not any(f.get("status") == "fail" for f in findings)
-        return Tested(
+        return SideRunRecord(
             path.name,
             {
                 "suite": "check",
@@ -150,4 +150,4 @@ def _tested(path: Path, judge: Checks) -> Tested:
         )
     links = result.get("links")
     rows = links if isinstance(links, list) else []
-    return Tested(path.name, result, tuple(row for row in rows if isinstance(row, Mapping)))
+    return SideRunRecord(path.name, result, tuple(row for row in rows if isinstance(row, Mapping)))

@@ -22,7 +22,7 @@ NODES_SHOWN = 32
 HELD = 1000  # lines kept while a question is open
 
 
-class View:
+class LiveView:
     """Events and output as they come; on a terminal a line a node below them."""
 
     def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
@@ -139,7 +139,7 @@ def node_line(node: Document, now: float, name_width: int = 4) -> str:
     return f"{label(node):<{name_width}}  {node['state']:<10}  {states:<22}  {step:<10}  {rate:<13}  {quiet}".rstrip()
 
 
-class JsonView(View):
+class JsonView(LiveView):
     """--json: training output on standard error, nothing of ours on standard output."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ SCHEDULERS = {"Slurm": "SLURM_", "Kubernetes": "KUBERNETES_", "SkyPilot": "SKYPI
 
 
 @dataclass(frozen=True)
-class Address:
+class MachineAddress:
     """An address of an interface."""
 
     address: str
@@ -25,7 +25,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Interface:
+class MachineInterface:
     """A network interface."""
 
     name: str
@@ -76,9 +76,9 @@ def _joined(*texts: str) -> str:
     return ", ".join(text for text in texts if text)
 
 
-def _interfaces(facts: Facts) -> list[Interface]:
+def _interfaces(facts: Facts) -> list[MachineInterface]:
     """List the interfaces that are up, without loopback."""
-    return [one for one in decode_each(Interface, facts.get("interfaces")) if one.up and not one.loopback]
+    return [one for one in decode_each(MachineInterface, facts.get("interfaces")) if one.up and not one.loopback]
 
 
 def machine_groups(nodes: Mapping[str, Facts]) -> list[tuple[str, Rows]]:
@@ -127,7 +127,7 @@ def addresses(nodes: Mapping[str, Facts]) -> list[tuple[str, str, str]]:
     """Give (node, the host's own name, its global addresses)."""
     rows = []
     for node, facts in nodes.items():
-        listed = [one for interface in _interfaces(facts) for one in decode_each(Address, interface.addresses)]
+        listed = [one for interface in _interfaces(facts) for one in decode_each(MachineAddress, interface.addresses)]
         hostname = facts.get("hostname")
         name = hostname if isinstance(hostname, str) else ""
         rows.append((node, name, _listed(one.address for one in listed if one.scope != "link")))
@@ -148,7 +148,7 @@ def _gpus(facts: Facts) -> str:
     return _joined(str(count), *_fields(facts, "gpu_model.models"), "" if count else _texts(gpus, source="{}"))
 
 
-def _interface(interface: Interface, facts: Facts) -> str:
+def _interface(interface: MachineInterface, facts: Facts) -> str:
     """Write an interface with its rate where that is known: `eth0 10 Gbit/s mtu 1500`."""
     nic = decode_parts(Nic, _fields(facts, "nic").get(interface.name))
     words = [interface.name, interface.kind or ""]

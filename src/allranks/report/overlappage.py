@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from allranks.overlap.document import COLLECTIVE_COLUMNS, SPLIT_COLUMNS, OverlapDocument, collective_cells, split_cells
-from allranks.overlap.measure import RankOverlap, Split
+from allranks.overlap.measure import RankOverlap, TimeSplit
 from allranks.text import count_of, cut, format_percent, format_time
 
-from .drawing import Frame, Tick
+from .drawing import GridLine, PlotFrame
 from .page import render
 
 BARS = 64  # ranks in the plot
@@ -23,7 +23,7 @@ ROW = 24.0  # height of a rank's
 TICKS = 5
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """A part of a step, in the order of a bar."""
 
     key: str
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 class BarPiece(NamedTuple):
     """A part of one rank's bar."""
 
-    part: Part
+    part: StepPart
     left: float
     width: float
     text: str
@@ -50,11 +50,11 @@ class RankBar(NamedTuple):
 
 
 PARTS = (
-    Part("computed", "#0072b2", "computation alone"),
-    Part("both", "#009e73", "computation and communication at once"),
-    Part("exposed", "#d55e00", "communication in the open"),
-    Part("copying", "#8a7000", "copies alone"),
-    Part("idle", "#9aa3b0", "idle"),
+    StepPart("computed", "#0072b2", "computation alone"),
+    StepPart("both", "#009e73", "computation and communication at once"),
+    StepPart("exposed", "#d55e00", "communication in the open"),
+    StepPart("copying", "#8a7000", "copies alone"),
+    StepPart("idle", "#9aa3b0", "idle"),
 )
 
 
@@ -76,9 +76,9 @@ def overlap_page(document: OverlapDocument) -> str:
         parts=PARTS,
         bars=[_bar(rank, longest) for rank in traced[:BARS]],
         bars_left_out=max(0, len(traced) - BARS),
-        frame=Frame(LEFT, TOP, WIDTH, ROW * min(BARS, len(traced))),
+        frame=PlotFrame(LEFT, TOP, WIDTH, ROW * min(BARS, len(traced))),
         row=ROW,
-        ticks=[Tick(LEFT + WIDTH * tick / TICKS, format_time(longest * tick / TICKS)) for tick in range(TICKS + 1)],
+        ticks=[GridLine(LEFT + WIDTH * tick / TICKS, format_time(longest * tick / TICKS)) for tick in range(TICKS + 1)],
         collective_columns=COLLECTIVE_COLUMNS,
         collectives=[collective_cells(summary, document.steps) for summary in document.collectives],
         step_columns=("rank", "step", "length", *SPLIT_COLUMNS[1:]),
@@ -100,7 +100,7 @@ def _bar(rank: RankOverlap, longest: float) -> RankBar:
     return RankBar(rank.name, pieces, sum(piece.width for piece in pieces), format_time(rank.mean.seconds))
 
 
-def _pieces(name: str, mean: Split, scale: float) -> Iterator[BarPiece]:
+def _pieces(name: str, mean: TimeSplit, scale: float) -> Iterator[BarPiece]:
     """Yield the parts that are not empty; together they are the step."""
     left = LEFT
     seconds: Sequence[float] = (mean.computing - mean.both, mean.both, mean.exposed, mean.copying, mean.idle)

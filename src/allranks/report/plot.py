@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from allranks.fabric.records import BandwidthRow
 from allranks.text import cut, format_rate, format_size_option
 
-from .drawing import Frame, Tick
+from .drawing import GridLine, PlotFrame
 
 # Okabe and Ito's for the colour-blind, where they have a contrast of 3 on white and on black; then two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#8a7000", "#6b7480")
@@ -25,7 +25,7 @@ MARKERS = (
     "m0 -5l5 9h-10Z",
     "m0 -5l5 5l-5 5l-5 -5Z",
 )
-FRAME = Frame(84.0, 14.0, 500.0, 300.0)
+FRAME = PlotFrame(84.0, 14.0, 500.0, 300.0)
 LEGEND = 230.0
 BELOW = 50.0  # for the axis of sizes
 LINE = 20.0  # of the legend
@@ -122,7 +122,7 @@ class Marker:
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """The measurements of a collective."""
 
     name: str
@@ -139,12 +139,12 @@ class BandwidthPlot:
 
     height: float
     label: str
-    sizes: list[Tick]
-    rates: list[Tick]
-    lines: list[Line]
+    sizes: list[GridLine]
+    rates: list[GridLine]
+    lines: list[PlotLine]
     lines_left_out: int
     width: float = FRAME.right + LEGEND
-    frame: Frame = FRAME
+    frame: PlotFrame = FRAME
     row: float = LINE
 
 
@@ -160,12 +160,12 @@ def busbw_plot(rows: Iterable[BandwidthRow]) -> BandwidthPlot | None:
     lines = []
     for at, (name, line) in enumerate(shown):
         style = (COLOURS[at % len(COLOURS)], DASHES[at // len(COLOURS) % len(DASHES)], MARKERS[at % len(MARKERS)])
-        lines.append(Line(name, cut(name, LONGEST), *style, [_marker(name, point, x, y) for point in line]))
+        lines.append(PlotLine(name, cut(name, LONGEST), *style, [_marker(name, point, x, y) for point in line]))
     return BandwidthPlot(
         max(FRAME.bottom + BELOW, FRAME.top + LINE * (len(shown) + 2)),
         "Bus bandwidth against size of " + ", ".join(line.label for line in lines),
-        [Tick(x.at(tick), format_size_option(int(tick))) for tick in x.ticks],
-        [Tick(y.at(tick), format_rate(tick)) for tick in y.ticks],
+        [GridLine(x.at(tick), format_size_option(int(tick))) for tick in x.ticks],
+        [GridLine(y.at(tick), format_rate(tick)) for tick in y.ticks],
         lines,
         len(points_of) - len(shown),
     )

@@ -35,7 +35,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
-class Tested:
+class SideRunRecord:
     """A run of tests or checks beside the run: its directory's name, its result, its measured links."""
 
     name: str
@@ -57,7 +57,7 @@ class Record:
     verdict: Document
     events: tuple[Document, ...] = ()
     preflight: Document = field(default_factory=dict)
-    tests: tuple[Tested, ...] = ()
+    tests: tuple[SideRunRecord, ...] = ()
     rows: Mapping[str, list[Document]] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class RunnerUp:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptRecord:
     """One of several attempts."""
 
     attempt: int
@@ -130,7 +130,7 @@ class ResultText:
 
 
 @dataclass(frozen=True)
-class Controller:
+class ControllerRecord:
     """The machine that launched a run."""
 
     host: str | None = None
@@ -146,7 +146,7 @@ class RunText:
     workdir: str | None = None
     versions: Mapping[str, object] = field(default_factory=dict)
     spec: Mapping[str, object] = field(default_factory=dict)
-    controller: Controller = Controller()
+    controller: ControllerRecord = ControllerRecord()
     nodes: object = ()
 
 

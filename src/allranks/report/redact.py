@@ -21,7 +21,7 @@ from allranks.errors import UsageError
 from allranks.settings import secretforms as forms
 from allranks.settings.secrets import REDACTED, is_secret_name
 
-from .record import Excerpt, Piece, Record, Tested
+from .record import Excerpt, Piece, Record, SideRunRecord
 
 WINDOW = 64 << 10  # bytes of a line that are looked at
 KNOWN_LENGTH = 8  # characters from which on a known value is looked for
@@ -82,12 +82,12 @@ class Redactor:
 
     def text(self, text: str, file: str, place: int | str = "") -> str:
         """A text of several lines; `place` is the number of the first, or where it stands in a document."""
-        lines = Lines(self, file, place)
+        lines = LineRedactor(self, file, place)
         return "\n".join(lines.line(_bounded(line)) for line in text.split("\n"))
 
-    def stream(self, file: str, silent: int = 0, from_start: bool = True) -> Stream:
+    def stream(self, file: str, silent: int = 0, from_start: bool = True) -> FileRedactor:
         """For a file in chunks; lines that begin in its first `silent` bytes are read but not given out."""
-        return Stream(Lines(self, file), silent, from_start)
+        return FileRedactor(LineRedactor(self, file), silent, from_start)
 
     def note(self, kind: str, file: str, place: int | str) -> None:
         """One more was hidden."""
@@ -171,7 +171,7 @@ class Redactor:
             return None
 
 
-class Lines:
+class LineRedactor:
     """Line after line of one file: what goes on over several lines is remembered."""
 
     def __init__(self, redactor: Redactor, file: str, place: int | str = 1) -> None:
@@ -243,10 +243,10 @@ class Lines:
                 self._note(NAMED)
 
 
-class Stream:
+class FileRedactor:
     """A file in chunks: `feed` gives what is ready, `finish` the rest."""
 
-    def __init__(self, lines: Lines, silent: int, from_start: bool) -> None:
+    def __init__(self, lines: LineRedactor, silent: int, from_start: bool) -> None:
         self._lines = lines
         self._silent = silent
         self._rest = bytearray()
@@ -460,10 +460,10 @@ def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[s
     return {check: {redactor.text(n, "names"): s for n, s in row.items()} for check, row in checks.items()}
 
 
-def _tested(tested: Tested, redactor: Redactor) -> Tested:
+def _tested(tested: SideRunRecord, redactor: Redactor) -> SideRunRecord:
     file = f"{tested.name}/result.json"
     links: tuple[Any, ...] = tuple(redactor.value(link, file) for link in tested.links)
-    return Tested(redactor.text(tested.name, "names"), redactor.value(tested.result, file), links)
+    return SideRunRecord(redactor.text(tested.name, "names"), redactor.value(tested.result, file), links)
 
 
 def _excerpt(excerpt: Excerpt, redactor: Redactor) -> Excerpt:
@@ -475,6 +475,6 @@ def _excerpt(excerpt: Excerpt, redactor: Redactor) -> Excerpt:
 
 def _piece(piece: Piece, file: str, redactor: Redactor, alone: bool) -> Piece:
     """`alone`: from the middle of a log, where a private key may go on."""
-    lines = Lines(redactor, file, piece.first)
+    lines = LineRedactor(redactor, file, piece.first)
     shown = [lines.line(isolated(plain(line)) if alone else line) for line in piece.lines]
     return Piece(piece.first + piece.context, tuple(shown[piece.context :]))

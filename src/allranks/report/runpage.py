@@ -24,7 +24,7 @@ from .linkmaps import LinkMap, link_maps
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
 from .record import (
-    Attempt,
+    AttemptRecord,
     Excerpt,
     NodeText,
     RankText,
@@ -134,7 +134,7 @@ def _summary(run: RunText, result: ResultText, status: StatusText) -> str:
 
 def _attempts(result: ResultText) -> list[tuple[int, str, str]]:
     """Give (number, outcome, why and what followed) where there were several."""
-    attempts = decode_each(Attempt, result.attempts)[:FINDINGS]
+    attempts = decode_each(AttemptRecord, result.attempts)[:FINDINGS]
     rows = []
     for attempt in attempts if len(attempts) > 1 else ():
         verdict = decode_parts(VerdictText, attempt.verdict)

@@ -13,7 +13,7 @@ from allranks.text import count_of, cut, format_ranks, plural
 
 from .machines import facts_of, machine_groups, scheduler
 from .page import findings_of
-from .record import NodeText, Record, ResultText, RunText, StatusText, Tested, VerdictText
+from .record import NodeText, Record, ResultText, RunText, SideRunRecord, StatusText, VerdictText
 from .redact import Hidden
 
 MOST = 60  # lines
@@ -107,7 +107,7 @@ def _findings(result: ResultText, verdict: VerdictText) -> list[str]:
     return ["", "## Findings", "", *lines]
 
 
-def _tests(tests: Sequence[Tested]) -> list[str]:
+def _tests(tests: Sequence[SideRunRecord]) -> list[str]:
     if not tests:
         return []
     lines = ["", "## Tests and checks of these nodes", ""]

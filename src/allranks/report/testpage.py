@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from allranks.fabric.records import BandwidthRow, CollectiveRow, Difference, Failure, Hang
+from allranks.fabric.records import BandwidthRow, CollectiveRow, Failure, SuiteHang, WrongElement
 from allranks.protocol.codec import decode_each, decode_parts
 from allranks.text import count_of, cut, format_ranks, format_rate, format_size_option, format_time
 
@@ -142,7 +142,7 @@ def _test(row: CollectiveRow) -> TestRow:
 
 def _failure(failure: Failure) -> str:
     """Write `rank 1, round 0, float32, element 3, from rank 2: expected 5, found 0`."""
-    if not isinstance(failure, Difference):
+    if not isinstance(failure, WrongElement):
         return f"rank {failure.rank}: {failure.reason}"
     where = [f"rank {failure.rank}", f"round {failure.round}", failure.kind, f"element {failure.index}"]
     if failure.source is not None:
@@ -150,7 +150,7 @@ def _failure(failure: Failure) -> str:
     return f"{', '.join(where)}: expected {failure.expected}, found {failure.found}"
 
 
-def _hang(hang: Hang) -> list[str]:
+def _hang(hang: SuiteHang) -> list[str]:
     """Say who had arrived, who had not, who is silent; the stacks."""
     lines = []
     for ranks, state in (

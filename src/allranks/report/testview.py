@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any, TextIO
 
-from .live import View
+from .live import LiveView
 from .text import left_lines, seconds_of, verdict_lines
 
 Document = dict[str, Any]
@@ -17,7 +17,7 @@ LONGEST = 2000  # characters of a line
 WARNING = re.compile(r"\[W\d{4} |\[rank\d+\]:\[W\d{4} ")  # of torch's own: they stay in the log
 
 
-class TestView(View):
+class TestView(LiveView):
     """Rank 0 speaks for all: the others' output is in the logs."""
 
     __test__ = False  # for pytest

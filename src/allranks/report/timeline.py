@@ -39,7 +39,7 @@ OF_THE_RUN = {
 
 
 @dataclass(frozen=True)
-class Event:
+class TimelineEvent:
     """What a timeline takes of a line of events.jsonl."""
 
     t: float
@@ -76,7 +76,7 @@ class Moment:
 
 
 @dataclass
-class Row:
+class TimelineRow:
     """A node, or one of its ranks."""
 
     node: str
@@ -109,7 +109,7 @@ class Timeline:
 
     start: float
     end: float
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
     moments: tuple[Moment, ...]
 
 
@@ -121,7 +121,7 @@ def timeline(events: Iterable[object], nodes: Mapping[str, Sequence[int]], alias
     reader = _Reader(nodes, aliases)
     for value in events:
         try:
-            event = decode(Event, value)
+            event = decode(TimelineEvent, value)
         except DecodeError:
             continue
         if 0 <= event.t < LATEST:
@@ -132,23 +132,23 @@ def timeline(events: Iterable[object], nodes: Mapping[str, Sequence[int]], alias
 class _Reader:
     def __init__(self, nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]) -> None:
         self._aliases = aliases
-        self._nodes = {_cut(name): Row(_cut(name)) for name in nodes}
-        self._ranks = {rank: Row(_cut(name), rank) for name, ranks in nodes.items() for rank in ranks}
+        self._nodes = {_cut(name): TimelineRow(_cut(name)) for name in nodes}
+        self._ranks = {rank: TimelineRow(_cut(name), rank) for name, ranks in nodes.items() for rank in ranks}
         self._moments: list[Moment] = []
         self._times: list[float] = []
 
-    def take(self, event: Event) -> None:
+    def take(self, event: TimelineEvent) -> None:
         self._times.append(event.t)
         if event.node is not None:
             name = _cut(self._aliases.get(event.node, event.node))
-            node = self._nodes.setdefault(name, Row(name))
+            node = self._nodes.setdefault(name, TimelineRow(name))
             if event.rank is None:
                 self._of_node(event, node)
             else:
-                self._of_rank(event, node, self._ranks.setdefault(event.rank, Row(name, event.rank)))
+                self._of_rank(event, node, self._ranks.setdefault(event.rank, TimelineRow(name, event.rank)))
         self._of_run(event)
 
-    def _of_node(self, event: Event, node: Row) -> None:
+    def _of_node(self, event: TimelineEvent, node: TimelineRow) -> None:
         if event.event in NODE_STATES:
             node.change(event.t, NODE_STATES[event.event], event.attempt)
         elif event.event == "node-back":
@@ -160,7 +160,7 @@ class _Reader:
                 node.moments.append(Moment(event.t, UNCLEAN, text))
             node.change(event.t, None)
 
-    def _of_rank(self, event: Event, node: Row, row: Row) -> None:
+    def _of_rank(self, event: TimelineEvent, node: TimelineRow, row: TimelineRow) -> None:
         if event.event == "rank-started":
             row.node = node.node
             row.change(event.t, STARTED, event.attempt)
@@ -172,7 +172,7 @@ class _Reader:
             row.change(event.t, None)
             row.moments.append(_exit(event))
 
-    def _of_run(self, event: Event) -> None:
+    def _of_run(self, event: TimelineEvent) -> None:
         t = event.t
         if event.event == "gate-listening":
             for node in self._nodes.values():
@@ -205,7 +205,7 @@ class _Reader:
         """Give the rows in order; what goes on goes on to the last event."""
         end = max(self._times, default=0.0)
         self._stop(end)
-        by_node: dict[str, list[Row]] = {}
+        by_node: dict[str, list[TimelineRow]] = {}
         for _, row in sorted(self._ranks.items()):
             by_node.setdefault(row.node, []).append(row)
         rows = [row for node in self._nodes.values() for row in (node, *by_node.get(node.node, ()))]
@@ -213,7 +213,7 @@ class _Reader:
         return Timeline(min(self._times, default=0.0), end, tuple(rows), tuple(moments))
 
 
-def choose_rows(line: Timeline, culprits: Iterable[int], most: int) -> tuple[list[Row], int]:
+def choose_rows(line: Timeline, culprits: Iterable[int], most: int) -> tuple[list[TimelineRow], int]:
     """Give all rows, or of too many the culprits', the failed and the first, in order; and how many are left out."""
     wanted = set(culprits)
 
@@ -226,7 +226,7 @@ def choose_rows(line: Timeline, culprits: Iterable[int], most: int) -> tuple[lis
     return [line.rows[at] for at in chosen], len(line.rows) - len(chosen)
 
 
-def _exit(event: Event) -> Moment:
+def _exit(event: TimelineEvent) -> Moment:
     how = f"code {event.code}" if event.signal is None else f"signal {_cut(str(event.signal))}"
     if event.expected:
         return Moment(event.t, ENDED, f"ended by allranks ({how})")

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from allranks.text import cut
 
-from .drawing import Frame, Tick
-from .timeline import DONE, ENDED, FAILED, Moment, Row, Timeline, choose_rows
+from .drawing import GridLine, PlotFrame
+from .timeline import DONE, ENDED, FAILED, Moment, Timeline, TimelineRow, choose_rows
 
 LEFT = 170.0
 WIDTH = 900.0
@@ -86,7 +86,7 @@ class Bar(NamedTuple):
     title: str
 
 
-class Exit(NamedTuple):
+class EndMark(NamedTuple):
     """The end of a node or rank."""
 
     x: float
@@ -107,7 +107,7 @@ class PlotRow:
     top: float
     height: float
     bars: list[Bar]
-    exits: list[Exit]
+    exits: list[EndMark]
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ class TimelinePlot:
     height: float
     label: str
     gaps: list[Gap]
-    ticks: list[Tick]
+    ticks: list[GridLine]
     moments: list[Label]
     rows: list[PlotRow]
     rows_left_out: int
-    frame: Frame
+    frame: PlotFrame
     width: float = LEFT + WIDTH + 20
 
 
@@ -188,7 +188,7 @@ def timeline_plot(line: Timeline, culprits: Sequence[int] = ()) -> TimelinePlot 
     label = f"Timeline of {len(rows)} nodes and ranks over {duration(line.end - line.start)}"
     gaps = [_gap(scale, start, end) for start, end in scale.gaps]
     ticks = _ticks(sorted(changes), line.start, scale)
-    frame = Frame(LEFT, TOP, WIDTH, top - TOP)
+    frame = PlotFrame(LEFT, TOP, WIDTH, top - TOP)
     moments = _moments(line.moments, scale)
     return TimelinePlot(top + BELOW, label, gaps, ticks, moments, plot_rows, left_out, frame)
 
@@ -199,13 +199,13 @@ def _gap(scale: Scale, start: float, end: float) -> Gap:
     return Gap(x, width, f"{duration(end - start)} without events" if width > NAMED_GAP else "")
 
 
-def _ticks(times: Sequence[float], start: float, scale: Scale) -> list[Tick]:
+def _ticks(times: Sequence[float], start: float, scale: Scale) -> list[GridLine]:
     """Label the axis at events, as far apart as they can be read."""
-    ticks: list[Tick] = []
+    ticks: list[GridLine] = []
     for t in times:
         x = scale.at(t)
         if t == start or not ticks or x - ticks[-1].at >= TICK:
-            ticks.append(Tick(x, f"+{duration(t - start)}"))
+            ticks.append(GridLine(x, f"+{duration(t - start)}"))
     return ticks
 
 
@@ -226,7 +226,7 @@ def _moments(moments: Iterable[Moment], scale: Scale) -> list[Label]:
     return labels
 
 
-def _row(row: Row, top: float, scale: Scale, start: float, is_culprit: bool) -> PlotRow:
+def _row(row: TimelineRow, top: float, scale: Scale, start: float, is_culprit: bool) -> PlotRow:
     is_node = row.rank is None
     name = row.node if is_node else f"rank {row.rank}"
     bars = []
@@ -238,6 +238,6 @@ def _row(row: Row, top: float, scale: Scale, start: float, is_culprit: bool) -> 
     for moment in row.moments:
         kind = moment.kind if moment.kind in SHAPES else FAILED
         title = f"{name} {moment.text}, +{duration(moment.t - start)}"
-        exits.append(Exit(scale.at(moment.t), moment.kind, SHAPES[kind], MOMENTS[kind], title))
+        exits.append(EndMark(scale.at(moment.t), moment.kind, SHAPES[kind], MOMENTS[kind], title))
     height = (NODE if is_node else RANK) - 5
     return PlotRow(name, cut(name, NAME), is_node, is_culprit, top, height, bars, exits)

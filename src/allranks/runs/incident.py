@@ -54,7 +54,7 @@ def _complete(run: RunDirectory, end: ExitRecord, nodes: Mapping[str, int]) -> E
     return replace(end, error=error, head=head, tail=tail, metrics=metrics)
 
 
-class Ended(Protocol):
+class RankEnd(Protocol):
     """An exit, as an event or as a record."""
 
     @property
@@ -66,7 +66,7 @@ class Ended(Protocol):
         """Its attempt."""
 
 
-def read_log(run: RunDirectory, index: int, node: str, end: Ended) -> tuple[str, str, dict[str, Any] | None]:
+def read_log(run: RunDirectory, index: int, node: str, end: RankEnd) -> tuple[str, str, dict[str, Any] | None]:
     """Beginning and end of a rank's log, and the last row of its metrics."""
     log = run.log_path(index, node, RANK_LOG, end.rank, end.attempt)
     metrics = _last_row(_read_end(run.log_path(index, node, METRICS, end.rank, end.attempt)))

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from allranks.cores import usable_cores
 from allranks.diagnose.logs.evidence import Evidence
-from allranks.diagnose.logs.lines import Line, from_name, read_line
+from allranks.diagnose.logs.lines import LogLine, from_name, read_line
 from allranks.diagnose.logs.scan import Filter, last_lines
 from allranks.errors import UsageError
 from allranks.text import format_size
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]  # bytes read, bytes in all
 
 
 @dataclass
-class Part:
+class LogPart:
     """A part of a log: its kept lines by number from 0, how many lines it has, its end, and bytes it unpacked to."""
 
     lines: int = 0
@@ -91,13 +91,13 @@ def read_logs(files: Sequence[Path], progress: Progress | None = None, processes
 
 def scan(
     files: Sequence[Path], progress: Progress | None = None, processes: int | None = None
-) -> list[tuple[Path, list[Part]]]:
+) -> list[tuple[Path, list[LogPart]]]:
     """Read each log, part after part."""
     spans = [span for path in files for span in _spans(path)]
     total = sum(end - start for _, start, end in spans)
     in_parallel = total > PART // 2 and len(spans) > 1
     reading = _read_in_parallel(spans, processes) if in_parallel else ((span, read_part(*span)) for span in spans)
-    parts: dict[Span, Part] = {}
+    parts: dict[Span, LogPart] = {}
     done = 0
     unpacked = 0
     for span, part in reading:
@@ -126,7 +126,7 @@ def _spans(path: Path) -> list[Span]:
     return [(path, start, min(start + step, size)) for start in range(0, max(size, 1), step)]
 
 
-def _read_in_parallel(spans: Sequence[Span], processes: int | None) -> Iterator[tuple[Span, Part]]:
+def _read_in_parallel(spans: Sequence[Span], processes: int | None) -> Iterator[tuple[Span, LogPart]]:
     count = min(processes or usable_cores(), len(spans))
     with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
         waiting = {pool.submit(read_part, *span): span for span in spans}
@@ -149,7 +149,7 @@ def _size(path: Path) -> int:
         raise UsageError(f"{path}: {error.strerror}") from None
 
 
-def read_part(path: Path, start: int, end: int) -> Part:
+def read_part(path: Path, start: int, end: int) -> LogPart:
     """The lines that begin in a span of a file; all of a compressed one, and of a pipe, which are read once."""
     try:
         if path.suffix.lower() == ".gz":
@@ -183,7 +183,7 @@ def _skip_line(file: io.FileIO) -> int:
         skipped += len(data)
 
 
-def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None, most: int = 0) -> Part:
+def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None, most: int = 0) -> LogPart:
     """Read whole lines until `length` bytes are passed (and the line that crosses it), or to the end.
 
     `most`: bytes after which reading stops, 0 for no limit; they are counted in `Part.unpacked`.
@@ -215,13 +215,13 @@ def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None, most
     if rest:
         kept.feed(rest)
     log_end = last_lines(end if end.endswith(rest) else end + rest)
-    return Part(kept.lines, kept.kept, log_end, done if most else 0)
+    return LogPart(kept.lines, kept.kept, log_end, done if most else 0)
 
 
-def evidence(logs: Iterable[tuple[Path, list[Part]]]) -> Evidence:
+def evidence(logs: Iterable[tuple[Path, list[LogPart]]]) -> Evidence:
     """The lines of all logs, in the order of time where they tell it."""
-    lines: list[Line] = []
-    tail: list[Line] = []
+    lines: list[LogLine] = []
+    tail: list[LogLine] = []
     for path, parts in logs:
         name = str(path)
         at = from_name(name)
@@ -240,7 +240,7 @@ def evidence(logs: Iterable[tuple[Path, list[Part]]]) -> Evidence:
     return Evidence.of(in_order(lines), tail)
 
 
-def in_order(lines: list[Line]) -> list[Line]:
+def in_order(lines: list[LogLine]) -> list[LogLine]:
     """By time where every log has clocks; lines of one log keep their order, those without a time follow the last."""
     files = list(dict.fromkeys(line.file for line in lines))
     timed = {line.file for line in lines if line.t is not None}

@@ -14,10 +14,10 @@ LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
 _ABSENT = object()
 
 
-Shape = Union[type, "Entry", list["Shape"]]
+Shape = Union[type, "ObjectShape", list["Shape"]]
 
 
-class Entry(NamedTuple):
+class ObjectShape(NamedTuple):
     """An object; it is left out without the fields that it `needs`. Of other fields than its own `others` is the shape.
 
     Without `others` they stay as they are.
@@ -28,11 +28,11 @@ class Entry(NamedTuple):
     others: Shape | None = None
 
 
-_WHERE = Entry({"node": str, "peer": str, "rank": int, "interface": str, "port": int, "gpu": int, "pid": int})
-_FINDING = Entry(
+_WHERE = ObjectShape({"node": str, "peer": str, "rank": int, "interface": str, "port": int, "gpu": int, "pid": int})
+_FINDING = ObjectShape(
     {"id": str, "status": str, "where": _WHERE, "message": str, "remedy": str, "evidence": [str]}, ("message",)
 )
-_VERDICT = Entry(
+_VERDICT = ObjectShape(
     {
         **_FINDING.fields,
         "cause": str,
@@ -41,27 +41,27 @@ _VERDICT = Entry(
         "culprits": [int],
         "attempt": int,
         "detected_after_s": float,
-        "runners_up": [Entry({"cause": str, "confidence": float, "message": str})],
+        "runners_up": [ObjectShape({"cause": str, "confidence": float, "message": str})],
         "decision": str,
     },
     ("cause", "message"),
 )
-_RANK = Entry(
+_RANK = ObjectShape(
     {"rank": int, "local_rank": int, "state": str, "pid": int, "step": int, "rate": float, "last_output": float},
     ("rank",),
 )
-SHAPES: dict[str, Entry] = {
-    "run.json": Entry(
+SHAPES: dict[str, ObjectShape] = {
+    "run.json": ObjectShape(
         {
             "run": str,
             "uid": str,
             "started": float,
             "command": [str],
-            "spec": Entry({}),
+            "spec": ObjectShape({}),
             "source": str,
             "workdir": str,
             "nodes": [
-                Entry(
+                ObjectShape(
                     {
                         "name": str,
                         "index": int,
@@ -77,34 +77,36 @@ SHAPES: dict[str, Entry] = {
                     ("name",),
                 )
             ],
-            "versions": Entry({"allranks": str, "python": str}),
-            "engine": Entry({"engine": str}),
-            "slurm": Entry({}),
-            "controller": Entry({"host": str, "pid": int, "start_time": float}),
+            "versions": ObjectShape({"allranks": str, "python": str}),
+            "engine": ObjectShape({"engine": str}),
+            "slurm": ObjectShape({}),
+            "controller": ObjectShape({"host": str, "pid": int, "start_time": float}),
         }
     ),
-    "status.json": Entry(
+    "status.json": ObjectShape(
         {
             "run": str,
             "state": str,
             "t": float,
             "attempt": int,
             "world_size": int,
-            "master": Entry({"address": str, "port": int}),
-            "nodes": [Entry({"name": str, "index": int, "state": str, "ranks": [_RANK], "address": str}, ("name",))],
+            "master": ObjectShape({"address": str, "port": int}),
+            "nodes": [
+                ObjectShape({"name": str, "index": int, "state": str, "ranks": [_RANK], "address": str}, ("name",))
+            ],
         }
     ),
-    "result.json": Entry(
+    "result.json": ObjectShape(
         {
             "run": str,
             "directory": str,
             "exit": int,
             "verdict": _VERDICT,
             "findings": [_FINDING],
-            "program_exit": Entry({"rank": int, "code": int, "signal": int}),
-            "timing": Entry({"total": float}),
+            "program_exit": ObjectShape({"rank": int, "code": int, "signal": int}),
+            "timing": ObjectShape({"total": float}),
             "attempts": [
-                Entry(
+                ObjectShape(
                     {
                         "attempt": int,
                         "outcome": str,
@@ -116,22 +118,22 @@ SHAPES: dict[str, Entry] = {
                     }
                 )
             ],
-            "left": Entry({}),
-            "unfetched": Entry({}),
-            "dropped": Entry({}),
-            "undecodable": Entry({}),
-            "outputs": Entry({}),
+            "left": ObjectShape({}),
+            "unfetched": ObjectShape({}),
+            "dropped": ObjectShape({}),
+            "undecodable": ObjectShape({}),
+            "outputs": ObjectShape({}),
         },
         ("exit",),
     ),
     "verdict.json": _VERDICT,
-    "preflight.json": Entry(
+    "preflight.json": ObjectShape(
         {
             "schema": int,
             "t": float,
             "checks": [str],
-            "request": Entry({"spec": Entry({})}, ("spec",)),
-            "nodes": Entry({}, others=Entry({})),
+            "request": ObjectShape({"spec": ObjectShape({})}, ("spec",)),
+            "nodes": ObjectShape({}, others=ObjectShape({})),
             "unreachable": [_FINDING],
             "covered": str,
         },
@@ -161,12 +163,12 @@ def _fit(value: object, shape: Shape) -> object:
             return _ABSENT
         fitted = [_fit(one, shape[0]) for one in value]
         return [one for one in fitted if one is not _ABSENT and one is not None]
-    if isinstance(shape, Entry):
+    if isinstance(shape, ObjectShape):
         return _fit_entry(value, shape)
     return value if _is_of(value, shape) else _ABSENT
 
 
-def _fit_entry(value: object, shape: Entry) -> object:
+def _fit_entry(value: object, shape: ObjectShape) -> object:
     if not isinstance(value, dict):
         return _ABSENT
     made = {}

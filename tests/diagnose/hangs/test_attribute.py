@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, UNEVEN, Hang, attribute
-from allranks.diagnose.hangs.doing import Doing, Kind, StackSample, doing
+from allranks.diagnose.hangs.doing import ActivityKind, Doing, StackSample, doing
 from allranks.diagnose.hangs.stacks import Frame, main_stack, native_call
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -122,7 +122,7 @@ def test_py_spys_native_frames(frame: str, call: str) -> None:
 def test_who_does_not_answer_is_in_native_code(more: dict[str, Any], why: str) -> None:
     """It keeps the interpreter's lock: something below Python runs or waits with it."""
     doing = seen(silent=True, **more)
-    assert (doing.kind, doing.why) == (Kind.ELSEWHERE, why)
+    assert (doing.kind, doing.why) == (ActivityKind.ELSEWHERE, why)
     found = hang(WAITS, doing, WAITS, WAITS)
     assert found.culprits == (1,) and why in found.message and "is (" not in found.message
 
@@ -145,20 +145,20 @@ def test_a_frame_without_a_line() -> None:
 @pytest.mark.parametrize(
     ("item", "kind"),
     [
-        (seen(in_collective()), Kind.WAITING),
-        (seen(in_collective(), cpu=5.0), Kind.WAITING),  # Gloo and NCCL spin
-        (seen(in_collective("init_process_group")), Kind.STARTING),
-        (seen(at(3)), Kind.ELSEWHERE),
-        (seen(at(3), cpu=4.0), Kind.BUSY),
-        (seen(at(3), state="R", cpu=0.1), Kind.ELSEWHERE),
-        (seen(at(3), state="R", cpu=0.1, ready=4.0), Kind.BUSY),  # twenty others want the core too
-        (seen(in_collective(), state="T"), Kind.STOPPED),
-        (seen(at(3), state="D", wchan="rpc_wait_bit_killable"), Kind.BLOCKED),
-        (seen("", state="Z"), Kind.GONE),
-        (seen("", error="could not look: py-spy is not installed"), Kind.UNKNOWN),
+        (seen(in_collective()), ActivityKind.WAITING),
+        (seen(in_collective(), cpu=5.0), ActivityKind.WAITING),  # Gloo and NCCL spin
+        (seen(in_collective("init_process_group")), ActivityKind.STARTING),
+        (seen(at(3)), ActivityKind.ELSEWHERE),
+        (seen(at(3), cpu=4.0), ActivityKind.BUSY),
+        (seen(at(3), state="R", cpu=0.1), ActivityKind.ELSEWHERE),
+        (seen(at(3), state="R", cpu=0.1, ready=4.0), ActivityKind.BUSY),  # twenty others want the core too
+        (seen(in_collective(), state="T"), ActivityKind.STOPPED),
+        (seen(at(3), state="D", wchan="rpc_wait_bit_killable"), ActivityKind.BLOCKED),
+        (seen("", state="Z"), ActivityKind.GONE),
+        (seen("", error="could not look: py-spy is not installed"), ActivityKind.UNKNOWN),
     ],
 )
-def test_kinds(item: Doing, kind: Kind) -> None:
+def test_kinds(item: Doing, kind: ActivityKind) -> None:
     assert item.kind is kind
 
 
@@ -244,6 +244,6 @@ def test_a_rank_that_moves_bytes_is_slow_whatever_it_waits_for_at_the_moment() -
     for state in ("S", "D"):
         before, after = StackSample(0, text, state=state, io=5 << 20), StackSample(0, text, state=state, io=9 << 20)
         item = doing(before, after, 5.0)
-        assert (item.kind, item.why) == (Kind.BUSY, "it reads or writes")
-        assert doing(before, before, 5.0).kind in (Kind.ELSEWHERE, Kind.BLOCKED)
+        assert (item.kind, item.why) == (ActivityKind.BUSY, "it reads or writes")
+        assert doing(before, before, 5.0).kind in (ActivityKind.ELSEWHERE, ActivityKind.BLOCKED)
     assert hang(item, WAITS, WAITS, WAITS).slow

@@ -9,7 +9,7 @@ from tests.diagnose.hangs.test_attribute import NAMES, at, in_collective, seen
 
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, Hang, attribute
 from allranks.diagnose.hangs.doing import Doing
-from allranks.diagnose.hangs.recorder import Account, Case, Recording, account, read_recording
+from allranks.diagnose.hangs.recorder import Account, CollectiveFault, Recording, account, read_recording
 
 WAITS = seen(in_collective())
 SPINS = seen(at(61, "item"), cpu=4.9)  # a rank of NCCL: the GPU is waited for anywhere
@@ -63,7 +63,7 @@ BEHIND = answer(entry(16, True))
 
 def test_a_rank_that_has_not_called_it() -> None:
     found = judged(STUCK, STUCK, STUCK, BEHIND)
-    assert (found.case, found.culprits) == (Case.MISSING, (3,))
+    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (3,))
     assert found.message == "ranks 0-2 are in all_reduce #17 of 3.91 KB, rank 3 has not called it"
 
 
@@ -71,38 +71,38 @@ def test_another_operation_at_the_same_number() -> None:
     gather = answer(entry(17, False, "all_gather", shape=(256, 1024)))
     reduce = answer(entry(17, False, shape=(1024, 1024)))
     found = judged(gather, gather, gather, reduce)
-    assert (found.case, found.culprits) == (Case.DIFFERENT, (3,))
+    assert (found.case, found.culprits) == (CollectiveFault.DIFFERENT, (3,))
     assert found.message == "ranks 0-2 are in all_gather #17 of 1 MB and rank 3 is in all_reduce #17 of 4 MB"
 
 
 @pytest.mark.parametrize("other", [{"shape": (999,)}, {"dtype": "Half"}])
 def test_another_shape_or_type_at_the_same_number(other: dict[str, Any]) -> None:
     found = judged(STUCK, answer(entry(17, False, **other)), STUCK, STUCK)
-    assert (found.case, found.culprits) == (Case.DIFFERENT, (1,))
+    assert (found.case, found.culprits) == (CollectiveFault.DIFFERENT, (1,))
 
 
 @pytest.mark.parametrize("what", ["all_to_all", "gather", "scatter", "nccl:all_gather"])
 def test_operations_that_may_be_uneven(what: str) -> None:
     backend, _, name = what.rpartition(":")
     items = [answer(entry(17, False, name, backend or "gloo", (size,))) for size in (1, 2, 3, 4)]
-    assert judged(*items).case is Case.TOGETHER
+    assert judged(*items).case is CollectiveFault.TOGETHER
 
 
 def test_two_halves_blame_nobody() -> None:
     barrier = answer(entry(17, False, "barrier"))
     found = judged(STUCK, STUCK, barrier, barrier)
-    assert (found.case, found.culprits) == (Case.DIFFERENT, ())
+    assert (found.case, found.culprits) == (CollectiveFault.DIFFERENT, ())
 
 
 def test_all_are_in_it_alike() -> None:
-    assert judged(STUCK, STUCK, STUCK, STUCK).case is Case.TOGETHER
+    assert judged(STUCK, STUCK, STUCK, STUCK).case is CollectiveFault.TOGETHER
 
 
 def test_who_has_done_it_is_in_it() -> None:
     """A broadcast's source is through before the others are."""
     source = answer(entry(17, True, "broadcast"))
     waits = answer(entry(17, False, "broadcast"))
-    assert judged(source, waits, waits, waits).case is Case.TOGETHER
+    assert judged(source, waits, waits, waits).case is CollectiveFault.TOGETHER
 
 
 def test_the_earliest_counts() -> None:
@@ -123,14 +123,14 @@ def test_nothing_is_unfinished() -> None:
 
 def test_a_rank_that_gives_no_dump_is_the_one_that_is_missing() -> None:
     found = judged(STUCK, STUCK, {"error": "its flight recorder could not answer: no answer within 3 s"}, STUCK)
-    assert (found.case, found.culprits) == (Case.MISSING, (2,))
+    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (2,))
     assert found.lines[1] == "rank 2: its flight recorder could not answer: no answer within 3 s"
 
 
 def test_of_a_rank_that_was_not_asked_nothing_follows() -> None:
     """A launcher of other makers: the agent knows the first rank of each node."""
     found = account([read_recording(0, STUCK), read_recording(2, STUCK)])
-    assert found is not None and (found.case, found.culprits) == (Case.TOGETHER, ())
+    assert found is not None and (found.case, found.culprits) == (CollectiveFault.TOGETHER, ())
 
 
 PAIRS = {"0": ALL, "1": (0, 1), "2": (2, 3), "3": (1, 2)}
@@ -144,7 +144,7 @@ def test_in_groups_the_culprit_is_missing_and_waits_nowhere() -> None:
     """0 waits for 1, 1 waits for 2 in another group, 2 for 3 in a third: 3 does nothing."""
     found = judged(member(0, entry(4, False, group="1")), member(1, entry(2, False, group="3")),
                    member(2, entry(9, False, group="2")), member(3, entry(8, True, group="2")))  # fmt: skip
-    assert (found.case, found.culprits) == (Case.MISSING, (3,))
+    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (3,))
     assert found.message == "rank 2 is in all_reduce #9 of 3.91 KB of group (ranks 2 and 3), rank 3 has not called it"
 
 
@@ -152,7 +152,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
     crossed = {"1": (0, 1), "4": (0, 1)}
     one, other = entry(4, False, group="1"), entry(6, False, group="4")
     found = judged(answer(one, groups=crossed), answer(other, groups=crossed))
-    assert (found.case, found.culprits) == (Case.ORDER, ())
+    assert (found.case, found.culprits) == (CollectiveFault.ORDER, ())
     assert "rank 0 is in all_reduce #4" in found.message and "rank 1 is in all_reduce #6" in found.message
 
 

@@ -24,7 +24,7 @@ from allranks.engines.following import follow
 from allranks.engines.kubernetes import following
 from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.engines.remote import read_place
-from allranks.report.live import View
+from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
 
 pytestmark = pytest.mark.processes
@@ -275,7 +275,7 @@ def test_the_signal_that_ended_a_follower_is_its_exit_code(
         return whole_turn()
 
     monkeypatch.setattr(one, "turn", turn)
-    one.view = View()
+    one.view = LiveView()
     assert (follow(one) or {})["exit"] == code
     assert (directory.read_document("result.json") or {})["exit"] == code
     assert capsys.readouterr().out.count("SIGUSR1 is not passed on: kubernetes runs take no signals") == 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from allranks.cluster.slurm import MADE_BY_ALLRANKS, Allocation, read_allocation
-from allranks.diagnose.slurm import Job, nodes_at_fault, script_ended, step_ended
+from allranks.diagnose.slurm import SlurmJob, nodes_at_fault, script_ended, step_ended
 from allranks.engines.slurm import inside as inside_module
 from allranks.engines.slurm.inside import Inside
 from allranks.findings import Finding
@@ -54,7 +54,7 @@ def allocation(batch: bool = True, made_by_allranks: bool = False) -> Allocation
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`asked(job, printed, …)`: the finding of a run whose orderly end a SIGTERM of Slurm's began."""
 
-    def ask(job: Job, printed: str, batch: bool = True, parent: str = "/bin/bash job.sh") -> Finding | None:
+    def ask(job: SlurmJob, printed: str, batch: bool = True, parent: str = "/bin/bash job.sh") -> Finding | None:
         monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
         monkeypatch.setattr(inside_module, "command_of", lambda pid: parent)
         engine = Inside(allocation(batch))
@@ -69,44 +69,44 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("job", "printed", "cause", "says"),
     [
         pytest.param(
-            Job("7", "COMPLETING", "NodeDown", exit_code=0, exit_signal=15), BATCH_HOST_FAILED,
+            SlurmJob("7", "COMPLETING", "NodeDown", exit_code=0, exit_signal=15), BATCH_HOST_FAILED,
             "node-network-down", "h3 failed", id="batch host failed",
         ),
         pytest.param(
-            Job("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), BATCH_HOST_FAILED,
+            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), BATCH_HOST_FAILED,
             "node-network-down", "h3 failed", id="batch host failed, requeued",
         ),
         pytest.param(
-            Job("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), NODE_OF_THE_STEP_FAILED,
+            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), NODE_OF_THE_STEP_FAILED,
             "node-network-down", "h4 failed", id="another node failed, requeued",
         ),
         pytest.param(
-            Job("7", "COMPLETING", "JobLaunchFailure", exit_code=0, exit_signal=10), STEP_FAILED,
+            SlurmJob("7", "COMPLETING", "JobLaunchFailure", exit_code=0, exit_signal=10), STEP_FAILED,
             "slurm-config", "batch script was ended by SIGUSR1", id="script ended by a signal",
         ),
         pytest.param(
-            Job("7", "FAILED", "NonZeroExitCode", exit_code=3, exit_signal=0), STEP_FAILED,
+            SlurmJob("7", "FAILED", "NonZeroExitCode", exit_code=3, exit_signal=0), STEP_FAILED,
             "slurm-config", "batch script ended (exit code 3)", id="script ended with a code",
         ),
         pytest.param(
-            Job("7", "COMPLETING", exit_code=0, exit_signal=0), STEP_CANCELLED,
+            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0), STEP_CANCELLED,
             "slurm-config", "batch script ended (exit code 0)", id="script ended well",
         ),
         pytest.param(
-            Job("7", "COMPLETING", exit_code=0, exit_signal=15), STEP_CANCELLED,
+            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=15), STEP_CANCELLED,
             "slurm-cancelled", "was cancelled", id="cancelled",
         ),
         pytest.param(
-            Job("7", "COMPLETING", exit_code=143, exit_signal=0), STEP_CANCELLED,
+            SlurmJob("7", "COMPLETING", exit_code=143, exit_signal=0), STEP_CANCELLED,
             "slurm-cancelled", "was cancelled", id="cancelled, with a trap in the script",
         ),
         pytest.param(
-            Job("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), "",
+            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), "",
             "slurm-preempted-or-timeout", "back into the queue", id="requeued",
         ),
     ],
 )  # fmt: skip
-def test_how_the_job_ended(asked: Any, job: Job, printed: str, cause: str, says: str) -> None:
+def test_how_the_job_ended(asked: Any, job: SlurmJob, printed: str, cause: str, says: str) -> None:
     finding = asked(job, printed)
     assert finding is not None and finding.id == cause, finding
     assert says in finding.message
@@ -115,13 +115,13 @@ def test_how_the_job_ended(asked: Any, job: Job, printed: str, cause: str, says:
 
 def test_the_own_end_of_a_script_counts_only_below_one(asked: Any) -> None:
     """`exec allranks` is the script, and salloc has none: there a job that completes was cancelled."""
-    job = Job("7", "COMPLETING", exit_code=0, exit_signal=0)
+    job = SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0)
     assert asked(job, STEP_CANCELLED, parent="slurmstepd: [7.batch]").id == "slurm-cancelled"
     assert asked(job, STEP_CANCELLED, batch=False).id == "slurm-cancelled"
 
 
 def test_a_signal_name_in_the_fix_is_one_that_sh_takes() -> None:
-    finding = script_ended(Job("7", "FAILED", exit_code=0, exit_signal=12))
+    finding = script_ended(SlurmJob("7", "FAILED", exit_code=0, exit_signal=12))
     assert finding is not None and "`trap '' USR2`" in finding.remedy
 
 
@@ -195,7 +195,7 @@ def test_the_fix_of_a_time_limit_names_an_option_that_is_there(
 ) -> None:
     monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
     engine = Inside(where)
-    monkeypatch.setattr(engine, "_look", lambda: Job("7", "TIMEOUT", limit="00:01:00"))
+    monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "TIMEOUT", limit="00:01:00"))
     finding = engine.finding(stopped=True)
     assert finding is not None and option in finding.remedy
     assert ("SIGTERM comes --stop-grace before the end" in finding.remedy) is where.made_by_allranks

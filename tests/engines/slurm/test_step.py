@@ -16,7 +16,7 @@ from allranks.cluster.slurm import (
     tasks_per_node,
 )
 from allranks.diagnose.slurm import (
-    Job,
+    SlurmJob,
     cancelled,
     ended,
     is_hopeless,
@@ -28,7 +28,7 @@ from allranks.diagnose.slurm import (
     waiting,
     warned,
 )
-from allranks.engines.dialled import Hello, Refuse, Seat
+from allranks.engines.dialled import DialHello, Refuse, Seat
 from allranks.engines.slurm.step import _admit
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.slurm import check_sbatch, read_version, step_command, step_environment
@@ -199,7 +199,7 @@ def test_sacct() -> None:
     ],
 )  # fmt: skip
 def test_reasons_in_plain_words(reason: str, says: str) -> None:
-    assert says in waiting(Job("12", "PENDING", reason))
+    assert says in waiting(SlurmJob("12", "PENDING", reason))
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def test_reasons_in_plain_words(reason: str, says: str) -> None:
     ],
 )  # fmt: skip
 def test_reasons_that_waiting_does_not_end(reason: str, partition: str, hopeless: bool) -> None:
-    job = Job("12", "PENDING", reason, partition=partition)
+    job = SlurmJob("12", "PENDING", reason, partition=partition)
     assert is_hopeless(job) is hopeless
-    assert not is_hopeless(Job("12", "RUNNING", reason, partition=partition))
+    assert not is_hopeless(SlurmJob("12", "RUNNING", reason, partition=partition))
     if hopeless:
         finding = never_starts(job, "demo-1")
         assert reason in finding.message and "allranks stop demo-1" in finding.remedy
@@ -227,35 +227,35 @@ def test_reasons_that_waiting_does_not_end(reason: str, partition: str, hopeless
 @pytest.mark.parametrize(
     ("job", "cause", "says"),
     [
-        (Job("12", "TIMEOUT", limit="00:10:00"), "slurm-preempted-or-timeout", "time limit (00:10:00) was up"),
-        (Job("12", "DEADLINE"), "slurm-preempted-or-timeout", "deadline"),
-        (Job("12", "PREEMPTED"), "slurm-preempted-or-timeout", "preempted"),
-        (Job("12", "REQUEUED", preempted=True), "slurm-preempted-or-timeout", "preempted"),
-        (Job("12", "NODE_FAIL", nodes="h[1-2]"), "node-network-down", "a node of h[1-2]"),
-        (Job("12", "NODE_FAIL", failed_node="h2"), "node-network-down", "h2 failed"),
-        (Job("12", "OUT_OF_MEMORY"), "host-out-of-memory", "memory"),
-        (Job("12", "CANCELLED", by="1000"), "slurm-cancelled", "by user 1000"),
-        (Job("12", "BOOT_FAIL"), "slurm-config", "could not start"),
+        (SlurmJob("12", "TIMEOUT", limit="00:10:00"), "slurm-preempted-or-timeout", "time limit (00:10:00) was up"),
+        (SlurmJob("12", "DEADLINE"), "slurm-preempted-or-timeout", "deadline"),
+        (SlurmJob("12", "PREEMPTED"), "slurm-preempted-or-timeout", "preempted"),
+        (SlurmJob("12", "REQUEUED", preempted=True), "slurm-preempted-or-timeout", "preempted"),
+        (SlurmJob("12", "NODE_FAIL", nodes="h[1-2]"), "node-network-down", "a node of h[1-2]"),
+        (SlurmJob("12", "NODE_FAIL", failed_node="h2"), "node-network-down", "h2 failed"),
+        (SlurmJob("12", "OUT_OF_MEMORY"), "host-out-of-memory", "memory"),
+        (SlurmJob("12", "CANCELLED", by="1000"), "slurm-cancelled", "by user 1000"),
+        (SlurmJob("12", "BOOT_FAIL"), "slurm-config", "could not start"),
     ],
 )
-def test_ends(job: Job, cause: str, says: str) -> None:
+def test_ends(job: SlurmJob, cause: str, says: str) -> None:
     finding = ended(job)
     assert finding is not None and (finding.id, finding.check) == (cause, "slurm")
     assert says in finding.message and "{" not in finding.remedy
 
 
 def test_a_job_that_ended_by_itself_has_no_reason() -> None:
-    assert [ended(Job("12", state)) for state in ("COMPLETED", "FAILED", "RUNNING", "PENDING")] == [None] * 4
+    assert [ended(SlurmJob("12", state)) for state in ("COMPLETED", "FAILED", "RUNNING", "PENDING")] == [None] * 4
 
 
 def test_an_announced_end_is_the_limit_where_that_is_near() -> None:
-    job = Job("12", "RUNNING", end="2026-11-21T14:11:19", limit="00:01:00")
+    job = SlurmJob("12", "RUNNING", end="2026-11-21T14:11:19", limit="00:01:00")
     from datetime import datetime
 
     end = datetime.fromisoformat(job.end).timestamp()
     assert "time limit (00:01:00)" in warned(job, end - 45, end - 45).message
     assert "preempted" in warned(job, end - 4000, end - 4000).message
-    assert "preempted" in warned(Job("12", "RUNNING", end="Unknown"), end, end).message
+    assert "preempted" in warned(SlurmJob("12", "RUNNING", end="Unknown"), end, end).message
 
 
 def test_slurmstepd_says_why() -> None:
@@ -294,9 +294,9 @@ def test_srun_names_nodes() -> None:
 
 
 def test_seats_of_a_step() -> None:
-    seats = {0: Seat(0), 1: Seat(1, hello=Hello(1, instance="a"), taken=True)}
-    assert _admit(seats, Hello(0), "10.0.0.1") == 0
-    assert _admit(seats, Hello(1, instance="a"), "10.0.0.1") == 1, "the same task again"
-    for hello in (Hello(2), Hello(-1), Hello(1, instance="b")):
+    seats = {0: Seat(0), 1: Seat(1, hello=DialHello(1, instance="a"), taken=True)}
+    assert _admit(seats, DialHello(0), "10.0.0.1") == 0
+    assert _admit(seats, DialHello(1, instance="a"), "10.0.0.1") == 1, "the same task again"
+    for hello in (DialHello(2), DialHello(-1), DialHello(1, instance="b")):
         with pytest.raises(Refuse):
             _admit(seats, hello, "10.0.0.1")

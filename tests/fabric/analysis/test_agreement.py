@@ -16,7 +16,7 @@ from allranks.fabric.analysis.agreement import (
     split_arrived,
 )
 from allranks.fabric.analysis.rates import NominalLink, bandwidth_row, compare_with_link
-from allranks.fabric.records import CollectiveRow, Difference, Hang, LateRank, Place, RankError
+from allranks.fabric.records import CollectiveRow, LateRank, RankError, SuiteHang, SuitePlace, WrongElement
 from allranks.protocol.codec import decode, encode, read_json, write_json
 
 PASS = RankVerdict("pass", seconds=0.1)
@@ -35,7 +35,7 @@ def test_errors_are_written_with_their_ranks() -> None:
 
 
 def test_a_wrong_result_breaks_nothing_and_the_one_with_a_source_is_described() -> None:
-    plain = Difference(1, 1, "float32", 2, "5", "0")
+    plain = WrongElement(1, 1, "float32", 2, "5", "0")
     telling = replace(plain, rank=2, source=3)
     bad = [RankVerdict("fail", difference=difference) for difference in (plain, telling)]
     row = agree("gather", [PASS, *bad, PASS])
@@ -56,7 +56,7 @@ def test_lateness() -> None:
 
 
 def test_who_had_not_arrived() -> None:
-    before = {0: Place(3, 2, 0.1, 5), 1: Place(3, 0, 0.1, 5), 2: Place(2, END, 0.1, 5), 3: NOWHERE}
+    before = {0: SuitePlace(3, 2, 0.1, 5), 1: SuitePlace(3, 0, 0.1, 5), 2: SuitePlace(2, END, 0.1, 5), 3: NOWHERE}
     assert split_arrived(before, 3) == ([0, 1], [2, 3])
     after = {rank: replace(place, beat=place.beat + (rank < 2)) for rank, place in before.items()}
     assert silent_ranks(before, after) == [2, 3]
@@ -67,8 +67,8 @@ def test_who_had_not_arrived() -> None:
 
 
 def test_rows_survive_json() -> None:
-    hang = Hang("x", "text", (0,), (1,), (1,), {0: Place(3, 2, 0.1, 5)}, {0: ("f:1 g",)})
-    failures = (Difference(1, 1, "float32", 2, "5", "0"), RankError(2, "RuntimeError: no"))
+    hang = SuiteHang("x", "text", (0,), (1,), (1,), {0: SuitePlace(3, 2, 0.1, 5)}, {0: ("f:1 g",)})
+    failures = (WrongElement(1, 1, "float32", 2, "5", "0"), RankError(2, "RuntimeError: no"))
     row = CollectiveRow("x", "hang", hang=hang, late=LateRank(1, 2.0), failures=failures, ranks=3)
     document = encode(row)
     assert document["hang"]["places"]["0"]["turn"] == 2 and document["schema"] == 1 and "broken" not in document

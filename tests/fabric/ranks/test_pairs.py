@@ -214,7 +214,7 @@ def both(limit: float, through: Callable[[int], int]) -> dict[str, Any]:
     """Measure a pair in two threads; `through` may put a relay before the door. Figures or DeadLink by side."""
     from allranks.fabric.ranks import wire
 
-    listener = wire.Listener("127.0.0.1")
+    listener = wire.WireListener("127.0.0.1")
     found: dict[str, Any] = {}
     greeting = wire.make_greeting("secret", 7, 0, 1)
     port = through(listener.port)
@@ -313,12 +313,12 @@ def test_no_gpu_is_not_usable() -> None:
 
 
 def test_rate_leaves_out_the_start() -> None:
-    from allranks.fabric.ranks.wire import Arrivals
+    from allranks.fabric.ranks.wire import ByteArrivals
 
-    arrivals = Arrivals()
+    arrivals = ByteArrivals()
     arrivals.points = [(0.0, 10), (0.01, 20), (0.02, 1020), (0.03, 2020)]
     assert arrivals.rate(0.01) == pytest.approx([2000 / 0.02])
-    assert arrivals.rate(5.0) == [] and Arrivals().rate(0.1) == []
+    assert arrivals.rate(5.0) == [] and ByteArrivals().rate(0.1) == []
     arrivals.points = [(0.0, 100), (9.0, 1000)]
     assert arrivals.rate(0.02) == [100.0], "of a very slow one there is nothing after the start"
 

@@ -19,7 +19,7 @@ from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Attempt
-from allranks.plan.render import RENDERERS, Request
+from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.preflight.figures import flat_yaml
 from allranks.protocol.facts import read_facts
 from allranks.settings import RunSpec
@@ -77,7 +77,7 @@ def rendered(name: str, nodes: int) -> dict[str, str]:
     what, command, texts = RENDERED[name]
     env = {"OMP_NUM_THREADS": "4", "WANDB_API_KEY": "secret"}
     spec = RunSpec.of(command=command, launcher=what, nproc=8, env=env, prelude="source /opt/env/bin/activate")
-    return RENDERERS[what].render(Request(spec, a_plan(spec, nodes), "/shared/my project", texts))
+    return RENDERERS[what].render(RenderRequest(spec, a_plan(spec, nodes), "/shared/my project", texts))
 
 
 def started(name: str, nodes: int) -> dict[str, str]:
@@ -163,7 +163,7 @@ def test_secrets_are_asked_of_the_shell() -> None:
 def test_refused(what: str, command: tuple[str, ...], texts: dict[str, str], said: str) -> None:
     spec = RunSpec.of(command=command, launcher=what, nproc=8)
     with pytest.raises(UsageError, match=said):
-        RENDERERS[what].render(Request(spec, a_plan(spec, 2), "/w", texts))
+        RENDERERS[what].render(RenderRequest(spec, a_plan(spec, 2), "/w", texts))
 
 
 def main() -> None:

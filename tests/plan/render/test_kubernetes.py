@@ -18,11 +18,11 @@ from tests.hosts.kubelet import expanded
 
 from allranks.errors import UsageError
 from allranks.plan.ranks import Plan
-from allranks.plan.render import RENDERERS, Request
+from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.plan.render.kubernetes import manifests, master_name, pod_names, secret_manifest
 from allranks.plan.render.manifest import laid_over
 from allranks.plan.render.pods import (
-    Job,
+    PodJob,
     grace_seconds,
     object_name,
     pod_template,
@@ -61,7 +61,7 @@ FULL = PLAIN.changed(
 
 
 def rendered(spec: RunSpec, archive: bytes = b"zip", pod: str = POD_FILE) -> dict[str, str]:
-    request = Request(spec, Plan(()), "/work", {"pod.yaml": pod}, archive=archive)
+    request = RenderRequest(spec, Plan(()), "/work", {"pod.yaml": pod}, archive=archive)
     files = RENDERERS["kubernetes"].render(request)
     return {name: text.decode() if isinstance(text, bytes) else text for name, text in files.items()}
 
@@ -130,7 +130,7 @@ def test_the_schemas_of_kubernetes_are_kept(case: str) -> None:
 
 
 def test_the_secret_keeps_its_schema_and_faults_are_seen() -> None:
-    job = Job(PLAIN, "demo", b"zip")
+    job = PodJob(PLAIN, "demo", b"zip")
     assert schema_faults(secret_manifest(job, job.secret, {"secret": "x"})) == []
     broken = one(documents(PLAIN), "Job")
     broken["spec"]["template"]["spec"]["subdomian"] = "demo"
@@ -160,7 +160,7 @@ def test_the_models_of_jobset_and_trainer_are_kept(case: str) -> None:
 def test_the_master_is_pod_0_alone(kind: str) -> None:
     """Its name is the host name of one pod in the subdomain of a headless service that does not wait for readiness."""
     found = documents(PLAIN.changed(kind=kind))
-    job = Job(PLAIN.changed(kind=kind), "demo", b"")
+    job = PodJob(PLAIN.changed(kind=kind), "demo", b"")
     pod, _, subdomain = master_name(job).partition(".")
     assert pod == pod_names(job)[0]
     assert pod_names(job)[1].endswith("-1")
@@ -250,10 +250,10 @@ def test_what_pods_do_not_have_is_refused(more: dict[str, Any]) -> None:
 
 def test_the_archive_comes_through_as_it_was() -> None:
     data = bytes(range(256)) * 40
-    job = Job(PLAIN, "demo", data)
+    job = PodJob(PLAIN, "demo", data)
     assert base64.b64decode(one(manifests(job), "ConfigMap")["binaryData"]["allranks.pyz"]) == data
     with pytest.raises(UsageError, match="a ConfigMap holds 1048576"):
-        manifests(Job(PLAIN, "demo", bytes((1 << 20) + 1)))
+        manifests(PodJob(PLAIN, "demo", bytes((1 << 20) + 1)))
 
 
 # -- settings ------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_what_the_pod_file_says_is_laid_over() -> None:
     ],
 )
 def test_a_pod_file_that_is_none_is_refused(text: str, message: str) -> None:
-    request = Request(PLAIN.changed(pod="pod.yaml"), Plan(()), "/", {"pod.yaml": text})
+    request = RenderRequest(PLAIN.changed(pod="pod.yaml"), Plan(()), "/", {"pod.yaml": text})
     with pytest.raises(UsageError, match=f"^--pod pod.yaml.*{message}"):
         RENDERERS["kubernetes"].render(request)
 
@@ -330,7 +330,7 @@ def test_any_name_becomes_one_that_kubernetes_takes(name: str) -> None:
 
 
 def test_a_template_without_settings_is_as_it_was() -> None:
-    job = Job(PLAIN, "demo", b"")
+    job = PodJob(PLAIN, "demo", b"")
     assert pod_template(job, "m") == pod_template(dataclasses.replace(job, settings=PodSettings()), "m")
 
 
@@ -537,5 +537,5 @@ def rights(words: list[str]) -> set[tuple[str, str]]:
 
 
 def test_secrets_are_removed_by_the_names_they_were_made_with() -> None:
-    job = Job(PLAIN, "demo", b"")
+    job = PodJob(PLAIN, "demo", b"")
     assert secret_names("demo") == (job.secret, job.secret_env)

@@ -10,7 +10,7 @@ import pytest
 from allranks.cluster.build import make_cluster
 from allranks.cluster.hostfile import parse_host_argument
 from allranks.plan.plan import make_plan
-from allranks.plan.render import RENDERERS, Request
+from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.settings import RunSpec
 
 
@@ -19,7 +19,7 @@ def run(place: Path, prelude: str, renderer: str) -> subprocess.CompletedProcess
     (place / "inner.sh").write_text("false\nls /nosuch\nexport GOOD=1\n")
     spec = RunSpec.of(command=("train.py",), launcher=renderer, nproc=1, python="/bin/echo", prelude=prelude)
     hosts = make_cluster(parse_host_argument("g1,g2"), source="--hosts", first=None, is_local=lambda host: False)
-    files = RENDERERS[renderer].render(Request(spec, make_plan(spec, hosts, {}), str(place), {}))
+    files = RENDERERS[renderer].render(RenderRequest(spec, make_plan(spec, hosts, {}), str(place), {}))
     name = next(name for name in sorted(files) if name.endswith(".sh"))
     (place / name).write_text(str(files[name]))
     return subprocess.run(["bash", name], cwd=place, capture_output=True, text=True, timeout=60, check=False)

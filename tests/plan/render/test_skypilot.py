@@ -14,7 +14,7 @@ import yaml
 
 from allranks.errors import UsageError
 from allranks.plan.ranks import Plan
-from allranks.plan.render import RENDERERS, Request
+from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.plan.render.skypilot import hidden_names, sky_task
 from allranks.settings import RunSpec
 
@@ -44,7 +44,7 @@ print(json.dumps({"name": task.name, "nodes": task.num_nodes, "run": task.run,
 
 
 def rendered(spec: RunSpec) -> dict[str, str | bytes]:
-    return RENDERERS["skypilot"].render(Request(spec, Plan(()), "/work", archive=b"zip"))
+    return RENDERERS["skypilot"].render(RenderRequest(spec, Plan(()), "/work", archive=b"zip"))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -12,7 +12,7 @@ import pytest
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.plan.plan import make_plan
-from allranks.plan.render import RENDERERS, Request
+from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.plan.render.slurm import batch_script
 from allranks.settings import RunSpec
 
@@ -29,11 +29,11 @@ SPECS = {
 }  # fmt: skip
 
 
-def request(name: str) -> Request:
+def request(name: str) -> RenderRequest:
     spec = SPECS[name]
     nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(spec.target.nodes or 1))
     plan = make_plan(spec, Cluster(nodes, "--nodes"), {})
-    return Request(spec, plan, "/home/me/work", allranks=("/opt/allranks/bin/python", "-m", "allranks"))
+    return RenderRequest(spec, plan, "/home/me/work", allranks=("/opt/allranks/bin/python", "-m", "allranks"))
 
 
 def golden(name: str, text: str) -> None:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from allranks.text import count_of, join_words, name_with, plural
 
 from ..words import numbers
-from .doing import Doing, Kind
-from .recorder import Account, Case, Recording, account
+from .doing import ActivityKind, Doing
+from .recorder import Account, CollectiveFault, Recording, account
 
 STRAGGLER = "straggler"
 MISMATCH = "collective-mismatch"
@@ -48,7 +48,7 @@ def attribute(
     """
     recorded = account(recordings)
     doings = {**doings, **_queued(doings, recordings)}
-    waiting = {r: d for r, d in doings.items() if d.kind in (Kind.WAITING, Kind.STARTING)}
+    waiting = {r: d for r, d in doings.items() if d.kind in (ActivityKind.WAITING, ActivityKind.STARTING)}
     if not waiting:
         return None
     hang = _by_stacks(doings, waiting, ended, names, recorded)
@@ -61,9 +61,9 @@ def _queued(doings: Mapping[int, Doing], recordings: Sequence[Recording]) -> dic
     """With NCCL a rank waits for the GPU anywhere, and spins: that it waits for a collective, its recorder says."""
     waits = {r.rank: e for r in recordings if (e := r.waiting) is not None and e.what.startswith("nccl")}
     return {
-        rank: replace(doings[rank], kind=Kind.WAITING, call=entry.name.partition(" ")[0])
+        rank: replace(doings[rank], kind=ActivityKind.WAITING, call=entry.name.partition(" ")[0])
         for rank, entry in waits.items()
-        if rank in doings and doings[rank].kind in (Kind.ELSEWHERE, Kind.BUSY)
+        if rank in doings and doings[rank].kind in (ActivityKind.ELSEWHERE, ActivityKind.BUSY)
     }
 
 
@@ -75,27 +75,33 @@ def _by_stacks(
     recorded: Account | None,
 ) -> Hang:
     case = recorded.case if recorded is not None else None
-    for kind in (Kind.STOPPED, Kind.GONE, Kind.BLOCKED, Kind.ELSEWHERE, Kind.BUSY):
+    for kind in (
+        ActivityKind.STOPPED,
+        ActivityKind.GONE,
+        ActivityKind.BLOCKED,
+        ActivityKind.ELSEWHERE,
+        ActivityKind.BUSY,
+    ):
         culprits = sorted(rank for rank, d in doings.items() if d.kind is kind)
-        if not culprits or (case is Case.DIFFERENT and kind in (Kind.ELSEWHERE, Kind.BUSY)):
+        if not culprits or (case is CollectiveFault.DIFFERENT and kind in (ActivityKind.ELSEWHERE, ActivityKind.BUSY)):
             continue
-        if recorded is not None and case is Case.MISSING:
+        if recorded is not None and case is CollectiveFault.MISSING:
             culprits = [rank for rank in culprits if rank in recorded.culprits] or culprits
         return _outside(kind, culprits, doings, waiting, names)
-    if recorded is not None and case is Case.DIFFERENT:
+    if recorded is not None and case is CollectiveFault.DIFFERENT:
         return _recorded(recorded, waiting, names, 0.9)
     if ended:
         return _ended(sorted(ended), waiting, names)
-    blind = [rank for rank, d in doings.items() if d.kind is Kind.UNKNOWN]
-    if recorded is not None and (case is Case.ORDER or (case is Case.MISSING and not blind)):
+    blind = [rank for rank, d in doings.items() if d.kind is ActivityKind.UNKNOWN]
+    if recorded is not None and (case is CollectiveFault.ORDER or (case is CollectiveFault.MISSING and not blind)):
         return _recorded(recorded, waiting, names, 0.8)
     return _apart(doings, waiting, blind, names)
 
 
 _MISMATCHES = {
-    Case.DIFFERENT: "ranks call different collectives",
-    Case.ORDER: "ranks wait for each other in different groups",
-    Case.MISSING: "ranks have called a different number of collectives",
+    CollectiveFault.DIFFERENT: "ranks call different collectives",
+    CollectiveFault.ORDER: "ranks wait for each other in different groups",
+    CollectiveFault.MISSING: "ranks have called a different number of collectives",
 }
 CONDITION = "Look for a condition on rank or data there"
 
@@ -124,17 +130,19 @@ class Outside(NamedTuple):
 
 
 _OUTSIDE = {
-    Kind.STOPPED: Outside(
+    ActivityKind.STOPPED: Outside(
         "stopped", 0.97, "send it SIGCONT on {node}, or find what stopped it (a debugger, Ctrl-Z, a cgroup freezer)"
     ),
-    Kind.GONE: Outside(
+    ActivityKind.GONE: Outside(
         "a zombie", 0.9, "its process has ended and was not reaped, so read `allranks logs --rank {rank}`"
     ),
-    Kind.BLOCKED: Outside("", 0.85, "check the disk or the network file system on {node} with `dmesg; mount; nfsstat`"),
-    Kind.ELSEWHERE: Outside(
+    ActivityKind.BLOCKED: Outside(
+        "", 0.85, "check the disk or the network file system on {node} with `dmesg; mount; nfsstat`"
+    ),
+    ActivityKind.ELSEWHERE: Outside(
         "", 0.85, "find out what rank {rank} waits for there (its whole stack is in evidence/stacks)"
     ),
-    Kind.BUSY: Outside(
+    ActivityKind.BUSY: Outside(
         "busy",
         0.7,
         "it still works, so give it time or move the work off the training path. "
@@ -144,13 +152,13 @@ _OUTSIDE = {
 
 
 def _outside(
-    kind: Kind, culprits: list[int], doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names
+    kind: ActivityKind, culprits: list[int], doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names
 ) -> Hang:
     """Some are not in a collective."""
     first = doings[culprits[0]]
     does, confidence, remedy = _OUTSIDE[kind]
     words = [does, f"at {first.at}" if first.at else "", f"({first.why})"]
-    if kind is Kind.STOPPED or not first.why:
+    if kind is ActivityKind.STOPPED or not first.why:
         words = words[:2]
     elif not does and not first.at:
         words = [first.why]
@@ -164,7 +172,7 @@ def _outside(
         tuple(culprits),
         tuple(waiting),
         _evidence(culprits, doings),
-        slow=kind is Kind.BUSY,
+        slow=kind is ActivityKind.BUSY,
     )
 
 

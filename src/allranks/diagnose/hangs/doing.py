@@ -75,7 +75,7 @@ WAITS = (
 )
 
 
-class Kind(enum.Enum):
+class ActivityKind(enum.Enum):
     """Roughly; `WAITING` is for others, everything else keeps them waiting."""
 
     WAITING = "waits for the others"
@@ -119,7 +119,7 @@ class StackSample:
 class Doing:
     """`call` is the collective's name; `at` is the innermost frame of the program's own; `stack` the main thread's."""
 
-    kind: Kind
+    kind: ActivityKind
     call: str = ""
     at: Frame | None = None
     why: str = ""
@@ -143,23 +143,23 @@ def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
     of_program = [frame for frame in stack if not any(part in frame.file for part in LIBRARY)]
     at = next(iter((*of_program, *stack)), None)
     if after.state in ("T", "t"):
-        return Doing(Kind.STOPPED, at=at, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
+        return Doing(ActivityKind.STOPPED, at=at, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
     if after.state in ("Z", "X"):
-        return Doing(Kind.GONE, stack=stack)
+        return Doing(ActivityKind.GONE, stack=stack)
     call = _collective(stack)
     if call:
-        return Doing(Kind.STARTING if call in STARTING else Kind.WAITING, call, at, stack=stack)
+        return Doing(ActivityKind.STARTING if call in STARTING else ActivityKind.WAITING, call, at, stack=stack)
     why = _why(after)
     if before.io and after.io - before.io >= MOVES:
-        return Doing(Kind.BUSY, at=at, why="it reads or writes", stack=stack)
+        return Doing(ActivityKind.BUSY, at=at, why="it reads or writes", stack=stack)
     if after.state == "D":
-        return Doing(Kind.BLOCKED, at=at, why=why or "in an uninterruptible wait of the kernel", stack=stack)
+        return Doing(ActivityKind.BLOCKED, at=at, why=why or "in an uninterruptible wait of the kernel", stack=stack)
     native = _native(after) if after.silent else ""
     if seconds > 0 and (after.cpu - before.cpu + after.ready - before.ready) / seconds >= BUSY:
-        return Doing(Kind.BUSY, at=at, why=native or "it uses its CPU", stack=stack)
+        return Doing(ActivityKind.BUSY, at=at, why=native or "it uses its CPU", stack=stack)
     if not native and not stack:
-        return Doing(Kind.UNKNOWN, why=after.error or why, stack=stack)
-    return Doing(Kind.ELSEWHERE, at=at, why=native or why, stack=stack)
+        return Doing(ActivityKind.UNKNOWN, why=after.error or why, stack=stack)
+    return Doing(ActivityKind.ELSEWHERE, at=at, why=native or why, stack=stack)
 
 
 def _collective(stack: Stack) -> str:

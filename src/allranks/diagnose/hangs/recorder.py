@@ -36,7 +36,7 @@ DEFAULT = "default_pg"
 
 
 @dataclass(frozen=True)
-class Group:
+class RecordedGroup:
     """A process group; `ranks` are global."""
 
     name: str
@@ -52,7 +52,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Entry:
+class RecorderEntry:
     """One collective of one rank. `what` is the backend's name of it, such as gloo:all_reduce."""
 
     seq: int
@@ -82,24 +82,24 @@ class Recording:
     """What one rank's recorder has; `error` says why there is nothing."""
 
     rank: int
-    entries: Mapping[Group, tuple[Entry, ...]] = field(default_factory=dict)
+    entries: Mapping[RecordedGroup, tuple[RecorderEntry, ...]] = field(default_factory=dict)
     error: str = ""
 
-    def waits(self, group: Group) -> Entry | None:
+    def waits(self, group: RecordedGroup) -> RecorderEntry | None:
         """The first collective of the group that is not done."""
         return next((e for e in self.entries.get(group, ()) if not e.done), None)
 
-    def at(self, group: Group, seq: int) -> Entry | None:
+    def at(self, group: RecordedGroup, seq: int) -> RecorderEntry | None:
         """Its collective of that number."""
         return next((e for e in self.entries.get(group, ()) if e.seq == seq), None)
 
     @property
-    def waiting(self) -> Entry | None:
+    def waiting(self) -> RecorderEntry | None:
         """The first that is not done, in any group."""
         return next((e for group in self.entries if (e := self.waits(group)) is not None), None)
 
 
-class Case(enum.Enum):
+class CollectiveFault(enum.Enum):
     """What is wrong with a collective."""
 
     DIFFERENT = "ranks have called different operations or shapes at one number"
@@ -112,7 +112,7 @@ class Case(enum.Enum):
 class Account:
     """The collective that everything waits for. `culprits` are not in it, or in another one of that number."""
 
-    case: Case
+    case: CollectiveFault
     culprits: tuple[int, ...]
     message: str
     lines: tuple[str, ...] = ()
@@ -122,9 +122,9 @@ class Account:
 class Stall:
     """An unfinished collective: who waits in it, who has not come, who could not answer."""
 
-    group: Group
+    group: RecordedGroup
     seq: int
-    inside: Mapping[int, Entry]
+    inside: Mapping[int, RecorderEntry]
     absent: tuple[int, ...]
     silent: tuple[int, ...]
 
@@ -170,12 +170,14 @@ class DumpedEntry(NamedTuple):
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
 
-    def read(self) -> Entry:
+    def read(self) -> RecorderEntry:
         """NCCL retires what has timed out too; Gloo's state never says completed, there retired is done."""
         is_nccl = self.profiling_name.startswith("nccl")
         done = self.state == "completed" or (bool(self.retired) and not is_nccl)
         elements = sum(math.prod(shape) for shape in self.input_sizes)
-        return Entry(self.collective_seq_id, self.profiling_name, elements, "".join(self.input_dtypes[:1]), done)
+        return RecorderEntry(
+            self.collective_seq_id, self.profiling_name, elements, "".join(self.input_dtypes[:1]), done
+        )
 
 
 class DumpedRecorder(NamedTuple):
@@ -200,8 +202,8 @@ def read_recording(rank: int, answer: Mapping[str, object]) -> Recording:
         return Recording(rank, error="its flight recorder gave a document that cannot be read")
     if dump.error or not dump.recorders:
         return Recording(rank, error=dump.error or "its torch has no flight recorder")
-    groups = {g.name: Group(g.name, g.ranks, g.desc) for g in dump.groups}
-    entries: dict[Group, list[Entry]] = {group: [] for group in groups.values()}
+    groups = {g.name: RecordedGroup(g.name, g.ranks, g.desc) for g in dump.groups}
+    entries: dict[RecordedGroup, list[RecorderEntry]] = {group: [] for group in groups.values()}
     for item in (item for recorder in dump.recorders.values() for item in recorder.entries):
         group = groups.get("".join(item.process_group[:1]))
         if group is not None and not item.is_p2p:
@@ -222,25 +224,27 @@ def account(recordings: Sequence[Recording]) -> Account | None:
     unheard = [f"rank {r.rank}: {r.error}" for r in recordings if r.error]
     different = next((s for s in stalls if len(s.kinds) > 1), None)
     if different is not None:
-        return Account(Case.DIFFERENT, _odd(different.kinds), different.says(), (_line(different), *unheard))
+        return Account(CollectiveFault.DIFFERENT, _odd(different.kinds), different.says(), (_line(different), *unheard))
     free = {r for s in stalls for r in (*s.absent, *s.silent) if r not in by_rank or by_rank[r].waiting is None}
     for stall in stalls:
         culprits = tuple(sorted(free & {*stall.absent, *stall.silent}))
         if culprits:
-            return Account(Case.MISSING, culprits, stall.says(), (_line(stall), *unheard))
+            return Account(CollectiveFault.MISSING, culprits, stall.says(), (_line(stall), *unheard))
     crossed = [s for s in stalls if s.absent]
     if crossed:
-        return Account(Case.ORDER, (), "; ".join(s.says() for s in crossed[:2]), tuple(map(_line, crossed[:3])))
-    return Account(Case.TOGETHER, (), stalls[0].says(), (_line(stalls[0]), *unheard))
+        return Account(
+            CollectiveFault.ORDER, (), "; ".join(s.says() for s in crossed[:2]), tuple(map(_line, crossed[:3]))
+        )
+    return Account(CollectiveFault.TOGETHER, (), stalls[0].says(), (_line(stalls[0]), *unheard))
 
 
-def _groups(recordings: Iterable[Recording]) -> list[Group]:
+def _groups(recordings: Iterable[Recording]) -> list[RecordedGroup]:
     """All groups, the default one first."""
     names = {group for r in recordings for group in r.entries}
     return sorted(names, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
 
 
-def _stall(group: Group, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Stall | None:
+def _stall(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Stall | None:
     """The earliest collective of a group that somebody waits in."""
     heard = {r: by_rank[r] for r in group.ranks if r in by_rank}
     waits = [entry for r in heard.values() if (entry := r.waits(group)) is not None]

@@ -13,7 +13,7 @@ from allranks.text import cut
 from ..exceptions import is_of_library
 from ..signatures import EXCEPTION, Role, Row, row_of
 from ..words import on_node, place_of_frame
-from .lines import Line
+from .lines import LogLine
 
 LONGEST = 240  # characters of a line in a message
 UNNAMED = Row(
@@ -26,7 +26,7 @@ class Sighting:
     """A row's text in a line. `groups` are what its pattern caught; `frame` is the place that a traceback tells."""
 
     row: Row
-    line: Line
+    line: LogLine
     groups: Mapping[str, str] = field(default_factory=dict)
     kind: str = ""  # an exception's type, without its module
     frame: str = ""  # file:line in function
@@ -66,12 +66,12 @@ class Sighting:
 class Evidence:
     """`lines` are those the scan kept, in order; `tail` the last lines of the logs."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LogLine, ...] = ()
     sightings: tuple[Sighting, ...] = ()
-    tail: tuple[Line, ...] = ()
+    tail: tuple[LogLine, ...] = ()
 
     @classmethod
-    def of(cls, lines: Iterable[Line], tail: Sequence[Line] = ()) -> Evidence:
+    def of(cls, lines: Iterable[LogLine], tail: Sequence[LogLine] = ()) -> Evidence:
         """Read the lines, one log after the other."""
         kept = tuple(lines)
         return cls(kept, tuple(_sightings(kept)), tuple(tail))
@@ -96,7 +96,7 @@ class Evidence:
         return any(s.line.rank is not None for s in self.sightings)
 
 
-def _sightings(lines: Iterable[Line]) -> Iterable[Sighting]:
+def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
     """The frames of each rank's newest traceback go with the exception that ends it."""
     frames: dict[tuple[str, int | None], list[re.Match[str]]] = {}
     for order, line in enumerate(lines, 1):
@@ -151,7 +151,7 @@ def short(text: str, limit: int = LONGEST) -> str:
     return cut(" ".join(text.split()), limit)
 
 
-def quoted(line: Line) -> str:
+def quoted(line: LogLine) -> str:
     """train.log:41: text, for the evidence."""
     return short(f"{line.place}: {line.text.strip()}", LONGEST + 60)
 

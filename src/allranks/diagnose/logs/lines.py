@@ -22,7 +22,7 @@ _APART = re.compile(r"(?=\[rank\d+\]:)")
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     """A line without its prefixes. `number` counts from 1 in `file`; `t` is seconds into the year, by its own clock."""
 
     text: str
@@ -41,10 +41,10 @@ class Line:
         return f"{self.file}:{self.number}" if self.file else f"line {self.number}"
 
 
-def read_line(raw: str, file: str = "", number: int = 0, at: Line | None = None) -> list[Line]:
+def read_line(raw: str, file: str = "", number: int = 0, at: LogLine | None = None) -> list[LogLine]:
     """The line of every rank that wrote into it; `at` is what the file's name already says."""
     raw = _ANSI.sub("", raw[:LONGEST])
-    base = replace(at or Line(""), file=file, number=number)
+    base = replace(at or LogLine(""), file=file, number=number)
     lines = []
     for part in raw.split("\r"):
         outer = base
@@ -58,7 +58,7 @@ def read_line(raw: str, file: str = "", number: int = 0, at: Line | None = None)
     return lines
 
 
-def _read(text: str, line: Line) -> Line:
+def _read(text: str, line: LogLine) -> LogLine:
     for _ in range(8):
         matches = (matching(text) for matching in _PREFIXES)
         match = next((match for match in matches if match is not None), None)
@@ -77,7 +77,7 @@ _NAMED_RANK = re.compile(r"^\[Rank (\d+)\]|\[PG [^\[\]]{0,200}\bRank (\d+)\]|^\[
 """The rank that a message names as its own."""
 
 
-def _with_prefix(line: Line, groups: Mapping[str, str]) -> Line:
+def _with_prefix(line: LogLine, groups: Mapping[str, str]) -> LogLine:
     """The line with what a prefix says of it."""
     numbers = {name: int(groups[name]) for name in _NUMBERS if groups.get(name, "").isdecimal()}
     t = line.t
@@ -159,8 +159,8 @@ _FILE_RANK = re.compile(r"(?:^|[/_.-])rank[_.=-]?(\d{1,5})(?=\D|$)", re.IGNORECA
 _FILE_NODE = re.compile(r"(?:^|/)node_\d\d_([^/]+)/")
 
 
-def from_name(path: str) -> Line:
+def from_name(path: str) -> LogLine:
     """What a log's own name says: rank_003.log, node_01_h2/…, host-rank3.err."""
     rank = _FILE_RANK.search(path)
     node = _FILE_NODE.search(path)
-    return Line("", rank=int(rank[1]) if rank else None, node=node[1] if node else "")
+    return LogLine("", rank=int(rank[1]) if rank else None, node=node[1] if node else "")

@@ -8,14 +8,14 @@ from __future__ import annotations
 from allranks.text import count_of
 
 from .figures import GpuMemory, HostMemory, size
-from .setting import Setting
+from .setting import MemorySetting
 
 SHARE = 0.1  # of the GPU: from here on what others hold, or what lies idle, is worth a line
 STATE = 16  # bytes a parameter: bf16 weights and gradients, fp32 weights and two Adam moments (ZeRO, section 3.1)
 CONF = "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
 
 
-def gpu_levers(memory: GpuMemory | None, setting: Setting) -> str:
+def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
     """The remedy of a verdict on GPU memory."""
     memory = memory or GpuMemory()
     total = memory.total or 0
@@ -39,7 +39,7 @@ def gpu_levers(memory: GpuMemory | None, setting: Setting) -> str:
     return "\n".join(levers)
 
 
-def _of_states(memory: GpuMemory, setting: Setting) -> list[str]:
+def _of_states(memory: GpuMemory, setting: MemorySetting) -> list[str]:
     """Batch, length, checkpointing, sharding, offload; sharding first where no batch could help."""
     activations = [*_batch(setting), _length(setting), CHECKPOINTING]
     sharding = "shard parameters, gradients and optimizer states: FSDP full_shard, ZeRO-3"
@@ -64,7 +64,7 @@ CHECKPOINTING = (
 OFFLOAD = "offload optimizer states to the host (FSDP CPUOffload, ZeRO-Offload), last: it needs host memory and is slow"
 
 
-def _batch(setting: Setting) -> list[str]:
+def _batch(setting: MemorySetting) -> list[str]:
     """Accumulation frees nothing: it keeps the global batch when the micro batch shrinks."""
     if setting.batch is None:
         return ["a smaller micro batch a rank, with more gradient accumulation only to keep the global batch"]
@@ -81,7 +81,7 @@ def _batch(setting: Setting) -> list[str]:
     return [f"{line}, and {more} {2 * steps} only to keep the global batch of {samples:,} ({sums})"]
 
 
-def _length(setting: Setting) -> str:
+def _length(setting: MemorySetting) -> str:
     if setting.length:
         name = setting.option("length") or "sequence length"
         return f"shorter inputs: {name} is {setting.length:,}, and activations grow with it, attention with its square"
@@ -93,7 +93,7 @@ def _length(setting: Setting) -> str:
     return "smaller inputs: image size or sequence length, as batches padded to the longest sample are the usual peak"
 
 
-def host_levers(memory: HostMemory, setting: Setting, node: str = "", total: int | None = None) -> str:
+def host_levers(memory: HostMemory, setting: MemorySetting, node: str = "", total: int | None = None) -> str:
     """The remedy of a verdict on host memory."""
     figures = []
     if memory.resident:
@@ -118,7 +118,7 @@ def host_levers(memory: HostMemory, setting: Setting, node: str = "", total: int
     return "\n".join(lines)
 
 
-def _workers(setting: Setting) -> str:
+def _workers(setting: MemorySetting) -> str:
     if not setting.workers:
         return "fewer data-loader workers: each is a process with its own copy of what the dataset holds"
     here = " a rank"

@@ -60,7 +60,7 @@ LEAST = 1e5  # a smaller number beside the word is no model's size
 
 
 @dataclass(frozen=True)
-class Setting:
+class MemorySetting:
     """`options`: the words that set the figures, as the user wrote them; None where nothing shows a figure."""
 
     world: int | None = None
@@ -78,7 +78,7 @@ class Setting:
         return (self.options or {}).get(name, "")
 
 
-def setting_of(incident: Incident, end: ExitRecord) -> Setting:
+def setting_of(incident: Incident, end: ExitRecord) -> MemorySetting:
     """Of the run in which a rank ended."""
     here = len(incident.ranks_by_node.get(end.node, ()))
     return read_setting(incident.command, end.metrics, f"{end.head}\n{end.tail}", incident.world_size, here or None)
@@ -90,7 +90,7 @@ def read_setting(
     log: str = "",
     world: int | None = None,
     ranks_here: int | None = None,
-) -> Setting:
+) -> MemorySetting:
     """The command line counts first, then the rank's metrics, then its log."""
     values: dict[str, int] = {}
     options: dict[str, str] = {}
@@ -104,7 +104,7 @@ def read_setting(
         if figure not in values and metric is not None and metric >= 1 and metric == int(metric):
             values[figure] = int(metric)
     parameters = _from(metrics, PARAMETERS) or _parameters(log)
-    return Setting(world=world, ranks_here=ranks_here, parameters=parameters, options=options, **values)
+    return MemorySetting(world=world, ranks_here=ranks_here, parameters=parameters, options=options, **values)
 
 
 def _pairs(command: Sequence[str]) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from allranks.findings import Where
 
-from ..exceptions import Link, Raised, carries_worker, raised_in_log
+from ..exceptions import ExceptionLink, Raised, carries_worker, raised_in_log
 from ..incident import ExitRecord, Incident
 from ..signatures import ENOUGH, Row, lost_peer, row_of_exception
 from ..words import SIGNALS, name_ranks, without_numbers
@@ -44,7 +44,7 @@ _BENIGN = {"Empty", "StopIteration", "KeyboardInterrupt"}
 _UNJOINED = "terminate called without an active exception"
 
 
-class Role(enum.Enum):
+class FailureRole(enum.Enum):
     """Why a rank failed, seen from the gang."""
 
     ROOT = "root"
@@ -62,7 +62,7 @@ class Failure:
     """
 
     exit: ExitRecord
-    role: Role
+    role: FailureRole
     kind: str
     key: str
     raised: Raised | None = None
@@ -70,7 +70,7 @@ class Failure:
     signal: int | None = None
     peer: str | None = None
     from_log: bool = False
-    quoted: Link | None = None
+    quoted: ExceptionLink | None = None
 
     @property
     def rank(self) -> int:
@@ -98,10 +98,10 @@ def failures(incident: Incident) -> list[Failure]:
 def _classify(incident: Incident, end: ExitRecord) -> Failure:
     failure = _by_itself(end)
     if failure.signal == KILL and any(f.id == "agent-death" and f.node == end.node for f in incident.faults):
-        return replace(failure, role=Role.CONSEQUENCE)
+        return replace(failure, role=FailureRole.CONSEQUENCE)
     raised_before = failure.kind == "raised" and not failure.from_log and _is_before(incident, end.t)
     if end.expected and not raised_before:
-        return replace(failure, role=Role.ENDED)
+        return replace(failure, role=FailureRole.ENDED)
     return failure
 
 
@@ -121,7 +121,7 @@ def _is_before(incident: Incident, t: float) -> bool:
 def _by_itself(end: ExitRecord) -> Failure:
     """A rank's end without regard to the others."""
     if NO_SCRIPT.search(end.tail) and end.code == 2:
-        return Failure(end, Role.ROOT, "exited", "no-script")
+        return Failure(end, FailureRole.ROOT, "exited", "no-script")
     raised = end.raised
     signal = _signal(end)
     from_log = raised is None
@@ -150,18 +150,18 @@ def _from_exception(end: ExitRecord, raised: Raised, from_log: bool) -> Failure:
     of_program = [k for k in links if lost_peer(k.type, k.text) is None]
     peer = lost_peer(links[-1].type, links[-1].text)
     if rows[-1] is None and peer is not None:
-        return Failure(end, Role.CONSEQUENCE, "raised", peer, raised, peer=peer, from_log=from_log)
+        return Failure(end, FailureRole.CONSEQUENCE, "raised", peer, raised, peer=peer, from_log=from_log)
     if fitting is None:
         quoted = of_program[-1]
-        return Failure(end, Role.ROOT, "raised", alike(quoted), raised, from_log=from_log, quoted=quoted)
+        return Failure(end, FailureRole.ROOT, "raised", alike(quoted), raised, from_log=from_log, quoted=quoted)
     row = rows[fitting]
     assert row is not None
     quoted = [k for k in links if (k.name, k.text) == (links[fitting].name, links[fitting].text)][-1]
     key = row.cause if row.cause in SHARED else alike(quoted)
-    return Failure(end, Role.ROOT, "raised", key, raised, row, from_log=from_log, quoted=quoted)
+    return Failure(end, FailureRole.ROOT, "raised", key, raised, row, from_log=from_log, quoted=quoted)
 
 
-def telling(raised: Raised) -> list[Link]:
+def telling(raised: Raised) -> list[ExceptionLink]:
     """The exceptions of a chain that say something, the innermost last: no carriers of others, no empty queues."""
     links = raised.links
     return [k for k in links if k.name not in _BENIGN and not carries_worker(k)] or [links[0]]
@@ -172,22 +172,22 @@ def _from_signal(end: ExitRecord, signal: int) -> Failure:
         return _from_abort(end)
     key = f"signal {signal}"
     if signal in NATIVE:
-        return Failure(end, Role.ROOT, "crashed", key, signal=signal)
-    role = Role.ROOT if signal == KILL else Role.UNEXPLAINED
+        return Failure(end, FailureRole.ROOT, "crashed", key, signal=signal)
+    role = FailureRole.ROOT if signal == KILL else FailureRole.UNEXPLAINED
     return Failure(end, role, "killed", key, signal=signal)
 
 
 def _from_abort(end: ExitRecord) -> Failure:
     """SIGABRT is C++'s way to end: its last words tell a rank's own failure from a peer's."""
-    failure = Failure(end, Role.ROOT, "crashed", SHAPES, signal=ABORT)
+    failure = Failure(end, FailureRole.ROOT, "crashed", SHAPES, signal=ABORT)
     last = _last_words(end, 30)
     if SHAPES in last:
         return replace(failure, signature=row_of_exception("", last))
     peer = lost_peer("", last)
     if peer is not None:
-        return replace(failure, role=Role.CONSEQUENCE, key=peer, peer=peer)
+        return replace(failure, role=FailureRole.CONSEQUENCE, key=peer, peer=peer)
     if _UNJOINED in last:
-        return replace(failure, role=Role.UNEXPLAINED, key=_UNJOINED)
+        return replace(failure, role=FailureRole.UNEXPLAINED, key=_UNJOINED)
     return replace(failure, key="signal 6")
 
 
@@ -204,14 +204,14 @@ def no_module(tail: str) -> re.Match[str] | None:
 def _from_code(end: ExitRecord) -> Failure:
     peer = lost_peer("", _last_words(end, 10))
     if peer is not None:
-        return Failure(end, Role.CONSEQUENCE, "exited", peer, peer=peer)
+        return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
     is_refusal = end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
     explains_itself = is_refusal or end.code in (126, 127) or no_module(end.tail) is not None
-    role = Role.ROOT if explains_itself else Role.UNEXPLAINED
+    role = FailureRole.ROOT if explains_itself else FailureRole.UNEXPLAINED
     return Failure(end, role, "exited", f"code {end.code}")
 
 
-def alike(link: Link) -> str:
+def alike(link: ExceptionLink) -> str:
     """Equal for exceptions whose texts differ only in numbers, addresses and the rank's own name."""
     return f"{link.name}: {without_numbers(link.text)}"
 
@@ -220,7 +220,7 @@ def alike(link: Link) -> str:
 
 
 @dataclass(frozen=True)
-class Group:
+class AlikeFailures:
     """The first failure of a kind with all that are alike. `scope`: rank, node, ranks or all."""
 
     first: Failure
@@ -251,16 +251,18 @@ class Group:
         return f" ({len(self.ranks)} of {len(incident.exits)} ranks, as the rest were ended first)"
 
 
-def first_of(failed: Sequence[Failure], kind: str, incident: Incident) -> Group | None:
+def first_of(failed: Sequence[Failure], kind: str, incident: Incident) -> AlikeFailures | None:
     """The first failure of a kind that explains itself, else the first that does not, with those that are alike."""
-    by_role = ([f for f in failed if f.kind == kind and f.role is role] for role in (Role.ROOT, Role.UNEXPLAINED))
+    by_role = (
+        [f for f in failed if f.kind == kind and f.role is role] for role in (FailureRole.ROOT, FailureRole.UNEXPLAINED)
+    )
     of_kind = next((group for group in by_role if group), None)
     if of_kind is None:
         return None
     near = [f for f in of_kind if f.t <= of_kind[0].t + CLOCK_ERROR]
     first = next((f for f in near if f.signature is not None), near[0])
     ranks = frozenset(f.rank for f in of_kind if f.key == first.key)
-    return Group(first, ranks, _scope(incident, failed, ranks, first.exit.node))
+    return AlikeFailures(first, ranks, _scope(incident, failed, ranks, first.exit.node))
 
 
 def _scope(incident: Incident, failed: Sequence[Failure], ranks: frozenset[int], node: str) -> str:
@@ -271,7 +273,7 @@ def _scope(incident: Incident, failed: Sequence[Failure], ranks: frozenset[int],
     if ranks == {rank for rank, of_rank in nodes.items() if of_rank == node} and len(incident.ranks_by_node) > 1:
         return "node"
     rest = [f for f in failed if f.rank not in ranks]
-    all_ended = all(f.role is Role.ENDED for f in rest) and len(rest) + len(ranks) == len(nodes)
+    all_ended = all(f.role is FailureRole.ENDED for f in rest) and len(rest) + len(ranks) == len(nodes)
     is_most = ranks >= nodes.keys() or (all_ended and len(ranks) * 2 > len(nodes))
     everywhere = {incident.node_of(rank) for rank in ranks} >= set(incident.ranks_by_node)
     return "all" if is_most and everywhere else "ranks"

@@ -22,7 +22,7 @@ VICTIMS = (15, 2, 1)
 
 
 @dataclass(frozen=True)
-class Reading:
+class EndReading:
     """What a process's end says."""
 
     cause: str
@@ -50,24 +50,24 @@ def exit_codes(evidence: Evidence) -> list[Candidate]:
     return list(candidates.values())
 
 
-def _read(evidence: Evidence, end: End) -> Reading:
+def _read(evidence: Evidence, end: End) -> EndReading:
     signal = end.signal
     if signal in CRASHES and after_abort(evidence, end.sighting):
         what = f"crashed with {signal_name(signal)} while it aborted"
-        return Reading("segfault-native", Strength.SYMPTOM, 0.3, what)
+        return EndReading("segfault-native", Strength.SYMPTOM, 0.3, what)
     if signal in CRASHES:
-        return Reading("segfault-native", Strength.WEAK, CRASHES[signal], f"crashed with {signal_name(signal)}")
+        return EndReading("segfault-native", Strength.WEAK, CRASHES[signal], f"crashed with {signal_name(signal)}")
     if signal == KILL:
         what = "was ended by SIGKILL, and nothing here says by whom (memory, a scheduler, a person)"
-        return Reading("unknown", Strength.WEAK, 0.45, what)
+        return EndReading("unknown", Strength.WEAK, 0.45, what)
     name = signal_name(signal) if signal is not None else f"exit code {end.code}"
     if end.code in (126, 127):
         cause = "remote-path-missing" if end.code == 127 else "permission-denied"
-        return Reading(cause, Strength.WEAK, 0.6, f"could not start its program ({name})")
+        return EndReading(cause, Strength.WEAK, 0.6, f"could not start its program ({name})")
     if end.code == 2:
         what = f"ended with {name}, a parser's code for arguments it refuses"
-        return Reading("bad-launch-arguments", Strength.SYMPTOM, 0.4, what)
-    return Reading("unknown", Strength.SYMPTOM, 0.25, f"ended with {name}, and its last words are not here")
+        return EndReading("bad-launch-arguments", Strength.SYMPTOM, 0.4, what)
+    return EndReading("unknown", Strength.SYMPTOM, 0.25, f"ended with {name}, and its last words are not here")
 
 
 def _candidate(evidence: Evidence, end: End) -> Candidate:

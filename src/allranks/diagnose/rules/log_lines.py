@@ -17,7 +17,7 @@ from ..logs.ends import after_abort
 from ..logs.evidence import Evidence, Sighting, first, name_place, quoted, short
 from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers
-from ..memory.setting import Setting
+from ..memory.setting import MemorySetting
 from ..signatures import Role
 from ..words import without_numbers
 
@@ -26,7 +26,7 @@ ALSO = 0.6  # of its confidence, for the second cause that a text can have
 
 
 @dataclass(frozen=True)
-class Reading:
+class LineReading:
     """What lines say; `also` is a second cause that they can have, `late` are ranks that others waited for."""
 
     cause: str
@@ -57,7 +57,7 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     remedy = head.row.fix
     memory = read_gpu(head.line.text) if head.row.cause == "cuda-out-of-memory" else None
     if memory is not None:
-        remedy = gpu_levers(memory, Setting())
+        remedy = gpu_levers(memory, MemorySetting())
     return Candidate(
         head.row.id,
         head.row.cause,

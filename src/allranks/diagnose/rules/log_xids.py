@@ -9,7 +9,7 @@ from allranks.xid import FAULTS
 from ..candidate import Candidate, Strength
 from ..logs.evidence import Evidence, Sighting, quoted, short
 from ..words import on_node
-from .log_lines import Reading, read_candidate
+from .log_lines import LineReading, read_candidate
 
 PROGRAM = {
     13: "graphics engine exception: a kernel's bad access",
@@ -30,7 +30,7 @@ FALLBACK = 0.55
 
 def xids(evidence: Evidence) -> list[Candidate]:
     """One candidate a kind of Xid."""
-    groups: dict[str, list[tuple[Sighting, Reading]]] = {}
+    groups: dict[str, list[tuple[Sighting, LineReading]]] = {}
     for sighting in evidence.weighed_by("kernel-xid"):
         reading = read_xid(sighting)
         groups.setdefault(reading.cause, []).append((sighting, reading))
@@ -53,20 +53,20 @@ def xids(evidence: Evidence) -> list[Candidate]:
     return candidates
 
 
-def read_xid(sighting: Sighting) -> Reading:
+def read_xid(sighting: Sighting) -> LineReading:
     """Read one line by the number of its Xid or SXid."""
     code = int(sighting.groups["code"])
     if sighting.row.id == "sxid":
         fatal = sighting.groups.get("severity") == "Fatal"
-        return Reading("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
+        return LineReading("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
     if code in FAULTS:
-        return Reading(FAULTS[code].cause, 0.95, f"Xid {code}, {FAULTS[code].what}")
+        return LineReading(FAULTS[code].cause, 0.95, f"Xid {code}, {FAULTS[code].what}")
     if code in PROGRAM:
-        return Reading("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
+        return LineReading("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
     if code in CONSEQUENCE:
-        return Reading("unknown", 0.3, f"Xid {code}, a channel was cleaned up after something else")
+        return LineReading("unknown", 0.3, f"Xid {code}, a channel was cleaned up after something else")
     what = f", {CODES[code]}" if code in CODES else ""
-    return Reading("gpu-hardware-error", FALLBACK, f"Xid {code}{what}")
+    return LineReading("gpu-hardware-error", FALLBACK, f"Xid {code}{what}")
 
 
 RULES = {"kernel-xid": ("NVIDIA Xid catalogue, the table of allranks/xid.py", xids)}

@@ -11,7 +11,7 @@ from allranks.text import plural, with_reason
 
 from ..candidate import Candidate, Strength
 from ..causes import CAUSES
-from ..incident import CHANNEL, Fault, Incident, LostNode, beat_of
+from ..incident import CHANNEL, AgentFault, Incident, LostNode, beat_of
 from ..signatures import cause_of
 from ..words import SIGNALS, name_nodes, numbers, one_line, utc
 
@@ -131,7 +131,7 @@ NODE_LOG = "`allranks logs --node {node}` shows the node's log"
 
 
 @dataclass(frozen=True)
-class Reading:
+class FaultReading:
     """What a fault says; without a remedy the cause's own."""
 
     cause: str
@@ -182,25 +182,25 @@ def agent_fault(incident: Incident) -> Candidate | None:
     )
 
 
-def _read_fault(incident: Incident, fault: Fault, nodes: Sequence[str]) -> Reading:
+def _read_fault(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> FaultReading:
     where = name_nodes(nodes)
     if fault.id in ("agent-death", "supervisor-lost"):
         return _read_death(incident, fault, nodes)
     if fault.id == "internal-error":
         message = f"allranks itself failed on {where}: {one_line(fault.message)}, and it ended the ranks there"
-        return Reading("internal-error", 0.95, message)
+        return FaultReading("internal-error", 0.95, message)
     if fault.id in LEASE_OVER:
         message = f"{where} ended the ranks there: nothing was heard from this machine for the whole lease"
-        return Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
+        return FaultReading("node-network-down", 0.6, message, LINK, Strength.WEAK)
     confidence, what, remedy = STARTS.get(fault.id, (0.7, fault.id, ""))
     last = fault.message
     if "Traceback" in last and not remedy:
         last = last.rstrip().rsplit("\n", 1)[-1]  # the exception
     cause = "too-many-open-files" if fault.id == "few-files" else cause_of(fault.message)
-    return Reading(cause, confidence, with_reason(f"{where}: {what}", one_line(last)), remedy or NODE_LOG)
+    return FaultReading(cause, confidence, with_reason(f"{where}: {what}", one_line(last)), remedy or NODE_LOG)
 
 
-def _read_death(incident: Incident, fault: Fault, nodes: Sequence[str]) -> Reading:
+def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> FaultReading:
     """Only a person, a script or the kernel ends an agent."""
     part = "agent" if fault.id == "agent-death" else "supervisor"
     how = one_line(fault.message).removeprefix("the supervisor process ")
@@ -211,14 +211,14 @@ def _read_death(incident: Incident, fault: Fault, nodes: Sequence[str]) -> Readi
     if ranks and part == "agent" and len(nodes) == 1:
         took = f" and took {plural(len(ranks), 'rank')} {numbers(ranks)} with it"
     if how.startswith("ended with code"):
-        return Reading("internal-error", 0.9, f"{head}{took}, by an error of its own")
+        return FaultReading("internal-error", 0.9, f"{head}{took}, by an error of its own")
     if "SIGKILL" in how and incident.oom_kills(fault.node):
         message = f"{head}{took}: the kernel ran out of memory there"
-        return Reading("host-out-of-memory", 0.8, message, KILLED)
+        return FaultReading("host-out-of-memory", 0.8, message, KILLED)
     if "killed" in how or "stopped" in how:
         head += ", and not by allranks"
         took = took and f",{took}"
-    return Reading("unknown", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
+    return FaultReading("unknown", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
 
 
 # -- ranks that could not be started ---------------------------------------------------------------------
@@ -257,7 +257,7 @@ def start_failed(incident: Incident) -> Candidate | None:
     )
 
 
-def _without_rank(fault: Fault) -> str:
+def _without_rank(fault: AgentFault) -> str:
     return one_line(_RANK.sub("", fault.message))
 
 

@@ -11,7 +11,7 @@ from ..candidate import Candidate, Strength
 from ..incident import Incident
 from ..signatures.raised import AWAITED
 from ..words import last_lines, name_ranks, one_line, summary
-from .failures import Failure, Role, failures, telling
+from .failures import Failure, FailureRole, failures, telling
 from .hung import missing_ranks, place_of
 
 BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
@@ -21,7 +21,7 @@ PEER = re.compile(r"(?:by (?:remote )?peer |remote=)(?:\[([0-9a-fA-F.:]+)\]:\d+|
 
 def peer_lost(incident: Incident) -> Candidate | None:
     """The first complaint, read by what it complains of."""
-    complaints = [f for f in failures(incident) if f.role is Role.CONSEQUENCE and f.peer is not None]
+    complaints = [f for f in failures(incident) if f.role is FailureRole.CONSEQUENCE and f.peer is not None]
     if not complaints:
         return None
     first = complaints[0]

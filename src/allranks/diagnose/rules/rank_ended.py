@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from allranks.text import plural, with_reason
 
 from ..candidate import Candidate, Strength
-from ..exceptions import Link, is_of_library
+from ..exceptions import ExceptionLink, is_of_library
 from ..incident import ExitRecord, Incident
 from ..memory.figures import HostMemory, read_gpu
 from ..memory.levers import gpu_levers, host_levers
@@ -31,7 +31,20 @@ from ..words import (
     thread_words,
     trace_lines,
 )
-from .failures import ABORT, BUS, KILL, NO_SCRIPT, SHAPES, Failure, Group, Role, failures, first_of, no_module, telling
+from .failures import (
+    ABORT,
+    BUS,
+    KILL,
+    NO_SCRIPT,
+    SHAPES,
+    AlikeFailures,
+    Failure,
+    FailureRole,
+    failures,
+    first_of,
+    no_module,
+    telling,
+)
 
 SHORT = 160  # characters of a text in the sentence; the evidence has more
 
@@ -47,7 +60,7 @@ class Reading:
     evidence: tuple[str, ...] = ()
 
 
-def _rule(kind: str, read: Callable[[Incident, Group], Reading]) -> Callable[[Incident], Candidate | None]:
+def _rule(kind: str, read: Callable[[Incident, AlikeFailures], Reading]) -> Callable[[Incident], Candidate | None]:
     """Make the rule on one kind of failure."""
 
     def apply(incident: Incident) -> Candidate | None:
@@ -60,7 +73,7 @@ def _rule(kind: str, read: Callable[[Incident, Group], Reading]) -> Callable[[In
         return Candidate(
             f"rank-{kind}",
             reading.cause,
-            Strength.ROOT if first.role is Role.ROOT else Strength.WEAK,
+            Strength.ROOT if first.role is FailureRole.ROOT else Strength.WEAK,
             f"{group.who(incident)} {reading.predicate}{further}{group.also(incident)}",
             reading.confidence,
             first.t,
@@ -73,7 +86,7 @@ def _rule(kind: str, read: Callable[[Incident, Group], Reading]) -> Callable[[In
     return apply
 
 
-def _pid(group: Group) -> str:
+def _pid(group: AlikeFailures) -> str:
     return f" ({group.pid})" if group.pid else ""
 
 
@@ -85,7 +98,7 @@ def _out_of_host_memory(incident: Incident, end: ExitRecord) -> str:
 # -- exceptions ------------------------------------------------------------------------------------------
 
 
-def _raised(incident: Incident, group: Group) -> Reading:
+def _raised(incident: Incident, group: AlikeFailures) -> Reading:
     """rank 3 on h2 raised ValueError: bad batch (train.py:41 in step, pid 77)."""
     first = group.first
     raised = first.raised
@@ -127,12 +140,12 @@ def _raised(incident: Incident, group: Group) -> Reading:
     return Reading(cause, confidence, predicate + thread_words(first.exit.tail, quoted.text), remedy, evidence)
 
 
-def _neighbours(failure: Failure, quoted: Link) -> tuple[Link | None, Link | None]:
+def _neighbours(failure: Failure, quoted: ExceptionLink) -> tuple[ExceptionLink | None, ExceptionLink | None]:
     """What the quoted exception came from, and what it ended as, without what repeats it or tells of a peer."""
     assert failure.raised is not None
     links = telling(failure.raised)
-    inner: Link | None = links[-1]
-    outer: Link | None = links[0]
+    inner: ExceptionLink | None = links[-1]
+    outer: ExceptionLink | None = links[0]
     if _is_same(links[-1], quoted):
         inner = None
     of_peer = lost_peer(links[0].type, links[0].text) and row_of_exception(links[0].type, links[0].text) is None
@@ -141,7 +154,7 @@ def _neighbours(failure: Failure, quoted: Link) -> tuple[Link | None, Link | Non
     return inner, outer
 
 
-def _is_same(one: Link, other: Link) -> bool:
+def _is_same(one: ExceptionLink, other: ExceptionLink) -> bool:
     return (one.name, one.text) == (other.name, other.text)
 
 
@@ -153,7 +166,7 @@ _LAST_WORDS = re.compile(
 )
 
 
-def _crashed(incident: Incident, group: Group) -> Reading:
+def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
     first = group.first
     tail = first.exit.tail
     signal = signal_name(first.signal or 0)
@@ -164,7 +177,7 @@ def _crashed(incident: Incident, group: Group) -> Reading:
         cause = first.signature.cause
         confidence = first.signature.confidence
         what = _other_shape(tail)
-    elif first.role is Role.UNEXPLAINED:
+    elif first.role is FailureRole.UNEXPLAINED:
         cause = "rank-exited-early"
         confidence = 0.6
         what = "left the program without destroy_process_group and aborted (SIGABRT) on the way out"
@@ -200,7 +213,7 @@ def _python_line(tail: str) -> str:
 # -- signals ---------------------------------------------------------------------------------------------
 
 
-def _killed(incident: Incident, group: Group) -> Reading:
+def _killed(incident: Incident, group: AlikeFailures) -> Reading:
     """A signal does not carry its sender, and the program may have sent it to itself: none is named."""
     first = group.first
     end = first.exit
@@ -225,7 +238,7 @@ def _killed(incident: Incident, group: Group) -> Reading:
 # -- exit codes ------------------------------------------------------------------------------------------
 
 
-def _exited(incident: Incident, group: Group) -> Reading:
+def _exited(incident: Incident, group: AlikeFailures) -> Reading:
     """A code and no exception: sys.exit, a refused argument, an absent script, a shell's 127."""
     end = group.first.exit
     pid = _pid(group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allranks.diagnose.pods import read_pods
 from allranks.engines import Stopped
-from allranks.engines.following import Followed, NoView, View, follow
+from allranks.engines.following import Followed, FollowerView, NoView, follow
 from allranks.engines.remote import is_failure, read_place, was_followed_here
 from allranks.errors import AllranksError
 from allranks.plan.render.pods import CONTAINER
@@ -41,12 +41,12 @@ class Kubernetes:
         phases = ", ".join(f"{pod.host} {pod.phase}" for pod in read_pods(items, CONTAINER))
         return {"engine": phases or f"no pod of {place.name} is left"}
 
-    def follow(self, run: RunDirectory, view: View) -> Followed:
+    def follow(self, run: RunDirectory, view: FollowerView) -> Followed:
         """Follow the pods from here on; the log goes on where the last follower was."""
         take_control(run)
         return PodsFollower(run, read_place(run, PodsOfRun), view)
 
-    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
+    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """Remove the pods and wait for the end."""
         result = follow(self.follow(run, view), stop_first=True)
         return Stopped("engine", failed=is_failure(result))

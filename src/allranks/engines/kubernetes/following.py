@@ -9,8 +9,8 @@ from typing import NamedTuple, Optional
 from allranks.diagnose.causes import exit_code
 from allranks.diagnose.pods import (
     IMAGE,
-    Event,
     Pod,
+    PodEvent,
     hopeless,
     read_events,
     read_pods,
@@ -18,7 +18,7 @@ from allranks.diagnose.pods import (
     troubles,
     waiting,
 )
-from allranks.engines.following import OnCtrlC, View, job_event
+from allranks.engines.following import FollowerView, OnCtrlC, job_event
 from allranks.engines.remote import as_stopped
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
@@ -70,7 +70,7 @@ class PodsFollower:
     on_ctrl_c = OnCtrlC.STOP
     leaves_page = True
 
-    def __init__(self, run: RunDirectory, place: PodsOfRun, view: View) -> None:
+    def __init__(self, run: RunDirectory, place: PodsOfRun, view: FollowerView) -> None:
         self.run = run
         self.view = view
         self.name = place.name
@@ -80,7 +80,7 @@ class PodsFollower:
         self.replay = Replay(run, view)
         self.stopping = False
         self.pods: list[Pod] = []
-        self.events: list[Event] = []
+        self.events: list[PodEvent] = []
         self._log: PodLog | None = None
         self._followed = ""  # uid of the pod whose log is read
         self._since = str((run.read_document("follow.json") or {}).get("since") or "")
@@ -100,7 +100,7 @@ class PodsFollower:
 
     # -- following ---------------------------------------------------------------------------------
 
-    def show_in(self, view: View) -> None:
+    def show_in(self, view: FollowerView) -> None:
         """Show what comes in another view from now on."""
         self.view = view
         self.replay.view = view

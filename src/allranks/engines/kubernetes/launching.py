@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from allranks.diagnose.pods import not_reached, refusal
 from allranks.engines import NotStarted, zipapp
-from allranks.engines.following import Followed, View
+from allranks.engines.following import Followed, FollowerView
 from allranks.engines.remote import create_run, name_of, show_opening
 from allranks.errors import AllranksError
 from allranks.exitcodes import NODE_FAILED
 from allranks.findings import Verdict
 from allranks.plan.environment import forwarded
 from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, secret_manifest
-from allranks.plan.render.pods import Job
+from allranks.plan.render.pods import PodJob
 from allranks.plan.render.yamltext import yaml_text
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import Document, untold_result, write_result
@@ -37,7 +37,7 @@ class PodsLaunch:
         self._now = time.time()
         variables = forwarded(dict(os.environ), ())
         settings = pod_settings(spec, read_texts(spec))
-        self.job = Job(spec, name_of(spec, self._now), zipapp.build(), True, variables, settings)
+        self.job = PodJob(spec, name_of(spec, self._now), zipapp.build(), True, variables, settings)
         self._objects = manifests(self.job)
 
     def describe(self, as_json: bool) -> str:
@@ -53,7 +53,7 @@ class PodsLaunch:
         head = ["would give this to `kubectl create -f -` and follow pod 0; nothing was done"]
         return yaml_text(shown, head).rstrip("\n")
 
-    def start(self, view: View) -> Followed:
+    def start(self, view: FollowerView) -> Followed:
         """Make the objects. Raise NotStarted where the cluster refuses one: the run's end is written then."""
         Kubectl.require()
         spec = self._spec
@@ -89,7 +89,7 @@ class PodsLaunch:
         return NotStarted(run, result)
 
 
-def secret_objects(job: Job, environ: Mapping[str, str]) -> list[Document]:
+def secret_objects(job: PodJob, environ: Mapping[str, str]) -> list[Document]:
     """Return what the pods prove to each other, made now, and the values of hidden variables."""
     secret = secret_manifest(job, job.secret, {"secret": secrets.token_hex(32)})
     values = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from allranks.engines import Stopped
-from allranks.engines.following import Followed, NoView, View, follow
+from allranks.engines.following import Followed, FollowerView, NoView, follow
 from allranks.engines.remote import is_failure, read_place, was_followed_here
 from allranks.errors import NodeError
 from allranks.runs.directory import RunDirectory
@@ -37,7 +37,7 @@ class SkyPilot:
         except NodeError as error:
             return {"engine": str(error)}
 
-    def follow(self, run: RunDirectory, view: View) -> Followed:
+    def follow(self, run: RunDirectory, view: FollowerView) -> Followed:
         """Follow the newest job's log from its beginning, so that the directory's own logs start again."""
         take_control(run)
         for path in (run.path / "logs").glob("**/rank_*.log*"):
@@ -45,7 +45,7 @@ class SkyPilot:
         place = read_place(run, ClusterOfRun)
         return SkyFollower(run, place, view, log_argv(place.name), os.environ)
 
-    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
+    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """Cancel the job, and take the machines down once it is over."""
         return Stopped("engine", failed=is_failure(follow(self.follow(run, view), stop_first=True)))
 

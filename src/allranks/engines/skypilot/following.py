@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from shutil import which
 from typing import NamedTuple, Optional
 
-from allranks.engines.following import OnCtrlC, View, job_event
+from allranks.engines.following import FollowerView, OnCtrlC, job_event
 from allranks.engines.lines import ProcessLines
 from allranks.engines.remote import as_stopped
 from allranks.errors import NodeError, UsageError
@@ -80,7 +80,7 @@ class SkyFollower:
         self,
         run: RunDirectory,
         place: ClusterOfRun,
-        view: View,
+        view: FollowerView,
         argv: Sequence[str],
         environ: Mapping[str, str],
     ) -> None:
@@ -94,7 +94,7 @@ class SkyFollower:
         self._stopped_at = 0.0
         self._lost_signals: set[str] = set()
 
-    def show_in(self, view: View) -> None:
+    def show_in(self, view: FollowerView) -> None:
         """Show what comes in another view from now on."""
         self.view = view
         self._replay.view = view

@@ -8,7 +8,7 @@ import secrets
 import time
 
 from allranks.engines import zipapp
-from allranks.engines.following import Followed, View
+from allranks.engines.following import Followed, FollowerView
 from allranks.engines.remote import create_run, name_of, show_opening
 from allranks.plan.environment import forwarded
 from allranks.plan.render.pods import ARCHIVE
@@ -40,7 +40,7 @@ class TaskLaunch:
             return json.dumps({"schema": 1, "command": argv, "task": task})
         return yaml_text([task], [f"would call `{' '.join(argv)}` with this; nothing was done"]).rstrip("\n")
 
-    def start(self, view: View) -> Followed:
+    def start(self, view: FollowerView) -> Followed:
         """Write the task into a run directory and call `sky launch`."""
         require()
         spec = self._spec

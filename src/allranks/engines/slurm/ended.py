@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from allranks.diagnose.slurm import Job, ended
+from allranks.diagnose.slurm import SlurmJob, ended
 from allranks.exitcodes import DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 from allranks.runs.directory import RunDirectory
@@ -17,7 +17,7 @@ LATE = 10.0  # seconds that a shared file system may take to show the result of 
 _ABSENT = re.compile(r"No such file or directory|has no /|not found|[Uu]nable to (?:open|create)|couldn't chdir")
 
 
-def conclude(run: RunDirectory, job: Job | None, stopped: bool = False) -> Document:
+def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> Document:
     """Writes result.json, verdict.json and the end of events and status; gives the result."""
     number = run.job or "?"
     finding = None if stopped else _finding(run, job, number)
@@ -40,13 +40,13 @@ def has_begun(run: RunDirectory) -> bool:
     return any(event.get("event") == "run-start" for event in run.read_events()[0])
 
 
-def _how_ended(job: Job) -> str:
+def _how_ended(job: SlurmJob) -> str:
     """Slurm's state, with the exit code and the signal as far as it keeps them."""
     figures = {"exit code": job.exit_code, "signal": job.exit_signal}
     return ", ".join([job.state, *(f"{name} {value}" for name, value in figures.items() if value is not None)])
 
 
-def _finding(run: RunDirectory, job: Job | None, number: str) -> Finding:
+def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
     """Slurm's own reason, else how far the controller has come."""
     if job is not None:
         reason = ended(job)

@@ -6,7 +6,7 @@ import time
 
 from allranks.diagnose.slurm import seconds_since_end, waiting
 from allranks.engines import Stopped
-from allranks.engines.following import Followed, View
+from allranks.engines.following import Followed, FollowerView
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import Document
@@ -50,11 +50,11 @@ class Slurm:
             return {"job": {"id": number, "state": "gone", "why": "Slurm does not remember it"}}
         return {"job": {"id": number, "state": job.state, "why": waiting(job) if job.waits else ""}}
 
-    def follow(self, run: RunDirectory, view: View) -> Followed:
+    def follow(self, run: RunDirectory, view: FollowerView) -> Followed:
         """Follow a job that was submitted before, or whose controller is on another host."""
         return JobFollower(run, _job_of(run), view, run.read_events()[1])
 
-    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
+    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """End the job through its controller, else through Slurm, and wait until the run is over."""
         number = _job_of(run)
         end_job(number, orderly=grace > 0)

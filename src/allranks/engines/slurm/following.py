@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from allranks.diagnose.slurm import Job, is_hopeless, never_starts, waiting
-from allranks.engines.following import Display, OnCtrlC, View, job_event
+from allranks.diagnose.slurm import SlurmJob, is_hopeless, never_starts, waiting
+from allranks.engines.following import Display, FollowerView, OnCtrlC, job_event
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict
 from allranks.runs.directory import RunDirectory
@@ -26,7 +26,7 @@ class JobFollower:
     on_ctrl_c = OnCtrlC.ASK
     leaves_page = False  # the controller in the job does
 
-    def __init__(self, run: RunDirectory, job: str, view: View, offset: int = 0, first_words: str = "") -> None:
+    def __init__(self, run: RunDirectory, job: str, view: FollowerView, offset: int = 0, first_words: str = "") -> None:
         self.run = run
         self.job: str | None = job
         self._number = job
@@ -39,11 +39,11 @@ class JobFollower:
         self._state = ""
         self._next = 0.0
         self._pause = LOOK_EVERY
-        self._last: Job | None = None
+        self._last: SlurmJob | None = None
         self._hopeless_looks = 0
         self._over_since: float | None = None
 
-    def show_in(self, view: View) -> None:
+    def show_in(self, view: FollowerView) -> None:
         """Show what comes in another view from now on."""
         self.view = view
         self._display.view = view
@@ -67,7 +67,7 @@ class JobFollower:
             return self._never_starts(self._last)
         return None
 
-    def _never_starts(self, job: Job) -> Document:
+    def _never_starts(self, job: SlurmJob) -> Document:
         """Stop following, and leave the job to its owner: nothing is written, it may be changed and start after all."""
         finding = never_starts(job, self.run.name)
         verdict = Verdict(finding, finding.id, 0.9)
@@ -118,7 +118,7 @@ class JobFollower:
             self._over_since = now
         self._next = now + self._pause
 
-    def _show_state(self, job: Job | None, line: str) -> None:
+    def _show_state(self, job: SlurmJob | None, line: str) -> None:
         """Show what is new of the job; a reason that was shown in this state is not shown again."""
         state = job.state if job is not None else ""
         if state != self._state:
@@ -173,7 +173,7 @@ def _by_slurm(result: Document) -> bool:
     )
 
 
-def _state_line(job: Job | None) -> str:
+def _state_line(job: SlurmJob | None) -> str:
     """The job's state, with the reason where it waits."""
     if job is None:
         return ""

@@ -19,8 +19,8 @@ from allranks.agent.processes import command_of
 from allranks.cluster.slurm import MADE_BY_ALLRANKS, Allocation, read_allocation
 from allranks.diagnose.slurm import (
     Advice,
-    Job,
     Origin,
+    SlurmJob,
     cancelled,
     ended,
     failed_node,
@@ -132,7 +132,7 @@ class Inside:
         finding = self._of_the_job(job, stopped) if job is not None else None
         return finding or self.step_end()
 
-    def _of_the_job(self, job: Job, stopped: bool) -> Finding | None:
+    def _of_the_job(self, job: SlurmJob, stopped: bool) -> Finding | None:
         """What srun and slurmstepd say is nearer than slurmctld's state, which is COMPLETING while we are here."""
         advice = self.advice
         printed = self.printed()
@@ -163,7 +163,7 @@ class Inside:
             return False
         return not command_of(os.getppid()).startswith("slurmstepd")
 
-    def _look(self) -> Job | None:
+    def _look(self) -> SlurmJob | None:
         try:
             return jobs.look(self.allocation.job)
         except (NodeError, UsageError):

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from allranks.diagnose.slurm import SACCT_FORMAT, Job, read_sacct, read_scontrol
+from allranks.diagnose.slurm import SACCT_FORMAT, SlurmJob, read_sacct, read_scontrol
 from allranks.errors import NodeError, UsageError
 from allranks.plan.slurm import read_version
 
@@ -42,7 +42,7 @@ def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
     return submitted[0]
 
 
-def look(job: str) -> Job | None:
+def look(job: str) -> SlurmJob | None:
     """What Slurm knows of a job: slurmctld while it remembers it (MinJobAge), else its accounting; None where neither
     does. SlurmError where slurmctld does not answer."""
     done = _call(["scontrol", "--oneliner", "show", "job", job])
@@ -54,7 +54,7 @@ def look(job: str) -> Job | None:
     return account(job)
 
 
-def account(job: str) -> Job | None:
+def account(job: str) -> SlurmJob | None:
     """The job in Slurm's accounting; None where there is no accounting."""
     if shutil.which("sacct") is None:
         return None

@@ -10,7 +10,7 @@ from allranks.cluster import Cluster
 from allranks.diagnose.slurm import LIMIT
 from allranks.findings import Finding
 from allranks.gang.session import Session
-from allranks.gang.transport import Reach
+from allranks.gang.transport import NodeReach
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 from allranks.text import join_words
@@ -20,7 +20,7 @@ from .inside import Inside, inside
 from .step import Step
 
 
-class StepReach(Reach):
+class StepReach(NodeReach):
     """Nodes that Slurm may take back: at the time limit, by a preemption, by scancel."""
 
     warning_signal = Inside.SIGNAL

@@ -22,7 +22,7 @@ from typing import IO, Any
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
-from allranks.engines.dialled import DialledTransport, Hello, Listener, Refuse, Seat
+from allranks.engines.dialled import DialHello, DialledTransport, Listener, Refuse, Seat
 from allranks.engines.ssh import die_with_the_controller
 from allranks.findings import Finding, Where
 from allranks.gang.bundle import NO_PYTHON as NO_PYTHON_LINE
@@ -210,7 +210,7 @@ class StepTransport(DialledTransport):
         )
 
 
-def _admit(seats: dict[int, Seat], hello: Hello, address: str) -> int:
+def _admit(seats: dict[int, Seat], hello: DialHello, address: str) -> int:
     """Everyone who knows the step's secret; the same task again, never another in its place."""
     seat = seats.get(hello.rank)
     if seat is None:

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from allranks.cluster import Cluster, Node
-from allranks.engines.following import Followed, View
+from allranks.engines.following import Followed, FollowerView
 from allranks.errors import AllranksError
 from allranks.plan.plan import make_plan
-from allranks.plan.render import Request
+from allranks.plan.render import RenderRequest
 from allranks.plan.render.slurm import batch_script, run_suffix
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import Opening, write_first_status, write_opening
@@ -38,7 +38,7 @@ class Submission:
         """Return the script. It asks for as many nodes as the run has, without names."""
         nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(self._spec.target.nodes or 1))
         plan = make_plan(self._spec, Cluster(nodes, "--nodes"), {})
-        request = Request(self._spec, plan, os.getcwd(), allranks=(sys.executable, "-m", "allranks"))
+        request = RenderRequest(self._spec, plan, os.getcwd(), allranks=(sys.executable, "-m", "allranks"))
         return batch_script(request, run_dir)
 
     def describe(self, as_json: bool) -> str:
@@ -49,7 +49,7 @@ class Submission:
         command = " ".join(jobs.SBATCH)
         return f"would give this script to `{command}` on its standard input; nothing was done\n\n{script}"
 
-    def start(self, view: View) -> Followed:
+    def start(self, view: FollowerView) -> Followed:
         """Submit it. Raise SlurmError, and leave no run directory, where Slurm refuses the job."""
         jobs.require()
         run = RunDirectory.create(Path(self._runs_dir), self._spec.places.name, time.time())

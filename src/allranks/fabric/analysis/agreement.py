@@ -8,14 +8,14 @@ from typing import Optional
 
 from allranks.text import format_ranks
 
-from ..records import CollectiveRow, Difference, LateRank, Place, RankError
+from ..records import CollectiveRow, LateRank, RankError, SuitePlace, WrongElement
 
 LATE = 1.0  # seconds after the median rank
 FAILURES_KEPT = 16  # ranks
 ERRORS_SHOWN = 3  # different ones on a line
 BEFORE = -1  # in the test, but not yet at its first collective
 END = 1 << 30  # all collectives of the test are behind it
-NOWHERE = Place(-1, BEFORE, 0.0, 0)  # of a rank that has not come at all
+NOWHERE = SuitePlace(-1, BEFORE, 0.0, 0)  # of a rank that has not come at all
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RankVerdict:
     status: str
     detail: str = ""
     reason: str = ""
-    difference: Optional[Difference] = None
+    difference: Optional[WrongElement] = None
     seconds: float = 0.0
     arrived: float = 0.0
 
@@ -73,7 +73,7 @@ def _describe_errors(errors: Mapping[int, str]) -> str:
     return "; ".join(parts)
 
 
-def describe_difference(difference: Difference) -> str:
+def describe_difference(difference: WrongElement) -> str:
     """Write `round 1 float32 element 0 of rank 2's block: expected 5, found 0`."""
     source = ""
     if difference.note:
@@ -96,7 +96,7 @@ def late_rank(arrived: Sequence[float]) -> LateRank | None:
 # -- a test that does not end --------------------------------------------------------------------------
 
 
-def progress(place: Place, test: int) -> int:
+def progress(place: SuitePlace, test: int) -> int:
     """Tell how far a rank has come in a test: a round, BEFORE or END."""
     if place.test < test:
         return BEFORE
@@ -105,7 +105,7 @@ def progress(place: Place, test: int) -> int:
     return place.turn
 
 
-def split_arrived(places: Mapping[int, Place], test: int) -> tuple[list[int], list[int]]:
+def split_arrived(places: Mapping[int, SuitePlace], test: int) -> tuple[list[int], list[int]]:
     """Split ranks into those that had arrived and those least far; none is missing where all are equally far."""
     progress_of = {rank: progress(place, test) for rank, place in sorted(places.items())}
     least = min(progress_of.values())
@@ -115,12 +115,12 @@ def split_arrived(places: Mapping[int, Place], test: int) -> tuple[list[int], li
     return arrived, [rank for rank, turn in progress_of.items() if turn == least]
 
 
-def silent_ranks(before: Mapping[int, Place], after: Mapping[int, Place]) -> list[int]:
+def silent_ranks(before: Mapping[int, SuitePlace], after: Mapping[int, SuitePlace]) -> list[int]:
     """Find the ranks whose watchdog gave no life sign between two samples."""
     return sorted(rank for rank, place in after.items() if place.beat == before[rank].beat)
 
 
-def describe_hang(reason: str, places: Mapping[int, Place], test: int, silent: Sequence[int]) -> str:
+def describe_hang(reason: str, places: Mapping[int, SuitePlace], test: int, silent: Sequence[int]) -> str:
     """Write the sentence: who was missing, where the others were, who gives no life sign."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(places, key=lambda rank: (progress(places[rank], test), rank)):
@@ -131,7 +131,7 @@ def describe_hang(reason: str, places: Mapping[int, Place], test: int, silent: S
     return text
 
 
-def _describe_place(place: Place, test: int) -> str:
+def _describe_place(place: SuitePlace, test: int) -> str:
     turn = progress(place, test)
     if place.error and place.test == test:
         return f"gave up: {place.error}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Dict, Tuple
 
 from ..records import Cell
-from .norms import BANDWIDTH, Metric, Norms, State
+from .norms import BANDWIDTH, CellState, Metric, Norms
 
 NODES_SHOWN = 32  # in the terminal: 32 columns of 3 fit a screen; beyond, those with the worst links
 
@@ -63,7 +63,7 @@ class Spot:
     level: Level
 
 
-def spot(states: Iterable[State], metric: Metric, usual: Norms, start: str) -> Spot:
+def spot(states: Iterable[CellState], metric: Metric, usual: Norms, start: str) -> Spot:
     """Judge the worst rail of a pair, in the direction that starts at a node."""
     norm = usual.get(metric.name)
     values = []
@@ -84,9 +84,9 @@ UNMEASURED = Spot(None, None, NONE)
 Grid = Dict[Tuple[str, str], Spot]
 
 
-def grid(cells: Mapping[Cell, State], usual: Norms, metric: Metric = BANDWIDTH) -> Grid:
+def grid(cells: Mapping[Cell, CellState], usual: Norms, metric: Metric = BANDWIDTH) -> Grid:
     """Give the squares by (from, to) of the pairs that were measured."""
-    by_pair: dict[tuple[str, str], list[State]] = {}
+    by_pair: dict[tuple[str, str], list[CellState]] = {}
     for (a, b, _), state in cells.items():
         by_pair.setdefault((a, b), []).append(state)
         by_pair.setdefault((b, a), []).append(state)
@@ -108,7 +108,11 @@ def worst_nodes(grids: Iterable[Grid], nodes: Sequence[str], limit: int) -> list
 
 
 def heatmap(
-    cells: Mapping[Cell, State], usual: Norms, nodes: Sequence[str], metric: Metric = BANDWIDTH, colour: bool = False
+    cells: Mapping[Cell, CellState],
+    usual: Norms,
+    nodes: Sequence[str],
+    metric: Metric = BANDWIDTH,
+    colour: bool = False,
 ) -> str:
     """Write the heatmap with its legend.
 

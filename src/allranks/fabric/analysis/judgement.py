@@ -14,10 +14,10 @@ from allranks.findings import Finding
 
 from ..records import Cell, Measurement
 from .blame import NODE_SHARE, Culprit, explain, nodes_of
-from .norms import FEW_NODES, Floors, Norms, State, Symptom, norms, states, symptoms
+from .norms import FEW_NODES, CellState, Floors, Norms, Symptom, norms, states, symptoms
 from .remainder import remaining_culprits
 from .schedule import Pair
-from .wording import Facts, finding, passed_again, unconfirmed
+from .wording import SentenceFacts, finding, passed_again, unconfirmed
 
 # Re-tests of a suspect pair. Its state is their median, so three of five must be bad: of a clean link one sample
 # in a hundred is (an outlier of 2x on top of jitter), three of five one in 100 000.
@@ -38,7 +38,7 @@ class Judgement:
     findings: list[Finding]
     remarks: list[str]
     norms: Norms
-    cells: Mapping[Cell, State]
+    cells: Mapping[Cell, CellState]
 
     @property
     def ok(self) -> bool:
@@ -50,12 +50,12 @@ class Judgement:
 class Pass:
     """All cells, what is bad about them (no symptom: dead), the culprits."""
 
-    cells: Mapping[Cell, State]
+    cells: Mapping[Cell, CellState]
     bad: Mapping[Cell, Sequence[Symptom]]
     culprits: Sequence[Culprit]
 
 
-def _blame(cells: Mapping[Cell, State], bad: Mapping[Cell, Sequence[Symptom]]) -> Pass:
+def _blame(cells: Mapping[Cell, CellState], bad: Mapping[Cell, Sequence[Symptom]]) -> Pass:
     return Pass(cells, bad, explain(cells, bad))
 
 
@@ -64,7 +64,7 @@ def _with_remainder(judged: Pass, usual: Norms) -> Pass:
     return replace(judged, culprits=[*judged.culprits, *remaining_culprits(judged.cells, judged.culprits, usual)])
 
 
-def _bad_cells(cells: Mapping[Cell, State], usual: Norms, floors: Floors) -> dict[Cell, list[Symptom]]:
+def _bad_cells(cells: Mapping[Cell, CellState], usual: Norms, floors: Floors) -> dict[Cell, list[Symptom]]:
     bad = {}
     for cell, state in cells.items():
         signs = symptoms(state, usual, floors)
@@ -154,7 +154,7 @@ def judge(
     return Judgement(confirmed + suspected, remarks, usual, both.cells)
 
 
-def _settled(first: Pass, retested: Mapping[Cell, State], bad_again: Mapping[Cell, Sequence[Symptom]]) -> Pass:
+def _settled(first: Pass, retested: Mapping[Cell, CellState], bad_again: Mapping[Cell, Sequence[Symptom]]) -> Pass:
     """Make one of both passes.
 
     A cell is bad when it was at first and its re-test confirms it or, where it had none, that of what is blamed for it
@@ -191,9 +191,9 @@ def _is_measured(culprit: Culprit, retested: Collection[Cell]) -> bool:
     return bool(nodes) and (not culprit.nodes or not set(nodes).isdisjoint(culprit.nodes))
 
 
-def _facts(culprit: Culprit, both: Pass, usual: Norms, addresses: Mapping[str, str]) -> Facts:
+def _facts(culprit: Culprit, both: Pass, usual: Norms, addresses: Mapping[str, str]) -> SentenceFacts:
     ends = set(culprit.nodes)
-    return Facts(
+    return SentenceFacts(
         culprit,
         [both.cells[cell] for cell in culprit.cells],
         [sign for cell in culprit.cells for sign in both.bad[cell]],

@@ -62,7 +62,7 @@ METRICS = (LATENCY, BANDWIDTH, TAIL)  # the first that is bad says it: delay low
 
 
 @dataclass(frozen=True)
-class State:
+class CellState:
     """What all samples of a cell say together: the medians of each way, and dead where half or more were.
 
     `values` has (metric's name, node where the way starts) → median; `reason` is that of the last dead sample.
@@ -93,7 +93,7 @@ class State:
                     yield metric, start, value
 
 
-def states(measurements: Iterable[Measurement]) -> dict[Cell, State]:
+def states(measurements: Iterable[Measurement]) -> dict[Cell, CellState]:
     """Give the state of each cell, in the order of the measurements."""
     by_cell: dict[Cell, list[Measurement]] = {}
     for measurement in measurements:
@@ -101,7 +101,7 @@ def states(measurements: Iterable[Measurement]) -> dict[Cell, State]:
     return {cell: _state(cell, samples) for cell, samples in by_cell.items()}
 
 
-def _state(cell: Cell, samples: Sequence[Measurement]) -> State:
+def _state(cell: Cell, samples: Sequence[Measurement]) -> CellState:
     reasons = [sample.dead for sample in samples if sample.dead]
     values: dict[tuple[str, str], list[float]] = {}
     interfaces = {}
@@ -114,7 +114,7 @@ def _state(cell: Cell, samples: Sequence[Measurement]) -> State:
                 if value is not None and not sample.dead:
                     values.setdefault((metric.name, start), []).append(value)
     medians = {key: median(samples_of_way) for key, samples_of_way in values.items()}
-    return State(cell, len(samples), len(reasons), reasons[-1] if reasons else "", medians, interfaces)
+    return CellState(cell, len(samples), len(reasons), reasons[-1] if reasons else "", medians, interfaces)
 
 
 def _value(way: Way, metric: Metric) -> float | None:
@@ -145,7 +145,7 @@ class Norm:
 Norms = Mapping[str, Norm]
 
 
-def norms(cells: Mapping[Cell, State]) -> dict[str, Norm]:
+def norms(cells: Mapping[Cell, CellState]) -> dict[str, Norm]:
     """Find the norm of each metric that was measured."""
     logs: dict[Metric, dict[OneWay, float]] = {}  # more is better
     for cell, state in cells.items():
@@ -211,7 +211,7 @@ class Symptom:
     floor: float | None = None
 
 
-def symptoms(state: State, usual: Norms, floors: Floors) -> list[Symptom]:
+def symptoms(state: CellState, usual: Norms, floors: Floors) -> list[Symptom]:
     """List what is bad about a cell that is not dead, by the order of `METRICS`, the worse way first."""
     result = []
     for metric, start, value in state.figures():

@@ -13,7 +13,7 @@ from statistics import median
 
 from ..records import Cell
 from .blame import ALL_LINKS, Culprit, explain
-from .norms import BANDWIDTH, Floors, Metric, Norms, State, symptoms
+from .norms import BANDWIDTH, CellState, Floors, Metric, Norms, symptoms
 
 # Of a culprit's cells: where more are far from its middle, they are its own spread (a node that fails now and then).
 REMAINDER_SHARE = 1 / 3
@@ -32,7 +32,7 @@ class Share:
     is_dead: bool
 
 
-def remaining_culprits(cells: Mapping[Cell, State], culprits: Sequence[Culprit], usual: Norms) -> list[Culprit]:
+def remaining_culprits(cells: Mapping[Cell, CellState], culprits: Sequence[Culprit], usual: Norms) -> list[Culprit]:
     """Find what is at fault besides these culprits, in the cells that they explain."""
     several = [culprit for culprit in culprits if culprit.kind != "link"]
     shares = [_share(culprit, several, cells, usual) for culprit in several]
@@ -54,7 +54,7 @@ def remaining_culprits(cells: Mapping[Cell, State], culprits: Sequence[Culprit],
     return remaining
 
 
-def _share(culprit: Culprit, culprits: Sequence[Culprit], cells: Mapping[Cell, State], usual: Norms) -> Share:
+def _share(culprit: Culprit, culprits: Sequence[Culprit], cells: Mapping[Cell, CellState], usual: Norms) -> Share:
     """Take the share from the cells that no other culprit touches, where there are such."""
     others = [other for other in culprits if other is not culprit]
     alone = [cell for cell in culprit.cells if not any(other.covers(cell) for other in others)]
@@ -81,7 +81,7 @@ def _is_outward(culprit: Culprit, start: str) -> bool:
     return culprit.kind not in ("node", "node-rail") or culprit.nodes[0] == start
 
 
-def _is_worse(state: State, shares: Sequence[Share], usual: Norms) -> bool:
+def _is_worse(state: CellState, shares: Sequence[Share], usual: Norms) -> bool:
     """Tell whether it is out of the norm without the shares; or dead, where each share is of what is only slow."""
     if state.is_dead:
         return not any(share.is_dead for share in shares)

@@ -75,7 +75,7 @@ ALL_PASSED = "every stage passes, up to all nodes together: the cluster carries 
 
 
 @dataclass(frozen=True)
-class Stage:
+class SuiteStage:
     """One step of `--suite staged`: groups of `size` nodes that run a test by themselves.
 
     `rounds` follow one another; the groups of one round are disjoint and may run at the same time.
@@ -134,21 +134,21 @@ def group_name(group: Group) -> str:
     return f"{group[0]}–{group[1]}–…–{group[-1]} ({count_of(len(group), 'node')})"
 
 
-def stages(nodes: Sequence[str]) -> list[Stage]:
+def stages(nodes: Sequence[str]) -> list[SuiteStage]:
     """Make the stages: each node alone, pairs, groups of 4, 8, …, then all nodes."""
     count = len(nodes)
-    result = [Stage("each node alone", 1, (tuple((node,) for node in nodes),), count == 1)]
+    result = [SuiteStage("each node alone", 1, (tuple((node,) for node in nodes),), count == 1)]
     if count > 1:
         pairs = rounds(nodes)
         if count > STAGED_ALL_PAIRS:
             pairs = pairs[:: max(1, len(pairs) // STAGED_ROUNDS)][:STAGED_ROUNDS]
-        result.append(Stage("pairs of nodes", 2, tuple(pairs), count == 2))
+        result.append(SuiteStage("pairs of nodes", 2, tuple(pairs), count == 2))
     size = 4
     while size < count:
-        result.append(Stage(f"groups of {size} nodes", size, (_neighbours(nodes, size),)))
+        result.append(SuiteStage(f"groups of {size} nodes", size, (_neighbours(nodes, size),)))
         size *= 2
     if count > 2:
-        result.append(Stage(f"all {count} nodes", count, ((tuple(nodes),),), True))
+        result.append(SuiteStage(f"all {count} nodes", count, ((tuple(nodes),),), True))
     return result
 
 

@@ -13,7 +13,7 @@ from allranks.findings import Finding, Where
 from allranks.text import join_words
 
 from .blame import ALL_LINKS, Culprit
-from .norms import BANDWIDTH, LATENCY, METRICS, TAIL, Metric, Norms, State, Symptom
+from .norms import BANDWIDTH, LATENCY, METRICS, TAIL, CellState, Metric, Norms, Symptom
 
 CHECK = "pairs"
 REASONS_SHOWN = 2
@@ -25,21 +25,21 @@ KINDS = {"node-rail": "rail", "all": "network"}  # of culprits, as ids of findin
 
 
 @dataclass(frozen=True)
-class Facts:
+class SentenceFacts:
     """All that a sentence needs: the culprit, the states of its bad cells and what is bad about them, all nodes.
 
     `alone`: the ends of a link have no other bad link.
     """
 
     culprit: Culprit
-    states: Sequence[State]
+    states: Sequence[CellState]
     symptoms: Sequence[Symptom]
     norms: Norms
     nodes: tuple[str, ...]
     addresses: Mapping[str, str]
     alone: bool
 
-    def dead(self) -> list[State]:
+    def dead(self) -> list[CellState]:
         """Give the cells through which nothing went."""
         return [state for state in self.states if state.is_dead]
 
@@ -60,7 +60,7 @@ class Facts:
         return self.interface_name() or f"index {self.culprit.rail}"
 
 
-def finding(facts: Facts) -> Finding:
+def finding(facts: SentenceFacts) -> Finding:
     """Make the finding about a confirmed culprit: dead rather than slow where most of its cells are."""
     kind = facts.culprit.kind
     extent = _extent(facts.culprit)
@@ -80,7 +80,7 @@ def finding(facts: Facts) -> Finding:
     )
 
 
-def unconfirmed(facts: Facts) -> Finding:
+def unconfirmed(facts: SentenceFacts) -> Finding:
     """Make the finding about a suspect that was not measured again."""
     plain = finding(facts)
     message = f"{plain.message}. It was not measured again, so this may be chance"
@@ -94,7 +94,7 @@ def passed_again(culprit: Culprit) -> str:
     return f"{name}{rail} was out of the norm at first and passed when measured again"
 
 
-def _where(facts: Facts) -> Where:
+def _where(facts: SentenceFacts) -> Where:
     nodes = facts.culprit.nodes
     place = Where(interface=facts.interface() or None)
     if facts.culprit.kind == "link":
@@ -104,7 +104,7 @@ def _where(facts: Facts) -> Where:
     return replace(place, node=nodes[0]) if nodes else place
 
 
-def _subject(facts: Facts) -> str:
+def _subject(facts: SentenceFacts) -> str:
     culprit = facts.culprit
     if culprit.kind == "all":
         return f"the network between all {len(culprit.nodes)} nodes"
@@ -128,7 +128,7 @@ def _extent(culprit: Culprit) -> str:
     return f" with {bad} of {bad + culprit.fine} peers"
 
 
-def _note(facts: Facts, what: str) -> str:
+def _note(facts: SentenceFacts, what: str) -> str:
     """Write what else is at fault there, and does not explain it; or what tells a link from a node."""
     besides = facts.culprit.besides
     if besides:
@@ -142,7 +142,7 @@ def _note(facts: Facts, what: str) -> str:
     return ". Both nodes pass with all others" if facts.alone else ""
 
 
-def _figure(facts: Facts, metric: Metric) -> str:
+def _figure(facts: SentenceFacts, metric: Metric) -> str:
     """Write a metric's median over the bad ways, and the cluster's; nothing where it is not bad."""
     signs = [sign for sign in facts.symptoms if sign.metric is metric]
     if not signs:
@@ -173,7 +173,7 @@ def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
 # -- what to do ----------------------------------------------------------------------------------------
 
 
-def _remedy(facts: Facts) -> str:
+def _remedy(facts: SentenceFacts) -> str:
     kind = facts.culprit.kind
     name = facts.interface_name()
     inspect = f"{INSPECT}; ethtool {name}" if name else INSPECT
@@ -210,7 +210,7 @@ def _ssh(node: str, line: str) -> str:
 # -- evidence ------------------------------------------------------------------------------------------
 
 
-def _evidence(facts: Facts) -> tuple[str, ...]:
+def _evidence(facts: SentenceFacts) -> tuple[str, ...]:
     """Write a line for each bad way, the worst first, and the cluster's figures."""
     lines = []
     for state in sorted(facts.states, key=_badness):
@@ -233,12 +233,12 @@ def _evidence(facts: Facts) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _badness(state: State) -> tuple[bool, float]:
+def _badness(state: CellState) -> tuple[bool, float]:
     rates = [state.value(BANDWIDTH, start) or 0.0 for start in state.cell[:2]]
     return not state.is_dead, min(rates)
 
 
-def _both_ways(state: State) -> list[str]:
+def _both_ways(state: CellState) -> list[str]:
     figures = []
     for metric in METRICS:
         values = [state.value(metric, start) for start in state.cell[:2]]

@@ -29,7 +29,7 @@ def take(store: Store, key: str, kind: type[T]) -> T:
     return decode(kind, read_json(store.get(key), LARGEST))
 
 
-class Job:
+class SuiteJob:
     """The place of this rank, as torchrun's environment says it, and its connection to the store."""
 
     def __init__(self, env: Mapping[str, str], limit: float) -> None:

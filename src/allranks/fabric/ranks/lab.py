@@ -11,10 +11,10 @@ from typing import Callable, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
-from ..records import Difference
+from ..records import WrongElement
 from . import data, tensors
 from .double import TestDouble
-from .job import SLACK, Job
+from .job import SLACK, SuiteJob
 from .options import Options
 from .tensors import Pattern
 from .watchdog import Watchdog
@@ -32,7 +32,7 @@ class Unusable(Exception):
     """The process group can't be made as asked; the text says why."""
 
 
-class Group(NamedTuple):
+class LabGroup(NamedTuple):
     """Ranks, and their process group; None is the default one."""
 
     ranks: Sequence[int]
@@ -42,7 +42,7 @@ class Group(NamedTuple):
 class Lab:
     """One a rank, for all tests. `size` is the largest payload in bytes; `nodes` are the ranks of each node."""
 
-    def __init__(self, job: Job, watch: Watchdog, options: Options, double: TestDouble | None) -> None:
+    def __init__(self, job: SuiteJob, watch: Watchdog, options: Options, double: TestDouble | None) -> None:
         self.job = job
         self.watch = watch
         self.double = double
@@ -51,7 +51,7 @@ class Lab:
         self.patience = timedelta(seconds=options.timeout + SLACK)  # of process groups: the watchdog speaks first
         self.rank = job.rank
         self.world = job.world
-        self.everyone = Group(range(job.world))
+        self.everyone = LabGroup(range(job.world))
         self.nodes: dict[int, list[int]] = {}
         self.device = torch.device("cpu")
         self.backend = "gloo"
@@ -63,7 +63,7 @@ class Lab:
     def begin(self, test: str) -> None:
         """Forget the last test."""
         self.test = test
-        self.difference: Difference | None = None
+        self.difference: WrongElement | None = None
         self.arrived: float | None = None
         self.start = 0.0
 
@@ -153,7 +153,7 @@ class Lab:
         """Make room for a result, filled with zeros, which are never right."""
         return torch.zeros(count, dtype=tensors.dtype_of(dtype), device=self.device)
 
-    def empty_blocks(self, count: int, dtype: str, group: Group) -> list[torch.Tensor]:
+    def empty_blocks(self, count: int, dtype: str, group: LabGroup) -> list[torch.Tensor]:
         """Make room for a block of each rank."""
         return [self.empty(count, dtype) for _ in group.ranks]
 
@@ -176,12 +176,12 @@ class Lab:
         """Check a block that a rank sent, from a place on."""
         self.check(result, tensors.moved(source, turn, self.modulus(dtype)).shifted(shift), turn, dtype, source)
 
-    def check_blocks(self, blocks: Sequence[torch.Tensor], turn: int, dtype: str, group: Group) -> None:
+    def check_blocks(self, blocks: Sequence[torch.Tensor], turn: int, dtype: str, group: LabGroup) -> None:
         """Check a block of each rank."""
         for source, block in zip(group.ranks, blocks):
             self.check_moved(block, source, turn, dtype)
 
-    def check_sum(self, result: torch.Tensor, group: Group, turn: int, dtype: str, shift: int = 0) -> None:
+    def check_sum(self, result: torch.Tensor, group: LabGroup, turn: int, dtype: str, shift: int = 0) -> None:
         """Check a sum; where it is wrong, try whether one rank's share explains it."""
         ranks = list(group.ranks)
         modulus = self.modulus(dtype, len(ranks))
@@ -197,7 +197,7 @@ class Lab:
             self.difference = None  # this one says more
         self.note(turn, f"{dtype} sum", *wrong, source=culprit[0], words=culprit[1])
 
-    def check_max(self, result: torch.Tensor, group: Group, turn: int, dtype: str) -> None:
+    def check_max(self, result: torch.Tensor, group: LabGroup, turn: int, dtype: str) -> None:
         """Check a maximum."""
         expected = data.reduced(max, group.ranks, turn, self.modulus(dtype, len(group.ranks)))
         self.check(result, tensors.repeated(expected), turn, f"{dtype} max")
@@ -218,7 +218,7 @@ class Lab:
     ) -> None:
         """Keep the first difference."""
         if self.difference is None:
-            self.difference = Difference(self.rank, turn, kind, index, expected, actual, source, words)
+            self.difference = WrongElement(self.rank, turn, kind, index, expected, actual, source, words)
 
 
 Test = Callable[[Lab], str]  # gives what the PASS line shows

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import Store
 
 from allranks.text import first_line
 
-from .wire import MESSAGE, Arrivals, DeadLink, Figures, Plan, measure
+from .wire import MESSAGE, ByteArrivals, DeadLink, Figures, MeasurePlan, measure
 
 LARGEST = 256 << 20  # bytes of a piece
 ABORT = 3.0  # seconds given to an abort; one that takes longer is left behind
@@ -94,7 +94,7 @@ class NcclWire:
         if size:
             self._send(self.large[:size])
 
-    def receive_piece(self, arrivals: Arrivals) -> bool:
+    def receive_piece(self, arrivals: ByteArrivals) -> bool:
         """Receive one; tell whether the stream goes on."""
         self._receive(self.size)
         size = int(self.size.item())
@@ -104,10 +104,10 @@ class NcclWire:
         return bool(size)
 
 
-class Attempt:
+class PairAttempt:
     """One pair's measurement in its thread: the figures, or why there are none."""
 
-    def __init__(self, store: Store, side: int, device: torch.device, plan: Plan, limit: float) -> None:
+    def __init__(self, store: Store, side: int, device: torch.device, plan: MeasurePlan, limit: float) -> None:
         self.store = store
         self.side = side
         self.device = device
@@ -140,13 +140,13 @@ class Attempt:
                 return
 
 
-def over_nccl(store: Store, side: int, local_rank: int, plan: Plan, limit: float) -> Figures:
+def over_nccl(store: Store, side: int, local_rank: int, plan: MeasurePlan, limit: float) -> Figures:
     """Measure a pair; `store` is of this pair and this round alone.
 
     Raises DeadLink where it fails or does not end in time.
     """
     os.environ.update(QUIET)
-    attempt = Attempt(store, side, torch.device("cuda", local_rank), plan, limit)
+    attempt = PairAttempt(store, side, torch.device("cuda", local_rank), plan, limit)
     ended = _ends_within(limit, attempt.run)
     attempt.abort()
     if attempt.figures is not None:

@@ -27,12 +27,12 @@ from ..analysis.judgement import Judgement, judge, retest
 from ..analysis.norms import Floors
 from ..analysis.rates import quantile
 from ..analysis.schedule import Pair, Round, coverage_note, packed, rounds
-from ..records import EndRow, LinkRow, Measurement, Row, Way
+from ..records import LinkRow, Measurement, Row, SuiteEndRow, Way
 from . import interfaces, nccl, wire
-from .job import Job, put, take
+from .job import SuiteJob, put, take
 from .options import Options
 from .report import append_row
-from .wire import DeadLink, Figures, Listener, Plan
+from .wire import DeadLink, Figures, MeasurePlan, WireListener
 
 LIMIT = 10.0  # seconds that a pair may take
 GPU_LIMIT = 30.0  # making an NCCL communicator alone takes some
@@ -75,7 +75,7 @@ class Setup:
     leaders: Dict[int, LeaderFacts]
     token: str
     gpu: bool
-    plan: Plan
+    plan: MeasurePlan
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _end_process(text: str) -> None:
 # -- every rank ------------------------------------------------------------------------------------
 
 
-def run(job: Job, options: Options) -> int:
+def run(job: SuiteJob, options: Options) -> int:
     """Do this rank's part; give 3 where something is at fault, 5 where rank 0 has gone, else 0."""
     board = Board(job.store)
     nodes = node_names(job, options)
@@ -179,7 +179,7 @@ def run(job: Job, options: Options) -> int:
         return LOST
 
 
-def node_names(job: Job, options: Options) -> list[str]:
+def node_names(job: SuiteJob, options: Options) -> list[str]:
     """Give the names by GROUP_RANK; made up where --nodes says less."""
     count = int(os.environ.get("GROUP_WORLD_SIZE") or 0) or max(1, job.world // max(1, job.ranks_here))
     names = list(options.nodes)
@@ -211,17 +211,17 @@ def follow(board: Board, leader: Leader | None, rank: int, options: Options) -> 
 class Leader:
     """The measuring rank of a node."""
 
-    job: Job
+    job: SuiteJob
     options: Options
     board: Board
     nodes: Sequence[str]
-    listener: Listener = field(init=False)
+    listener: WireListener = field(init=False)
 
     def appear(self) -> None:
         """Listen, and say where."""
         job = self.job
         address = interfaces.gloo_address(os.environ, self._towards())
-        self.listener = Listener(address)
+        self.listener = WireListener(address)
         interface = interfaces.first_interface(os.environ) or interfaces.interface_of(address)
         gpu = self.options.backend != "gloo" and nccl.usable(job.local_rank)
         ranks = (job.rank, job.rank + job.ranks_here)
@@ -318,7 +318,7 @@ class Coordinator:
         code = BROKEN if any(finding.status == "fail" for finding in judgement.findings) else 0
         self._report(judgement, bool(first))
         findings = tuple(finding.to_json() for finding in judgement.findings)
-        self._write(EndRow("pairs", code == 0, code, findings=findings))
+        self._write(SuiteEndRow("pairs", code == 0, code, findings=findings))
         self._dismiss(code)
         return code
 

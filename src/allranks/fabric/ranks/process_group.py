@@ -15,7 +15,7 @@ from allranks.text import count_of, format_ranks, format_size_option, plural
 from ..analysis.payloads import available_memory, largest_fitting, refusal, within_group
 from ..analysis.rates import NominalLink
 from .interfaces import nominal_link, read_file
-from .job import Job
+from .job import SuiteJob
 from .lab import Lab, Unusable
 from .options import Options
 
@@ -55,7 +55,7 @@ class PayloadLimit:
 class ProcessGroup:
     """What is known of all ranks: `facts` by rank; `refusal` says why a smaller size is used."""
 
-    def __init__(self, job: Job, options: Options) -> None:
+    def __init__(self, job: SuiteJob, options: Options) -> None:
         self.job = job
         self.options = options
         self.facts: list[RankFacts] = []
@@ -116,7 +116,7 @@ class ProcessGroup:
         return names[node] if node < len(names) else self.facts[first_rank].host
 
 
-def rank_facts(job: Job, suite: str) -> RankFacts:
+def rank_facts(job: SuiteJob, suite: str) -> RankFacts:
     """Collect what the others need to know of this rank."""
     free = available_memory(read_file(MEMINFO))
     for limit, used in MEMORY_GROUPS:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from allranks.protocol.codec import encode, write_json
 from allranks.text import count_of, first_line, format_size_option
 
-from ..records import CollectiveRow, EndRow, FirstFailure, Hang, Row
+from ..records import CollectiveRow, FirstFailure, Row, SuiteEndRow, SuiteHang
 from . import double
-from .job import Job
+from .job import SuiteJob
 from .lab import Lab
 from .options import Options
 from .process_group import ProcessGroup, nccl_version
@@ -29,10 +29,10 @@ PORT = re.compile(r"\]:\d+")
 ADVICE = re.compile(r"\. This is .*")
 
 
-class Report:
+class SuiteReport:
     """One a rank: rank 0 prints; another one only when rank 0 has gone."""
 
-    def __init__(self, job: Job, options: Options, group: ProcessGroup, lab: Lab) -> None:
+    def __init__(self, job: SuiteJob, options: Options, group: ProcessGroup, lab: Lab) -> None:
         self.job = job
         self.options = options
         self.group = group
@@ -71,7 +71,7 @@ class Report:
             self.say(collective_line(row))
             self.write(row)
 
-    def hang(self, hang: Hang) -> None:
+    def hang(self, hang: SuiteHang) -> None:
         """Print the watchdog's last word, on whichever rank reports."""
         with self.lock:
             if self.closed:
@@ -103,7 +103,7 @@ class Report:
             lines.append(f"FIRST FAILURE in {first.test}: {first.reason}")
             failure = FirstFailure(first.test, first.reason)
         print("\n".join(["", *lines]), flush=True)
-        append_row(self.options.out, EndRow(self.options.suite, code == 0, code, tuple(lines), failure))
+        append_row(self.options.out, SuiteEndRow(self.options.suite, code == 0, code, tuple(lines), failure))
 
     # -- the statement ---------------------------------------------------------------------------------
 

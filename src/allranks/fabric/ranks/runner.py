@@ -11,11 +11,11 @@ from ..analysis.agreement import RankVerdict, agree
 from ..records import CollectiveRow
 from . import process_group
 from .double import TestDouble
-from .job import Job
+from .job import SuiteJob
 from .lab import Lab, NotSupported, Test, Unusable
 from .options import Options
 from .process_group import ProcessGroup
-from .report import Report, describe_error
+from .report import SuiteReport, describe_error
 from .watchdog import Watchdog
 
 PASSED = 0
@@ -25,13 +25,13 @@ FAILED = 3
 class Runner:
     """One a rank."""
 
-    def __init__(self, job: Job, options: Options, double: TestDouble | None) -> None:
+    def __init__(self, job: SuiteJob, options: Options, double: TestDouble | None) -> None:
         self.job = job
         self.options = options
         self.watch = Watchdog(job)
         self.lab = Lab(job, self.watch, options, double)
         self.group = ProcessGroup(job, options)
-        self.report = Report(job, options, self.group, self.lab)
+        self.report = SuiteReport(job, options, self.group, self.lab)
         self.number = 0
         self.intact = True  # the process group can still be used
         self.watch.launch(self.report.hang)

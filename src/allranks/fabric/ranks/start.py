@@ -11,7 +11,7 @@ from typing import TypeVar
 from . import bandwidth, pairs
 from .cases import QUICK, TESTS
 from .double import NAME, double_of
-from .job import Job
+from .job import SuiteJob
 from .lab import Test
 from .options import Options
 from .report import describe_error
@@ -68,10 +68,10 @@ def _chosen(options: Options, names: Sequence[str], quick: Sequence[str], noun: 
     return [name for name in names if name in quick or not options.quick]
 
 
-def _join(options: Options) -> Job | None:
+def _join(options: Options) -> SuiteJob | None:
     """Connect to the store; print why where there is none at MASTER_ADDR."""
     try:
-        return Job(os.environ, options.timeout)
+        return SuiteJob(os.environ, options.timeout)
     except (RuntimeError, OSError) as problem:
         rank = os.environ["RANK"]
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..analysis.agreement import BEFORE, END, NOWHERE, describe_hang, silent_ranks, split_arrived
-from ..records import Hang, Place
-from .job import SLACK, Job, put, take
+from ..records import SuiteHang, SuitePlace
+from .job import SLACK, SuiteJob, put, take
 
 BEAT = 1.0  # seconds between life signs
 GRACE = 5.0  # seconds that the others have left once a rank has given up
@@ -40,9 +40,9 @@ STACK_DEPTH = 8
 class Watchdog(threading.Thread):
     """One a rank. It gives `report_hang` the report: on rank 0, elsewhere only when rank 0 does not report."""
 
-    report_hang: Callable[[Hang], None]
+    report_hang: Callable[[SuiteHang], None]
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SuiteJob) -> None:
         super().__init__(daemon=True, name="allranks watchdog")
         self.job = job
         self.store = job.connect()
@@ -57,7 +57,7 @@ class Watchdog(threading.Thread):
         self.reporting = threading.Lock()
         self.reader, self.writer = os.pipe()
 
-    def launch(self, report_hang: Callable[[Hang], None]) -> None:
+    def launch(self, report_hang: Callable[[SuiteHang], None]) -> None:
         """Start the thread, and take SIGTERM over."""
         self.report_hang = report_hang
         os.set_blocking(self.writer, False)
@@ -107,13 +107,13 @@ class Watchdog(threading.Thread):
         text = f"the store at {job.host}:{job.port} does not answer: {holder} ({first_line})"
         missing = () if job.agents_store else (0,)
         if job.local_rank == 0 or (job.node == 0 and job.local_rank == 1):
-            self.report_hang(Hang(self.name_of_test, text, (job.rank,), missing, missing, {}, {}))
+            self.report_hang(SuiteHang(self.name_of_test, text, (job.rank,), missing, missing, {}, {}))
         else:  # one a node is enough
             print(f"allranks: {self.name_of_test}: {text}", file=sys.stderr, flush=True)
         leave(HANG)
 
     def _move(self, turn: int, error: str = "") -> None:
-        self.place = Place(self.test, turn, round(self.elapsed(), 3), 0, error)
+        self.place = SuitePlace(self.test, turn, round(self.elapsed(), 3), 0, error)
         with contextlib.suppress(BlockingIOError):  # enough wake-ups are waiting
             os.write(self.writer, b"\0")
 
@@ -220,7 +220,7 @@ class Watchdog(threading.Thread):
             ranks = {rank for rank in ranks if not self.store.check([f"heard/{self.test}/{rank}"])}
             time.sleep(0.05)
 
-    def _sample(self, reason: str, seconds: float) -> Hang:
+    def _sample(self, reason: str, seconds: float) -> SuiteHang:
         """Compare two samples of all ranks' places."""
         time.sleep(GATHERING)
         before = self._places()
@@ -234,7 +234,7 @@ class Watchdog(threading.Thread):
             key = f"stack/{self.test}/{rank}"
             if self.store.check([key]):
                 stacks[rank] = tuple(self.store.get(key).decode().splitlines())
-        return Hang(
+        return SuiteHang(
             self.name_of_test,
             describe_hang(reason, places, self.test, silent),
             tuple(arrived),
@@ -244,11 +244,11 @@ class Watchdog(threading.Thread):
             stacks,
         )
 
-    def _places(self) -> dict[int, Place]:
+    def _places(self) -> dict[int, SuitePlace]:
         places = {}
         for rank in range(self.job.world):
             key = f"place/{rank}"
-            places[rank] = take(self.store, key, Place) if self.store.check([key]) else NOWHERE
+            places[rank] = take(self.store, key, SuitePlace) if self.store.check([key]) else NOWHERE
         return places
 
 

@@ -37,7 +37,7 @@ TIMED_OUT = socket.timeout
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurePlan:
     """How long a pair is measured: `cycles` of four steps each, fewer once `budget` seconds are over.
 
     `pings` round trips or `ping_seconds`, whichever ends first; a stream of `warm` and then `stream` seconds.
@@ -56,8 +56,8 @@ class Plan:
         return self.cycles * (2 * self.pings * 2e-4 + 2 * (self.warm + self.stream))
 
 
-FULL = Plan()
-QUICK = Plan(cycles=2, pings=100)
+FULL = MeasurePlan()
+QUICK = MeasurePlan(cycles=2, pings=100)
 
 
 class DeadLink(Exception):
@@ -91,11 +91,11 @@ class Wire(Protocol):
     def send_piece(self, size: int) -> None:
         """Send so many bytes."""
 
-    def receive_piece(self, arrivals: Arrivals) -> bool:
+    def receive_piece(self, arrivals: ByteArrivals) -> bool:
         """Receive one piece and note its arrival; False for the one that ends the stream."""
 
 
-def measure(wire: Wire, leads: bool, plan: Plan) -> Figures:
+def measure(wire: Wire, leads: bool, plan: MeasurePlan) -> Figures:
     """Do one side's part.
 
     Short steps in turn, so that a moment's load on a machine meets every figure a little rather than one of them alone.
@@ -120,7 +120,7 @@ def measure(wire: Wire, leads: bool, plan: Plan) -> Figures:
                     stream_pieces(wire.send_piece, plan.warm + plan.stream, wire.largest)
                     wire.send_piece(0)
                 else:
-                    arrivals = Arrivals()
+                    arrivals = ByteArrivals()
                     while wire.receive_piece(arrivals):
                         continue
                     figures.rates.extend(arrivals.rate(plan.warm))
@@ -158,7 +158,7 @@ def stream_pieces(send: Callable[[int], None], seconds: float, largest: int) -> 
         began = ended
 
 
-class Arrivals:
+class ByteArrivals:
     """How a stream came in: (seconds, bytes so far) after each read."""
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ class TcpWire:
         self.sock.sendall(SIZE.pack(size))
         self.sock.sendall(self.view[:size])
 
-    def receive_piece(self, arrivals: Arrivals) -> bool:
+    def receive_piece(self, arrivals: ByteArrivals) -> bool:
         """Receive one; tell whether the stream goes on."""
         (size,) = SIZE.unpack(self._receive(SIZE.size))
         left = size
@@ -275,7 +275,7 @@ class TcpWire:
         self.sock.close()
 
 
-class Listener:
+class WireListener:
     """Where others connect to this node, for all rounds: at the address that Gloo would use."""
 
     def __init__(self, address: str) -> None:

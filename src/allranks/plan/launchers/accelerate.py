@@ -11,7 +11,7 @@ from __future__ import annotations
 from allranks.protocol.facts import AccelerateConfig, NodeFacts
 from allranks.settings.tools import Tool
 
-from ..environment import NodeLaunch, Process
+from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
 from .agent import agent, has_gpu, interpreter, through
 from .words import kept_options, launched_by, read_training
@@ -35,7 +35,7 @@ MODES = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu")
 SINGLE = ("", "NO", "MULTI_CPU")  # distributed_type of a configuration that starts one process a machine
 
 
-def accelerate(launch: NodeLaunch) -> list[Process]:
+def accelerate(launch: NodeLaunch) -> list[PlannedProcess]:
     """One agent a node; it starts the node's ranks."""
     words = read_training(launch.spec)
     tool = launched_by(launch.spec)

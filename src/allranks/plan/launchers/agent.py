@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from allranks.protocol.facts import NodeFacts
 
-from ..environment import NodeLaunch, Place, Process
+from ..environment import NodeLaunch, Place, PlannedProcess
 from .words import Words
 
 ANY = "{rank}"  # agent/runner_launched.py puts the number there
@@ -17,10 +17,10 @@ def agent(
     argv: tuple[str, ...],
     env: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
-) -> Process:
+) -> PlannedProcess:
     """The one process of a node."""
     environment = {**_node_environment(launch), **_environment_for_ranks(launch), **(env or {})}
-    return Process(launch.node.first_rank, 0, argv, environment, per_rank=False, files=files or {})
+    return PlannedProcess(launch.node.first_rank, 0, argv, environment, per_rank=False, files=files or {})
 
 
 def _node_environment(launch: NodeLaunch) -> dict[str, str]:

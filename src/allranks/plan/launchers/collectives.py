@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allranks.settings import RunSpec
 
-from ..environment import NodeLaunch, Process
+from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import SuiteNodes
 
 ARCHIVE = "fabric.zip"  # agent/boot.py writes it there
@@ -48,7 +48,7 @@ def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
     return tuple(words)
 
 
-def collectives(launch: NodeLaunch) -> list[Process]:
+def collectives(launch: NodeLaunch) -> list[PlannedProcess]:
     """One process a rank, under the interpreter that the program would have."""
     tests = launch.attempt.tests
     argv = (
@@ -57,4 +57,4 @@ def collectives(launch: NodeLaunch) -> list[Process]:
         f"{launch.place.node_dir}/{ARCHIVE}",
         *(arguments(launch.spec, tests) if tests is not None else ()),
     )
-    return [Process(launch.node.first_rank + i, i, argv) for i in range(launch.node.nproc)]
+    return [PlannedProcess(launch.node.first_rank + i, i, argv) for i in range(launch.node.nproc)]

@@ -11,7 +11,7 @@ import shlex
 
 from allranks.settings.tools import Tool
 
-from ..environment import NodeLaunch, Process
+from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
 from .agent import agent, interpreter, through
 from .words import kept_options, launched_by, read_training
@@ -32,7 +32,7 @@ OURS = (
 WITH_PATH = 'PATH="${0%/*}:$PATH" exec "$0" "$@"'
 
 
-def colossalai(launch: NodeLaunch) -> list[Process]:
+def colossalai(launch: NodeLaunch) -> list[PlannedProcess]:
     """One launcher a node; it starts the node's ranks."""
     words = read_training(launch.spec)
     tool = launched_by(launch.spec)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from allranks.settings.tools import read_tool
 
-from ..environment import NodeLaunch, Process
+from ..environment import NodeLaunch, PlannedProcess
 from .agent import agent, through
 from .words import behind, python_argv, read_command
 
 
-def command(launch: NodeLaunch) -> list[Process]:
+def command(launch: NodeLaunch) -> list[PlannedProcess]:
     """One process a node. It gets what a node's script reads: NODE_RANK, NNODES, NPROC_PER_NODE, …
 
     Where the command is a launcher that we know, its program goes through the runner: it is seen who trains alone.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..environment import NodeLaunch, Process
+from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
 from .agent import agent, interpreter, through
 from .words import kept_options, read_training
@@ -32,7 +32,7 @@ OURS = (
 )
 
 
-def deepspeed(launch: NodeLaunch) -> list[Process]:
+def deepspeed(launch: NodeLaunch) -> list[PlannedProcess]:
     """One launcher a node; it starts the node's ranks."""
     words = read_training(launch.spec)
     path = f"{launch.place.node_dir}/deepspeed_hostfile"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..environment import NodeLaunch, Process
+from ..environment import NodeLaunch, PlannedProcess
 from .words import python_argv, read_command
 
 
-def direct(launch: NodeLaunch) -> list[Process]:
+def direct(launch: NodeLaunch) -> list[PlannedProcess]:
     """One process a rank."""
     argv = python_argv(read_command(launch.spec.launch.command), launch.facts, f"{launch.place.node_dir}/runner.py")
-    return [Process(launch.node.first_rank + i, i, argv) for i in range(launch.node.nproc)]
+    return [PlannedProcess(launch.node.first_rank + i, i, argv) for i in range(launch.node.nproc)]

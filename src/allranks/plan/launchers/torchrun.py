@@ -9,7 +9,7 @@ gave are kept, but those that say who the nodes are.
 
 from __future__ import annotations
 
-from ..environment import NodeLaunch, Process, older_than
+from ..environment import NodeLaunch, PlannedProcess, older_than
 from ..ranks import Attempt, NodePlan
 from .agent import agent, interpreter, through
 from .words import kept_options, read_training
@@ -29,7 +29,7 @@ OURS = (
 )
 
 
-def torchrun(launch: NodeLaunch) -> list[Process]:
+def torchrun(launch: NodeLaunch) -> list[PlannedProcess]:
     """One agent a node; it starts the node's ranks."""
     words = read_training(launch.spec)
     old = older_than(launch.facts.interpreter.torch or "", (1, 9))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from .accelerate import accelerate
 from .deepspeed import deepspeed
 from .kubernetes import kubernetes
-from .request import Rendered, Request
+from .request import Rendered, RenderRequest
 from .skypilot import skypilot
 from .slurm import slurm
 from .torchrun import torchrun
@@ -23,7 +23,7 @@ class Renderer:
     """`title` is one line for the help. `hosts`: it needs names and addresses of nodes, not just their number; `ranks`:
     it needs the number of ranks of each; `joins`: it ships allranks itself, for `allranks join`."""
 
-    render: Callable[[Request], Rendered]
+    render: Callable[[RenderRequest], Rendered]
     title: str
     hosts: bool = True
     ranks: bool = True
@@ -39,4 +39,4 @@ RENDERERS = {
     "skypilot": Renderer(skypilot, "a SkyPilot task", hosts=False, ranks=False, joins=True),
 }
 
-__all__ = ["RENDERERS", "Rendered", "Renderer", "Request"]
+__all__ = ["RENDERERS", "RenderRequest", "Rendered", "Renderer"]

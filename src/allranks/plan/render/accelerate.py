@@ -11,7 +11,7 @@ from allranks.errors import UsageError
 from ..launchers.accelerate import OURS
 from ..launchers.words import kept_options, launched_by, read_training
 from ..ranks import NodePlan
-from .request import Rendered, Request, script_name
+from .request import Rendered, RenderRequest, script_name
 from .shell import TITLE, Here, python_words, script
 
 BASE = """compute_environment: LOCAL_MACHINE
@@ -23,7 +23,7 @@ use_cpu: false
 """
 
 
-def accelerate(request: Request) -> Rendered:
+def accelerate(request: RenderRequest) -> Rendered:
     """{configuration and script of each node: text}."""
     if request.plan.world_size < 2:
         raise UsageError("render accelerate: one rank needs no launcher. Set --nproc, or name more hosts")
@@ -36,7 +36,7 @@ def accelerate(request: Request) -> Rendered:
     return files
 
 
-def _config(request: Request, node: NodePlan) -> str:
+def _config(request: RenderRequest, node: NodePlan) -> str:
     """num_processes counts the ranks of all nodes."""
     figures = {
         "machine_rank": node.rank,
@@ -51,7 +51,7 @@ def _config(request: Request, node: NodePlan) -> str:
     return "\n".join([f"# {node.node.name}", *lines, *(f"{key}: {value}" for key, value in figures.items())]) + "\n"
 
 
-def _base(request: Request) -> str:
+def _base(request: RenderRequest) -> str:
     tool = launched_by(request.spec)
     named = tool.value("config_file") if tool is not None else None
     if not named:
@@ -68,7 +68,7 @@ def _text(word: str) -> str:
     return "'" + word.replace("'", "''") + "'"
 
 
-def _script(request: Request, node: NodePlan, config: str) -> str:
+def _script(request: RenderRequest, node: NodePlan, config: str) -> str:
     words = read_training(request.spec)
     argv = [
         *python_words(request, words),

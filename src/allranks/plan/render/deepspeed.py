@@ -15,7 +15,7 @@ from ..launchers.deepspeed import OURS, arguments
 from ..launchers.settings import launcher_settings
 from ..launchers.words import kept_options, read_training
 from ..ranks import NodePlan
-from .request import Rendered, Request, script_name
+from .request import Rendered, RenderRequest, script_name
 from .shell import TITLE, Here, python_words, script
 
 HOSTFILE = "hostfile"
@@ -26,7 +26,7 @@ _STEPS = "gradient_accumulation_steps"
 _NOTE = f"# {OWN} fits these nodes: give it to the program, or to deepspeed.initialize(config=…)"
 
 
-def deepspeed(request: Request) -> Rendered:
+def deepspeed(request: RenderRequest) -> Rendered:
     """{hostfile, configurations, script of each node: text}."""
     named = {path: path.rpartition("/")[2] for path in launcher_settings(request.spec)["deepspeed"]}
     files: Rendered = {HOSTFILE: "".join(f"{n.node.name} slots={n.nproc}\n" for n in request.plan.nodes)}
@@ -66,7 +66,7 @@ def _written(config: dict[str, object]) -> str:
     return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
 
 
-def _script(request: Request, node: NodePlan, named: dict[str, str]) -> str:
+def _script(request: RenderRequest, node: NodePlan, named: dict[str, str]) -> str:
     words = read_training(request.spec)
     ours = [Here(w) if w == HOSTFILE else w for w in arguments(node, request.attempt, HOSTFILE)]
     argv = [

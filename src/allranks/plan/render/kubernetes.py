@@ -15,9 +15,9 @@ from allranks.exitcodes import CHECK_FAILED, HANG, INTERNAL, PROGRAM_FAILED, USA
 from allranks.settings import RunSpec
 
 from .manifest import Manifest, Metadata
-from .pods import ARCHIVE, CONTAINER, RUN_LABEL, Job, grace_seconds, pod_template, rendered_name
+from .pods import ARCHIVE, CONTAINER, RUN_LABEL, PodJob, grace_seconds, pod_template, rendered_name
 from .podsettings import KUEUE, QUEUE, PodSettings, read_pod_settings
-from .request import Rendered, Request
+from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text
 
 OBJECT_LIMIT = 1 << 20  # bytes that a ConfigMap holds (not of their base64)
@@ -26,11 +26,11 @@ GROUP = "node"  # the replicated job of a JobSet
 TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
-def kubernetes(request: Request) -> Rendered:
+def kubernetes(request: RenderRequest) -> Rendered:
     """The run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
     spec = request.spec
     settings = pod_settings(spec, request.texts)
-    job = Job(spec, rendered_name(spec), request.archive, variables=request.forwarded, settings=settings)
+    job = PodJob(spec, rendered_name(spec), request.archive, variables=request.forwarded, settings=settings)
     objects = manifests(job)
     config = [o for o in objects if o["kind"] == "ConfigMap"]
     others = [o for o in objects if o["kind"] != "ConfigMap"]
@@ -46,7 +46,7 @@ def pod_settings(spec: RunSpec, texts: Mapping[str, str]) -> PodSettings:
     return read_pod_settings(spec, texts, CONTAINER, grace_seconds(spec))
 
 
-def _head(job: Job) -> list[str]:
+def _head(job: PodJob) -> list[str]:
     """What to do with the file. The secrets are made by hand: a file that lands in git must hold none."""
     space = f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
     make = f"kubectl create{space} secret generic"
@@ -72,24 +72,24 @@ def _head(job: Job) -> list[str]:
     ]
 
 
-def manifests(job: Job) -> list[Document]:
+def manifests(job: PodJob) -> list[Document]:
     """All objects but the Secrets, in the order in which to make them."""
     return [manifest.document() for manifest in KINDS[job.spec.cloud.kind](job)]
 
 
-def master_name(job: Job) -> str:
+def master_name(job: PodJob) -> str:
     """Pod 0's own name, as the other pods resolve it."""
     pod = f"{job.name}-{GROUP}-0-0" if job.spec.cloud.kind in ("jobset", "trainjob") else f"{job.name}-0"
     return f"{pod}.{job.name}"
 
 
-def pod_names(job: Job) -> list[str]:
+def pod_names(job: PodJob) -> list[str]:
     """The host names of the pods, by node rank."""
     first = master_name(job).partition(".")[0]
     return [f"{first[:-1]}{rank}" for rank in range(job.nodes)]
 
 
-def secret_manifest(job: Job, name: str, values: dict[str, str]) -> Document:
+def secret_manifest(job: PodJob, name: str, values: dict[str, str]) -> Document:
     """A Secret: what `run --k8s` makes, and what a rendered file asks the user to make."""
     body: Document = {"type": "Opaque", "stringData": values}
     return Manifest("v1", "Secret", job.metadata(name), body).document()
@@ -109,7 +109,7 @@ _OWNERS = {
 }
 
 
-def role(job: Job) -> Document:
+def role(job: PodJob) -> Document:
     """What a person needs who makes, follows and ends runs of this kind in a namespace."""
     owner = _OWNERS.get(job.spec.cloud.kind)
     owners = [{**owner, "verbs": ["create", "list", "delete"]}] if owner is not None else []
@@ -121,7 +121,7 @@ def role(job: Job) -> Document:
     return Manifest("rbac.authorization.k8s.io/v1", "Role", metadata, {"rules": rules}).document()
 
 
-def _role_head(job: Job) -> list[str]:
+def _role_head(job: PodJob) -> list[str]:
     space = f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
     name = f"allranks-{job.spec.cloud.kind}"
     return [
@@ -134,17 +134,17 @@ def _role_head(job: Job) -> list[str]:
 # -- kinds ---------------------------------------------------------------------------------------------
 
 
-def _indexed(job: Job) -> list[Manifest]:
+def _indexed(job: PodJob) -> list[Manifest]:
     spec = {"ttlSecondsAfterFinished": KEEP_SECONDS, **_job_spec(job, job.spec.recovery.retries * job.nodes)}
     return [_service(job), _archive(job), Manifest("batch/v1", "Job", job.owner_metadata, {"spec": spec})]
 
 
-def _jobset(job: Job) -> list[Manifest]:
+def _jobset(job: PodJob) -> list[Manifest]:
     spec = {"ttlSecondsAfterFinished": KEEP_SECONDS, **_jobset_spec(job)}
     return [_archive(job), Manifest("jobset.x-k8s.io/v1alpha2", "JobSet", job.owner_metadata, {"spec": spec})]
 
 
-def _trainjob(job: Job) -> list[Manifest]:
+def _trainjob(job: PodJob) -> list[Manifest]:
     """A TrainingRuntime of its own, so that no runtime that is there has to fit."""
     group = "trainer.kubeflow.org"
     metadata = job.metadata(job.name).adding({f"{group}/framework": "torch"}, {})
@@ -158,7 +158,7 @@ def _trainjob(job: Job) -> list[Manifest]:
     ]
 
 
-def _pods(job: Job) -> list[Manifest]:
+def _pods(job: PodJob) -> list[Manifest]:
     objects = [_service(job), _archive(job)]
     group_labels, group_annotations = _pod_group(job)
     for rank in range(job.nodes):
@@ -170,7 +170,7 @@ def _pods(job: Job) -> list[Manifest]:
     return objects
 
 
-def _pod_group(job: Job) -> tuple[dict[str, str], dict[str, str]]:
+def _pod_group(job: PodJob) -> tuple[dict[str, str], dict[str, str]]:
     """Labels and annotations by which Kueue admits bare pods together, or not at all, and takes no failed one's place
     for a new pod."""
     if QUEUE not in job.settings.labels:
@@ -179,7 +179,7 @@ def _pod_group(job: Job) -> tuple[dict[str, str], dict[str, str]]:
     return {f"{KUEUE}/pod-group-name": job.name}, count
 
 
-KINDS: dict[str, Callable[[Job], list[Manifest]]] = {
+KINDS: dict[str, Callable[[PodJob], list[Manifest]]] = {
     "job": _indexed,
     "jobset": _jobset,
     "trainjob": _trainjob,
@@ -190,19 +190,19 @@ KINDS: dict[str, Callable[[Job], list[Manifest]]] = {
 # -- parts ---------------------------------------------------------------------------------------------
 
 
-def _service(job: Job) -> Manifest:
+def _service(job: PodJob) -> Manifest:
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN_LABEL: job.name}}
     return Manifest("v1", "Service", job.metadata(job.name), {"spec": spec})
 
 
-def _archive(job: Job) -> Manifest:
+def _archive(job: PodJob) -> Manifest:
     text = base64.b64encode(job.archive).decode()
     if len(job.archive) > OBJECT_LIMIT:
         raise UsageError(f"{ARCHIVE} has {len(job.archive)} bytes, a ConfigMap holds {OBJECT_LIMIT}")
     return Manifest("v1", "ConfigMap", job.metadata(job.name), {"binaryData": {ARCHIVE: text}})
 
 
-def _job_spec(job: Job, backoff: int) -> Document:
+def _job_spec(job: PodJob, backoff: int) -> Document:
     """An Indexed Job. `join` has made the attempts that make sense where the machines live; the Job starts pods again
     where a machine, a link or a pod was lost."""
     final = {
@@ -223,7 +223,7 @@ def _job_spec(job: Job, backoff: int) -> Document:
     }
 
 
-def _jobset_spec(job: Job) -> Document:
+def _jobset_spec(job: PodJob) -> Document:
     """The pods fail as one: their Job has no second try, the JobSet starts all of them again, but not where the failure
     is final or the time is up."""
     final = ["PodFailurePolicy", "DeadlineExceeded"]

@@ -31,7 +31,7 @@ _SHM = "/dev/shm"
 
 
 @dataclass(frozen=True)
-class Job:
+class PodJob:
     """A run as Kubernetes will see it.
 
     `name` is the objects' name; `archive` the allranks zipapp; `stream`: pod 0 writes JSON lines; `variables` are set
@@ -118,7 +118,7 @@ def object_name(name: str) -> str:
     return (kept if kept[:1].isalpha() else f"run-{kept}")[:LONGEST_NAME].strip("-")
 
 
-def pod_template(job: Job, master: str, rank: int | None = None) -> Template:
+def pod_template(job: PodJob, master: str, rank: int | None = None) -> Template:
     """Labels and spec of a pod. `master` is pod 0's own name; without `rank` the completion index tells the rank."""
     settings = job.settings
     metadata = Metadata(labels=job.labels).adding(settings.pod_labels, settings.pod_annotations)
@@ -130,7 +130,7 @@ def grace_seconds(spec: RunSpec) -> int:
     return max(SHORTEST_GRACE, math.ceil(spec.limits.stop_grace) + AFTER_GRACE)
 
 
-def _pod_spec(job: Job, master: str, rank: int | None) -> Document:
+def _pod_spec(job: PodJob, master: str, rank: int | None) -> Document:
     spec: Document = {
         "restartPolicy": "Never",
         "subdomain": job.name,
@@ -148,7 +148,7 @@ def _pod_spec(job: Job, master: str, rank: int | None) -> Document:
     return spec
 
 
-def _container(job: Job, master: str, rank: int | None) -> Document:
+def _container(job: PodJob, master: str, rank: int | None) -> Document:
     if job.spec.cloud.image is None:
         raise UsageError("--image is not set: name a container image that has Python and torch")
     if job.spec.launch.sync:
@@ -174,7 +174,7 @@ def _container(job: Job, master: str, rank: int | None) -> Document:
     return container
 
 
-def _command(job: Job, master: str) -> list[str]:
+def _command(job: PodJob, master: str) -> list[str]:
     python = job.spec.launch.agent_python or "python3"
     where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(job.spec.target.join_port)]
     # Else of a pod: it may have no place of its own.
@@ -185,7 +185,7 @@ def _command(job: Job, master: str) -> list[str]:
     return [_literal(word) for word in argv]
 
 
-def environment(job: Job, rank: int | None) -> list[Document]:
+def environment(job: PodJob, rank: int | None) -> list[Document]:
     """The container's variables; the node's rank where no completion index tells it."""
     plain = {**join_variables(job.spec), **job.variables, **job.spec.launch.env}
     entries: list[Document] = [{"name": "ALLRANKS_TERMINATION_LOG", "value": TERMINATION_LOG}]
@@ -202,7 +202,7 @@ def _literal(value: str) -> str:
     return value.replace("$", "$$")
 
 
-def _volumes(job: Job) -> list[Document]:
+def _volumes(job: PodJob) -> list[Document]:
     size = {"sizeLimit": _quantity(job.spec.cloud.shm)} if job.spec.cloud.shm else {}
     return [
         {"name": "allranks", "configMap": {"name": job.name}},

@@ -15,7 +15,7 @@ DEFAULT_PORT = 29500  # torch's own; nothing is proved here, so that a fixed one
 
 
 @dataclass(frozen=True)
-class Request:
+class RenderRequest:
     """The spec, the ranks of each node, the directory that the command was given in.
 
     `texts`: files of the user's that the command names, by the name used there. `allranks`: how to call allranks

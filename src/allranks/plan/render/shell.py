@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from allranks.settings.secrets import is_secret_name
 
 from ..launchers.words import Words
-from .request import Request
+from .request import RenderRequest
 
 # As agent/prelude.py tells them apart; here the status of a file that it sources counts, whatever it comes from.
 PRELUDE = """\
@@ -29,7 +29,7 @@ class Here(str):
 
 
 def script(
-    request: Request, title: str, launcher: Sequence[str], program: Sequence[str], lines: Sequence[str] = ()
+    request: RenderRequest, title: str, launcher: Sequence[str], program: Sequence[str], lines: Sequence[str] = ()
 ) -> str:
     """A script for one node: `lines` come before the command."""
     spec = request.spec
@@ -43,12 +43,12 @@ def script(
     return "\n".join([*parts, f"exec {by_option(wrapped)} \\\n  {shown(program)}"]) + "\n"
 
 
-def python_words(request: Request, words: Words) -> list[str]:
+def python_words(request: RenderRequest, words: Words) -> list[str]:
     """The training interpreter with the flags that the user gave it."""
     return [request.spec.launch.python or words.python or "python3", *words.flags]
 
 
-def exports(request: Request) -> list[str]:
+def exports(request: RenderRequest) -> list[str]:
     """Export the variables of --env and [env], and those that `run` hands on of the caller's environment.
 
     Secrets and names without a value (--env NAME) are asked of the shell, never written down.

@@ -12,7 +12,7 @@ from allranks.settings.secrets import is_secret_name
 
 from ..joining import join_variables, join_words
 from .pods import ARCHIVE, rendered_name
-from .request import Rendered, Request
+from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text
 
 REMOTE = "~/.allranks/allranks.pyz"
@@ -22,7 +22,7 @@ _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*:[0-9]+")
 _MASTER = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'
 
 
-def skypilot(request: Request) -> Rendered:
+def skypilot(request: RenderRequest) -> Rendered:
     """The task, and the zipapp that it ships."""
     name = rendered_name(request.spec)
     task = sky_task(request.spec, name, f"./{ARCHIVE}", request.workdir, variables=request.forwarded)

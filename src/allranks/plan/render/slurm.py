@@ -13,7 +13,7 @@ from allranks.settings.words import as_options
 
 from ..launchers.words import program_name
 from ..slurm import WARN_BEFORE, WARNING_SIGNAL, check_sbatch
-from .request import Rendered, Request
+from .request import Rendered, RenderRequest
 from .shell import folded
 
 # Not for the controller inside: sbatch has been told, or they belong to the terminal that submitted.
@@ -35,12 +35,12 @@ OUTSIDE = (
 NAMING_SECONDS = 60  # a run directory may take so long to be seen under its job's name on a node
 
 
-def slurm(request: Request) -> Rendered:
+def slurm(request: RenderRequest) -> Rendered:
     """{job.sh: text}"""
     return {"job.sh": batch_script(request)}
 
 
-def batch_script(request: Request, run_dir: str | None = None) -> str:
+def batch_script(request: RenderRequest, run_dir: str | None = None) -> str:
     """The script for sbatch. `run_dir`: the run directory is made by who submits, who puts `-job<id>` behind this name
     once sbatch has said the number."""
     spec = request.spec
@@ -106,7 +106,7 @@ def job_name(spec: RunSpec) -> str:
     return "".join(c if c.isprintable() else "_" for c in name)
 
 
-def _directives(request: Request) -> list[str]:
+def _directives(request: RenderRequest) -> list[str]:
     spec = request.spec
     words = [
         f"--job-name={job_name(spec)}",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from ..launchers.torchrun import OURS, arguments
 from ..launchers.words import kept_options, read_training
 from ..ranks import NodePlan
-from .request import Rendered, Request, script_name
+from .request import Rendered, RenderRequest, script_name
 from .shell import TITLE, python_words, script
 
 
-def torchrun(request: Request) -> Rendered:
+def torchrun(request: RenderRequest) -> Rendered:
     """{script of each node: text}."""
     return {script_name(node): _script(request, node) for node in request.plan.nodes}
 
 
-def _script(request: Request, node: NodePlan) -> str:
+def _script(request: RenderRequest, node: NodePlan) -> str:
     words = read_training(request.spec)
     argv = [
         *python_words(request, words),

@@ -102,7 +102,7 @@ print("\nALLRANKS-ANSWER " + json.dumps(answer))
 """
 
 
-class Tree(NamedTuple):
+class TreeHashes(NamedTuple):
     """Hashes by file (None: too many) and by folder, what cut the reading short, whether .git is there."""
 
     count_: int
@@ -114,13 +114,13 @@ class Tree(NamedTuple):
     git: bool = False
 
 
-def collect(host: Host) -> Optional[Tree]:
+def collect(host: Host) -> Optional[TreeHashes]:
     """None where the working directory can't be entered, or is / itself."""
     top = host.facts.workdir.path
     if not host.facts.workdir.cwd_ok or not top.strip("/"):
         return None
     constants = f"TOP, CODE, FOLDERS, DATA, WRITTEN = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}, {WRITTEN!r}"
-    tree = decode(Tree, ask(host, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True))
+    tree = decode(TreeHashes, ask(host, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True))
     words = top.rstrip("/").split("/")
     git = any(host.exists("/".join([*words[:depth], ".git"])) for depth in range(2, len(words) + 1))
     return tree._replace(top=top, git=git)
@@ -128,7 +128,7 @@ def collect(host: Host) -> Optional[Tree]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for each odd node. Where all are git checkouts, code_git and code_changes judge."""
-    nodes = collected(facts_by_node, ID, Tree)
+    nodes = collected(facts_by_node, ID, TreeHashes)
     if all(tree.git for tree in nodes.values()):
         return
     late = [node for node, tree in nodes.items() if "were over" in tree.cut]
@@ -158,7 +158,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield warn(ID, odd, message, f"{copy}, or {remedy}", evidence)
 
 
-def _odd(trees: Sequence[Tree]) -> str:
+def _odd(trees: Sequence[TreeHashes]) -> str:
     """The files that are not the same in all, or (of very many) the folders."""
     items: List[Dict[str, str]] = [tree.files for tree in trees if tree.files is not None]
     if len(items) < len(trees):

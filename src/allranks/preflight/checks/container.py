@@ -28,7 +28,7 @@ WORDS = {"docker": "Docker", "podman": "Podman", "oci": "Podman", "lxc": "LXC", 
 OUTSIDE = "outside any container"
 
 
-class Container(NamedTuple):
+class ContainerFacts(NamedTuple):
     """`Docker` or OUTSIDE; whose the namespaces are, `its own` or `the host's` (empty: not known)."""
 
     kind: str
@@ -36,14 +36,14 @@ class Container(NamedTuple):
     ipc: str = ""
 
 
-def collect(host: Host) -> Optional[Container]:
+def collect(host: Host) -> Optional[ContainerFacts]:
     """None where /proc shows nothing."""
     owners = {}
     for name, initial in INITIAL.items():
         link = host.link(f"/proc/self/ns/{name}")
         if link:
             owners[name] = "the host's" if link == initial else "its own"
-    return Container(_kind(host), **owners) if host.exists("/proc/self") or owners else None
+    return ContainerFacts(_kind(host), **owners) if host.exists("/proc/self") or owners else None
 
 
 def _kind(host: Host) -> str:
@@ -67,7 +67,7 @@ def _kind(host: Host) -> str:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning where nodes are mixed; the namespaces only among nodes of one kind."""
-    nodes = collected(facts_by_node, ID, Container)
+    nodes = collected(facts_by_node, ID, ContainerFacts)
     kinds = {node: one.kind if one.kind == OUTSIDE else f"in {one.kind}" for node, one in nodes.items()}
     odd = differences("containers", kinds, one="runs", many="run")
     for one in odd:

@@ -89,7 +89,7 @@ print("\nALLRANKS-ANSWER " + json.dumps(answer))
 """
 
 
-class Listing(NamedTuple):
+class PathListing(NamedTuple):
     """What is at a path: "file", "directory" or "unreadable"; `cut` by a number of files or "time"; `names` packed."""
 
     kind: str
@@ -122,7 +122,7 @@ def collect(host: Host) -> object:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: each node may well have its own share of the data. `data_paths` speaks of absent ones."""
-    for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, Listing])).items():
+    for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, PathListing])).items():
         late = [node for node, one in by_node.items() if one.cut == "time"]
         if late:
             message = f"{path} could not be listed within 20 s on {join_names(late)} and is not compared"
@@ -135,7 +135,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             yield _finding(path, listings, odd, parted.fine)
 
 
-def _shares(listings: Sequence[Listing]) -> bool:
+def _shares(listings: Sequence[PathListing]) -> bool:
     """No file of one node is on another: each has its own share, and that is meant so."""
     names_before: Set[str] = set()
     for listing in listings:
@@ -146,7 +146,7 @@ def _shares(listings: Sequence[Listing]) -> bool:
     return True
 
 
-def _finding(path: str, listings: Mapping[str, Listing], odd: List[str], fine: List[str]) -> Finding:
+def _finding(path: str, listings: Mapping[str, PathListing], odd: List[str], fine: List[str]) -> Finding:
     first = odd[0]
     other = fine[0] if fine else odd[-1]
     amount = listings[first].amount
@@ -167,7 +167,7 @@ def _finding(path: str, listings: Mapping[str, Listing], odd: List[str], fine: L
     return warn(ID, odd, message, f"{copy}, unless each node is meant to have its own share", evidence)
 
 
-def _names(listings: Mapping[str, Listing], one: str, other: str) -> str:
+def _names(listings: Mapping[str, PathListing], one: str, other: str) -> str:
     """The names by which two nodes differ, where the listings could travel."""
     if not listings[one].names or not listings[other].names:
         return ""

@@ -33,7 +33,7 @@ exec dd if=/proc/self/fd/3 of=/dev/null bs=4M count=64 iflag=direct
 """
 
 
-class Speed(NamedTuple):
+class DiskSpeed(NamedTuple):
     """What was read and how fast; `direct`: past the page cache."""
 
     path: str
@@ -41,7 +41,7 @@ class Speed(NamedTuple):
     direct: bool
 
 
-def collect(host: Host) -> Optional[Speed]:
+def collect(host: Host) -> Optional[DiskSpeed]:
     """None where nothing can be read past the cache."""
     for data in host.request.asked.data_paths[:1]:
         path = _a_file(host, data)
@@ -65,19 +65,19 @@ def _a_file(host: Host, path: str) -> str:
     return ran.out.partition("\n")[0]
 
 
-def _result(ran: Ran, path: str, direct: bool) -> Optional[Speed]:
+def _result(ran: Ran, path: str, direct: bool) -> Optional[DiskSpeed]:
     if ran.code is None:
         raise CouldNotLook(f"{path}: {ran.err}")
     match = COPIED.search(ran.err)
     if not match or int(match.group(1)) < LEAST:
         return None
     speed = int(match.group(1)) / max(float(match.group(2)), 1e-6) / 1e6
-    return Speed(path[:300], round(speed), direct)
+    return DiskSpeed(path[:300], round(speed), direct)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for a node that reads less than half as fast as the median."""
-    nodes = collected(facts_by_node, ID, Speed)
+    nodes = collected(facts_by_node, ID, DiskSpeed)
     for direct in (True, False):
         speeds = {node: one.mb_s for node, one in nodes.items() if one.direct is direct}
         for node, speed, usual in slow_machines(facts_by_node, speeds, ODD):

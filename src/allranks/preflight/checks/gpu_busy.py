@@ -29,7 +29,7 @@ APPS = "--query-compute-apps=gpu_bus_id,pid,process_name,used_gpu_memory"
 UNIFIED = ("GH200", "GB200", "GB300")  # Linux keeps files in their memory too
 
 
-class Process(NamedTuple):
+class GpuProcess(NamedTuple):
     """A process on a GPU and its memory in MiB there; `user` is empty where the process is not visible here."""
 
     gpu: Optional[int]
@@ -51,7 +51,7 @@ class Taken(NamedTuple):
 class Use(NamedTuple):
     """Who uses the GPUs; `exclusive`: a GPU lets one process in."""
 
-    processes: List[Process]
+    processes: List[GpuProcess]
     count_: int
     unseen: List[Taken] = []
     exclusive: bool = False
@@ -81,18 +81,18 @@ def collect(host: Host) -> Optional[Use]:
     return _use(processes, unseen, exclusive)
 
 
-def _use(processes: List[Process], unseen: List[Taken], exclusive: bool) -> Use:
+def _use(processes: List[GpuProcess], unseen: List[Taken], exclusive: bool) -> Use:
     large = [process for process in processes if process.mib is None or process.mib >= LITTLE]
     return Use(large[:SHOWN], len(large), unseen, exclusive)
 
 
-def _process(host: Host, gpu: smi.Gpu, pid: str, name: str, mib: Optional[float]) -> Process:
+def _process(host: Host, gpu: smi.Gpu, pid: str, name: str, mib: Optional[float]) -> GpuProcess:
     """Only the program's name: arguments may be secrets."""
     user = ""
     for line in (host.text(f"/proc/{pid}/status", 4096) or "").splitlines():
         if line.startswith("Uid:"):
             user = _user(host, line.split()[1])
-    return Process(*gpu, int(pid), smi.value_of(name).partition(" ")[0].rpartition("/")[2][:40], user, mib)
+    return GpuProcess(*gpu, int(pid), smi.value_of(name).partition(" ")[0].rpartition("/")[2][:40], user, mib)
 
 
 def _user(host: Host, uid: str) -> str:
@@ -148,7 +148,7 @@ def _by_others(request: Request, node: str, use: Use) -> Finding:
     return fail_if(use.exclusive, label, node, message, remedy, gpu=use.processes[0].gpu)
 
 
-def _process_text(held: List[Process]) -> str:
+def _process_text(held: List[GpuProcess]) -> str:
     """`python3 (pid 4711, alice) on GPUs 0 and 1 with 71.2 GiB`."""
     first = held[0]
     sizes = [process.mib for process in held if process.mib]

@@ -39,7 +39,7 @@ SECONDS = 130.0
 BAD_VALUES = ("[GPU is lost]", "[Unknown Error]", "[GPU requires reset]")
 
 
-class Lost(NamedTuple):
+class LostGpu(NamedTuple):
     """A GPU that does not answer."""
 
     gpu: Optional[int]
@@ -51,7 +51,7 @@ class Count(NamedTuple):
     """How many answer, those that do not, PCI addresses without a driver, why none answers."""
 
     answer: int = 0
-    lost: List[Lost] = []
+    lost: List[LostGpu] = []
     idle: List[str] = []
     failed: str = ""
     vendor: str = "nvidia"
@@ -81,10 +81,10 @@ def _nvidia(host: Host, idle: List[str]) -> Count:
     if answer is None:
         return Count(idle=idle)
     bad = [row for row in answer.rows if row.get("temperature.gpu") in BAD_VALUES or row.get("name") in BAD_VALUES]
-    lost = [Lost(*smi.gpu_of(row), row.get("why", "")) for row in answer.lost]
-    lost += [Lost(*smi.gpu_of(row), row["temperature.gpu"].strip("[]")) for row in bad]
+    lost = [LostGpu(*smi.gpu_of(row), row.get("why", "")) for row in answer.lost]
+    lost += [LostGpu(*smi.gpu_of(row), row["temperature.gpu"].strip("[]")) for row in bad]
     answered = {row["pci"] for row in answer.rows + answer.lost}
-    lost += [Lost(None, pci) for pci in smi.of_driver(host) if pci not in answered]
+    lost += [LostGpu(None, pci) for pci in smi.of_driver(host) if pci not in answered]
     return Count(len(answer.rows) - len(bad), lost, idle)
 
 

@@ -64,7 +64,7 @@ sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps(found))
 """
 
 
-class Speed(NamedTuple):
+class MatmulSpeed(NamedTuple):
     """A GPU's speed; `busy`: others use its memory. `error`: why it could not multiply."""
 
     gpu: int
@@ -85,7 +85,7 @@ def collect(host: Host) -> object:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: a GPU well below the median of its model. A failure: one that can't multiply at all."""
-    nodes = collected(facts_by_node, ID, List[Speed])
+    nodes = collected(facts_by_node, ID, List[MatmulSpeed])
     for node, gpus in nodes.items():
         for gpu in gpus:
             if gpu.error:
@@ -100,7 +100,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
                 yield _slow(node, slow, usual, len(alike))
 
 
-def _failed(node: str, gpu: Speed) -> Finding:
+def _failed(node: str, gpu: MatmulSpeed) -> Finding:
     """A warning where others hold its memory: they may be gone by then."""
     label = "cuda-out-of-memory" if "out of memory" in gpu.error else "cuda-device-unavailable"
     message = f"torch can't multiply matrices on GPU {gpu.gpu} of {node}: {gpu.error}"
@@ -108,7 +108,7 @@ def _failed(node: str, gpu: Speed) -> Finding:
     return fail_if(not gpu.busy, label, node, message, remedy, [gpu.error], gpu.gpu)
 
 
-def _slow(node: str, slow: List[Speed], usual: float, alike: int) -> Finding:
+def _slow(node: str, slow: List[MatmulSpeed], usual: float, alike: int) -> Finding:
     worst = min(gpu.tflops for gpu in slow)
     multiply = plural(len(slow), "multiplies", "multiply")
     message = f"{smi.which_gpus(slow)} of {node} {multiply} matrices at {worst:.0f} TFLOP/s"

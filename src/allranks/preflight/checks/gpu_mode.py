@@ -24,7 +24,7 @@ PROHIBITED = "Prohibited"
 Modes = Dict[str, List[int]]  # the indices of the GPUs by their mode
 
 
-class Kind(NamedTuple):
+class GpuMode(NamedTuple):
     """A mode: its field, its name, nvidia-smi's option and how that names the values, the usual one first."""
 
     field: str
@@ -34,11 +34,11 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "persistence": Kind("persistence_mode", "persistence mode", "-pm", {"Enabled": "1", "Disabled": "0"}),
-    "compute": Kind(
+    "persistence": GpuMode("persistence_mode", "persistence mode", "-pm", {"Enabled": "1", "Disabled": "0"}),
+    "compute": GpuMode(
         "compute_mode", "compute mode", "-c", {"Default": "DEFAULT", "Exclusive_Process": "EXCLUSIVE_PROCESS"}
     ),
-    "mig": Kind("mig.mode.current", "MIG mode", "-mig", {"Enabled": "1", "Disabled": "0"}),
+    "mig": GpuMode("mig.mode.current", "MIG mode", "-mig", {"Enabled": "1", "Disabled": "0"}),
 }
 
 
@@ -72,7 +72,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield from _differ(kind, modes)
 
 
-def _differ(kind: Kind, modes: Dict[str, Modes]) -> Findings:
+def _differ(kind: GpuMode, modes: Dict[str, Modes]) -> Findings:
     reported: Set[str] = set()
     for odd in differences(kind.what, {node: " and ".join(sorted(one)) for node, one in modes.items()}):
         remedy = f"set it alike on every node: {_set(odd.nodes[0], kind, odd.norm)}"
@@ -87,7 +87,7 @@ def _differ(kind: Kind, modes: Dict[str, Modes]) -> Findings:
         yield warn(ID, nodes, message, f"set it alike on all GPUs: {_set(nodes[0], kind, most)}")
 
 
-def _set(node: str, kind: Kind, value: Optional[str]) -> str:
+def _set(node: str, kind: GpuMode, value: Optional[str]) -> str:
     usual = next(iter(kind.words.values()))
     return remote(node, "sudo nvidia-smi", kind.option, kind.words.get(value or "", usual))
 

@@ -25,7 +25,7 @@ CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display con
 FEW = 4  # times fewer than it can
 
 
-class Link(NamedTuple):
+class PcieLink(NamedTuple):
     """A GPU's address, vendor and device, and the lanes that it uses and has."""
 
     pci: str
@@ -34,7 +34,7 @@ class Link(NamedTuple):
     most: int
 
 
-def collect(host: Host) -> Optional[List[Link]]:
+def collect(host: Host) -> Optional[List[PcieLink]]:
     """GPUs that a driver holds."""
     links = []
     for path in host.glob("/sys/bus/pci/devices/*"):
@@ -42,13 +42,13 @@ def collect(host: Host) -> Optional[List[Link]]:
         is_gpu = (host.text(f"{path}/class", 16) or "").startswith(CLASSES)
         if lanes and is_gpu and (host.link(f"{path}/driver") or "").rpartition("/")[2] in DRIVERS:
             ids = [(host.text(f"{path}/{name}", 16) or "")[2:] for name in ("vendor", "device")]
-            links.append(Link(smi.short(path.rpartition("/")[2]), ":".join(ids), *lanes))
+            links.append(PcieLink(smi.short(path.rpartition("/")[2]), ":".join(ids), *lanes))
     return links[: smi.MOST] or None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for GPUs with fewer lanes than most of their model, or than a quarter of their own."""
-    nodes = collected(facts_by_node, ID, List[Link])
+    nodes = collected(facts_by_node, ID, List[PcieLink])
     models = group([gpu for gpus in nodes.values() for gpu in gpus], lambda gpu: gpu.device)
     usual = {model: _usual([gpu.width for gpu in gpus]) for model, gpus in models.items()}
     for node, gpus in nodes.items():

@@ -25,7 +25,7 @@ IN_FULL = re.compile(r"^GPU ([0-9A-Fa-f:.]+)$|^ +GPU Recovery Action +: (.+)$", 
 DRAIN = "Drain P2P"
 
 
-class Asking(NamedTuple):
+class PendingGpu(NamedTuple):
     """A GPU and what it asks for."""
 
     gpu: Optional[int]
@@ -33,14 +33,14 @@ class Asking(NamedTuple):
     action: str
 
 
-class Recovery(NamedTuple):
+class RecoveryFacts(NamedTuple):
     """How many GPUs tell, and those that ask for something."""
 
     gpus: int
-    asking: List[Asking]
+    asking: List[PendingGpu]
 
 
-def collect(host: Host) -> Optional[Recovery]:
+def collect(host: Host) -> Optional[RecoveryFacts]:
     """None where the driver does not know of it."""
     answer = smi.query(host, [FIELD])
     if answer is None:
@@ -48,8 +48,8 @@ def collect(host: Host) -> Optional[Recovery]:
     actions = {row["pci"]: smi.value_of(row.get(FIELD)) for row in answer.rows}
     if not any(actions.values()):
         actions.update(_in_full(smi.nvidia_smi(host, "-q").out))
-    gpus = [Asking(*smi.gpu_of(row), actions[row["pci"]][:50]) for row in answer.rows if actions[row["pci"]]]
-    return Recovery(len(gpus), [gpu for gpu in gpus if gpu.action != "None"]) if gpus else None
+    gpus = [PendingGpu(*smi.gpu_of(row), actions[row["pci"]][:50]) for row in answer.rows if actions[row["pci"]]]
+    return RecoveryFacts(len(gpus), [gpu for gpu in gpus if gpu.action != "None"]) if gpus else None
 
 
 def _in_full(text: str) -> Dict[str, str]:
@@ -66,7 +66,7 @@ def _in_full(text: str) -> Dict[str, str]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure; a warning for a GPU that may go on but should not talk to its peers."""
-    for node, recovery in collected(facts_by_node, ID, Recovery).items():
+    for node, recovery in collected(facts_by_node, ID, RecoveryFacts).items():
         for action, gpus in group(recovery.asking, lambda gpu: gpu.action).items():
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"
             remedy = _remedy(node, action, gpus)
@@ -75,7 +75,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             )
 
 
-def _remedy(node: str, action: str, gpus: List[Asking]) -> str:
+def _remedy(node: str, action: str, gpus: List[PendingGpu]) -> str:
     if "Reset" in action and "Bus" not in action:
         return f"end what uses it, then {smi.reset(node, gpus)}, or leave {node} out"
     if action == DRAIN:

@@ -29,7 +29,7 @@ PROBED = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+)")
 GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus")
 
 
-class Event(NamedTuple):
+class XidEvent(NamedTuple):
     """An Xid (0: of a switch) of a GPU: how often, the newest line, seconds ago.
 
     A container reads the log of its host: `visible` is False for GPUs that it does not have.
@@ -44,7 +44,7 @@ class Event(NamedTuple):
     visible: bool = False
 
 
-def collect(host: Host) -> Optional[List[Event]]:
+def collect(host: Host) -> Optional[List[XidEvent]]:
     """The faults; None without GPUs."""
     if not smi.has_nvidia(host):
         return None
@@ -66,9 +66,9 @@ def collect(host: Host) -> Optional[List[Event]]:
     ]
 
 
-def read_log(text: str, up: Optional[float]) -> List[Event]:
+def read_log(text: str, up: Optional[float]) -> List[XidEvent]:
     """One entry a code and GPU, with the newest line."""
-    events: Dict[Tuple[int, str], Event] = {}
+    events: Dict[Tuple[int, str], XidEvent] = {}
     probed = ""
     for age, words in kernel_lines(text, up):
         if "NVRM" not in words and "SXid" not in words:
@@ -82,12 +82,12 @@ def read_log(text: str, up: Optional[float]) -> List[Event]:
         before = events.get(key)
         if before is not None and not (XID.search(words) or SXID.search(words)):
             continue  # the same event, once more in words
-        events[key] = Event(*key, before.count_ + 1 if before else 1, words.strip()[:200], age)
+        events[key] = XidEvent(*key, before.count_ + 1 if before else 1, words.strip()[:200], age)
     others = {pci for code, pci in events if code != RECOVERY}  # it only sums up another Xid
     return [event for event in events.values() if event.code != RECOVERY or _asks(event, others)]
 
 
-def _asks(event: Event, others: "set[str]") -> bool:
+def _asks(event: XidEvent, others: "set[str]") -> bool:
     return "to 0x0 (None)" not in event.line and event.pci not in others
 
 
@@ -108,12 +108,12 @@ def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure: a GPU off the bus. Warnings: the others; one a node and code."""
-    for node, events in collected(facts_by_node, ID, List[Event]).items():
+    for node, events in collected(facts_by_node, ID, List[XidEvent]).items():
         for code, gpus in group(events, lambda event: event.code).items():
             yield _finding(node, code, gpus)
 
 
-def _finding(node: str, code: int, gpus: List[Event]) -> Finding:
+def _finding(node: str, code: int, gpus: List[XidEvent]) -> Finding:
     xid = FAULTS.get(code, SWITCH)
     if code == OFF_BUS and not any("Xid" in gpu.line for gpu in gpus):
         message = f"the driver of {node} logged that {smi.which_gpus(gpus)} has fallen off the bus"
@@ -131,7 +131,7 @@ def _finding(node: str, code: int, gpus: List[Event]) -> Finding:
     return fail_if(is_off, xid.cause, node, message, _remedy(node, xid.action, gpus), evidence, gpus[0].gpu)
 
 
-def _remedy(node: str, action: str, gpus: List[Event]) -> str:
+def _remedy(node: str, action: str, gpus: List[XidEvent]) -> str:
     advice = f"if the GPU has not been reset since, run {smi.reset(node, gpus)} or reboot {node}"
     if action == "reboot":
         advice = f"reboot {node} or leave it out. If it comes back, check cooling, power and the board"

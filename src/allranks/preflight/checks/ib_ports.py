@@ -28,7 +28,7 @@ HINTS = {
 }
 
 
-class Port(NamedTuple):
+class PortState(NamedTuple):
     """`ACTIVE`, `LinkUp`, `400 Gb/sec (4X NDR)`, `InfiniBand`."""
 
     state: str
@@ -42,20 +42,20 @@ class Port(NamedTuple):
         return self.state == "ACTIVE" and self.phys in ("LinkUp", "")
 
 
-def collect(host: Host) -> Optional[Dict[str, Port]]:
+def collect(host: Host) -> Optional[Dict[str, PortState]]:
     """By port, `mlx5_0/1`."""
     ports = {}
     for port in rdma.ports(host):
         state = rdma.word(host, f"{port.path}/state")
         phys = rdma.word(host, f"{port.path}/phys_state")
         texts = [host.text(f"{port.path}/{file}", 64) or "" for file in ("rate", "link_layer")]
-        ports[port.name] = Port(state, phys, *texts)
+        ports[port.name] = PortState(state, phys, *texts)
     return ports or None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-ib-error, warnings."""
-    nodes = collected(facts_by_node, ID, Dict[str, Port])
+    nodes = collected(facts_by_node, ID, Dict[str, PortState])
     for port, by_node in by_item(nodes).items():
         yield from _down(port, by_node)
         yield from _rate(port, by_node)
@@ -63,7 +63,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield from _fewer({node: list(nodes.get(node, {}).values()) for node in facts_by_node})
 
 
-def _rate(port: str, by_node: Mapping[str, Port]) -> Findings:
+def _rate(port: str, by_node: Mapping[str, PortState]) -> Findings:
     rates = {node: one.rate for node, one in by_node.items() if one.is_up and one.rate}
     name = rdma.port_name(port)
     odd = differences(f"rate of {name}", rates, one="runs at", many="run at", subject=name)
@@ -71,7 +71,7 @@ def _rate(port: str, by_node: Mapping[str, Port]) -> Findings:
     return warn_each(LABEL, odd, lambda d: f"{advice}: {_ibstat(d.nodes[0], port)}", port.partition("/")[0])
 
 
-def _down(port: str, by_node: Mapping[str, Port]) -> Findings:
+def _down(port: str, by_node: Mapping[str, PortState]) -> Findings:
     """Where at least half of the nodes that have the port have it up."""
     up = [node for node, one in by_node.items() if one.is_up]
     down = {node: one for node, one in by_node.items() if not one.is_up}
@@ -92,7 +92,7 @@ def _ibstat(node: str, port: str) -> str:
     return remote(node, "ibstat", port.partition("/")[0])
 
 
-def _fewer(ports: Mapping[str, "list[Port]"]) -> Findings:
+def _fewer(ports: Mapping[str, "list[PortState]"]) -> Findings:
     """An adapter that is absent: fewer active ports than most, though none of its own is down."""
     counts = {node: sum(port.is_up for port in one) for node, one in ports.items()}
     for odd in differences("active RDMA ports", counts):

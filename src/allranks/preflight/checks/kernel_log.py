@@ -26,7 +26,7 @@ DEVICE = re.compile(r"\b(nvme\d{1,4}|sd[a-z]{1,4})(?:n?\d{1,4})?(?:p\d{1,4})?\b"
 NO_DISK = re.compile(r"\bdev (fd|sr|loop|nbd)\d+|\((DISCARD|WRITE_ZEROES|SECURE_ERASE)\)")
 
 
-class Kind(NamedTuple):
+class KernelLineKind(NamedTuple):
     """Lines of one kind; `days` back they count (0: since boot), from `least` of them on."""
 
     what: str
@@ -39,32 +39,32 @@ class Kind(NamedTuple):
 
 DISK = "replace the disk, or keep data and checkpoints off it. Look: {smart}"
 KINDS = {
-    "lockup": Kind(
+    "lockup": KernelLineKind(
         "a CPU lockup",
         r"BUG: soft lockup|hard LOCKUP|[Ww]atchdog detected hard",
         "reboot {node}. If it comes back, suspect firmware, kernel or hardware",
         days=1,
     ),
-    "hung": Kind(
+    "hung": KernelLineKind(
         "a task that hung in the kernel",
         r"INFO: task .{1,40}:\d+ blocked for more than \d+ seconds",
         "a disk or file server does not answer: {log}",
         days=1,
     ),
-    "oom": Kind(
+    "oom": KernelLineKind(
         "a process killed for lack of memory",
         r"(?:Out of memory|Memory cgroup out of memory).{0,120}[Kk]ill(?:ed)? process|^Killed process \d+",
         "fewer data-loader workers or a smaller batch, or a larger memory limit. Look: {log}",
         "host-out-of-memory",
         days=1,
     ),
-    "nfs": Kind(
+    "nfs": KernelLineKind(
         "an NFS server that did not answer",
         r"nfs: server \S+ not responding",
         "see that the server and its network are up: {nfs}",
         days=1,
     ),
-    "disk": Kind(
+    "disk": KernelLineKind(
         "a failing disk",
         r"(?:I/O error, dev |critical \w{1,20} error, dev |Buffer I/O error on dev(?:ice)? )"
         r"|nvme\d{0,4}n?\d{0,4}: (?:I/O .{0,80}QID \d{1,6} timeout|I/O tag .{0,80}timeout"
@@ -72,28 +72,28 @@ KINDS = {
         r"|Device not ready; aborting|Disabling device after reset failure)",
         DISK,
     ),
-    "filesystem": Kind(
+    "filesystem": KernelLineKind(
         "a damaged file system",
         r"EXT[234]-fs error|EXT4-fs .{0,80}Remounting filesystem read-only|BTRFS (?:error|critical)"
         r"|XFS \(\S+\): (?:Corruption|Metadata (?:corruption|CRC error)|Internal error"
         r"|xfs_do_force_shutdown|log I/O error|metadata I/O error|.{0,200}[Ss]hutting down filesystem)",
         "unmount it and run fsck or xfs_repair. Look: {log}",
     ),
-    "hardware": Kind(
+    "hardware": KernelLineKind(
         "an uncorrected hardware error (memory, processor or bus)",
         r"\[Hardware Error\]: (?:event severity: (?:fatal|recoverable)|.{0,80}Uncorrected)"
         r"|EDAC .{0,80}\b\d{1,9} UE\b|Machine Check Exception: 0*[1-9a-f]"
         r"|mce: .{0,80}[Uu]ncorrected|Memory failure: 0x",
         "leave {node} out and have it looked at: {ras}",
     ),
-    "corrected": Kind(
+    "corrected": KernelLineKind(
         "many corrected memory errors",
         r"EDAC .{0,80}\b\d{1,9} CE\b",
         "have the memory module looked at: {ras}",
         days=1,
         least=10,
     ),
-    "pcie": Kind(
+    "pcie": KernelLineKind(
         "a fatal PCIe error",
         r"(?:severity=|AER: .{0,80})Uncorrect\w{1,20} \(Fatal\)",
         "reseat or replace the device named in the line: {log}",
@@ -142,7 +142,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             yield warn(kind.label, nodes, message, _remedy(kind, nodes[0], line), [line])
 
 
-def _remedy(kind: Kind, node: str, line: str) -> str:
+def _remedy(kind: KernelLineKind, node: str, line: str) -> str:
     device = DEVICE.search(line)
     disk = f"-a /dev/{device.group(1)}" if device else "--scan"
     return kind.remedy.format(
@@ -154,7 +154,7 @@ def _remedy(kind: Kind, node: str, line: str) -> str:
     )
 
 
-def _when(kind: Kind, one: Logged) -> str:
+def _when(kind: KernelLineKind, one: Logged) -> str:
     if one.count_ == 1:
         return " since boot" if one.ago is None else f" {ago(one.ago)}"
     period = "in the last day" if kind.days and one.ago is not None else "since boot"

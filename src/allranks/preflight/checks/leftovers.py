@@ -53,7 +53,7 @@ class Orphans(NamedTuple):
     orphans: List[Process] = []
 
 
-class Journal(NamedTuple):
+class JournalStart(NamedTuple):
     """The first entry of an agent's journal: (host name, boot ID, PID namespace), (process, start) of agent and
     supervisor."""
 
@@ -141,23 +141,23 @@ def _orphans_can_be_told(host: Host) -> bool:
 # -- which runs live -------------------------------------------------------------------------------
 
 
-def _journals(host: Host, uid: Optional[int]) -> Dict[str, Journal]:
+def _journals(host: Host, uid: Optional[int]) -> Dict[str, JournalStart]:
     """{tag: the first entry of its agent's journal}, in every directory where runs may be."""
     bases = [host.request.asked.node_dir, *(room.path for room in host.facts.disk.node_dirs), *BASES]
-    journals: Dict[str, Journal] = {}
+    journals: Dict[str, JournalStart] = {}
     for base in dict.fromkeys(filter(None, bases)):
         top = f"{base}/allranks-{uid}"
         for run in host.names(top):
             for node in host.names(f"{top}/{run}"):
                 line = (host.text(f"{top}/{run}/{node}/journal.jsonl") or "").partition("\n")[0]
                 try:
-                    journals[f"{run}/{node}"] = decode(Journal, read_json(line.encode(), LONGEST_LINE))
+                    journals[f"{run}/{node}"] = decode(JournalStart, read_json(line.encode(), LONGEST_LINE))
                 except DecodeError:
                     continue
     return journals
 
 
-def _lives(host: Host, journal: Optional[Journal], age: Optional[float]) -> bool:
+def _lives(host: Host, journal: Optional[JournalStart], age: Optional[float]) -> bool:
     """Its agent or supervisor runs, or may: on another machine that sees this disk, or about to write its journal."""
     if journal is None:
         return age is not None and 0 <= age < YOUNG

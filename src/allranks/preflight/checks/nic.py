@@ -23,7 +23,7 @@ VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ci
 # fmt: on
 
 
-class Interface(NamedTuple):
+class InterfaceSpeed(NamedTuple):
     """Bytes, whether a device is behind it, Mb/s (0: not known), `full`, `up`."""
 
     mtu: int
@@ -33,10 +33,10 @@ class Interface(NamedTuple):
     state: str = ""
 
 
-Interfaces = Mapping[str, Interface]
+Interfaces = Mapping[str, InterfaceSpeed]
 
 
-def collect(host: Host) -> Optional[Dict[str, Interface]]:
+def collect(host: Host) -> Optional[Dict[str, InterfaceSpeed]]:
     """By name."""
     interfaces = {}
     for path in host.glob("/sys/class/net/*")[:256]:
@@ -46,13 +46,13 @@ def collect(host: Host) -> Optional[Dict[str, Interface]]:
             speed = number_in(host, f"{path}/speed") or 0  # EINVAL while down; -1: not known
             device = host.exists(f"{path}/device")
             texts = [host.text(f"{path}/{file}", 32) or "" for file in ("duplex", "operstate")]
-            interfaces[name] = Interface(mtu, device, speed if speed < 10_000_000 else 0, *texts)
+            interfaces[name] = InterfaceSpeed(mtu, device, speed if speed < 10_000_000 else 0, *texts)
     return dict(list(interfaces.items())[:64]) or None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings."""
-    for name, by_node in by_item(collected(facts_by_node, ID, Dict[str, Interface])).items():
+    for name, by_node in by_item(collected(facts_by_node, ID, Dict[str, InterfaceSpeed])).items():
         up = {node: one for node, one in by_node.items() if one.state in ("up", "unknown")}
         yield from _speed(name, up)
         yield from _mtu(name, up)

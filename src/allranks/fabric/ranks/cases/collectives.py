@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 import torch.distributed as dist
 
-from ..lab import Group, Lab, NotSupported
+from ..lab import Lab, LabGroup, NotSupported
 
 COUNTS = (1, 1000, 65537)  # elements
 DTYPES = ("float32", "int64")
@@ -48,7 +48,7 @@ def run_batch(operations: list[dist.P2POp]) -> None:
         work.wait()
 
 
-def sum_round(lab: Lab, turn: int, count: int, dtype: str, group: Group) -> None:
+def sum_round(lab: Lab, turn: int, count: int, dtype: str, group: LabGroup) -> None:
     """all_reduce, and the sum."""
     buffer = lab.give_shared(turn, count, dtype, len(group.ranks))
     lab.arrive(turn)
@@ -65,7 +65,7 @@ def gather_round(lab: Lab, turn: int, count: int, dtype: str) -> None:
     lab.check_blocks(blocks or [], turn, dtype, lab.everyone)
 
 
-def all_gather_round(lab: Lab, turn: int, count: int, dtype: str, group: Group) -> None:
+def all_gather_round(lab: Lab, turn: int, count: int, dtype: str, group: LabGroup) -> None:
     """all_gather to a buffer for each rank."""
     give = lab.give_moved(turn, count, dtype)
     blocks = lab.empty_blocks(count, dtype, group)
@@ -74,7 +74,7 @@ def all_gather_round(lab: Lab, turn: int, count: int, dtype: str, group: Group) 
     lab.check_blocks(blocks, turn, dtype, group)
 
 
-def broadcast_round(lab: Lab, turn: int, count: int, dtype: str, root: int, group: Group) -> None:
+def broadcast_round(lab: Lab, turn: int, count: int, dtype: str, root: int, group: LabGroup) -> None:
     """broadcast from a root; the others' buffers hold zeros before."""
     buffer = lab.give_moved(turn, count, dtype) if lab.rank == root else lab.empty(count, dtype)
     lab.arrive(turn)

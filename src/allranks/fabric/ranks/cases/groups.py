@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from ..lab import Group, Lab, NotSupported
+from ..lab import Lab, LabGroup, NotSupported
 from .collectives import DTYPES, all_gather_round, broadcast_round, rounds, sum_round
 
 COUNTS = (1000, 1000, 1000)
@@ -30,7 +30,7 @@ def across_groups(lab: Lab) -> str:
 
 def _test_groups(lab: Lab, groups: list[list[int]], where: str) -> str:
     """Make every group on every rank, in the same order, as torch wants it; all groups work at once."""
-    made = [Group(ranks, dist.new_group(ranks, timeout=lab.patience)) for ranks in groups]
+    made = [LabGroup(ranks, dist.new_group(ranks, timeout=lab.patience)) for ranks in groups]
     lab.line_up("groups")
     lab.arrive()
     for group in made:
@@ -40,7 +40,7 @@ def _test_groups(lab: Lab, groups: list[list[int]], where: str) -> str:
     return f"{len(groups)} groups of {sizes} ranks {where}  {lab.use(*DTYPES)}"
 
 
-def _use_group(lab: Lab, group: Group) -> None:
+def _use_group(lab: Lab, group: LabGroup) -> None:
     for turn, count, dtype in rounds(COUNTS):
         sum_round(lab, turn, count, dtype, group)
         all_gather_round(lab, turn, count, dtype, group)
