@@ -153,7 +153,7 @@ def test_native_code_that_sleeps_is_named_and_sleeps_on(start: Any) -> None:
 def test_without_py_spy_the_helper_thread_takes_the_stack(start: Any, no_py_spy: None) -> None:
     """The signal goes to a thread that sleeps for us: the program's own does not wake."""
     rank = start("snooze", "helper")
-    assert helper_thread(rank.process.pid) not in (None, rank.process.pid)
+    wait_until(lambda: helper_thread(rank.process.pid) not in (None, rank.process.pid), what="the helper sleeps")
     first, second = rank.look("look"), rank.look("dump")
     assert "text" not in first, "a first look sends nothing"
     found = judged(rank, first, second)

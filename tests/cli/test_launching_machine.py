@@ -85,7 +85,7 @@ print(json.dumps(answers))
 
 
 REFUSAL = (
-    "allranks: `allranks {}` needs Linux, and this machine is macOS; start it on a login node, or in a Linux "
+    "allranks: `allranks {}` needs Linux, and this machine is macOS. Start it on a login node, or in a Linux "
     "container\n"
 )
 

@@ -94,7 +94,9 @@ def test_every_check_ships_and_collects_under_python_3_8(tmp_path: Path) -> None
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[1])\n"
         "from allranks.agent.facts import collect\n"
-        "found = collect({'checks': sys.argv[2].split(','), 'workdir': '/', 'command': ['true'], 'uid': 'u'})\n"
+        "from allranks.protocol.orders import SetupOrder\n"
+        "checks = tuple(sys.argv[2].split(','))\n"
+        "found = collect(SetupOrder(checks=checks, workdir='/', command=('true',), uid='u'))\n"
         "print(json.dumps({n: found.get(n, 'absent') for n in sys.argv[2].split(',')}))"
     )
     done = subprocess.run([str(OLDEST), "-I", "-S", "-c", program, str(archive), ",".join(checks)],

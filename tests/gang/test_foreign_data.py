@@ -79,7 +79,7 @@ def test_a_run_survives_what_its_program_writes(code: int, error: str, tmp_path:
     result = result_of(tmp_path)
     assert (done.returncode, result["exit"]) == ((0, 0) if code == 0 else (1, 1)), done.stderr[-2000:]
     assert result["undecodable"]["metrics of rank 0"] == result["undecodable"]["metrics of rank 1"] == 8
-    assert result["undecodable"]["a report to the agent of local0"] == 2 * 12
+    assert result["undecodable"]["a report to the agent of local0"] == 2 * 13
     logs = [path.read_text() for path in (run_of(tmp_path) / "logs").glob("*/rank_*.log")]
     ended = [log.endswith("still here\n") for log in logs]
     assert len(logs) == 2 and (any(ended) if code else all(ended))  # the first to fail ends the other

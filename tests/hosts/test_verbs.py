@@ -133,7 +133,7 @@ def test_attach_to_a_run_that_goes_on_and_leave_it(launch: Launch) -> None:
     wait_until(lambda: "step" in said.read_text(), BOUND, "output in attach")
     attached.send_signal(signal.SIGINT)
     assert attached.wait(BOUND) == 0
-    assert "the run goes on" in said.read_text()
+    assert f"{launch.run_dir.name} goes on: allranks status" in said.read_text()
     assert words(launch, "status")["state"] == "running" and not launch.events("controller-attached")
     before = len(launch.log(0))
     wait_until(lambda: len(launch.log(0)) > before, BOUND, "it goes on")

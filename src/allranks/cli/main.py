@@ -131,7 +131,7 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
 def _needs_linux(verb: str) -> str:
     """Why this machine cannot start runs, or end them."""
     system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
-    where = "start it on a login node, or in a Linux container"
+    where = "Start it on a login node, or in a Linux container"
     return f"`allranks {verb}` needs Linux, and this machine is {system}. {where}"
 
 

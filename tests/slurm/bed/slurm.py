@@ -19,7 +19,8 @@ from tests.slurm.bed.config import gres_conf, slurm_conf
 
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
 SBIN = "/usr/sbin:/sbin"
-READY = 60.0
+READY = 180.0
+PORTS = 20  # that a bed looks at
 
 
 def missing() -> str | None:
@@ -165,7 +166,12 @@ class SlurmBed:
             states = self.states()
             return set(states) == names and set(states.values()) == {"idle"}
 
-        wait_until(idle, READY, f"all nodes idle (see {self.dir}/*.log)")
+        try:
+            wait_until(idle, READY, "all nodes idle")
+        except AssertionError as error:
+            files = sorted(self.dir.glob("*.log"))
+            logs = [f"{file.name}: {file.read_text(errors='replace')[-800:]}" for file in files]
+            raise BedError("\n".join([str(error), str(self.states()), *logs])) from error
 
     def heal(self) -> None:
         """No job, all nodes back: between two tests."""
@@ -220,9 +226,11 @@ class SlurmBed:
 def _free_port(slot: int) -> int:
     """A port that no service of this machine has, below those that the kernel hands out by itself.
 
-    Beds that start at the same time have different slots, and so look at different ports first.
+    Beds that start at the same time have different slots, and look at different ports: what one has found free is
+    not in use yet.
     """
-    for port in range(16818 + slot, 17818 + slot):
+    first = 16818 + PORTS * slot
+    for port in range(first, first + PORTS):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("0.0.0.0", port))
