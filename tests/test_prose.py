@@ -10,12 +10,9 @@ import pytest
 from tests.prose import Breach, breaches_of, page_breaches, source_breaches
 
 SOURCE_LIMITS = {
-    "agent": 23,
+    "agent": 22,
     "engines": 22,
     "cli": 17,
-    "gang": 0,
-    "plan": 0,
-    "protocol": 2,
 }
 PAGE_LIMITS = {
     "README.md": 22,
