@@ -305,7 +305,7 @@ def test_below_is_there_although_it_is_empty(source: Path, node_dir: Path) -> No
 OLD_NODE = """
 import base64, json, os, sys
 sys.path.insert(0, {source!r})
-from allranks.protocol.frames import TREE, Output, Stream
+from allranks.protocol.frames import TREE, OutputFrame, Stream
 from allranks.agent.receiver import TreeReceiver, has_results
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.orders import ShipOrder
@@ -317,7 +317,7 @@ receiver.ship(decode(ShipOrder, order))
 with open({archive!r}, "rb") as file:
     offset = 0
     for data in iter(lambda: file.read(70000), b""):
-        receiver.chunk(Output(Stream(TREE, 0, 0), offset, data))
+        receiver.chunk(OutputFrame(Stream(TREE, 0, 0), offset, data))
         offset += len(data)
 (name, function, kind, seconds, done), = tasks
 done(function(), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import os
@@ -17,6 +16,7 @@ from allranks.cluster import Cluster
 from allranks.fabric.analysis.schedule import ALL_PASSED, Group, SuiteStage, group_name, stages
 from allranks.gang import session as sessions
 from allranks.gang.session import run_round
+from allranks.gang.tasks import run_loop
 from allranks.gang.transport import NodeReach, Transport
 from allranks.plan.launchers.collectives import of_a_stage
 from allranks.report.live import JsonView
@@ -92,7 +92,7 @@ class Staged:
     def _round(self, groups: Sequence[Group]) -> list[tuple[Group, Document]]:
         """Disjoint groups side by side, each a gang of its own with its own directory below this run's."""
         made = [self._session(group) for group in groups]
-        return list(zip(groups, asyncio.run(run_round(made)), strict=True))
+        return list(zip(groups, run_loop(lambda: run_round(made)), strict=True))
 
     def _session(self, group: Group) -> sessions.Session:
         nodes = [n for n in self._cluster.nodes if n.name in group]

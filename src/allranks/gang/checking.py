@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import time
@@ -22,6 +21,7 @@ from allranks.settings import RunSpec
 from .inspection import Inspection
 from .places import judge_request
 from .session import make_setting, names_of
+from .tasks import run_loop
 from .transport import Transport
 
 
@@ -36,7 +36,7 @@ def look(
     """Looks at the cluster and saves evidence/preflight.json in the run directory."""
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
-    evidence = asyncio.run(Inspection(spec, cluster, setting, progress, pairs, transport).run())
+    evidence = run_loop(Inspection(spec, cluster, setting, progress, pairs, transport).run)
     request = {**judge_request(spec, setting, cluster), "gate": evidence.gate}
     tried = covered(len(evidence.nodes)) if any("pairs" in facts for facts in evidence.nodes.values()) else ""
     saved = document(request, evidence.nodes, [c.name for c in checks], time.time(), evidence.unreachable, tried)

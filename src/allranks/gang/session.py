@@ -44,6 +44,7 @@ from .policy import Decision
 from .roster import Roster
 from .signals import CONTROLLER
 from .states import UserSignal
+from .tasks import run_loop
 from .transport import NodeReach
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Session:
         try:
             try:
                 with over_when_interrupted(self.run_dir):
-                    asyncio.run(self._main(on_stop_key, stop_first))
+                    run_loop(lambda: self._main(on_stop_key, stop_first))
             finally:
                 survive_user_signals()  # the loop has taken its handlers back
             return self.finish()

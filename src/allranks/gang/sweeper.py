@@ -15,7 +15,7 @@ from allranks.protocol.orders import HelloOrder
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed
-from .tasks import run_with_callbacks
+from .tasks import run_loop, run_with_callbacks
 from .transport import Transport
 
 SECONDS = 60.0
@@ -32,7 +32,7 @@ def ask(
         return await asyncio.gather(*(_one(spec, transport, n, headers[n.name], limit) for n in nodes))
 
     nodes = [n for n in cluster.nodes if n.name in headers]
-    return dict(zip((n.name for n in nodes), asyncio.run(run_with_callbacks(all_of_them())), strict=True))
+    return dict(zip((n.name for n in nodes), run_loop(lambda: run_with_callbacks(all_of_them())), strict=True))
 
 
 async def _one(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import signal
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -21,6 +22,24 @@ def _report(task: asyncio.Task[None]) -> None:
     if error is not None:
         context = {"message": f"exception in {task.get_name()}", "exception": error, "task": task}
         task.get_loop().call_exception_handler(context)
+
+
+def run_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Run what `main` makes in an event loop of its own.
+
+    A Ctrl-C that comes while the loop is made waits until it runs: half a loop cannot be closed.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    async def interruptible() -> Result:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return await main()
+
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        return asyncio.run(interruptible())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 async def run_with_callbacks(main: Coroutine[Any, Any, Result]) -> Result:
