@@ -19,6 +19,7 @@ from allranks.diagnose.incident import CHANNEL, beat_of
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, RANK_LOG, Frame, OutputFrame, Stream
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
     DrainedMessage,
@@ -387,19 +388,20 @@ class Controller:
 
     def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
         incarnation = self.roster.everyone[member.node.name].incarnation
-        return {
-            "mode": "attach" if renewing else "agent",
-            "uid": self.setting.uid,
-            "node": node_label(member.node.index, incarnation),
-            "run_tag": run_tag(self.setting, member.node.index, incarnation),
-            "ends": [run_tag(self.setting, member.node.index, before) for before in range(incarnation)],
-            "lease": self.spec.limits.lease,
-            "grace": self.spec.limits.grace,
-            "node_dir": self.spec.places.node_dir,
-            "checks": collectors(self.setting.checks),
-            "tests": bool(self.spec.tests.test),
-            "audit": bool(self.spec.recovery.audit_data),
-        }
+        header = AgentHeader(
+            mode="attach" if renewing else "agent",
+            uid=self.setting.uid,
+            node=node_label(member.node.index, incarnation),
+            run_tag=run_tag(self.setting, member.node.index, incarnation),
+            lease=self.spec.limits.lease,
+            grace=self.spec.limits.grace,
+            node_dir=self.spec.places.node_dir,
+            ends=tuple(run_tag(self.setting, member.node.index, before) for before in range(incarnation)),
+            checks=tuple(collectors(self.setting.checks)),
+            tests=bool(self.spec.tests.test),
+            audit=bool(self.spec.recovery.audit_data),
+        )
+        return dict(encode(header))
 
     def _hello(self, member: Member) -> HelloOrder:
         have = self.logs.sizes(member.node.index, member.node.name)

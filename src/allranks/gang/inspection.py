@@ -23,6 +23,7 @@ from allranks.preflight.schedule import peers_of
 from allranks.protocol.codec import encode
 from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.frames import Frame, OutputFrame
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
     FactsMessage,
@@ -186,22 +187,22 @@ class Inspection:
 
     async def _connect(self, peer: Peer) -> None:
         node = peer.node
-        header = {
-            "mode": "agent",
-            "uid": self._setting.uid,
-            "node": node_label(node.index),
-            "run_tag": run_tag(self._setting, node.index),
-            "lease": LEASE,
-            "grace": self._spec.limits.grace,
-            "node_dir": self._spec.places.node_dir,
-            "checks": collectors(self._setting.checks),
-        }
+        header = AgentHeader(
+            mode="agent",
+            uid=self._setting.uid,
+            node=node_label(node.index),
+            run_tag=run_tag(self._setting, node.index),
+            lease=LEASE,
+            grace=self._spec.limits.grace,
+            node_dir=self._spec.places.node_dir,
+            checks=tuple(collectors(self._setting.checks)),
+        )
         peer.channel = Channel(node, self._transport, peer.receive, peer.lose)
         hello = peer.expect(HelloMessage)
         try:
             async with self._semaphore:
                 first = HelloOrder(lease=LEASE)
-                await peer.channel.open(header, first, self._spec.limits.connect_timeout)
+                await peer.channel.open(encode(header), first, self._spec.limits.connect_timeout)
             answer = await asyncio.wait_for(hello, ANSWER_SECONDS)
         except ChannelFailed as error:
             self._lost(peer, error.finding)
