@@ -7,6 +7,7 @@ check that looks at it has nothing to say.
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import MappingProxyType
 from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Type, TypeVar, Union
 
@@ -21,11 +22,13 @@ from allranks.protocol.facts import (
     LoginFacts,
     Memory,
     NcclFacts,
+    NodeFacts,
     OwnName,
     PathFacts,
     SharedMemory,
     TargetFacts,
     has_failed,
+    read_facts,
 )
 
 Kind = TypeVar("Kind")
@@ -95,15 +98,20 @@ class Facts(Dict[str, object]):
         """GPUs that the ranks may use."""
         return self.gpus.count_ or 0
 
-    @property
+    @cached_property
     def interfaces(self) -> List[InterfaceFacts]:
         """The interfaces that have addresses."""
         return decode_each(InterfaceFacts, self.get("interfaces"))
 
-    @property
+    @cached_property
     def data(self) -> List[PathFacts]:
         """Every --data-path."""
         return decode_each(PathFacts, self.get("data"))
+
+    @cached_property
+    def for_plan(self) -> NodeFacts:
+        """The parts that the plan reads."""
+        return read_facts(self)
 
     def has_read(self, part: str) -> bool:
         """Tell whether a part was collected."""

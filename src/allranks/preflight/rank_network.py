@@ -13,7 +13,6 @@ from allranks.plan.facts import interface_of, on_link, read_probes
 from allranks.plan.interfaces import InterfaceChoice, nccl_settings
 from allranks.plan.network import choose_address, share_network
 from allranks.protocol.codec import decode
-from allranks.protocol.facts import read_facts
 from allranks.settings import RunSpec
 
 from .facts import Facts
@@ -38,12 +37,13 @@ def explain(
 ) -> dict[str, list[NetworkSetting]]:
     """The settings of every node; empty where nodes share one network, or no address was proved."""
     port = gate.get("port")
-    facts = {node: read_facts(document) for node, document in documents.items()}
-    if not isinstance(port, int) or gate.get("error") or share_network(facts):
+    facts = {node: Facts(document) for node, document in documents.items()}
+    for_plan = {node: one.for_plan for node, one in facts.items()}
+    if not isinstance(port, int) or gate.get("error") or share_network(for_plan):
         return {}
     probes = {node: read_probes(document.get("probes")) for node, document in documents.items()}
-    choice = choose_address(spec, str(gate["name"]), port, facts, probes)
-    return {node: _node(node, Facts(documents[node]), one) for node, one in choice.interfaces.items()}
+    choice = choose_address(spec, str(gate["name"]), port, for_plan, probes)
+    return {node: _node(node, facts[node], one) for node, one in choice.interfaces.items()}
 
 
 def _node(node: str, facts: Facts, choice: InterfaceChoice) -> list[NetworkSetting]:
@@ -51,7 +51,7 @@ def _node(node: str, facts: Facts, choice: InterfaceChoice) -> list[NetworkSetti
     ports = [port for port in decode(list[UsedPort], facts.get("fabric") or []) if port.active]
     if ports:
         settings += _rdma(facts, ports)
-    if not ports or nccl_settings(read_facts(facts)).get("NCCL_IB_DISABLE") == "1":
+    if not ports or nccl_settings(facts.for_plan).get("NCCL_IB_DISABLE") == "1":
         settings.append(_threads(facts))
     reached = _reached(node, facts)
     if reached:
@@ -119,12 +119,11 @@ def _threads(facts: Facts) -> NetworkSetting:
 def _reached(node: str, facts: Facts) -> str:
     """`eth0 3 of 3, eth1 0 of 3`: peers by the interface that was tried."""
     counts: dict[str, list[bool]] = {}
-    plan_facts = read_facts(facts)
     for result in tried({node: facts}).values():
         for way in (PeerAttempt(result.ok, result.address, result.local_address), *result.ways):
-            name = interface_of(plan_facts, way.local_address) if way.local_address else None
+            name = interface_of(facts.for_plan, way.local_address) if way.local_address else None
             if name is None and way.address:
-                name = on_link(plan_facts, way.address)
+                name = on_link(facts.for_plan, way.address)
             if name is not None:
                 counts.setdefault(name, []).append(way.ok)
     return ", ".join(f"{name} {sum(reached)} of {len(reached)}" for name, reached in counts.items())

@@ -5,8 +5,6 @@ The same proof as before a run (see `allranks.plan.network`), with its findings 
 
 from __future__ import annotations
 
-from allranks.protocol.facts import read_facts
-
 from ..compare import Findings, Nodes
 from ..facts import Request
 
@@ -29,6 +27,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         error = {"text": proof.error} if isinstance(proof.error, str) else proof.error
         yield port_taken(proof.name, error, request.target)
         return
-    facts = {node: read_facts(one) for node, one in facts_by_node.items()}
+    facts = {node: one.for_plan for node, one in facts_by_node.items()}
     probes = {node: read_probes(one.get("probes")) for node, one in facts_by_node.items()}
     yield from choose_address(from_document(request.asked.spec), proof.name, proof.port, facts, probes).findings

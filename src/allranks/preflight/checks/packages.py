@@ -32,7 +32,7 @@ _CUDA = re.compile(r"^(nvidia-.+)-cu(\d+)\Z")
 
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
-    """{name: version} of those that are installed; None where the command is no Python program."""
+    """{name: version} of those that are installed; None where the command is not a Python program."""
     interpreter = host.facts.interpreter
     if interpreter.error or not interpreter.path:
         return None
