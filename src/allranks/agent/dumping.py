@@ -17,7 +17,6 @@ from .observing import STACKS_SIGNAL, catches
 from .processes import Process, send_signal
 
 SECONDS = 2.0  # for the handler to write
-SETTLED = 0.03  # seconds without a further byte: the dump is whole
 MOVED = 0.2  # seconds after which a program that was interrupted is seen elsewhere
 LIMIT = 64 << 10
 TGKILL = {"x86_64": 234, "aarch64": 131}  # system calls by machine

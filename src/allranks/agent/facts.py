@@ -443,7 +443,7 @@ def choose_interpreter(
 def interpreter(order: SetupOrder, program: Program, workdir: str, environ: Mapping[str, str]) -> JsonObject:
     """Find the training interpreter: path, how it was chosen, and what it says of itself. Not for programs."""
     if program.kind == "program" and not order.python and not order.modules:
-        return dict(encode(Interpreter(program.kind, skipped="the command is no Python program")))
+        return dict(encode(Interpreter(program.kind, skipped="the command is not a Python program")))
     path, how = choose_interpreter(order, program, workdir, environ)
     if path is None:
         searched = environ.get("PATH", os.defpath)

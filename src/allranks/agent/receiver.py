@@ -212,7 +212,7 @@ def extract(archive: str, target: str, most_files: int, most_bytes: int) -> int:
                 assert source is not None
                 tree.file(parts, source, member.size, bool(member.mode & 0o100))
             else:
-                raise ArchiveRefused("%r is no file, directory or symbolic link" % member.name)
+                raise ArchiveRefused("%r is not a file, directory or symbolic link" % member.name)
     return tree.finish()
 
 

@@ -123,7 +123,7 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
 
 
 def _through_engine(run: RunDirectory, engine: Engine, grace: float, json_: bool) -> dict[str, Any]:
-    """Nobody follows the run from here: its engine ends it."""
+    """End a run through its engine: no process follows it from here."""
     if not json_:
         where = f"in job {run.job}" if run.job is not None else f"in {run.engine['engine']}"
         click.echo(f"stopping {run.name} {where}: ranks have {grace:g} s to save")

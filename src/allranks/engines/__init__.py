@@ -3,7 +3,7 @@
     prepare   what a start would do, as a value; nothing has happened yet, and `--dry-run` prints exactly this
     start     does it, and gives who follows the run
     follow    follows a run that another process has started (`attach`)
-    stop      ends a run that nobody follows from here (`stop`)
+    stop      ends a run that no process follows from here (`stop`)
     finish    writes the end of a run, from the facts that the engine has
 
 Callers ask `engine_of` or `engine_named`, and never for a name. This module stays light: `status` imports it.
@@ -91,7 +91,7 @@ class Engine(Protocol):
         ...
 
     def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
-        """End a run that nobody follows, and wait until it is over. `grace`: seconds for ranks to save."""
+        """End a run that no process follows, and wait until it is over. `grace`: seconds for ranks to save."""
         ...
 
     def finish(self, run: RunDirectory, now: float) -> None:

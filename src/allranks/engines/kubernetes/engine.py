@@ -30,7 +30,7 @@ class Kubernetes:
         return False
 
     def condition(self, run: RunDirectory, state: str) -> Document:
-        """Return the phases of the pods of a run that nobody follows."""
+        """Return the phases of the pods of a run that no process follows."""
         if state != "orphaned":
             return {}
         place = read_place(run, PodsOfRun)

@@ -29,7 +29,7 @@ class SkyPilot:
         return False
 
     def condition(self, run: RunDirectory, state: str) -> Document:
-        """Return what SkyPilot says of the cluster of a run that nobody follows, in a line."""
+        """Return what SkyPilot says of the cluster of a run that no process follows, in a line."""
         if state != "orphaned":
             return {}
         try:
