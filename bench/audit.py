@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allranks.data import probe
-from allranks.gang.bundle import beside_the_runner
+from allranks.gang.agent_archive import beside_the_runner
 from bench.table import Report, Sample, alternate, column
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.verdict import judge
 from allranks.findings import Finding, Where, typed_here
 from allranks.gang.remarks import too_small
-from allranks.report.text import closing_lines, event_line
+from allranks.report.sentences import closing_lines, event_line
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from allranks.agent.boot import needs_scope
-from allranks.gang.bundle import BOOT, payload
+from allranks.gang.agent_archive import BOOT, payload
 from allranks.protocol.facts import LoginFacts
 from allranks.protocol.frames import Decoder, pack_json
 

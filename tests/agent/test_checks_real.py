@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from allranks.agent import checks, facts
-from allranks.agent.host import NodeHost
+from allranks.agent import checks
+from allranks.agent import node_check as facts
 from allranks.agent.processes import machine, read_process
+from allranks.agent.real_host import NodeHost
 from allranks.preflight.judge import judge
 from allranks.preflight.registry import built_in
 from allranks.protocol.codec import decode
@@ -426,7 +427,7 @@ def test_all_of_them_under_the_oldest_python(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("1\n")
     asked = {"checks": names, "workdir": str(tmp_path), "command": ["train.py"], "data_paths": [str(tmp_path)],
              "python": OLDEST, "master_port": 1}  # fmt: skip
-    script = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.facts import collect; " \
+    script = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.node_check import collect; " \
              "from allranks.protocol.codec import decode; from allranks.protocol.orders import SetupOrder; " \
              "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
     done = subprocess.run([OLDEST, "-c", script, str(SOURCE), json.dumps(asked)], capture_output=True, text=True)

@@ -15,7 +15,7 @@ import pytest
 
 from allranks.agent import prelude as preludes
 from allranks.agent.prelude import Outcome, run_prelude
-from allranks.gang.bundle import boot_script
+from allranks.gang.agent_archive import boot_script
 
 pytestmark = pytest.mark.processes
 

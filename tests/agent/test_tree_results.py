@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.agent.tree_archives import Member, link, listing, order_of, tar_of
 
-from allranks.agent import nodedir, receiver
+from allranks.agent import node_directory as nodedir
+from allranks.agent import receiver
 from allranks.agent.receiver import has_results, unpack
 from allranks.protocol.codec import decode
 from allranks.protocol.orders import ShipOrder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from allranks.diagnose.slurm import SlurmJob
+from allranks.diagnose.slurm_jobs import SlurmJob
 from allranks.engines import following as loop
 from allranks.engines import settle
 from allranks.engines.following import follow, read_request

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gang.test_machine import Drive
+from tests.gang.test_gang import Drive
 
 from allranks.data.arrivals import QUIET, Arrivals, Key
 from allranks.diagnose.causes import CAUSES, exit_code
@@ -19,7 +19,7 @@ from allranks.gang.auditor import Auditor
 from allranks.gang.policy import ROWS
 from allranks.gang.states import Audited, State
 from allranks.protocol.frames import AUDIT, RANK_LOG, Stream
-from allranks.report.text import closing_lines
+from allranks.report.sentences import closing_lines
 from allranks.runs.directory import RunDirectory
 
 BAD = Finding("data-same-samples", "fail", "ranks 0-1 and 2-3 read the same samples", "shard", check="data-audit")

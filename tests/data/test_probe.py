@@ -11,7 +11,7 @@ import pytest
 from allranks.data import probe
 from allranks.data.auditing import conclude, read_rows
 from allranks.data.rows import BatchRow, EndRow, EpochRow, LoaderRow, RankRow
-from allranks.gang.bundle import beside_the_runner
+from allranks.gang.agent_archive import beside_the_runner
 
 HERE = Path(__file__).parent
 FOLDER = Path(probe.__file__).parent

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.logs.evidence import Evidence
 from allranks.diagnose.logs.lines import read_line
+from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.signatures import row_of_exception
 from allranks.diagnose.verdict import judge_logs
 from allranks.findings import Verdict

@@ -10,10 +10,11 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from tests.agent.test_facts import OLDEST
+from tests.agent.test_node_check import OLDEST
 
 from allranks.errors import ConfigError
-from allranks.gang import bundle, plugins
+from allranks.gang import agent_archive as bundle
+from allranks.gang import plugins
 from allranks.preflight.registry import built_in
 
 pytestmark = pytest.mark.processes
@@ -93,7 +94,7 @@ def test_every_check_ships_and_collects_under_python_3_8(tmp_path: Path) -> None
     archive.write_bytes(bundle.node_zip(checks))
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[1])\n"
-        "from allranks.agent.facts import collect\n"
+        "from allranks.agent.node_check import collect\n"
         "from allranks.protocol.orders import SetupOrder\n"
         "checks = tuple(sys.argv[2].split(','))\n"
         "found = collect(SetupOrder(checks=checks, workdir='/', command=('true',), uid='u'))\n"

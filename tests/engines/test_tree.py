@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from allranks.errors import UsageError
-from allranks.gang import tree as gang_tree
-from allranks.gang.tree import LARGE, Archive, list_tree, pack, pack_tree
+from allranks.gang import working_tree as gang_tree
+from allranks.gang.working_tree import LARGE, Archive, list_tree, pack, pack_tree
 from allranks.settings import RunSpec
 
 SPEC = RunSpec.of(command=("train.py",))

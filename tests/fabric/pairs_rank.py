@@ -3,7 +3,7 @@
 import os
 import sys
 
-from allranks.fabric.ranks import pairs
+from allranks.fabric.ranks import pairs_suite as pairs
 from allranks.fabric.ranks.job import SuiteJob
 from allranks.fabric.ranks.options import parse
 

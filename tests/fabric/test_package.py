@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.gang.bundle import fabric_zip
+from allranks.gang.agent_archive import fabric_zip
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "allranks" / "fabric"
 SHIPPED = {"allranks.findings", "allranks.text", "allranks.protocol.codec", "allranks.protocol.jsontext"}

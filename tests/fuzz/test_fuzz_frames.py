@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
-from tests.gang.test_machine import Drive, facts_of, reached
+from tests.gang.test_gang import Drive, facts_of, reached
 
 from allranks.agent.agent import Agent
 from allranks.cluster.build import virtual_cluster

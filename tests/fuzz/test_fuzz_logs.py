@@ -13,7 +13,7 @@ from tests.diagnose.test_cases import CASES
 from tests.fuzz.nasty import flipped
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.logs.evidence import Evidence
+from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import UsageError
 from allranks.findings import Verdict

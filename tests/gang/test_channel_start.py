@@ -24,7 +24,7 @@ from allranks.engines.ssh_errors import not_started
 from allranks.errors import NodeError
 from allranks.gang import controller, sweeper
 from allranks.gang import session as sessions
-from allranks.gang.bundle import MARKER, payload
+from allranks.gang.agent_archive import MARKER, payload
 from allranks.gang.channel import Channel
 from allranks.gang.checking import look
 from allranks.gang.transport import NodeReach

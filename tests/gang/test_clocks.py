@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.gang.test_gang import Drive
 from tests.gang.test_hangwatch import LOADS, WAITS
-from tests.gang.test_machine import Drive
 
 from allranks.gang.clocks import NodeClock
 from allranks.gang.progress import Progress

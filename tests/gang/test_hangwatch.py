@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.diagnose.hangs.test_attribute import at, in_collective
 from tests.diagnose.hangs.test_recorder import recorder
-from tests.gang.test_machine import Drive
+from tests.gang.test_gang import Drive
 
 from allranks.gang.hangwatch import ENDED_GRACE, GAP, PATIENCE
 from allranks.gang.states import Counters, Quiet, Stacks, State

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.gang.test_gang import Drive
 from tests.gang.test_hangwatch import Hang
-from tests.gang.test_machine import Drive
 
 from allranks.gang.lingering import PATIENCE, REMARK_AFTER
 from allranks.gang.states import Exit, Report, State, Tick

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.gang.test_machine import Drive
+from tests.gang.test_gang import Drive
 
 from allranks.diagnose.incident import Pause
 from allranks.gang.clocks import LEAST, Instant, pause_between

@@ -1,4 +1,4 @@
-"""The gang with --sync: the tree is on a node before the node is looked at. Scripts as in test_gang_machine.py."""
+"""The gang with --sync: the tree is on a node before the node is looked at. Scripts as in test_gang.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.gang.test_machine import Drive, play
+from tests.gang.test_gang import Drive, play
 
 from allranks.gang.clocks import NodeClock
 from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.places import ship_order, workdir_on
 from allranks.gang.states import Shipped, State
 from allranks.gang.translate import translate
-from allranks.plan.tree import Tree
+from allranks.plan.synced_tree import Tree
 from allranks.protocol.messages import read_message
 from allranks.protocol.orders import ORDERS
 from allranks.text import name_with

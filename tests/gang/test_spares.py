@@ -1,4 +1,4 @@
-"""Nodes that stand by, take places, and are reached anew: scripts as in test_gang_machine.py."""
+"""Nodes that stand by, take places, and are reached anew: scripts as in test_gang.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.gang.test_machine import Drive, facts_of, play
+from tests.gang.test_gang import Drive, facts_of, play
 
 from allranks.cluster import Cluster
 from allranks.gang.ending import FENCE

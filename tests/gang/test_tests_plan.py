@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.gang.test_machine import Drive
+from tests.gang.test_gang import Drive
 
 from allranks.cli.pairs import dead_pairs, without
 from allranks.cluster import Cluster, Node

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.overlap.traces import event, gloo, kernel, measured, micros, nccl, operator, step, trace
 
-from allranks.overlap.collectives import elements, gloo_kind, kernel_kind, plain
-from allranks.overlap.document import document, verdict
+from allranks.overlap.kernels import elements, gloo_kind, kernel_kind, plain
 from allranks.overlap.measure import Longest
+from allranks.overlap.statement import document, verdict
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import rank_of, read_trace
 from allranks.protocol.codec import encode

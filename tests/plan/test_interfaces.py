@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from allranks.plan.facts import interface_of, on_link
 from allranks.plan.interfaces import (
     Proof,
     choose_interfaces,
@@ -14,6 +13,7 @@ from allranks.plan.interfaces import (
     nccl_settings,
     who_speaks,
 )
+from allranks.plan.node_facts import interface_of, on_link
 from allranks.protocol.facts import NodeFacts, read_facts
 
 

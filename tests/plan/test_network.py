@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from allranks.cli.orphans import left_alone
-from allranks.plan.facts import read_probes
 from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
+from allranks.plan.node_facts import read_probes
 from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.messages import AddressProbe
 from allranks.settings import RunSpec

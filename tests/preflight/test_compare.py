@@ -6,7 +6,7 @@ import pytest
 
 from allranks.preflight.check import read_check
 from allranks.preflight.compare import Differs, best_of_machines, differences, median, some, split
-from allranks.preflight.facts import Facts, Request
+from allranks.preflight.typed_facts import Facts, Request
 
 
 def nodes(*values: object) -> dict[str, object]:

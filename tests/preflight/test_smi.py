@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from allranks.gang.bundle import node_zip
+from allranks.gang.agent_archive import node_zip
 from allranks.preflight import smi
 from allranks.preflight.checks import gpu_nvlink, gpu_throttle, gpu_xid
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from allranks.agent.facts import collect
+from allranks.agent.node_check import collect
 from allranks.plan.network import share_network
-from allranks.preflight.facts import Facts
+from allranks.preflight.typed_facts import Facts
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.facts import Gpus, Identity, Interpreter, NodeFacts, check_facts, read_facts
 from allranks.protocol.jsontext import DecodeError

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests import forked
 
-from allranks.cluster.slurm import read_allocation
+from allranks.cluster.slurm_allocation import read_allocation
 from allranks.errors import AllranksError
 from allranks.runs.logdiagnosis import find_logs, read_logs
 

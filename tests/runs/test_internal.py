@@ -14,7 +14,7 @@ pytestmark = pytest.mark.processes
 
 # An event of the gang raises where a rank runs: as often as `times` says.
 EVENT = """
-import allranks.gang.machine as m
+import allranks.gang.gang as m
 handle, times = m.Gang.handle, %s
 
 def boom(self, *given):
@@ -68,7 +68,7 @@ def test_a_crash_of_allranks_ends_the_ranks_and_says_where_to_report_it(what: st
 # The code of a node travels: a module of it is broken on the way.
 BROKEN_COPY = """
 from pathlib import Path
-import allranks.gang.bundle as b
+import allranks.gang.agent_archive as b
 read, name, line, more = Path.read_bytes, %r, %r, %r
 
 def changed(self):

@@ -12,8 +12,8 @@ from allranks.diagnose.recorded import fold, last_attempt, own_addresses
 from allranks.findings import Finding, Verdict, Where
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
-from allranks.runs.incident import read_incident
 from allranks.runs.judged import complete, judge_run
+from allranks.runs.recorded_incident import read_incident
 
 T = 1_790_000_000.0
 NODES = [{"name": "h1", "index": 0}, {"name": "h2", "index": 1}]

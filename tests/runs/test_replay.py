@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from allranks.report.lines import LinesView
+from allranks.report.json_lines import LinesView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Replay

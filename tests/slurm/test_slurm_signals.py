@@ -14,7 +14,7 @@ from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 from tests.slurm.jobs import SlurmLaunch
 
-from allranks.gang.signals import SAME_SECONDS
+from allranks.gang.passed_signals import SAME_SECONDS
 
 LIMIT_BOUND = 180.0  # Slurm looks at time limits every half minute
 

@@ -61,17 +61,17 @@ from .asking import counters
 from .attempt import RankAttempt
 from .cgroups import join_own
 from .exitwatcher import ExitWatcher
-from .facts import NodeCheck, check_node
+from .forked_tasks import Nothing, Task
 from .journal import AgentBegun, Journal, LeaseOver, OutputDropped, Released
 from .link import HIGH_WATER, Link, PipeNote, describe_error, hello, write_note
-from .nodedir import kept_outputs, remove
+from .node_check import NodeCheck, check_node
+from .node_directory import kept_outputs, remove
 from .outlet import Outlet
 from .processes import USER_SIGNALS, Process, machine, read_process, reap_children, send_signal
-from .ranks import Rank
+from .rank_start import Rank
 from .receiver import TreeReceiver
-from .rendezvous import MasterPort, Nonce, nonce_name, port_failure, probe
+from .rendezvous_check import MasterPort, Nonce, nonce_name, port_failure, probe
 from .sample import Samples, sample
-from .tasks import Nothing, Task
 
 TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start

@@ -30,7 +30,7 @@ from .processes import (
     reap_children,
     send_signal,
 )
-from .ranks import Rank, RankStartError, start_rank
+from .rank_start import Rank, RankStartError, start_rank
 
 ERROR_FILE_LIMIT = 128 << 10
 END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reported

@@ -25,7 +25,8 @@ from allranks.protocol.header import AgentHeader, DialHeader, SweepHeader, read_
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
 from allranks.protocol.messages import FaultMessage, Message, pack_message
 
-from . import facts, nodedir
+from . import node_check as facts
+from . import node_directory as nodedir
 from .journal import read_journal
 from .link import Link
 from .outlet import Outlet

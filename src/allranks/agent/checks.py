@@ -13,7 +13,7 @@ from allranks.preflight.host import CouldNotLook
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import JsonObject
 
-from .host import NodeHost
+from .real_host import NodeHost
 
 PACKAGE = "allranks.preflight.checks."
 

@@ -38,7 +38,7 @@ from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder, pack_or
 from allranks.protocol.secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
 
 from .processes import USER_SIGNALS
-from .rendezvous import failure_word
+from .rendezvous_check import failure_word
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0

@@ -20,7 +20,7 @@ from allranks.protocol.jsontext import JsonObject, read_json, write_json
 from allranks.protocol.messages import ReachedMessage
 from allranks.protocol.orders import PeerAddress, ReachOrder
 
-from .rendezvous import failure_word
+from .rendezvous_check import failure_word
 
 AT_ONCE = 8  # peers tried at a time
 MOST_CLIENTS = 1024  # connections answered at a time: who asks may be anybody

@@ -11,11 +11,11 @@ from typing import AbstractSet, Dict, List, NamedTuple, Optional
 from allranks.protocol.codec import encode, omit_none
 from allranks.protocol.jsontext import JsonObject
 
+from .ask_ras import ask_ras
 from .asking import Asking, counted
 from .dumping import dump, stacks_file
 from .native import ENDED_BY_STOP, calling_library, position, py_spy
 from .processes import Process, read_process
-from .ras import ask_ras
 
 STACK_LIMIT = 64 << 10
 PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine

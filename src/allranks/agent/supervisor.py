@@ -26,7 +26,7 @@ from .cgroups import members
 from .cgroups import remove as remove_group
 from .journal import AgentDeath, Journal, Past, read_journal
 from .link import HIGH_WATER, Link, describe_error, hello, read_note
-from .nodedir import kept_outputs, remove
+from .node_directory import kept_outputs, remove
 from .outlet import Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,

@@ -8,7 +8,7 @@ from allranks.protocol.header import SweepHeader
 from allranks.protocol.messages import SweptMessage, SweptProcess
 
 from .journal import AgentBegun, read_journal
-from .nodedir import bases, remove
+from .node_directory import bases, remove
 from .portowner import who_holds
 from .processes import (
     Process,

@@ -9,8 +9,8 @@ from allranks.runs.directory import RunDirectory
 from allranks.settings.parsers import FLAG
 from allranks.settings.table import SettingRow
 
+from .chosen_run import find_run
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
-from .places import find_run
 
 
 def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool) -> int:

@@ -16,7 +16,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.engines import reach_nodes
-from allranks.engines.nodes import find_cluster
+from allranks.engines.reachable_nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang import checking
@@ -25,7 +25,7 @@ from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
 from allranks.preflight.rank_network import NetworkSetting, explain
-from allranks.report.table import counts, document, finding_lines, grouped, setting_lines, table_lines
+from allranks.report.checks_table import counts, document, finding_lines, grouped, setting_lines, table_lines
 from allranks.report.terminal import redraw_line
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory

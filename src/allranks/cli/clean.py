@@ -18,8 +18,8 @@ from allranks.settings.parsers import FLAG, whole_number
 from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
+from .chosen_run import list_runs, runs_directory
 from .declare import AS_JSON, DRY_RUN, Declared, Given
-from .places import list_runs, runs_directory
 
 LOOK = re.compile(r"check-\d{8}-\d{6}(-\d+)?")
 

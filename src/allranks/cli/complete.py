@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem, shell_complete
 from allranks.errors import AllranksError
 from allranks.settings.parsers import Parser
 
-from .places import find_run, list_runs, runs_directory
+from .chosen_run import find_run, list_runs, runs_directory
 
 MOST = 200
 SSH_CONFIG_LIMIT = 1 << 20  # bytes

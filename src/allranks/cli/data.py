@@ -23,8 +23,8 @@ from allranks.settings.parsers import path as path_of
 from allranks.settings.table import SettingRow
 from allranks.text import parse_size
 
+from .chosen_run import find_in
 from .declare import AS_JSON, DRY_RUN, RUNS_DIR, Declared, DeclaredGroup
-from .places import find_in
 
 
 def plan_command(

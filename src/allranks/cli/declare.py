@@ -21,7 +21,7 @@ from allranks.settings.table import SETTINGS, SettingRow, suggestion
 from allranks.text import join_words
 
 from .grammar import refuse_empty_values, split
-from .look import rich_help
+from .rich_help import rich_help
 
 Given = Mapping[str, object]
 HELP = ["-h", "--help"]

@@ -13,16 +13,16 @@ from allranks.engines import settle
 from allranks.errors import RunNotFound, UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import Verdict
+from allranks.report.sentences import verdict_lines
 from allranks.report.terminal import redraw_line
-from allranks.report.text import verdict_lines
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import evidence, find_logs, read_stream, scan
 from allranks.settings.parsers import path
 from allranks.settings.table import SettingRow
 
+from .chosen_run import find_in, runs_directory
 from .declare import AS_JSON, RUNS_DIR, Argument, Declared
-from .places import find_in, runs_directory
 
 SAID_FROM = 128 << 20  # bytes from which on the terminal is told how far reading is
 

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from allranks.agent.facts import choose_interpreter, read_program
-from allranks.agent.ranks import environment_of
+from allranks.agent.node_check import choose_interpreter, read_program
+from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
 from allranks.engines import reach_nodes
 from allranks.gang.members import NodeState
@@ -19,7 +19,7 @@ from allranks.gang.session import RunNames, make_setting
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, Plan, SuiteNodes
-from allranks.plan.tree import Tree
+from allranks.plan.synced_tree import Tree
 from allranks.preflight.check import Check
 from allranks.protocol.facts import read_facts
 from allranks.protocol.orders import ORDERS, RankOrder
@@ -107,7 +107,7 @@ def _as_started(rank: RankOrder) -> RankOrder:
 
 
 def _listed(spec: RunSpec) -> Tree:
-    from allranks.gang.tree import list_tree
+    from allranks.gang.working_tree import list_tree
 
     return list_tree(spec, os.getcwd()).tree
 

@@ -20,7 +20,7 @@ from allranks.engines.signals import SignalWatch
 from allranks.errors import AllranksError, UsageError
 from allranks.findings import Verdict
 from allranks.gang import session as sessions
-from allranks.gang.bundle import node_zip
+from allranks.gang.agent_archive import node_zip
 from allranks.gang.places import Setting, setup_order
 from allranks.gang.plugins import all_checks
 from allranks.gang.session import own_environment
@@ -29,9 +29,9 @@ from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
 from allranks.protocol.facts import NodeFacts
 from allranks.protocol.orders import ORDERS
-from allranks.report.lines import LinesView
+from allranks.report.json_lines import LinesView
 from allranks.report.live import LiveView
-from allranks.report.text import verdict_lines
+from allranks.report.sentences import verdict_lines
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.parsers import FLAG, choice

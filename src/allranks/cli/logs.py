@@ -18,8 +18,8 @@ from allranks.runs.regular import open_regular
 from allranks.settings.parsers import FLAG, duration, several, text, whole_number
 from allranks.settings.table import SettingRow
 
+from .chosen_run import find_run
 from .declare import RUN, RUNS_DIR, Declared
-from .places import find_run
 
 PAUSE = 0.2
 TAIL = 256 << 10

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from allranks.cluster import Cluster
-from allranks.engines.nodes import find_cluster
+from allranks.engines.reachable_nodes import find_cluster
 from allranks.engines.ssh import ssh_transport
 from allranks.gang import sweeper
 from allranks.plan.network import target_words

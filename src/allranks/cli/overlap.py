@@ -12,7 +12,8 @@ from pathlib import Path
 
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
-from allranks.overlap.document import (
+from allranks.overlap.measure import measure
+from allranks.overlap.statement import (
     COLLECTIVE_COLUMNS,
     SPLIT_COLUMNS,
     OverlapDocument,
@@ -20,7 +21,6 @@ from allranks.overlap.document import (
     document,
     split_cells,
 )
-from allranks.overlap.measure import measure
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
 from allranks.protocol.codec import encode

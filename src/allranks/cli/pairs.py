@@ -15,8 +15,8 @@ from allranks.findings import Finding
 from allranks.gang import checking
 from allranks.gang.plugins import all_checks
 from allranks.gang.transport import Transport
-from allranks.preflight.pairs import Pair, tried
-from allranks.report.text import finding_line
+from allranks.preflight.peers_reached import Pair, tried
+from allranks.report.sentences import finding_line
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 

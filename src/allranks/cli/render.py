@@ -13,12 +13,12 @@ import click
 from allranks.cluster import Cluster, Node
 from allranks.engines import zipapp
 from allranks.engines.kubernetes.podfile import read_texts
-from allranks.engines.nodes import find_cluster
+from allranks.engines.reachable_nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded
 from allranks.plan.launchers import LAUNCHERS
-from allranks.plan.launchers.settings import launcher_settings
+from allranks.plan.launchers.config_keys import launcher_settings
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, RenderRequest

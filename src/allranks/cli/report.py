@@ -36,9 +36,9 @@ from allranks.settings.secrets import is_secret_name
 from allranks.settings.table import SettingRow
 from allranks.text import count_of, plural
 
+from .chosen_run import find_run
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 from .diagnose import progress
-from .places import find_run
 
 AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second
 END_SECONDS = 10.0  # for that page

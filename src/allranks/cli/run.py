@@ -13,7 +13,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.engines import NotStarted, PreparedLaunch, engine_for, reach_nodes
-from allranks.engines.nodes import find_cluster
+from allranks.engines.reachable_nodes import find_cluster
 from allranks.errors import AllranksError
 from allranks.gang import session as sessions
 from allranks.gang.controller import View as Watching

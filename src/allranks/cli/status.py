@@ -17,8 +17,8 @@ from allranks.settings.parsers import FLAG
 from allranks.settings.table import SettingRow
 from allranks.text import count_of
 
+from .chosen_run import find_run
 from .declare import RUN, RUNS_DIR, Declared
-from .places import find_run
 
 
 def command(run: str | None, watch: bool, runs_dir: str | None, json_: bool) -> int:

@@ -22,8 +22,8 @@ from allranks.settings.parsers import FLAG, duration
 from allranks.settings.table import SettingRow
 from allranks.text import count_of, join_words
 
+from .chosen_run import find_in, list_runs, runs_directory
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
-from .places import find_in, list_runs, runs_directory
 
 
 def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, runs_dir: str | None, json_: bool) -> int:

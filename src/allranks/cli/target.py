@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.cluster import Cluster
-from allranks.cluster.slurm import read_allocation
+from allranks.cluster.slurm_allocation import read_allocation
 from allranks.errors import ConfigError, UsageError
 from allranks.findings import Finding
 from allranks.settings import RunSpec
@@ -70,7 +70,7 @@ def resolve_options(options: Mapping[str, object], config: str | None, renderer:
     )
     spec = resolved.spec
     if spec.launch.command:
-        from allranks.plan.launchers.words import out_of_reach  # imported late: `status` needs no launchers
+        from allranks.plan.launchers.command_words import out_of_reach  # imported late: `status` needs no launchers
 
         resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *out_of_reach(spec)))
     if (
@@ -131,10 +131,10 @@ def refuse_contradictions(spec: RunSpec, cluster: Cluster) -> None:
 
 def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
     """What the check of these figures would find. Ranks of a node that only the node knows are not compared."""
-    from allranks.plan.launchers.settings import launcher_settings  # imported late: `status` needs no launchers
+    from allranks.plan.launchers.config_keys import launcher_settings  # imported late: `status` needs no launchers
     from allranks.preflight.checks.accelerate_config import COUNTS, judge_options
-    from allranks.preflight.facts import Request
-    from allranks.preflight.figures import Ranks
+    from allranks.preflight.launcher_config import Ranks
+    from allranks.preflight.typed_facts import Request
 
     launching = launcher_settings(spec)
     slots = {node.name: node.slots for node in cluster.nodes}

@@ -7,7 +7,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.engines import reach_nodes
-from allranks.engines.nodes import find_cluster
+from allranks.engines.reachable_nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.gang.transport import Transport
 from allranks.settings import RunSpec

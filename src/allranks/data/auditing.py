@@ -18,8 +18,8 @@ from allranks.protocol.codec import DecodeError, decode, encode, read_json
 
 from . import probe, virtual
 from .case import Coverage
-from .judge import FAULTS, cases_of, judge
 from .rows import REFERENCE, Row, gather, read_row
+from .split_findings import FAULTS, cases_of, judge
 from .virtual import Make, Play, RankTraceback, ReadingProgress
 
 LONGEST_LINE = 16 << 20  # bytes of what the player of virtual ranks writes

@@ -1,7 +1,7 @@
 """The events of a run → the Incident of one attempt, as it was judged when the run ended (pure).
 
 `gang/evidence.py` builds the same from the gang's memory at the end of a run; error files and the ends of logs are
-added by `runs/incident.py`. Events: docs/architecture.md.
+added by `runs/recorded_incident.py`. Events: docs/architecture.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from .candidate import Candidate, Strength
 from .causes import CAUSES, UNKNOWN
 from .incident import Incident
 from .logs.ends import ends
-from .logs.evidence import Evidence, quoted, short
+from .logs.sightings import Evidence, quoted, short
 from .rules import LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR
 from .rules.log_ends import locate

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from allranks.cluster.slurm import read_allocation
+from allranks.cluster.slurm_allocation import read_allocation
 
 if TYPE_CHECKING:
     from allranks.cluster import Cluster

@@ -23,8 +23,8 @@ import allranks
 from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
 from allranks.errors import UsageError
 from allranks.findings import Finding
-from allranks.gang.bundle import BOOT, MARKER, payload
-from allranks.plan.launchers.words import read_command
+from allranks.gang.agent_archive import BOOT, MARKER, payload
+from allranks.plan.launchers.command_words import read_command
 from allranks.plan.pinned import NodeArguments, NotPinned, Pin
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
 from allranks.protocol.secure import LEAST_SECRET

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from allranks.errors import NodeError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
-from allranks.plan.render.pods import object_name
+from allranks.plan.render.pod_spec import object_name
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory

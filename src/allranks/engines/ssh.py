@@ -17,7 +17,7 @@ from typing import Any
 from allranks.agent.processes import PR_SET_PDEATHSIG, prctl, raise_limits
 from allranks.cluster import Cluster, Node
 from allranks.findings import Finding, Where
-from allranks.gang.bundle import BOOT, NO_PYTHON, boot_script
+from allranks.gang.agent_archive import BOOT, NO_PYTHON, boot_script
 from allranks.gang.transport import Client, NodeReach
 from allranks.settings import RunSpec
 

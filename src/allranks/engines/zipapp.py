@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from allranks.gang.bundle import HOME
+from allranks.gang.agent_archive import HOME
 
 CLICK = Path(click.__file__).parent
 EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .ranks.environment import complete
+from .ranks.launcher_variables import complete
 from .ranks.options import parse
 
 USAGE = 2

@@ -1,4 +1,4 @@
 """All ranks of an attempt: the state machine (pure) and the controller that carries its actions out (IO).
 
-machine.py and states.py decide and touch nothing; controller.py and channel.py act and decide nothing.
+gang.py and states.py decide and touch nothing; controller.py and channel.py act and decide nothing.
 """

@@ -11,8 +11,8 @@ from pathlib import Path
 from allranks.data.arrivals import Arrivals
 from allranks.data.auditing import read_rows
 from allranks.data.case import CHECK, Coverage, Layout
-from allranks.data.judge import cases_of, judge, judge_case
 from allranks.data.rows import LoaderRow, RankPlace, RankRow, Row, gather
+from allranks.data.split_findings import cases_of, judge, judge_case
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import AUDIT, Stream

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
-from allranks.plan.tree import CHUNK, WINDOW
+from allranks.plan.synced_tree import CHUNK, WINDOW
 from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, pack_output
 from allranks.protocol.orders import HelloOrder, Order, pack_order
 
-from .bundle import MARKER, beside_the_runner, node_zip, payload_parts
+from .agent_archive import MARKER, beside_the_runner, node_zip, payload_parts
 from .clocks import NodeClock
 from .transport import Client, Transport
 
 if TYPE_CHECKING:
-    from .tree import Archive
+    from .working_tree import Archive
 
 READ = 256 << 10
 PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)

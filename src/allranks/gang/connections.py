@@ -23,9 +23,9 @@ from allranks.protocol.orders import (
 from .ending import Ending
 from .gathering import Gathering
 from .members import NodeState, RankState
+from .passed_signals import UserSignals
 from .roster import Roster
 from .running import Running
-from .signals import UserSignals
 from .states import (
     Action,
     Event,

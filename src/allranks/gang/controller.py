@@ -42,7 +42,7 @@ from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed, Member, Shipper
 from .clocks import Instant, pause_between
-from .machine import Gang
+from .gang import Gang
 from .places import Setting, collectors, judge_request, node_label, run_tag
 from .policy import Decision
 from .progress import Progress

@@ -6,12 +6,12 @@ from allranks.diagnose.incident import AgentFault, ExitRecord, Incident, LostNod
 from allranks.diagnose.recorded import LOST_REASON, own_addresses
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
-from allranks.plan.facts import outer_addresses
+from allranks.plan.node_facts import outer_addresses
 from allranks.runs.directory import RunDirectory
-from allranks.runs.incident import read_log
+from allranks.runs.recorded_incident import read_log
 from allranks.settings import RunSpec
 
-from .machine import Gang
+from .gang import Gang
 from .roster import Roster
 from .states import Exit
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from allranks.findings import Verdict
 
-from .machine import Gang
+from .gang import Gang
 from .policy import Decision, Means, Tried, decide
 
 

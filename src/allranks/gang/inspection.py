@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
 from allranks.findings import Finding
-from allranks.plan.facts import read_probes
 from allranks.plan.network import offered
-from allranks.plan.reach import main_addresses, other_ways
-from allranks.preflight.schedule import peers_of
+from allranks.plan.node_facts import read_probes
+from allranks.plan.peer_addresses import main_addresses, other_ways
+from allranks.preflight.peer_schedule import peers_of
 from allranks.protocol.codec import encode
 from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.frames import Frame, OutputFrame

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from allranks.plan.facts import gpu_count, outer_addresses
+from allranks.plan.node_facts import gpu_count, outer_addresses
 from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.messages import AddressProbe
 

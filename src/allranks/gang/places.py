@@ -8,10 +8,10 @@ from typing import Any
 
 from allranks.cluster import Cluster
 from allranks.plan.environment import Place
-from allranks.plan.launchers.settings import launcher_settings, needed_modules
-from allranks.plan.launchers.words import launched_by, read_training
+from allranks.plan.launchers.command_words import launched_by, read_training
+from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.network import target_words
-from allranks.plan.tree import Tree
+from allranks.plan.synced_tree import Tree
 from allranks.preflight.check import Check
 from allranks.protocol.orders import ORDERS, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
 from allranks.settings import RunSpec

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from allranks.plan.facts import read_probes
 from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
+from allranks.plan.node_facts import read_probes
 
 from .ending import Ending
 from .members import RankState

@@ -36,20 +36,20 @@ from allranks.text import join_words
 
 from .channel import Shipper
 from .controller import Controller, View
+from .gang import Gang
 from .history import History
-from .machine import Gang
+from .passed_signals import CONTROLLER
 from .places import Setting
 from .plugins import all_checks
 from .policy import Decision
 from .roster import Roster
-from .signals import CONTROLLER
 from .states import UserSignal
 from .tasks import run_loop
 from .transport import NodeReach
 
 if TYPE_CHECKING:
     from .tested import Tested
-    from .tree import Archive
+    from .working_tree import Archive
 
 
 LOGS_SECONDS = 20.0  # for reading the logs of a failed attempt, where the verdict is not sure without them
@@ -458,7 +458,7 @@ def _continue(session: Session) -> None:
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
-    from .tree import pack_tree  # imported late: a run without --sync needs none of it
+    from .working_tree import pack_tree  # imported late: a run without --sync needs none of it
 
     return pack_tree(spec, cwd)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.plan.plan import room_on
-from allranks.plan.tree import Tree
+from allranks.plan.synced_tree import Tree
 from allranks.preflight.judge import judge
 from allranks.text import count_of, name_with
 

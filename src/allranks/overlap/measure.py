@@ -9,7 +9,7 @@ from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
-from .collectives import CollectiveKind
+from .kernels import CollectiveKind
 from .trace import Collective, Trace, Window, name_of
 
 MICRO = 1e-6

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from allranks.text import count_of
 
-from .collectives import Arguments, CollectiveKind, gloo_kind, is_communication, kernel_kind
+from .kernels import Arguments, CollectiveKind, gloo_kind, is_communication, kernel_kind
 from .spans import Spans, intersection, union, without
 from .stream import BrokenTrace, JsonObject, Reader
 

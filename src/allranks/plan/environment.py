@@ -76,7 +76,7 @@ class Place:
         return f"{self.node_dir}/flight_rank_{rank:03d}.jsonl"
 
     def ras(self) -> str:
-        """Where the agent keeps what NCCL's RAS says (agent/ras.py has the same name)."""
+        """Where the agent keeps what NCCL's RAS says (agent/ask_ras.py has the same name)."""
         return f"{self.node_dir}/ras.txt"
 
 

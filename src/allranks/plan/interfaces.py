@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from allranks.findings import Finding, Where
 from allranks.protocol.facts import NodeFacts
 
-from .facts import interface_of, local_addresses, plain
+from .node_facts import interface_of, local_addresses, plain
 
 MAX_IFS = 16
 # Interfaces that, as a rule, lead to containers or virtual machines of their own host only.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
+from allranks.settings.command_line import as_options
 from allranks.settings.table import option_name
-from allranks.settings.words import as_options
 
 # What the objects around the command say: where it runs, in which directory, with which variables.
 OUTSIDE = (

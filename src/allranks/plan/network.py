@@ -19,8 +19,8 @@ from allranks.protocol.facts import InterfaceFacts, NodeFacts
 from allranks.protocol.messages import AddressProbe
 from allranks.settings import RunSpec
 
-from .facts import global_addresses, interface_of, local_addresses, on_link
 from .interfaces import InterfaceChoice, Proof, choose_interfaces, is_host_local, nccl_interfaces
+from .node_facts import global_addresses, interface_of, local_addresses, on_link
 
 MAX_OFFERS = 16
 AT_ONCE = 0.9  # seconds

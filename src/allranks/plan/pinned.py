@@ -19,12 +19,12 @@ from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, Place
-from .facts import read_probes
 from .launchers.collectives import of_a_stage
 from .network import MAX_OFFERS
+from .node_facts import read_probes
+from .peer_addresses import MAX_WAYS
 from .plan import orders, ranks_of
 from .ranks import Attempt, NodePlan, SuiteNodes
-from .reach import MAX_WAYS
 
 Order = Mapping[str, object]  # what came over the wire: nothing in it is known yet
 Message = dict[str, object]

@@ -16,8 +16,8 @@ from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder
 from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
-from .facts import gpu_count
 from .launchers import LAUNCHERS, collectives
+from .node_facts import gpu_count
 from .ranks import NodePlan, Plan
 
 

@@ -24,8 +24,8 @@ from typing import Callable, Iterable, Iterator, Optional, Sequence
 from allranks.findings import Finding
 
 from .compare import Differs, Nodes
-from .facts import Request
 from .host import Host
+from .typed_facts import Request
 
 Judge = Callable[[Request, Nodes], Iterable[Finding]]
 Collect = Callable[[Host], object]

@@ -27,7 +27,7 @@ from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode
 from allranks.text import join_names, join_words, plural
 
-from .facts import Facts
+from .typed_facts import Facts
 
 Nodes = Mapping[str, Facts]
 Findings = Iterator[Finding]

@@ -1,4 +1,4 @@
-"""What a check may do on a node: read files, run commands. The real one is `allranks.agent.host.Host`.
+"""What a check may do on a node: read files, run commands. The real one is `allranks.agent.real_host.Host`.
 
 So checks stay pure: their tests give them recorded files and outputs.
 """
@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 from allranks.protocol.codec import decode, read_json
 from allranks.text import first_line
 
-from .facts import Facts, Request
+from .typed_facts import Facts, Request
 
 MOST_OUTPUT = 4 << 20  # bytes of a program
 
@@ -49,7 +49,7 @@ class Host(Protocol):
     env: Mapping[str, str]
     """The environment that ranks will have."""
     facts: Facts
-    """The node's basic facts (see `allranks.agent.facts`), without those of other checks."""
+    """The node's basic facts (see `allranks.agent.node_check`), without those of other checks."""
 
     def read(self, path: str, limit: int = 65536) -> str:
         """A file's text; raises OSError."""

@@ -11,7 +11,7 @@ from allranks.text import join_names
 
 from .check import LEVELS, Check
 from .compare import Nodes, by_value, nodes_of, unknown
-from .facts import Facts, Request
+from .typed_facts import Facts, Request
 
 Documents = Mapping[str, Mapping[str, object]]
 ORDER = {"fail": 0, "unknown": 1, "warn": 2, "ok": 3, "skipped": 4}

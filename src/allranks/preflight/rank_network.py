@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from allranks.plan.facts import interface_of, on_link, read_probes
 from allranks.plan.interfaces import InterfaceChoice, nccl_settings
 from allranks.plan.network import choose_address, share_network
+from allranks.plan.node_facts import interface_of, on_link, read_probes
 from allranks.protocol.codec import decode
 from allranks.settings import RunSpec
 
-from .facts import Facts
-from .pairs import PeerAttempt, tried
+from .peers_reached import PeerAttempt, tried
 from .rdma import UsedPort, matching, ports_text
+from .typed_facts import Facts
 
 ALLRANKS = "allranks"
 LIBRARY = "NCCL's default"

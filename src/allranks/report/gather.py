@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from allranks.diagnose.logs.evidence import Evidence
+from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import ConfigError
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory

@@ -12,8 +12,8 @@ from allranks.text import count_of, name_with
 
 from .fold import Folder
 from .screen import Screen
+from .sentences import closing_lines, event_line, opening_lines
 from .terminal import clean
-from .text import closing_lines, event_line, opening_lines
 
 Document = dict[str, Any]
 FLUSH_EVERY = 0.2

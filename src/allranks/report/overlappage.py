@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from allranks.overlap.document import COLLECTIVE_COLUMNS, SPLIT_COLUMNS, OverlapDocument, collective_cells, split_cells
 from allranks.overlap.measure import RankOverlap, TimeSplit
+from allranks.overlap.statement import COLLECTIVE_COLUMNS, SPLIT_COLUMNS, OverlapDocument, collective_cells, split_cells
 from allranks.text import count_of, cut, format_percent, format_time
 
 from .drawing import GridLine, PlotFrame

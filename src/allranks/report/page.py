@@ -18,7 +18,7 @@ from allranks.findings import Finding
 from allranks.protocol.codec import decode_each
 from allranks.text import cut
 
-from .table import WORDS, Rows, counts
+from .checks_table import WORDS, Rows, counts
 
 LONGEST = 2000  # characters of a text; what may be longer is written line by line
 LINES = 40  # of evidence

@@ -20,6 +20,7 @@ from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 from allranks.text import count_of, cut, format_ranks, format_size, plural
 
+from .checks_table import WORDS, fine
 from .linkmaps import LinkMap, link_maps
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
@@ -36,7 +37,6 @@ from .record import (
     VerdictText,
 )
 from .redact import Hidden
-from .table import WORDS, fine
 from .timeline import timeline
 from .timeplot import duration, legend, timeline_plot
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any, TextIO
 
 from .live import LiveView
-from .text import left_lines, seconds_of, verdict_lines
+from .sentences import left_lines, seconds_of, verdict_lines
 
 Document = dict[str, Any]
 SHOWN = ("tree", "gate-proved", "finding", "note", "node-silent", "node-back", "node-lost")

@@ -16,7 +16,7 @@ TRACE = 64 << 10  # characters of a traceback
 
 
 def describe_error(error: BaseException) -> str:
-    """TypeError: … (machine.py:41)"""
+    """TypeError: … (gang.py:41)"""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {str(error)[:300]}{place}"

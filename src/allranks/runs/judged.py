@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from allranks.diagnose.incident import Incident
-from allranks.diagnose.logs.evidence import Evidence
+from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge, judge_logs
 from allranks.findings import Finding, Verdict
 
 from .directory import RunDirectory
-from .incident import read_incident
 from .logdiagnosis import Progress, find_logs, read_logs
+from .recorded_incident import read_incident
 
 WITHOUT_FAILURE = {"done": "{} ended well: it has no verdict", "stopped": "{} was stopped: it has no verdict"}
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure

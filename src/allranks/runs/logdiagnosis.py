@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allranks.cores import usable_cores
-from allranks.diagnose.logs.evidence import Evidence
 from allranks.diagnose.logs.lines import LogLine, from_name, read_line
 from allranks.diagnose.logs.scan import Filter, last_lines
+from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import UsageError
 from allranks.text import format_size
 

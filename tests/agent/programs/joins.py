@@ -9,7 +9,7 @@ import sys
 import threading
 
 import allranks.cli.join
-import allranks.gang.bundle
+import allranks.gang.agent_archive
 from allranks.cli.main import run_verb
 from allranks.gang.plugins import all_checks
 
@@ -47,7 +47,7 @@ def reap(pid: int, out: str) -> None:
     os.rename(out + ".part", out + ".code")
 
 
-allranks.gang.bundle.node_zip(tuple(all_checks()))
+allranks.gang.agent_archive.node_zip(tuple(all_checks()))
 for line in sys.stdin:
     order = json.loads(line)
     pid = os.fork()

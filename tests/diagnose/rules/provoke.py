@@ -126,7 +126,7 @@ def of_run(name: str, directory: Path) -> dict[str, Any]:
     """The incident of a run directory; what is expected is what is said, to be read before it is kept."""
     from allranks.diagnose.verdict import judge
     from allranks.runs.directory import RunDirectory
-    from allranks.runs.incident import read_incident
+    from allranks.runs.recorded_incident import read_incident
 
     incident = read_incident(RunDirectory(directory))
     assert incident is not None

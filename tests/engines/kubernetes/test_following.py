@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests import forked
 
-from allranks.diagnose.pods import not_reached, refusal
+from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines.following import follow
 from allranks.engines.kubernetes import following
 from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of

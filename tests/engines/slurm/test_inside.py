@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from allranks.cluster.slurm import MADE_BY_ALLRANKS, Allocation, read_allocation
-from allranks.diagnose.slurm import SlurmJob, nodes_at_fault, script_ended, step_ended
+from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS, Allocation, read_allocation
+from allranks.diagnose.slurm_jobs import SlurmJob, nodes_at_fault, script_ended, step_ended
 from allranks.engines.slurm import inside as inside_module
 from allranks.engines.slurm.inside import Inside
 from allranks.findings import Finding
-from allranks.plan.slurm import WARNING_SIGNAL
+from allranks.plan.slurm_commands import WARNING_SIGNAL
 
 BATCH_HOST_FAILED = """srun: error: Node failure on h3
 srun: Job step aborted: Waiting up to 8 seconds for job step to finish.

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.shell import given_of
 
-from allranks.cluster.slurm import (
+from allranks.cluster.slurm_allocation import (
     Allocation,
     allocation_cluster,
     read_allocation,
@@ -15,7 +15,7 @@ from allranks.cluster.slurm import (
     require_nodes,
     tasks_per_node,
 )
-from allranks.diagnose.slurm import (
+from allranks.diagnose.slurm_jobs import (
     SlurmJob,
     cancelled,
     ended,
@@ -31,9 +31,9 @@ from allranks.diagnose.slurm import (
 from allranks.engines.dialled import DialHello, Refuse, Seat
 from allranks.engines.slurm.step import _admit
 from allranks.errors import ConfigError, UsageError
-from allranks.plan.slurm import check_sbatch, read_version, step_command, step_environment
+from allranks.plan.slurm_commands import check_sbatch, read_version, step_command, step_environment
 from allranks.settings import RunSpec, resolve
-from allranks.settings.words import as_options, secret_values
+from allranks.settings.command_line import as_options, secret_values
 
 # -- the allocation ------------------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ def test_a_rank_that_hangs_is_named_with_all_stacks(gone: dict[str, Gang]) -> No
     assert "no end within 10 s: rank 2 had not arrived; ranks 0-1 in round 0" in run.line("all_gather")
     assert "behave" in row["hang"]["stacks"]["2"][-1] and "all_gather" in "".join(row["hang"]["stacks"]["0"])
     assert "rank 2 was in" in run.out() and "in each rank's stderr" in run.out()
-    assert all("cases/collectives.py" in run.err(rank) for rank in range(3))
+    assert all("cases/rounds.py" in run.err(rank) for rank in range(3))
     (end,) = run.rows("end")
     assert end["exit"] == 5 and end["first_failure"]["test"] == "all_gather"
     assert run.rows("end", 1) == run.rows("end", 2) == []

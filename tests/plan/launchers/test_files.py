@@ -20,7 +20,7 @@ from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Attempt
 from allranks.plan.render import RENDERERS, RenderRequest
-from allranks.preflight.figures import flat_yaml
+from allranks.preflight.launcher_config import flat_yaml
 from allranks.protocol.facts import read_facts
 from allranks.settings import RunSpec
 

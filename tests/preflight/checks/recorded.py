@@ -8,8 +8,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from allranks.preflight.facts import Facts, Request
 from allranks.preflight.host import Ran, Space
+from allranks.preflight.typed_facts import Facts, Request
 
 
 class RecordedHost:

@@ -176,7 +176,7 @@ def test_every_module_is_a_check_with_an_id() -> None:
 
 
 def test_collecting_checks_have_names_of_their_own_among_the_facts() -> None:
-    from tests.agent.test_facts import PARTS
+    from tests.agent.test_node_check import PARTS
 
     assert {c.name for c in CHECKS.values() if c.collect is not None} & PARTS == set()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..words import SIGNALS
-from .evidence import Evidence, Sighting
+from .sightings import Evidence, Sighting
 
 ENDINGS = {
     "Killed": 9,

@@ -13,19 +13,10 @@ from collections.abc import Callable
 
 from ..candidate import Candidate
 from ..incident import Incident
-from ..logs.evidence import Evidence
-from . import (
-    findings,
-    hung,
-    log_collectives,
-    log_connections,
-    log_ends,
-    log_lines,
-    log_xids,
-    nodes,
-    peer_lost,
-    rank_ended,
-)
+from ..logs.sightings import Evidence
+from . import hung, log_collectives, log_connections, log_ends, log_lines, log_xids, peer_lost, rank_ended
+from . import named_faults as findings
+from . import node_failures as nodes
 
 _ON_RUNS = (findings, nodes, rank_ended, hung, peer_lost)
 _ON_LOGS = (log_lines, log_xids, log_collectives, log_connections, log_ends)

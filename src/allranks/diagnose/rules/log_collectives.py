@@ -14,7 +14,7 @@ from allranks.text import plural
 
 from ..candidate import Candidate, Strength
 from ..logs.ends import ends
-from ..logs.evidence import Evidence, Sighting, quoted, short
+from ..logs.sightings import Evidence, Sighting, quoted, short
 from ..signatures.mismatch import OP, SHAPE, compare_calls
 from ..words import numbers
 from .log_lines import LineReading, read_candidate

@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 
 from ..candidate import Candidate, Strength
-from ..logs.evidence import Evidence, Sighting, first
+from ..logs.sightings import Evidence, Sighting, first
 from .log_lines import ALSO, LineReading, read_candidate
 
 _LOOPBACK = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ..candidate import Candidate, Strength
 from ..causes import CAUSES
 from ..logs.ends import End, after_abort, ends
-from ..logs.evidence import Evidence, name_place, quoted
+from ..logs.sightings import Evidence, name_place, quoted
 from ..signatures import BY_ID
 from ..words import on_node, signal_name
 from .failures import BUS, KILL

@@ -14,7 +14,7 @@ from allranks.findings import Where
 
 from ..candidate import Candidate, Strength
 from ..logs.ends import after_abort
-from ..logs.evidence import Evidence, Sighting, first, name_place, quoted, short
+from ..logs.sightings import Evidence, Sighting, first, name_place, quoted, short
 from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers
 from ..memory.setting import MemorySetting

@@ -7,7 +7,7 @@ from dataclasses import replace
 from allranks.xid import FAULTS
 
 from ..candidate import Candidate, Strength
-from ..logs.evidence import Evidence, Sighting, quoted, short
+from ..logs.sightings import Evidence, Sighting, quoted, short
 from ..words import on_node
 from .log_lines import LineReading, read_candidate
 

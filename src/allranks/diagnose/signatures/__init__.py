@@ -10,7 +10,8 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from . import c10d, gpu, harmless, hosts, nccl, program, raised
+from . import c10d, gpu, harmless, hosts, nccl, raised
+from . import training_program as program
 from .mismatch import compare_calls
 from .row import Role, Row, Scope
 

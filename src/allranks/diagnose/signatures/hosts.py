@@ -10,23 +10,23 @@ SYMPTOM = Role.SYMPTOM
 CASCADE = Role.CASCADE
 ROWS = (
     *table(
-        "agent/ranks.py which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
+        "agent/rank_start.py which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
         ("start-path", "could not",
          r"could not .+: (?:No such file|Not a directory)", 0.95),
         scope=Scope.AGENT,
     ),
     *table(
-        "agent/ranks.py execve(2) ENOEXEC", ROOT, "environment-mismatch",
+        "agent/rank_start.py execve(2) ENOEXEC", ROOT, "environment-mismatch",
         ("start-format", "could not run", r"could not run .+: Exec format error", 0.95),
         scope=Scope.AGENT,
     ),
     *table(
-        "agent/ranks.py execve(2) E2BIG", ROOT, "bad-launch-arguments",
+        "agent/rank_start.py execve(2) E2BIG", ROOT, "bad-launch-arguments",
         ("start-arguments", "could not run", r"could not run .+: Argument list too long", 0.95),
         scope=Scope.AGENT,
     ),
     *table(
-        "agent/boot.py, agent/ranks.py EACCES, EPERM, a directory of another user", ROOT, "permission-denied",
+        "agent/boot.py, agent/rank_start.py EACCES, EPERM, a directory of another user", ROOT, "permission-denied",
         ("agent-denied", "not owned|Permission denied|not permitted",
          r"not owned|Permission denied|Operation not permitted", 0.9),
         scope=Scope.AGENT,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from allranks.diagnose.pods import read_pods
+from allranks.diagnose.pod_states import read_pods
 from allranks.engines import Stopped
 from allranks.engines.following import Followed, FollowerView, NoView, follow
 from allranks.engines.remote import is_failure, read_place, was_followed_here
 from allranks.errors import AllranksError
-from allranks.plan.render.pods import CONTAINER
+from allranks.plan.render.pod_spec import CONTAINER
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import take_control
 from allranks.runs.result import Document

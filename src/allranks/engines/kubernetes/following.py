@@ -7,7 +7,7 @@ import time
 from typing import NamedTuple, Optional
 
 from allranks.diagnose.causes import exit_code
-from allranks.diagnose.pods import (
+from allranks.diagnose.pod_states import (
     IMAGE,
     Pod,
     PodEvent,
@@ -23,7 +23,7 @@ from allranks.engines.remote import as_stopped
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where
-from allranks.plan.render.pods import CONTAINER, RUN_LABEL
+from allranks.plan.render.pod_spec import CONTAINER, RUN_LABEL
 from allranks.runs.directory import RunDirectory
 from allranks.runs.replay import Replay
 from allranks.runs.result import Document, untold_result, write_result

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from shutil import which
 
 from allranks.errors import NodeError, UsageError
-from allranks.plan.render.pods import RUN_LABEL, secret_names
+from allranks.plan.render.pod_spec import RUN_LABEL, secret_names
 from allranks.plan.render.podsettings import QUEUE
 from allranks.runs.result import Document
 

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping
 
-from allranks.diagnose.pods import not_reached, refusal
+from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines import NotStarted, zipapp
 from allranks.engines.following import Followed, FollowerView
 from allranks.engines.remote import create_run, name_of, show_opening
@@ -18,7 +18,7 @@ from allranks.exitcodes import NODE_FAILED
 from allranks.findings import Verdict
 from allranks.plan.environment import forwarded
 from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, secret_manifest
-from allranks.plan.render.pods import PodJob
+from allranks.plan.render.pod_spec import PodJob
 from allranks.plan.render.yamltext import yaml_text
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import Document, untold_result, write_result

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import time
 
-from allranks.engines.lines import ProcessLines
-
+from ..program_lines import ProcessLines
 from .kubectl import Kubectl
 
 AGAIN_AFTER = 1.0

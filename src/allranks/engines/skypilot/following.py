@@ -10,7 +10,6 @@ from shutil import which
 from typing import NamedTuple, Optional
 
 from allranks.engines.following import FollowerView, OnCtrlC, job_event
-from allranks.engines.lines import ProcessLines
 from allranks.engines.remote import as_stopped
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
@@ -18,6 +17,8 @@ from allranks.findings import Finding, Verdict
 from allranks.runs.directory import RunDirectory
 from allranks.runs.replay import Replay
 from allranks.runs.result import Document, untold_result, write_result
+
+from ..program_lines import ProcessLines
 
 LOG = "sky.log"
 PATIENCE = 300.0  # seconds for one call of sky

@@ -11,7 +11,7 @@ from allranks.engines import zipapp
 from allranks.engines.following import Followed, FollowerView
 from allranks.engines.remote import create_run, name_of, show_opening
 from allranks.plan.environment import forwarded
-from allranks.plan.render.pods import ARCHIVE
+from allranks.plan.render.pod_spec import ARCHIVE
 from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
 from allranks.plan.render.yamltext import yaml_text
 from allranks.runs.result import Document

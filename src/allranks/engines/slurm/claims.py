@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable
 
 from allranks.cluster import Cluster
-from allranks.cluster.slurm import allocation_cluster, read_allocation, refuse_step, require_nodes
+from allranks.cluster.slurm_allocation import allocation_cluster, read_allocation, refuse_step, require_nodes
 from allranks.errors import UsageError
 
 _held: dict[tuple[str, str], socket.socket] = {}  # by job and node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from allranks.diagnose.slurm import SlurmJob, ended
+from allranks.diagnose.slurm_jobs import SlurmJob, ended
 from allranks.exitcodes import DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 from allranks.runs.directory import RunDirectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from allranks.diagnose.slurm import seconds_since_end, waiting
+from allranks.diagnose.slurm_jobs import seconds_since_end, waiting
 from allranks.engines import Stopped
 from allranks.engines.following import Followed, FollowerView
 from allranks.errors import AllranksError, NodeError, UsageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from allranks.diagnose.slurm import SlurmJob, is_hopeless, never_starts, waiting
+from allranks.diagnose.slurm_jobs import SlurmJob, is_hopeless, never_starts, waiting
 from allranks.engines.following import Display, FollowerView, OnCtrlC, job_event
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from allranks.agent.processes import command_of
-from allranks.cluster.slurm import MADE_BY_ALLRANKS, Allocation, read_allocation
-from allranks.diagnose.slurm import (
+from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS, Allocation, read_allocation
+from allranks.diagnose.slurm_jobs import (
     Advice,
     Origin,
     SlurmJob,
@@ -31,7 +31,7 @@ from allranks.diagnose.slurm import (
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
 from allranks.plan.render.slurm import run_suffix, warning
-from allranks.plan.slurm import WARNING_SIGNAL
+from allranks.plan.slurm_commands import WARNING_SIGNAL
 from allranks.runs.directory import RunDirectory
 
 from . import jobs

@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from allranks.diagnose.slurm import SACCT_FORMAT, SlurmJob, read_sacct, read_scontrol
+from allranks.diagnose.slurm_jobs import SACCT_FORMAT, SlurmJob, read_sacct, read_scontrol
 from allranks.errors import NodeError, UsageError
-from allranks.plan.slurm import read_version
+from allranks.plan.slurm_commands import read_version
 
 SECONDS = 30.0  # for a command that asks slurmctld; it answers late while it is loaded
 SBATCH = ("sbatch", "--parsable")

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from allranks.cluster import Cluster
-from allranks.diagnose.slurm import LIMIT
+from allranks.diagnose.slurm_jobs import LIMIT
 from allranks.findings import Finding
 from allranks.gang.session import Session
 from allranks.gang.transport import NodeReach

@@ -21,14 +21,14 @@ from typing import IO, Any
 
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.slurm import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
+from allranks.diagnose.slurm_jobs import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
 from allranks.engines.dialled import DialHello, DialledTransport, Listener, Refuse, Seat
 from allranks.engines.ssh import die_with_the_controller
 from allranks.findings import Finding, Where
-from allranks.gang.bundle import NO_PYTHON as NO_PYTHON_LINE
-from allranks.gang.bundle import boot_script, payload
+from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
+from allranks.gang.agent_archive import boot_script, payload
 from allranks.gang.transport import Client
-from allranks.plan.slurm import step_command, step_environment
+from allranks.plan.slurm_commands import step_command, step_environment
 from allranks.protocol.codec import encode
 from allranks.protocol.header import DialHeader
 from allranks.settings import RunSpec

@@ -19,8 +19,8 @@ from allranks.plan.render.slurm import batch_script, run_suffix
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import Opening, write_first_status, write_opening
 from allranks.settings import RunSpec
+from allranks.settings.command_line import secret_values
 from allranks.settings.secrets import redact_text
-from allranks.settings.words import secret_values
 
 from . import jobs
 from .ended import OUTPUT

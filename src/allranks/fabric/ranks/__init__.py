@@ -1,1 +1,1 @@
-"""What runs in every rank. start.py is the way in; cases/ holds the tests of `sync`, pairs.py the suite `pairs`."""
+"""What runs in every rank. start.py begins; cases/ holds the tests of `sync`, pairs_suite.py the suite `pairs`."""

@@ -15,9 +15,9 @@ from allranks.text import format_size_option
 from ..analysis.payloads import payload_sizes
 from ..analysis.rates import UNSPLIT, bandwidth_line, bandwidth_row, compare_with_link
 from ..records import BandwidthRow
-from .cases.collectives import ALL_GATHER, REDUCE_SCATTER, newest, ring, run_batch
+from .cases.rounds import ALL_GATHER, REDUCE_SCATTER, newest, ring, run_batch
 from .lab import Lab, NotSupported
-from .runner import Runner
+from .sequence import Runner
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "gather", "sendrecv")
 QUICK = ("all_reduce", "all_gather")

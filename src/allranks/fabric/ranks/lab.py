@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 
 from ..records import WrongElement
-from . import data, tensors
+from . import contributions as data
+from . import payload as tensors
 from .double import TestDouble
 from .job import SLACK, SuiteJob
 from .options import Options
-from .tensors import Pattern
+from .payload import Pattern
 from .watchdog import Watchdog
 
 UNSUPPORTED = re.compile(

@@ -14,9 +14,9 @@ from allranks.text import count_of, format_ranks, format_size_option, plural
 
 from ..analysis.payloads import available_memory, largest_fitting, refusal, within_group
 from ..analysis.rates import NominalLink
-from .interfaces import nominal_link, read_file
 from .job import SuiteJob
 from .lab import Lab, Unusable
+from .local_links import nominal_link, read_file
 from .options import Options
 
 NAME = "process_group"

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from . import bandwidth, pairs
+from . import bandwidth
+from . import pairs_suite as pairs
 from .cases import QUICK, TESTS
 from .double import NAME, double_of
 from .job import SuiteJob
 from .lab import Test
 from .options import Options
-from .report import describe_error
-from .runner import FAILED, Runner
+from .printing import describe_error
+from .sequence import FAILED, Runner
 from .watchdog import HANG
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .agent import agent, has_gpu, interpreter, through
-from .words import kept_options, launched_by, read_training
+from .command_words import kept_options, launched_by, read_training
+from .node_launcher import agent, has_gpu, interpreter, through
 
 OURS = (
     "num_machines",

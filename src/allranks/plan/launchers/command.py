@@ -5,8 +5,8 @@ from __future__ import annotations
 from allranks.settings.tools import read_tool
 
 from ..environment import NodeLaunch, PlannedProcess
-from .agent import agent, through
-from .words import behind, python_argv, read_command
+from .command_words import behind, python_argv, read_command
+from .node_launcher import agent, through
 
 
 def command(launch: NodeLaunch) -> list[PlannedProcess]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..environment import NodeLaunch, PlannedProcess
-from .words import python_argv, read_command
+from .command_words import python_argv, read_command
 
 
 def direct(launch: NodeLaunch) -> list[PlannedProcess]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from ..environment import NodeLaunch, PlannedProcess, older_than
 from ..ranks import Attempt, NodePlan
-from .agent import agent, interpreter, through
-from .words import kept_options, read_training
+from .command_words import kept_options, read_training
+from .node_launcher import agent, interpreter, through
 
 OURS = (
     "nnodes",

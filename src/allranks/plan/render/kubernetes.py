@@ -15,7 +15,7 @@ from allranks.exitcodes import CHECK_FAILED, HANG, INTERNAL, PROGRAM_FAILED, USA
 from allranks.settings import RunSpec
 
 from .manifest import Manifest, Metadata
-from .pods import ARCHIVE, CONTAINER, RUN_LABEL, PodJob, grace_seconds, pod_template, rendered_name
+from .pod_spec import ARCHIVE, CONTAINER, RUN_LABEL, PodJob, grace_seconds, pod_template, rendered_name
 from .podsettings import KUEUE, QUEUE, PodSettings, read_pod_settings
 from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text

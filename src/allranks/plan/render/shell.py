@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from allranks.settings.secrets import is_secret_name
 
-from ..launchers.words import Words
+from ..launchers.command_words import Words
 from .request import RenderRequest
 
 # As agent/prelude.py tells them apart; here the status of a file that it sources counts, whatever it comes from.

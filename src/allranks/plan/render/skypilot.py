@@ -11,7 +11,7 @@ from allranks.settings import RunSpec
 from allranks.settings.secrets import is_secret_name
 
 from ..joining import join_variables, join_words
-from .pods import ARCHIVE, rendered_name
+from .pod_spec import ARCHIVE, rendered_name
 from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text
 

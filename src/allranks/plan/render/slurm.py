@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 
-from allranks.cluster.slurm import MADE_BY_ALLRANKS
+from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
+from allranks.settings.command_line import as_options
 from allranks.settings.secrets import is_secret_name
-from allranks.settings.words import as_options
 
-from ..launchers.words import program_name
-from ..slurm import WARN_BEFORE, WARNING_SIGNAL, check_sbatch
+from ..launchers.command_words import program_name
+from ..slurm_commands import WARN_BEFORE, WARNING_SIGNAL, check_sbatch
 from .request import Rendered, RenderRequest
 from .shell import folded
 

@@ -13,9 +13,9 @@ from allranks.findings import Finding
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, collected, differing, fail
-from ..facts import Facts, Request
-from ..figures import MISSING, Ranks, Table, absent, read_table, whole_number
 from ..host import Host
+from ..launcher_config import MISSING, Ranks, Table, absent, read_table, whole_number
+from ..typed_facts import Facts, Request
 
 ID = "accelerate_config"
 GROUP = "software"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from allranks.text import count_of
 
 from ..compare import Findings, Nodes, others, remote, warn
-from ..facts import Clock, Request
+from ..typed_facts import Clock, Request
 
 ID = "clock"
 GROUP = "network"

@@ -14,8 +14,8 @@ from allranks.findings import Finding
 from allranks.text import first_line, join_names
 
 from ..compare import Findings, Nodes, by_value, collected, some, split, warn
-from ..facts import Request
 from ..host import CouldNotLook, Host, Ran
+from ..typed_facts import Request
 
 ID = "code_changes"
 GROUP = "code"

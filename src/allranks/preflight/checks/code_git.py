@@ -11,8 +11,8 @@ import shlex
 from typing import List, NamedTuple, Optional, Tuple
 
 from ..compare import Findings, Nodes, collected, differences, others, warn, who
-from ..facts import Request
 from ..host import CouldNotLook, Host
+from ..typed_facts import Request
 
 ID = "code_git"
 GROUP = "code"

@@ -9,8 +9,8 @@ from typing import NamedTuple, Optional
 from allranks.text import count_of
 
 from ..compare import Findings, Nodes, collected, differences, fail_if, split
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "code_script"
 GROUP = "code"

@@ -11,8 +11,8 @@ from allranks.protocol.codec import decode
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, collected, remote, some, split, unknown, warn
-from ..facts import Request
 from ..host import Host, ask
+from ..typed_facts import Request
 
 ID = "code_tree"
 GROUP = "code"

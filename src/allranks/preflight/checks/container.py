@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple, Optional
 
 from ..compare import Findings, Nodes, advise, collected, differences, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "container"
 GROUP = "host"

@@ -16,8 +16,8 @@ from allranks.protocol.codec import decode
 from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, by_item, collected, remote, size, some, split, unknown, warn
-from ..facts import Request
 from ..host import Host, ask
+from ..typed_facts import Request
 
 ID = "data_listing"
 GROUP = "data"

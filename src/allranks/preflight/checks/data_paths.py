@@ -5,7 +5,7 @@ from __future__ import annotations
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, advise, by_item, fail_if, lack, remote, unknown
-from ..facts import Request
+from ..typed_facts import Request
 
 ID = "data_paths"
 GROUP = "data"

@@ -11,9 +11,9 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size
-from ..facts import Request
 from ..host import Host
 from ..storage import Mount, has_room, read_mounts
+from ..typed_facts import Request
 
 ID = "disk_space"
 GROUP = "storage"

@@ -10,8 +10,8 @@ import re
 from typing import NamedTuple, Optional
 
 from ..compare import Findings, Nodes, collected, remote, slow_machines, warn
-from ..facts import Request
 from ..host import CouldNotLook, Host, Ran
+from ..typed_facts import Request
 
 ID = "disk_speed"
 GROUP = "storage"

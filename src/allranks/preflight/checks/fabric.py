@@ -12,8 +12,8 @@ from allranks.text import join_names
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_value, collected, warn
-from ..facts import Facts, Request
 from ..host import Host, decimal
+from ..typed_facts import Facts, Request
 
 ID = "fabric"
 GROUP = "network"

@@ -6,7 +6,7 @@ The same proof as before a run (see `allranks.plan.network`), with its findings 
 from __future__ import annotations
 
 from ..compare import Findings, Nodes
-from ..facts import Request
+from ..typed_facts import Request
 
 ID = "gate"
 GROUP = "network"
@@ -19,8 +19,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     proof = request.asked.gate
     if proof is None:
         return
-    from allranks.plan.facts import read_probes  # here: it does not ship to Python 3.8
     from allranks.plan.network import choose_address, port_taken
+    from allranks.plan.node_facts import read_probes  # here: it does not ship to Python 3.8
     from allranks.settings.document import from_document
 
     if proof.error:

@@ -13,8 +13,8 @@ from allranks.text import join_words, plural
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, collected, fail_if, group, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_busy"
 GROUP = "gpu"

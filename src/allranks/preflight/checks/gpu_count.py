@@ -29,8 +29,8 @@ from ..compare import (
     warn,
     who,
 )
-from ..facts import Request
 from ..host import CouldNotLook, Host
+from ..typed_facts import Request
 
 ID = "gpu_count"
 GROUP = "gpu"

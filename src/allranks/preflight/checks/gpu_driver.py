@@ -11,8 +11,8 @@ from typing import NamedTuple, Optional
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, collected, differences, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_driver"
 GROUP = "gpu"

@@ -14,8 +14,8 @@ from allranks.text import count_of
 
 from .. import smi
 from ..compare import Difference, Findings, Nodes, advise, collected, differences, fail, remote, warn, warn_each
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_ecc"
 GROUP = "gpu"

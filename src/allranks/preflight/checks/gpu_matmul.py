@@ -14,8 +14,8 @@ from allranks.text import count_of, plural
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, fail_if, group, median, remote, warn
-from ..facts import Request
 from ..host import Host, ask
+from ..typed_facts import Request
 
 ID = "gpu_matmul"
 GROUP = "gpu"

@@ -13,8 +13,8 @@ from allranks.text import join_names, plural
 
 from .. import smi
 from ..compare import Findings, Nodes, by_value, collected, differences, fail, nodes_of, remote, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_mode"
 GROUP = "gpu"

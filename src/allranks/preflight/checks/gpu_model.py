@@ -9,8 +9,8 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, by_value, collected, differences, warn, who
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_model"
 GROUP = "gpu"

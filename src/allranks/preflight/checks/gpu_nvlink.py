@@ -16,8 +16,8 @@ from allranks.text import count_of
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, differences, fail, group, remote, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_nvlink"
 GROUP = "gpu"

@@ -14,8 +14,8 @@ from allranks.text import join_names, plural
 
 from .. import rdma, smi
 from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_pcie"
 GROUP = "gpu"

@@ -15,8 +15,8 @@ from allranks.text import count_of
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, collected, fail, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_remap"
 GROUP = "gpu"

@@ -13,8 +13,8 @@ from allranks.text import plural
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_throttle"
 GROUP = "gpu"

@@ -15,8 +15,8 @@ from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, fail_if, group, remote
-from ..facts import Request
 from ..host import CouldNotLook, Host, ago, kernel_lines, kernel_text, uptime
+from ..typed_facts import Request
 
 ID = "gpu_xid"
 GROUP = "gpu"

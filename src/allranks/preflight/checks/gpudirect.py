@@ -12,8 +12,8 @@ from typing import NamedTuple, Optional
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_value, collected, others, remote, warn, who
-from ..facts import Request
 from ..host import CouldNotLook, Host, version_of
+from ..typed_facts import Request
 
 ID = "gpudirect"
 GROUP = "network"

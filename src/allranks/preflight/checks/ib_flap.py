@@ -11,8 +11,8 @@ from typing import Dict, NamedTuple, Optional
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_item, collected, remote, warn
-from ..facts import Request
 from ..host import Host, number_in, uptime
+from ..typed_facts import Request
 
 ID = "ib_flap"
 GROUP = "network"

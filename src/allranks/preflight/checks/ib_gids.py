@@ -14,8 +14,8 @@ from allranks.text import join_names
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_item, by_value, collected, others, remote, warn
-from ..facts import Request
 from ..host import Host, decimal
+from ..typed_facts import Request
 
 ID = "ib_gids"
 GROUP = "network"

@@ -13,8 +13,8 @@ from allranks.text import count_of, join_names
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_item, by_value, collected, differences, others, remote, warn, warn_each, who
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "ib_ports"
 GROUP = "network"

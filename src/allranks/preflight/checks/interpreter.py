@@ -9,8 +9,8 @@ from allranks.protocol.facts import Interpreter
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, differing, fail, lack, others, remote, warn, who
-from ..facts import Request
 from ..host import version_of
+from ..typed_facts import Request
 
 ID = "interpreter"
 GROUP = "software"

@@ -13,8 +13,8 @@ from typing import Dict, NamedTuple, Optional
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_item, by_value, collected, remote, warn
-from ..facts import Request
 from ..host import Host, ago, kernel_lines, kernel_text, uptime
+from ..typed_facts import Request
 
 ID = "kernel_log"
 GROUP = "host"

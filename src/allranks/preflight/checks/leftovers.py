@@ -13,8 +13,8 @@ from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.text import count_of, join_names, plural
 
 from ..compare import Findings, Nodes, by_item, collected, remote, some, warn
-from ..facts import Request
 from ..host import Host, uptime
+from ..typed_facts import Request
 
 ID = "leftovers"
 GROUP = "leftovers"

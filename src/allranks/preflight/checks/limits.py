@@ -17,9 +17,9 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, collected, differences, fail, remote, size, warn
-from ..facts import Facts, Request
-from ..figures import Ranks
 from ..host import Host, key_values, number_in
+from ..launcher_config import Ranks
+from ..typed_facts import Facts, Request
 
 ID = "limits"
 GROUP = "host"

@@ -7,7 +7,7 @@ controller that comes back find nothing (logind.conf(5)).
 from __future__ import annotations
 
 from ..compare import Findings, Nodes, warn, who
-from ..facts import Request
+from ..typed_facts import Request
 
 ID = "logind"
 GROUP = "host"

@@ -9,7 +9,7 @@ from allranks.settings.secrets import redact_text
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, fail, warn
-from ..facts import Request
+from ..typed_facts import Request
 
 ID = "look"
 GROUP = "host"

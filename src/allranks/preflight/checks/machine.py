@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple, Optional
 
 from ..compare import Findings, Nodes, collected, differences, differing, remote, size, warn, warn_each
-from ..facts import Request
 from ..host import Host, key_values
+from ..typed_facts import Request
 
 ID = "machine"
 GROUP = "host"

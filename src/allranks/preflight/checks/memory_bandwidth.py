@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Dict
 
 from ..compare import Findings, Nodes, collected, remote, slow_machines, warn
-from ..facts import Facts, Request
 from ..host import Host, ask
+from ..typed_facts import Facts, Request
 
 ID = "memory_bandwidth"
 GROUP = "host"

@@ -11,9 +11,9 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tup
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, advise, by_value, collected, differences, lack, others, remote, split, warn, who
-from ..facts import Request
 from ..host import Host
 from ..storage import Mount, read_mounts
+from ..typed_facts import Request
 
 ID = "mounts"
 GROUP = "storage"

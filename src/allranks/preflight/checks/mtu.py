@@ -10,8 +10,8 @@ from __future__ import annotations
 from allranks.findings import Finding
 
 from ..compare import Findings, Nodes, remote
-from ..facts import Request
-from ..pairs import Blame, Result, Tried, blame, is_lossy, tried
+from ..peers_reached import Blame, Result, Tried, blame, is_lossy, tried
+from ..typed_facts import Request
 
 ID = "mtu"
 GROUP = "network"

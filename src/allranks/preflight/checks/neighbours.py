@@ -14,8 +14,8 @@ from typing import Dict, NamedTuple, Optional
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, collected, fail, remote, warn, who
-from ..facts import Facts, Request
 from ..host import Host, number_in
+from ..typed_facts import Facts, Request
 
 ID = "neighbours"
 GROUP = "network"

@@ -11,8 +11,8 @@ from typing import Dict, Mapping, NamedTuple, Optional
 from allranks.text import join_names
 
 from ..compare import Difference, Findings, Nodes, by_item, collected, differences, remote, warn, warn_each
-from ..facts import Request
 from ..host import Host, number_in
+from ..typed_facts import Request
 
 ID = "nic"
 GROUP = "network"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..compare import Findings, Nodes, fail, remote, size, warn
-from ..facts import Request
 from ..storage import NODE_DIR_INODES, has_room
+from ..typed_facts import Request
 
 ID = "nodedir"
 GROUP = "storage"

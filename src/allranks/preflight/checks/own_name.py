@@ -12,7 +12,7 @@ from typing import Sequence
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, warn
-from ..facts import Facts, Request
+from ..typed_facts import Facts, Request
 
 ID = "own_name"
 GROUP = "network"

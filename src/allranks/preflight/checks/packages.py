@@ -12,8 +12,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from allranks.text import join_names
 
 from ..compare import Difference, Findings, Nodes, collected, differences, remote, some, warn, who
-from ..facts import Request
 from ..host import Host, versions
+from ..typed_facts import Request
 
 ID = "packages"
 GROUP = "software"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from allranks.findings import Finding, Status
 
 from ..compare import Findings, Nodes, remote, unknown
-from ..facts import Request
-from ..pairs import blame, tried
+from ..peers_reached import blame, tried
+from ..typed_facts import Request
 
 ID = "packet_loss"
 GROUP = "network"

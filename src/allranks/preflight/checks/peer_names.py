@@ -11,7 +11,7 @@ from typing import Dict, Tuple
 from allranks.text import join_names, join_words, plural
 
 from ..compare import Findings, Nodes, by_item, by_value, others, warn
-from ..facts import Facts, Request
+from ..typed_facts import Facts, Request
 
 ID = "peer_names"
 GROUP = "network"

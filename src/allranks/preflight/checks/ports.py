@@ -8,8 +8,8 @@ from typing import Tuple
 from allranks.findings import Finding, Where
 
 from ..compare import Findings, Nodes, remote
-from ..facts import Facts, Request
-from ..pairs import Blame, Pair, Result, Tried, blame, is_lossy, tried
+from ..peers_reached import Blame, Pair, Result, Tried, blame, is_lossy, tried
+from ..typed_facts import Facts, Request
 
 ID = "ports"
 GROUP = "network"

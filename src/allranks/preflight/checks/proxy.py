@@ -10,8 +10,8 @@ from typing import List
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, collected, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "proxy"
 GROUP = "network"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import List, NamedTuple, Optional
 
 from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "routes"
 GROUP = "network"

@@ -8,7 +8,7 @@ from allranks.findings import Finding, Where
 from allranks.text import count_of
 
 from ..compare import Findings, Nodes
-from ..facts import Request
+from ..typed_facts import Request
 
 ID = "same_machine"
 GROUP = "host"

@@ -9,7 +9,7 @@ from allranks.protocol.facts import TargetFacts
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, advise, and_so_for, fail, fail_if, lack, remote
-from ..facts import Request
+from ..typed_facts import Request
 
 ID = "script"
 GROUP = "code"

@@ -15,8 +15,8 @@ from allranks.findings import Finding
 from allranks.text import plural
 
 from ..compare import Difference, Findings, Nodes, advise, collected, differences, some, warn, who
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "settings"
 GROUP = "software"

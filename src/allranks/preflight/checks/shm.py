@@ -5,7 +5,7 @@ from __future__ import annotations
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, size, warn
-from ..facts import Request
+from ..typed_facts import Request
 
 ID = "shm"
 GROUP = "host"

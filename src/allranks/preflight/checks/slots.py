@@ -8,7 +8,7 @@ from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
 from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, warn, who
-from ..facts import Facts, Request
+from ..typed_facts import Facts, Request
 
 ID = "slots"
 GROUP = "gpu"

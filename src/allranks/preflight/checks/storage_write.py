@@ -10,8 +10,8 @@ from typing import List, Mapping, NamedTuple, Optional, Tuple
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_item, by_value, collected, fail_if, remote, warn, who
-from ..facts import Request
 from ..host import CouldNotLook, Host
+from ..typed_facts import Request
 
 ID = "storage_write"
 GROUP = "storage"

@@ -12,8 +12,8 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from allranks.text import count_of, join_names, plural
 
 from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..facts import Request
 from ..host import CouldNotLook, Host
+from ..typed_facts import Request
 
 ID = "stuck"
 GROUP = "host"

@@ -13,8 +13,8 @@ from allranks.protocol.facts import Interpreter
 from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, collected, differences, fail, fail_if, remote, warn
-from ..facts import Request
 from ..host import Host, versions
+from ..typed_facts import Request
 
 ID = "torch_build"
 GROUP = "software"

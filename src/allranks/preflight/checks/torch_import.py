@@ -12,8 +12,8 @@ from allranks.protocol.facts import TargetFacts
 from allranks.text import count_of, join_names, plural, with_reason
 
 from ..compare import Findings, Nodes, advise, by_value, collected, fail, fail_if, others, remote, warn
-from ..facts import Request
 from ..host import CouldNotLook, Host, answer_of
+from ..typed_facts import Request
 
 ID = "torch_import"
 GROUP = "software"

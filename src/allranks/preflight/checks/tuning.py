@@ -12,8 +12,8 @@ from typing import Dict, Mapping, Optional
 from allranks.text import join_names
 
 from ..compare import Differs, Findings, Nodes, by_value, collected, nodes_of, remote, warn, who
-from ..facts import Request
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "tuning"
 GROUP = "host"

@@ -8,7 +8,7 @@ from typing import List
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, and_so_for, fail, lack, remote
-from ..facts import Request
+from ..typed_facts import Request
 
 ID = "workdir"
 GROUP = "code"

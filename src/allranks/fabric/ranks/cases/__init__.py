@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..lab import Test
-from . import groups, objects, sharded, tensors
+from . import objects, sharded, tensors
+from . import subgroups as groups
 
 TESTS: dict[str, Test] = {
     test.__name__: test

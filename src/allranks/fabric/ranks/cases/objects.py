@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from allranks.text import count_of
 
-from .. import data, tensors
+from .. import contributions as data
+from .. import payload as tensors
 from ..lab import Lab
 
 SEQUENCES = 3  # a rank

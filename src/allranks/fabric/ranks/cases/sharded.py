@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .. import tensors
+from .. import payload as tensors
 from ..lab import Lab, NotSupported
 
 WIDTHS = (24, 37, 5)  # 37 and 5: shards of different lengths

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from allranks.text import format_size_option
 
 from ...analysis.payloads import payload_sizes
-from .. import data
+from .. import contributions as data
 from ..lab import Lab, NotSupported
-from .collectives import (
+from .rounds import (
     ALL_GATHER,
     COUNTS,
     DTYPES,

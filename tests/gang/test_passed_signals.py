@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gang.test_machine import Drive
+from tests.gang.test_gang import Drive
 
-from allranks.gang.signals import CONTROLLER, LATE_SECONDS, SAME_SECONDS, SignalWays
+from allranks.gang.passed_signals import CONTROLLER, LATE_SECONDS, SAME_SECONDS, SignalWays
 from allranks.gang.states import UserSignal
 
 NODES = ("h0", "h1", "h2", "h3")

@@ -262,7 +262,7 @@ def _without_rank(fault: AgentFault) -> str:
 
 
 RULES = {
-    "start-failed": ("agent/ranks.py: which call failed (chdir, execvpe), with strerror(3)", start_failed),
+    "start-failed": ("agent/rank_start.py: which call failed (chdir, execvpe), with strerror(3)", start_failed),
     "launcher-paused": (
         "CLOCK_BOOTTIME against CLOCK_MONOTONIC on the launching machine, gang/clocks",
         launcher_paused,

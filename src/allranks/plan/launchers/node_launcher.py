@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from allranks.protocol.facts import NodeFacts
 
 from ..environment import NodeLaunch, Place, PlannedProcess
-from .words import Words
+from .command_words import Words
 
 ANY = "{rank}"  # agent/runner_launched.py puts the number there
 

@@ -35,7 +35,7 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import SetupOrder
 
 from . import gpufacts, netfacts
-from .nodedir import bases
+from .node_directory import bases
 from .prelude import run_prelude
 
 FILE_SECONDS = 5.0
@@ -139,7 +139,7 @@ def collect(order: SetupOrder) -> JsonObject:
         result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
     if order.checks:
         from . import checks  # here: what they need takes a third of an agent's start
-        from .host import NodeHost
+        from .real_host import NodeHost
 
         result.update(checks.collect(order.checks, NodeHost(encode(order), order.environ, result)))
     result["t"] = time.time()

@@ -13,8 +13,8 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from allranks.text import count_of
 
 from .compare import Findings, Nodes, fail, lack
-from .facts import Facts, Request
 from .host import CouldNotLook, Host
+from .typed_facts import Facts, Request
 
 LIMIT = 256 << 10
 MISSING = "(missing)"  # a key that no file has

@@ -72,7 +72,7 @@ class View(Generic[Kind]):
 
 
 class Facts(Dict[str, object]):
-    """What a node knows of itself (see `allranks.agent.facts`), and what the checks collected there, by their IDs."""
+    """What a node knows of itself (`allranks.agent.node_check`), and what the checks collected there, by their IDs."""
 
     workdir = View(DirectoryFacts)
     script = View(TargetFacts)
@@ -124,7 +124,7 @@ class Facts(Dict[str, object]):
 
 
 class Launching(NamedTuple):
-    """What the command says of its launcher, see `allranks.plan.launchers.settings`."""
+    """What the command says of its launcher, see `allranks.plan.launchers.config_keys`."""
 
     name: str = ""
     options: Dict[str, Optional[str]] = {}

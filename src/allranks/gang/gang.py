@@ -17,11 +17,11 @@ from .connections import Connections
 from .ending import Ending
 from .gathering import Gathering
 from .hangwatch import HangWatch
+from .passed_signals import UserSignals
 from .places import Setting
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .running import Running
-from .signals import UserSignals
 from .spares import HotSpares
 from .states import SPARE_TABLE, TABLE, Action, Event, Note
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.pods import PodEvent, hopeless, read_events, read_pods, troubles, waiting
+from allranks.diagnose.pod_states import PodEvent, hopeless, read_events, read_pods, troubles, waiting
 from allranks.engines.kubernetes.podlog import PIECE, without_times
 
 Document = dict[str, Any]

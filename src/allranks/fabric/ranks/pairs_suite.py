@@ -28,10 +28,12 @@ from ..analysis.norms import Floors
 from ..analysis.rates import quantile
 from ..analysis.schedule import Pair, Round, coverage_note, packed, rounds
 from ..records import LinkRow, Measurement, Row, SuiteEndRow, Way
-from . import interfaces, nccl, wire
+from . import local_links as interfaces
+from . import nccl_wire as nccl
+from . import wire
 from .job import SuiteJob, put, take
 from .options import Options
-from .report import append_row
+from .printing import append_row
 from .wire import DeadLink, Figures, MeasurePlan, WireListener
 
 LIMIT = 10.0  # seconds that a pair may take

@@ -10,8 +10,8 @@ from allranks.cli.together import SYNC_PASSED
 from allranks.gang.progress import StepReader
 from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.live import LiveView, node_line, table_lines
+from allranks.report.sentences import closing_lines, event_line, verdict_lines
 from allranks.report.testview import TestView
-from allranks.report.text import closing_lines, event_line, verdict_lines
 from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from allranks.fabric.ranks import data
+from allranks.fabric.ranks import contributions as data
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bfloat16"])

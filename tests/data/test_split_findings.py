@@ -6,8 +6,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.data.judge import judge
 from allranks.data.rows import Row, read_row
+from allranks.data.split_findings import judge
 
 FACTS = {"class": "DataLoader", "dataset": "D", "style": "map", "batch": 2, "workers": 0, "drop_last": False}
 

@@ -14,8 +14,8 @@ from .double import TestDouble
 from .job import SuiteJob
 from .lab import Lab, NotSupported, Test, Unusable
 from .options import Options
+from .printing import SuiteReport, describe_error
 from .process_group import ProcessGroup
-from .report import SuiteReport, describe_error
 from .watchdog import Watchdog
 
 PASSED = 0

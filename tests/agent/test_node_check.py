@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from allranks.agent import facts, gpufacts, netfacts
+from allranks.agent import gpufacts, netfacts
+from allranks.agent import node_check as facts
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
 from allranks.protocol.codec import decode, encode
@@ -25,7 +26,7 @@ OLDEST = next(
     (p for p in ("/root/.pyenv/versions/3.8.18/bin/python3.8", shutil.which("python3.8")) if p and Path(p).exists()),
     None,
 )
-SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.facts import collect; " \
+SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.node_check import collect; " \
          "from allranks.protocol.codec import decode; from allranks.protocol.orders import SetupOrder; " \
          "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
 PARTS = {

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from allranks.errors import UsageError
-from allranks.plan.launchers.words import read_training
-from allranks.plan.tree import Tree
+from allranks.plan.launchers.command_words import read_training
+from allranks.plan.synced_tree import Tree
 from allranks.settings import RunSpec
 from allranks.text import format_size
 

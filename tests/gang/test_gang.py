@@ -20,8 +20,8 @@ from allranks.cluster import Cluster, Node
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.findings import Finding, Where
 from allranks.gang.ending import END_PATIENCE
+from allranks.gang.gang import Gang
 from allranks.gang.gathering import GATHER_PATIENCE
-from allranks.gang.machine import Gang
 from allranks.gang.places import Setting
 from allranks.gang.rendezvous import PORT_REPEATS
 from allranks.gang.states import (

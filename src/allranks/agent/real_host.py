@@ -8,11 +8,11 @@ import tempfile
 import time
 from typing import List, Mapping, Optional, Sequence
 
-from allranks.preflight.facts import Facts, Request
 from allranks.preflight.host import Ran, Space
+from allranks.preflight.typed_facts import Facts, Request
 from allranks.protocol.jsontext import JsonObject
 
-from .facts import end_group
+from .node_check import end_group
 
 OUTPUT_LIMIT = 4 << 20
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"

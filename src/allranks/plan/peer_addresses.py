@@ -9,9 +9,9 @@ from allranks.protocol.facts import NodeFacts
 from allranks.protocol.messages import AddressProbe
 from allranks.settings import RunSpec
 
-from .facts import local_addresses, on_link
 from .interfaces import is_host_local
 from .network import choose_address, offered
+from .node_facts import local_addresses, on_link
 
 MAX_WAYS = 15
 

@@ -285,7 +285,7 @@ def test_the_wire_over_process_groups() -> None:
     import torch
     import torch.distributed as dist
 
-    from allranks.fabric.ranks.nccl import NcclWire
+    from allranks.fabric.ranks.nccl_wire import NcclWire
     from allranks.fabric.ranks.wire import QUICK, measure
 
     store, found = dist.HashStore(), {}
@@ -304,7 +304,7 @@ def test_the_wire_over_process_groups() -> None:
 
 
 def test_no_gpu_is_not_usable() -> None:
-    from allranks.fabric.ranks.nccl import usable
+    from allranks.fabric.ranks.nccl_wire import usable
 
     assert not usable(1000)
 
@@ -324,7 +324,7 @@ def test_rate_leaves_out_the_start() -> None:
 
 
 def test_describe_is_short() -> None:
-    from allranks.fabric.ranks.pairs import describe
+    from allranks.fabric.ranks.pairs_suite import describe
     from allranks.fabric.records import Measurement, Way
 
     def row(a: str, b: str, rate: float = 1e9, dead: str = "") -> Measurement:

@@ -9,7 +9,7 @@ from allranks.findings import Finding, Where
 from ..candidate import Candidate, Strength
 from ..causes import CAUSES, cause_or_unknown
 from ..incident import Incident
-from ..slurm import CHECK
+from ..slurm_jobs import CHECK
 from ..words import name_nodes
 
 ENGINES = frozenset({CHECK})

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from allranks.agent.ask_ras import ask_ras, ras_file
 from allranks.agent.processes import Process, read_process
-from allranks.agent.ras import ask_ras, ras_file
 
 pytestmark = pytest.mark.processes
 

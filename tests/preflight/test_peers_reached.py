@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.preflight.pairs import Blame, Result, blame, is_lossy
-from allranks.preflight.schedule import ALL_PAIRS, FEWER, covered, peers_of
+from allranks.preflight.peer_schedule import ALL_PAIRS, FEWER, covered, peers_of
+from allranks.preflight.peers_reached import Blame, Result, blame, is_lossy
 
 
 def names(count: int) -> list[str]:

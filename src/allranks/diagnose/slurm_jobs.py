@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from allranks.findings import Finding, Where
-from allranks.plan.slurm import WARNING_SIGNAL
+from allranks.plan.slurm_commands import WARNING_SIGNAL
 from allranks.text import name_with
 
 from .words import signal_name

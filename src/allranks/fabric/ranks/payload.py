@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import data
+from . import contributions as data
 
 PIECE = 1 << 20
 

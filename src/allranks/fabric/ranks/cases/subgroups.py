@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from ..lab import Lab, LabGroup, NotSupported
-from .collectives import DTYPES, all_gather_round, broadcast_round, rounds, sum_round
+from .rounds import DTYPES, all_gather_round, broadcast_round, rounds, sum_round
 
 COUNTS = (1000, 1000, 1000)
 
