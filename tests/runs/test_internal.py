@@ -81,27 +81,28 @@ def changed(self):
 Path.read_bytes = changed
 b._byte_code = lambda name, path: b''
 """
-AGENT = ("agent.py", b"        self._supervisor_beat()\n", b"        1 / (self._attempt is None)\n")
+# Where the parts of a node are broken: from the moment at which the rank has written who it is.
+BEGUN = b"__import__('os').path.exists(PIDS)"
+AGENT = ("agent.py", b"        self._supervisor_beat()\n", b"        1 / (not " + BEGUN + b")\n")
 SUPERVISOR = ("supervisor.py", b"        statuses = reap_children()\n")
-# Parts of a node that are broken on purpose where a rank runs.
 BROKEN_ON_NODES = {
-    "agent": BROKEN_COPY % AGENT,
-    "supervisor, once": BROKEN_COPY
-    % (
+    "agent": AGENT,
+    "supervisor, once": (
         *SUPERVISOR,
-        b"        if self._pipes and not hasattr(self, 'broken'):\n"
+        b"        if not hasattr(self, 'broken') and " + BEGUN + b":\n"
         b"            self.broken = True\n"
         b"            1 / 0\n",
     ),
-    "supervisor, always": BROKEN_COPY % (*SUPERVISOR, b"        1 / (not self._pipes)\n"),
+    "supervisor, always": (*SUPERVISOR, b"        1 / (not " + BEGUN + b")\n"),
 }
 # Writes down the pids of the rank, its agent and its supervisor.
 PROGRAM = """
 import os, signal, sys, time
 agent = os.getppid()
 supervisor = open(f"/proc/{agent}/stat").read().rpartition(")")[2].split()[1]
-with open("pids", "w") as file:
+with open("pids.new", "w") as file:
     file.write(f"{os.getpid()} {agent} {supervisor}")
+os.rename("pids.new", "pids")
 if "kill" in sys.argv:
     os.kill(agent, signal.SIGKILL)
 time.sleep(600)
@@ -123,7 +124,9 @@ def node_log_of(work: Path) -> str:
 @pytest.mark.parametrize("what", BROKEN_ON_NODES)
 def test_a_crash_on_a_node_is_no_fault_of_the_node(what: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    done = call(tmp_path, "run", "--local", "1", "--retries", "3", "--", "train.py", start=BROKEN_ON_NODES[what])
+    name, line, more = BROKEN_ON_NODES[what]
+    broken = (name, line, more.replace(b"PIDS", repr(str(tmp_path / "pids")).encode()))
+    done = call(tmp_path, "run", "--local", "1", "--retries", "3", "--", "train.py", start=BROKEN_COPY % broken)
     result = result_of(tmp_path)
     assert (done.returncode, result["exit"], len(result["attempts"])) == (70, 70, 1), done.stdout + done.stderr
     assert result["verdict"]["cause"] == "internal-error" and "node" not in result["verdict"]["where"]
