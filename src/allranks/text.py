@@ -1,4 +1,4 @@
-"""Word lists, ranges, counts, sizes and durations: the only place (pure, Python 3.8).
+"""Word lists, groups, ranges, counts, sizes and durations: the only place (pure, Python 3.8).
 
 Sizes are binary, as people who train mean them (torch's bucket sizes too): 1 KB is 1024 bytes. `parse_duration` and
 `parse_size` read what people type and raise ValueError whose text says what to set; `format_duration` and
@@ -7,7 +7,10 @@ Sizes are binary, as people who train mean them (torch's bucket sizes too): 1 KB
 
 import math
 import re
-from typing import Collection, Iterable, List, Sequence, Tuple, Union
+from typing import Callable, Collection, Dict, Iterable, List, Sequence, Tuple, TypeVar, Union
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 MAX_DURATION = 366 * 86400.0  # seconds
 MAX_SIZE = 2**63 - 1  # bytes
@@ -62,6 +65,14 @@ def ranges(numbers: Iterable[int]) -> List[Tuple[int, int]]:
 def format_ranks(ranks: Collection[int]) -> str:
     """Name ranks: `rank 2`, `ranks 0-3,7`."""
     return "%s %s" % (plural(len(ranks), "rank"), format_ranges(ranks))
+
+
+def group(items: Iterable[Item], key: Callable[[Item], Value]) -> Dict[Value, List[Item]]:
+    """Give items by a value of theirs, in the order in which the values come."""
+    groups: Dict[Value, List[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -136,6 +136,6 @@ def test_json_is_read_as_it_was_written(value):
 def test_what_does_not_fit_is_left_out_where_that_is_asked_for():
     assert decode_each(Rank, [{"rank": 1}, {"rank": "x"}, 3, {"rank": 2, "pid": 4}]) == [Rank(1), Rank(2, 4)]
     assert decode_each(Rank, None) == [] and decode_each(Rank, {"rank": 1}) == []
-    parts = {"first": 3, "second": [{"node": "h1"}], "third": [], "other": 1}
+    parts = {"first": 3, "second": [{"node": "h1"}, {"node": 3}, 7], "third": [], "other": 1}
     assert decode_parts(Document, parts) == Document(second=(Message("h1"),))
     assert decode_parts(Document, None) == Document()

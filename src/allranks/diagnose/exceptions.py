@@ -10,19 +10,21 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts
+from allranks.protocol.foreign import ErrorDetails, ErrorExtra, ErrorLink
 
 HEADER = "Traceback (most recent call last):\n"
 LINKS = 16  # as many as the runner writes (agent/runner.py, CHAIN_LIMIT)
-# What CPython prints between two tracebacks of a chain (Lib/traceback.py), and what the second is of the first.
+# What CPython prints between two tracebacks of a chain (Lib/traceback.py).
 JOINTS = (
-    ("The above exception was the direct cause of the following exception:", "cause"),
-    ("During handling of the above exception, another exception occurred:", "context"),
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
 )
 _JOINT = re.compile(
-    r"\n(The above exception was the direct cause|During handling of the above exception)[^\n]{0,60}:\n"
+    r"\n(?:The above exception was the direct cause|During handling of the above exception)[^\n]{0,60}:\n"
 )
 _FRAME = re.compile(r'  File "([^"\n]+)", line (\d+), in ([^\n]+)')
 _LAST = re.compile(r"([A-Za-z_][\w.]*)(?::(?: (.*))?)?\Z")
@@ -37,15 +39,13 @@ _WORKERS = (
 
 @dataclass(frozen=True)
 class ExceptionLink:
-    """One exception. `how` it belongs to the one before: cause, context, member (of a group) or worker; empty for
-    the first. `worker`: which worker process raised it. `line` is None where the place is not known."""
+    """One exception. `worker`: which worker process raised it. `line` is None where the place is not known."""
 
     type: str
     text: str = ""
     file: str = ""
     line: int | None = None
     function: str = ""
-    how: str = ""
     worker: str = ""
 
     @property
@@ -54,15 +54,17 @@ class ExceptionLink:
         return self.type.rsplit(".", 1)[-1]
 
 
+class ErrorMessage(NamedTuple):
+    """The part `message` of torchelastic's error file (elastic/multiprocessing/errors/error_handler.py)."""
+
+    message: str = ""
+    extraInfo: ErrorExtra = ErrorExtra()
+
+
 @dataclass(frozen=True)
-class Raised:
+class Raised(ExceptionLink):
     """The uncaught exception of a rank, as its error file or its log tells it. `chain` has the further links."""
 
-    type: str
-    text: str
-    file: str = ""
-    line: int | None = None
-    function: str = ""
     traceback: str = ""
     chain: tuple[ExceptionLink, ...] = ()
     pid: int | None = None
@@ -71,31 +73,27 @@ class Raised:
     @classmethod
     def from_error_file(cls, error: Mapping[str, object]) -> Raised | None:
         """Read allranks' own part, else torchelastic's; None where neither is there."""
-        ours = decode_parts(ErrorDetail, error.get("allranks"))
+        ours = decode_parts(ErrorDetails, error.get("allranks"))
         if ours.type:
-            links = [decode_parts(ErrorLink, item) for item in ours.chain if isinstance(item, Mapping)]
-            chain = tuple(ExceptionLink(k.type, k.text, k.file, k.line, k.function, k.link) for k in links)
-            return cls(ours.type, ours.text, ours.file, ours.line, ours.function, ours.traceback, chain, ours.pid)
+            described: tuple[ErrorDetails | ErrorLink, ...] = (ours, *ours.chain)
+            links = [ExceptionLink(k.type, k.text, k.file, k.line, k.function) for k in described]
+            return replace(_as_raised(links, ours.traceback), pid=ours.pid)
         message = error.get("message")
-        trace = ""
-        if isinstance(message, Mapping):
-            of_torch = decode_parts(ErrorMessage, message)
-            message = of_torch.message
-            trace = of_torch.extraInfo.get("py_callstack", "")
-        if not isinstance(message, str) or not message:
+        of_torch = decode_parts(ErrorMessage, {"message": message} if isinstance(message, str) else message)
+        if not of_torch.message:
             return None
-        kind, _, text = message.partition(": ")
+        kind, _, text = of_torch.message.partition(": ")
         if not kind.isidentifier():
             kind = "Exception"
-            text = message
-        first, *chain_links = read_traceback(trace) or [ExceptionLink(kind)]
-        return cls(kind, text, first.file, first.line, first.function, trace, tuple(chain_links))
+            text = of_torch.message
+        trace = of_torch.extraInfo.py_callstack
+        first, *chain = read_traceback(trace) or [ExceptionLink(kind)]
+        return _as_raised([replace(first, type=kind, text=text), *chain], trace)
 
     @property
     def links(self) -> tuple[ExceptionLink, ...]:
         """This exception and all that it came from, the innermost last; a worker's stands after its carrier."""
-        first = ExceptionLink(self.type, self.text, self.file, self.line, self.function)
-        links = [*_opened(first)]
+        links = [*_opened(ExceptionLink(self.type, self.text, self.file, self.line, self.function))]
         for link in self.chain:
             links += _opened(link if link.file else self._placed(link))
         return tuple(links[:LINKS])
@@ -109,36 +107,6 @@ class Raised:
         return replace(link, file=place.file, line=place.line, function=place.function)
 
 
-@dataclass(frozen=True)
-class ErrorLink:
-    """A link of the chain in an error file (agent/runner.py)."""
-
-    type: str = ""
-    text: str = ""
-    file: str = ""
-    line: int | None = None
-    function: str = ""
-    link: str = "context"
-
-
-@dataclass(frozen=True)
-class ErrorDetail(ErrorLink):
-    """The part `allranks` of an error file."""
-
-    traceback: str = ""
-    chain: tuple[object, ...] = ()
-    pid: int | None = None
-    rank: int | None = None
-
-
-@dataclass(frozen=True)
-class ErrorMessage:
-    """The part `message` of torchelastic's error file (elastic/multiprocessing/errors/error_handler.py)."""
-
-    message: str = ""
-    extraInfo: Mapping[str, str] = field(default_factory=dict)
-
-
 def carries_worker(link: ExceptionLink) -> bool:
     """True where the text of an exception is mostly a worker's traceback: it has nothing to say itself."""
     return HEADER in link.text
@@ -149,28 +117,19 @@ def read_traceback(text: str) -> list[ExceptionLink]:
     start = text.find(HEADER)
     if start < 0:
         return []
-    parts = _JOINT.split(text[start:])  # innermost first, between two of them what joins them
-    joints = [*parts[1::2], ""]
-    links = []
-    for block, joint in zip(parts[::2], joints, strict=True):
-        link = _read_block(block)
-        if link is not None:
-            links.append(replace(link, how=dict(JOINTS).get(joint, "")))
+    blocks = [_read_block(block) for block in _JOINT.split(text[start:])]  # innermost first
+    links = [replace(link, text="\n".join([link.text, *rest]).strip('"\n ')) for link, rest in filter(None, blocks)]
     return links[::-1][:LINKS]
 
 
-def _read_block(block: str) -> ExceptionLink | None:
-    """One traceback: frames, then from the first line that is not indented the exception with its text."""
+def _read_block(block: str) -> tuple[ExceptionLink, list[str]] | None:
+    """One traceback: frames, then a line that is not indented, the exception's; and the lines after it."""
     lines = block[block.find(HEADER) + len(HEADER) :].split("\n")
     for at, line in enumerate(lines):
-        if line[:1].isspace() or not line:
-            continue
-        match = _LAST.match(line)
-        if match is None:
-            return None
-        text = "\n".join([match[2] or "", *lines[at + 1 :]]).strip('"\n ')
-        file, number, function = innermost_frame("\n".join(lines[:at]))
-        return ExceptionLink(match[1], text, file, number, function)
+        match = _LAST.match(line)  # no blank and no indented line
+        if match:
+            file, number, function = innermost_frame("\n".join(lines[:at]))
+            return ExceptionLink(match[1], match[2] or "", file, number, function), lines[at + 1 :]
     return None
 
 
@@ -182,7 +141,7 @@ def _opened(link: ExceptionLink) -> Iterator[ExceptionLink]:
         return
     worker = _worker(link.text[:at])
     for one in read_traceback(link.text[at:]):
-        yield from _opened(replace(one, how=one.how or "worker", worker=worker))
+        yield from _opened(replace(one, worker=worker))
 
 
 def _worker(head: str) -> str:
@@ -227,27 +186,19 @@ def raised_in_log(tail: str) -> Raised | None:
     return _as_raised([innermost, *earlier], text[start:].rstrip(), "".join(threads[:1]))
 
 
-def _as_raised(links: Sequence[ExceptionLink], traceback: str, thread: str) -> Raised:
+def _as_raised(links: Sequence[ExceptionLink], traceback: str, thread: str = "") -> Raised:
     """An exception with its chain, the outermost first."""
-    first = links[0]
-    place = (first.file, first.line, first.function)
-    return Raised(first.type, first.text, *place, traceback, tuple(links[1:]), thread=thread)
+    return Raised(**vars(links[0]), traceback=traceback, chain=tuple(links[1:]), thread=thread)
 
 
 def _to_end(text: str, start: int) -> ExceptionLink | None:
     """The traceback's exception, of its text the first line and those that are indented; None where more than a few
     lines follow it."""
-    lines = text[start + len(HEADER) :].split("\n")
-    for at, line in enumerate(lines):
-        match = None if line[:1].isspace() else _LAST.match(line)
-        if match:
-            rest = lines[at + 1 :]
-            if len([k for k in rest if k.strip()]) > AFTER:
-                return None
-            file, number, function = innermost_frame("\n".join(lines[:at]))
-            more = list(itertools.takewhile(lambda k: k[:1].isspace(), rest))
-            return ExceptionLink(match[1], "\n".join([match[2] or "", *more]), file, number, function)
-    return None
+    link, rest = _read_block(text[start:]) or (None, [])
+    if link is None or len([line for line in rest if line.strip()]) > AFTER:
+        return None
+    indented = itertools.takewhile(lambda line: line[:1].isspace(), rest)
+    return replace(link, text="\n".join([link.text, *indented]))
 
 
 def _chain_start(text: str, last: int) -> int:
@@ -256,7 +207,7 @@ def _chain_start(text: str, last: int) -> int:
     for _ in range(LINKS):
         before = text[:start].rstrip("\n")
         line = before[before.rfind("\n") + 1 :]
-        if all(line != words for words, _ in JOINTS):
+        if line not in JOINTS:
             return start
         earlier = before.rfind(HEADER)
         if earlier < 0:
@@ -279,12 +230,11 @@ def raised_in_thread(tail: str) -> Raised | None:
 def _first_traceback(block: str) -> str:
     """A chain of tracebacks at the beginning of a text, without what the program printed after it."""
     lines = block.split("\n")
-    joints = {words for words, _ in JOINTS}
     for at, line in enumerate(lines):
         indented = line[:1].isspace() or not line or line.startswith("Traceback (most recent")
-        if indented or line in joints:
+        if indented or line in JOINTS:
             continue
         following = next((k for k in lines[at + 1 :] if k), "")
-        if following not in joints:
+        if following not in JOINTS:
             return "\n".join(lines[: at + 1])
     return block

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from allranks.text import first_line, join_words, name_with, plural, ranges, with_reason
+from allranks.text import first_line, group, join_words, name_with, plural, ranges, with_reason
 
-from .exceptions import ExceptionLink, Raised, carries_worker, raised_in_thread
+from .exceptions import ExceptionLink, carries_worker, raised_in_thread
 
 if TYPE_CHECKING:
     from .incident import Incident
@@ -89,15 +89,21 @@ def last_lines(text: str, count: int = 3) -> tuple[str, ...]:
 
 def name_ranks(incident: Incident, ranks: Iterable[int]) -> str:
     """rank 3 on h2 · ranks 2 and 3 on h2 · ranks 0 and 1 on h1 and ranks 2 and 3 on h2."""
-    groups: dict[str, list[int]] = {}
-    for rank in sorted(ranks):
-        groups.setdefault(incident.node_of(rank), []).append(rank)
+    return name_by_node(ranks, incident.node_of)
+
+
+def name_by_node(ranks: Iterable[int], node_of: Callable[[int], str]) -> str:
+    """As `name_ranks`, where the nodes come from elsewhere."""
+    listed = sorted(ranks)
+    groups = group(listed, node_of)
     if len(groups) > 4:
-        return f"ranks {numbers(r for g in groups.values() for r in g)} (on {len(groups)} nodes)"
-    parts = []
-    for node, of_node in groups.items():
-        parts.append(on_node(f"{plural(len(of_node), 'rank')} {numbers(of_node)}", node))
-    return join_words(parts)
+        return f"{count_ranks(listed)} (on {len(groups)} nodes)"
+    return join_words([on_node(count_ranks(of_node), node) for node, of_node in groups.items()])
+
+
+def count_ranks(ranks: Collection[int]) -> str:
+    """rank 3 · ranks 0-3, 6 and 7."""
+    return f"{plural(len(ranks), 'rank')} {numbers(ranks)}"
 
 
 def on_node(name: str, node: str | None) -> str:
@@ -115,7 +121,7 @@ def utc(t: float) -> str:
     return datetime.fromtimestamp(t, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def place(raised: ExceptionLink | Raised) -> str:
+def place(raised: ExceptionLink) -> str:
     """train.py:41 in step; empty where it is not known."""
     if not raised.file or raised.line is None:
         return ""
@@ -133,13 +139,13 @@ def without_numbers(text: str) -> str:
     return re.sub(r"0x[0-9a-fA-F]+|[0-9]+", "#", text)
 
 
-def exception(raised: ExceptionLink | Raised, limit: int = LINE) -> str:
+def exception(raised: ExceptionLink, limit: int = LINE) -> str:
     """ValueError: bad batch."""
     text = summary(raised.text, limit)
     return with_reason(raised.type, text)
 
 
-def placed(raised: ExceptionLink | Raised, limit: int = LINE) -> str:
+def placed(raised: ExceptionLink, limit: int = LINE) -> str:
     """ValueError: bad batch (train.py:41 in step)."""
     return name_with(exception(raised, limit), place(raised))
 

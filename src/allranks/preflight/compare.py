@@ -25,6 +25,7 @@ from typing import (
 
 from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode
+from allranks.text import group as group  # for the checks
 from allranks.text import join_names, join_words, plural
 
 from .typed_facts import Facts
@@ -155,14 +156,6 @@ def by_value(values: Mapping[str, Value]) -> Dict[Value, List[str]]:
     groups = group(values, values.__getitem__)
     order = list(groups)
     return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), order.index(item[0]))))
-
-
-def group(items: Iterable[Item], key: Callable[[Item], Value]) -> Dict[Value, List[Item]]:
-    """Items by a value of theirs, in the order in which the values come."""
-    groups: Dict[Value, List[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def by_item(values: Mapping[str, Mapping[Value, Item]]) -> Dict[Value, Dict[str, Item]]:

@@ -53,16 +53,26 @@ def decode_each(kind: Type[Record], values: object) -> List[Record]:
 
 
 def decode_parts(kind: Type[Record], value: object) -> Record:
-    """Make a record of which every field has a default: a field that does not fit takes it, as one that is absent."""
+    """Make a record of which every field has a default: a field that does not fit takes it, as one that is absent.
+
+    An array of records keeps those that fit.
+    """
     values = {}
     for name, annotation in _annotations(kind).items():
         key = json_name(name)
         if isinstance(value, Mapping) and key in value:
             try:
-                values[name] = _decoder(annotation)(value[key], key)
+                values[name] = _part_decoder(annotation)(value[key], key)
             except DecodeError:
                 continue
     return kind(**values)
+
+
+def _part_decoder(annotation: object) -> Decoder:
+    parts = tuple(getattr(annotation, "__args__", None) or ())
+    if getattr(annotation, "__origin__", None) is tuple and parts[1:] == (Ellipsis,) and is_record(parts[0]):
+        return lambda values, path: tuple(decode_each(parts[0], values))
+    return _decoder(annotation)
 
 
 def _decoder(kind: object) -> Decoder:

@@ -8,7 +8,7 @@ from typing import Any
 from allranks.findings import Finding
 from allranks.preflight.check import Check
 from allranks.preflight.judge import ORDER
-from allranks.text import count_of, join_names
+from allranks.text import count_of, group, join_names
 
 Rows = Mapping[str, Mapping[str, str]]
 
@@ -75,9 +75,7 @@ def _cell(status: str, width: int, colour: bool) -> str:
 
 def _summary(row: Mapping[str, str], colour: bool) -> str:
     """For many nodes: those that are not ok by name, the others counted."""
-    groups: dict[str, list[str]] = {}
-    for node, status in row.items():
-        groups.setdefault(status, []).append(node)
+    groups = group(row, row.__getitem__)
     parts = []
     for status in sorted(groups, key=ORDER.__getitem__):
         nodes = groups[status]
@@ -122,9 +120,7 @@ def setting_lines(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[str]
 
 def grouped(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[tuple[str, list[tuple[str, ...]]]]:
     """(node names, rows) for nodes with equal rows."""
-    groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for node, rows in explained.items():
-        groups.setdefault(tuple(tuple(row) for row in rows), []).append(node)
+    groups = group(explained, lambda node: tuple(tuple(row) for row in explained[node]))
     return [(join_names(nodes) if len(nodes) > 1 else nodes[0], list(rows)) for rows, nodes in groups.items()]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from allranks.protocol.codec import decode_each, decode_parts
-from allranks.text import count_of, format_size, join_names
+from allranks.text import count_of, format_size, group, join_names
 
 Rows = list[tuple[str, str]]
 Facts = Mapping[str, object]  # of a node, by the check's name: JSON that other machines had a part in
@@ -83,9 +83,7 @@ def _interfaces(facts: Facts) -> list[MachineInterface]:
 
 def machine_groups(nodes: Mapping[str, Facts]) -> list[tuple[str, Rows]]:
     """Give (node names, rows) for nodes that are alike; what only one node has (addresses) is not in the rows."""
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for node, facts in nodes.items():
-        groups.setdefault(tuple(machine(facts)), []).append(node)
+    groups = group(nodes, lambda node: tuple(machine(nodes[node])))
     return [(join_names(names), list(rows)) for rows, names in groups.items()]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.protocol.codec import DecodeError, decode
-from allranks.text import count_of, cut
+from allranks.text import count_of, cut, group
 
 LONGEST = 100  # characters of a name or a note
 LATEST = 1e11  # unix seconds: beyond, a clock is wrong
@@ -205,9 +205,7 @@ class _Reader:
         """Give the rows in order; what goes on goes on to the last event."""
         end = max(self._times, default=0.0)
         self._stop(end)
-        by_node: dict[str, list[TimelineRow]] = {}
-        for _, row in sorted(self._ranks.items()):
-            by_node.setdefault(row.node, []).append(row)
+        by_node = group([row for _, row in sorted(self._ranks.items())], lambda row: row.node)
         rows = [row for node in self._nodes.values() for row in (node, *by_node.get(node.node, ()))]
         moments = sorted(self._moments, key=lambda moment: moment.t)
         return Timeline(min(self._times, default=0.0), end, tuple(rows), tuple(moments))

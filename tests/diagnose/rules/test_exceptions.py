@@ -18,6 +18,7 @@ from tests.agent.test_runner import RUNNER
 from allranks.diagnose.exceptions import HEADER, Raised, read_traceback
 from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.verdict import judge
+from allranks.protocol.foreign import clean_error
 
 TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 LOAD = "def load(i):\n    raise ValueError('bad batch 3')\n"
@@ -34,7 +35,7 @@ def sentence(place: Path, code: str, error_file: bool = True) -> str:
     log = done.stdout.decode("utf-8", "replace")
     assert done.returncode != 0, log
     kept = place / "error.json"
-    error = json.loads(kept.read_text()) if error_file and kept.exists() else None
+    error = clean_error(json.loads(kept.read_text())) if error_file and kept.exists() else None
     end = ExitRecord(0, "h1", max(done.returncode, 0) or None, -done.returncode if done.returncode < 0 else None, 5.0,
                      False, error=error, tail=log[-(16 << 10) :], pid=77)  # fmt: skip
     verdict = judge(Incident(0, 1, {"h1": (0,)}, (end,), detected_t=5.0))

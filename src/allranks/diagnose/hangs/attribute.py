@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from allranks.text import count_of, join_words, name_with, plural
+from allranks.text import count_of, group, join_words, name_with, plural
 
-from ..words import numbers
+from ..words import name_by_node, numbers
 from .doing import ActivityKind, Doing
 from .recorder import Account, CollectiveFault, Recording, account
 
@@ -186,9 +186,7 @@ def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang
 
 def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], blind: list[int], names: Names) -> Hang:
     """All that could be sampled wait: at one place, or at several."""
-    groups: dict[tuple[str, str, int], list[int]] = {}
-    for rank, item in sorted(waiting.items()):
-        groups.setdefault(item.place(), []).append(rank)
+    groups = group(sorted(waiting), lambda rank: waiting[rank].place())
     if len(groups) == 1 and blind:
         message = f"{_named(blind, names)} could not be sampled, and {_wait(waiting, names)}"
         return Hang("unknown", message, PAIRS, 0.4, tuple(blind), tuple(waiting))
@@ -217,10 +215,7 @@ def _place(item: Doing) -> str:
 
 def _named(ranks: Iterable[int], names: Names) -> str:
     """rank 3 on h2 · ranks 2-3 on h2 and rank 5 on h3."""
-    groups: dict[str, list[int]] = {}
-    for rank in sorted(ranks):
-        groups.setdefault(names.get(rank, "?"), []).append(rank)
-    return join_words([f"{plural(len(g), 'rank')} {numbers(g)} on {node}" for node, g in groups.items()])
+    return name_by_node(ranks, lambda rank: names.get(rank, "?"))
 
 
 def _wait(waiting: Mapping[int, Doing], names: Names) -> str:

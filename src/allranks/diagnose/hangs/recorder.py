@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from allranks.protocol.codec import DecodeError, decode
-from allranks.text import join_words, plural
+from allranks.text import format_size, group, join_words, plural
 
-from ..words import numbers
+from ..words import count_ranks, numbers
 
 BYTES = {
     "Float": 4,
@@ -74,7 +74,7 @@ class RecorderEntry:
 
     def __str__(self) -> str:
         size = self.elements * BYTES.get(self.dtype, 0)
-        return f"{self.name} of {_size(size)}" if size else self.name
+        return f"{self.name} of {format_size(size)}" if size else self.name
 
 
 @dataclass(frozen=True)
@@ -131,20 +131,18 @@ class Stall:
     @property
     def kinds(self) -> list[list[int]]:
         """Ranks by what they call at this number, the most first."""
-        ranks_by_kind: dict[tuple[str, int, str], list[int]] = {}
-        for rank, entry in sorted(self.inside.items()):
-            ranks_by_kind.setdefault(entry.kind, []).append(rank)
+        ranks_by_kind = group(sorted(self.inside), lambda rank: self.inside[rank].kind)
         return sorted(ranks_by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
 
     def says(self) -> str:
         """ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 in all_reduce #17 of 4 MB."""
         parts = [
-            f"{_ranks(ranks)} {plural(len(ranks), 'is', 'are')} in {self.inside[ranks[0]]}" for ranks in self.kinds
+            f"{count_ranks(ranks)} {plural(len(ranks), 'is', 'are')} in {self.inside[ranks[0]]}" for ranks in self.kinds
         ]
         text = f"{join_words(parts)}{self.group}"
         if not self.absent:
             return text
-        return f"{text}, {_ranks(self.absent)} {plural(len(self.absent), 'has', 'have')} not called it"
+        return f"{text}, {count_ranks(self.absent)} {plural(len(self.absent), 'has', 'have')} not called it"
 
 
 # -- reading -------------------------------------------------------------------------------------------
@@ -264,14 +262,3 @@ def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 def _line(stall: Stall) -> str:
     return f"flight recorder: {stall.says()}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"{plural(len(ranks), 'rank')} {numbers(ranks)}"
-
-
-def _size(size: int) -> str:
-    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size} bytes"

@@ -23,8 +23,6 @@ _TEXTS = {
 _FIGURES = {name: tuple(map(re.compile, texts)) for name, texts in _TEXTS.items()}
 _GPU = re.compile(r"\bGPU (\d+)")
 _OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
-_KILLED = re.compile(r"Killed process (\d+) \(([^)\n]{0,64})\)(?:.{0,400}?anon-rss:(\d+)kB)?")
-_LIMIT = re.compile(r"memory: usage (\d+)kB, limit (\d+)kB")
 
 
 @dataclass(frozen=True)
@@ -88,26 +86,6 @@ def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
 
 def _bytes(size: str, unit: str) -> int:
     return int(float(size) * UNITS[unit])
-
-
-@dataclass(frozen=True)
-class HostMemory:
-    """What the kernel said when it ended a process: its resident bytes, and the limit of its control group."""
-
-    name: str = ""
-    resident: int | None = None
-    limit: int | None = None
-
-
-def read_host(text: str) -> HostMemory:
-    """The figures of the kernel's lines."""
-    killed = _KILLED.search(text)
-    limit = _LIMIT.search(text)
-    return HostMemory(
-        killed[2] if killed else "",
-        int(killed[3]) << 10 if killed and killed[3] else None,
-        int(limit[2]) << 10 if limit else None,
-    )
 
 
 def size(count: float) -> str:

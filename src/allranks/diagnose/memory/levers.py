@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from allranks.text import count_of
 
-from .figures import GpuMemory, HostMemory, size
+from .figures import GpuMemory, size
 from .setting import MemorySetting
 
 SHARE = 0.1  # of the GPU: from here on what others hold, or what lies idle, is worth a line
@@ -93,27 +93,20 @@ def _length(setting: MemorySetting) -> str:
     return "smaller inputs: image size or sequence length, as batches padded to the longest sample are the usual peak"
 
 
-def host_levers(memory: HostMemory, setting: MemorySetting, node: str = "", total: int | None = None) -> str:
+def host_levers(setting: MemorySetting, node: str = "", total: int | None = None) -> str:
     """The remedy of a verdict on host memory."""
-    figures = []
-    if memory.resident:
-        figures.append(f"{memory.name or 'it'} held {size(memory.resident)}")
-    if memory.limit:
-        figures.append(f"the limit of its control group is {size(memory.limit)}")
-    if total:
-        figures.append(f"the node has {size(total)}")
     first = "`journalctl -k | grep -i 'killed process'` says what was ended and how large it was"
     if node:
         first = f"on {node}: {first}"
-    if figures:
-        first += f" ({', '.join(figures)})"
+    if total:
+        first += f" (the node has {size(total)})"
     more = "raise the limit: --mem of Slurm, resources.limits.memory of the container, systemd's MemoryMax"
     lines = (
         first,
         _workers(setting),
         "a smaller micro batch, smaller prefetch_factor, and data read in pieces or memory-mapped",
         "no CPU offload (FSDP, ZeRO), no full checkpoint in every rank: torch.load(mmap=True) or rank 0",
-        more if memory.limit else f"{more}, or fewer ranks a node",
+        f"{more}, or fewer ranks a node",
     )
     return "\n".join(lines)
 

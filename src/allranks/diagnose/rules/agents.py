@@ -10,8 +10,8 @@ import re
 from dataclasses import replace
 
 from allranks.protocol.codec import decode_parts
+from allranks.protocol.foreign import ErrorDetails
 
-from ..exceptions import ErrorDetail
 from ..incident import ExitRecord
 
 _ROOT = re.compile(
@@ -44,7 +44,7 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
 
 def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     """A launcher that says nothing of the sort (deepspeed): the first rank that left an error file."""
-    detail = decode_parts(ErrorDetail, (end.error or {}).get("allranks"))
+    detail = decode_parts(ErrorDetails, (end.error or {}).get("allranks"))
     if detail.rank is not None and detail.rank != end.rank and detail.rank in ranks:
         return replace(end, rank=detail.rank, pid=detail.pid)
     return replace(end, tail=_without_others(end.tail, end.rank)) if len(ranks) > 1 else end

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from allranks.findings import Where
+from allranks.text import group
 
 from ..candidate import Candidate, Strength
 from ..logs.ends import after_abort
@@ -104,12 +105,9 @@ def _others(sightings: Sequence[Sighting], head: Sighting) -> list[Sighting]:
 
 def by_table(evidence: Evidence) -> list[Candidate]:
     """A candidate for each cause and role of the rows that no other rule weighs."""
-    groups: dict[tuple[str, Role], list[Sighting]] = {}
-    for sighting in evidence.sightings:
-        if sighting.row.role in STRENGTH and not sighting.row.rule:
-            groups.setdefault((sighting.row.cause, sighting.row.role), []).append(sighting)
+    weighed = [s for s in evidence.sightings if s.row.role in STRENGTH and not s.row.rule]
     candidates = []
-    for sightings in groups.values():
+    for sightings in group(weighed, lambda s: (s.row.cause, s.row.role)).values():
         candidate = read_candidate(evidence, sightings)
         if candidate.cause == "segfault-native" and candidate.strength is Strength.WEAK:
             crash = next(s for s in sightings if s.order == candidate.line)
@@ -165,11 +163,9 @@ OTHERS_CONFIG = (
 
 def exceptions(evidence: Evidence) -> list[Candidate]:
     """The program's own, one candidate each: all ranks that raise alike are one."""
-    groups: dict[str, list[Sighting]] = {}
-    for sighting in evidence.weighed_by("exception"):
-        text = sighting.line.text
-        if sighting.kind not in NOT_OWN and not _TRANSPORT.search(text):
-            groups.setdefault(f"{sighting.kind} {without_numbers(text)[:200]}", []).append(sighting)
+    raised = evidence.weighed_by("exception")
+    of_program = [s for s in raised if s.kind not in NOT_OWN and not _TRANSPORT.search(s.line.text)]
+    groups = group(of_program, lambda s: (s.kind, without_numbers(s.line.text)[:200]))
     return [_raised(evidence, sightings) for sightings in groups.values()]
 
 

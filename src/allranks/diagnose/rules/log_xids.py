@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from allranks.text import group
 from allranks.xid import FAULTS
 
 from ..candidate import Candidate, Strength
@@ -30,12 +31,9 @@ FALLBACK = 0.55
 
 def xids(evidence: Evidence) -> list[Candidate]:
     """One candidate a kind of Xid."""
-    groups: dict[str, list[tuple[Sighting, LineReading]]] = {}
-    for sighting in evidence.weighed_by("kernel-xid"):
-        reading = read_xid(sighting)
-        groups.setdefault(reading.cause, []).append((sighting, reading))
+    read = [(sighting, read_xid(sighting)) for sighting in evidence.weighed_by("kernel-xid")]
     candidates = []
-    for cause, pairs in groups.items():
+    for cause, pairs in group(read, lambda pair: pair[1].cause).items():
         head, reading = max(pairs, key=lambda pair: pair[1].confidence)
         place = on_node(f"GPU {head.groups['pci']}", head.line.node)
         lines = dict.fromkeys(quoted(sighting.line) for sighting, _ in ((head, reading), *pairs))

@@ -15,7 +15,7 @@ from allranks.text import plural, with_reason
 from ..candidate import Candidate, Strength
 from ..exceptions import ExceptionLink, is_of_library
 from ..incident import ExitRecord, Incident
-from ..memory.figures import HostMemory, read_gpu
+from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers, host_levers
 from ..memory.setting import setting_of
 from ..signatures import lost_peer, row_of_exception
@@ -92,7 +92,7 @@ def _pid(group: AlikeFailures) -> str:
 
 def _out_of_host_memory(incident: Incident, end: ExitRecord) -> str:
     """The levers against memory of the host that ran out."""
-    return host_levers(HostMemory(), setting_of(incident, end), end.node, incident.memory.get(end.node))
+    return host_levers(setting_of(incident, end), end.node, incident.memory.get(end.node))
 
 
 # -- exceptions ------------------------------------------------------------------------------------------
