@@ -15,7 +15,8 @@ from allranks.findings import Finding
 from allranks.gang import checking
 from allranks.gang.plugins import all_checks
 from allranks.gang.transport import Transport
-from allranks.preflight.peers_reached import Pair, tried
+from allranks.preflight.peer_pairs import Pair, tried
+from allranks.preflight.typed_facts import Facts
 from allranks.report.sentences import finding_line
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
@@ -50,7 +51,8 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport
 
 def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:
     """Pairs of which one way carries no TCP."""
-    return {(a, b) if a < b else (b, a) for (a, b), result in tried(facts).items() if not result.ok}
+    pairs = tried({node: Facts(document) for node, document in facts.items()})
+    return {(a, b) if a < b else (b, a) for (a, b), result in pairs.items() if not result.ok}
 
 
 def named(cluster: Cluster, hosts: Mapping[str, str]) -> Cluster:

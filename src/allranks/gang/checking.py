@@ -12,7 +12,7 @@ from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.preflight.check import Check
 from allranks.preflight.judge import judge
-from allranks.preflight.peer_schedule import covered
+from allranks.preflight.peer_pairs import covered
 from allranks.protocol.codec import decode_each
 from allranks.runs.directory import RunDirectory
 from allranks.runs.preflight import Document, document, save

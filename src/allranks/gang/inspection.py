@@ -19,7 +19,7 @@ from allranks.findings import Finding
 from allranks.plan.network import offered
 from allranks.plan.node_facts import read_probes
 from allranks.plan.peer_addresses import main_addresses, other_ways
-from allranks.preflight.peer_schedule import peers_of
+from allranks.preflight.peer_pairs import peers_of
 from allranks.protocol.codec import encode
 from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.frames import Frame, OutputFrame

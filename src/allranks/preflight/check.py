@@ -19,11 +19,11 @@ look at (no GPU, no InfiniBand: `skipped`); {"error": …} that it could not loo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Iterable, Iterator, Optional, Sequence
+from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence
 
 from allranks.findings import Finding
 
-from .compare import Differs, Nodes
+from .compare import Differs, Nodes, collected
 from .host import Host
 from .typed_facts import Request
 
@@ -86,7 +86,8 @@ def _comparison(name: str, compares: Sequence[Differs]) -> Judge:
     """The judge of a check that is declared."""
 
     def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
+        nodes = collected(facts_by_node, name, Dict[str, str])
         for differs in compares:
-            yield from differs.judge(name, facts_by_node)
+            yield from differs.judge(name, nodes)
 
     return judge

@@ -306,12 +306,9 @@ class Differs(NamedTuple):
     look: str = ""
     default: str = ""
 
-    def judge(self, check: str, facts_by_node: Nodes) -> Findings:
-        """A warning for each odd value."""
-        values = {}
-        for node, record in collected(facts_by_node, check, Dict[str, str]).items():
-            if record.get(self.key):
-                values[node] = record[self.key]
+    def judge(self, check: str, nodes: Mapping[str, Mapping[str, str]]) -> Findings:
+        """A warning for each odd value of what was collected."""
+        values = {node: one[self.key] for node, one in nodes.items() if one.get(self.key)}
         return warn_each(check, differences(self.label, values), self._remedy)
 
     def _remedy(self, odd: Difference[str]) -> str:

@@ -15,9 +15,8 @@ from allranks.plan.node_facts import interface_of, on_link, read_probes
 from allranks.protocol.codec import decode
 from allranks.settings import RunSpec
 
-from .peers_reached import PeerAttempt, tried
 from .rdma import UsedPort, matching, ports_text
-from .typed_facts import Facts
+from .typed_facts import Facts, PeerAttempt
 
 ALLRANKS = "allranks"
 LIBRARY = "NCCL's default"
@@ -53,7 +52,7 @@ def _node(node: str, facts: Facts, choice: InterfaceChoice) -> list[NetworkSetti
         settings += _rdma(facts, ports)
     if not ports or nccl_settings(facts.for_plan).get("NCCL_IB_DISABLE") == "1":
         settings.append(_threads(facts))
-    reached = _reached(node, facts)
+    reached = _reached(facts)
     if reached:
         settings.append(NetworkSetting("peers' addresses reached", reached, "measured", ""))
     return settings
@@ -116,10 +115,10 @@ def _threads(facts: Facts) -> NetworkSetting:
     return NetworkSetting("NTHREADS x NSOCKS", value, who or other or LIBRARY, why)
 
 
-def _reached(node: str, facts: Facts) -> str:
+def _reached(facts: Facts) -> str:
     """`eth0 3 of 3, eth1 0 of 3`: peers by the interface that was tried."""
     counts: dict[str, list[bool]] = {}
-    for result in tried({node: facts}).values():
+    for result in facts.pairs.values():
         for way in (PeerAttempt(result.ok, result.address, result.local_address), *result.ways):
             name = interface_of(facts.for_plan, way.local_address) if way.local_address else None
             if name is None and way.address:

@@ -28,10 +28,11 @@ from allranks.protocol.facts import (
     SharedMemory,
     TargetFacts,
     has_failed,
-    read_facts,
 )
 
 Kind = TypeVar("Kind")
+LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself
+FEWEST = 3
 
 
 class Clock(NamedTuple):
@@ -47,10 +48,41 @@ class Prelude(NamedTuple):
     remarks: List[str] = []
 
 
-class Failure(NamedTuple):
-    """Why a part could not be collected."""
+class PeerAttempt(NamedTuple):
+    """An attempt at one of a peer's addresses."""
 
+    ok: bool = False
+    address: str = ""
+    local_address: str = ""
+
+
+class PeerResult(NamedTuple):
+    """One node's attempt at another, as `allranks.agent.peers` makes it: TCP, then packets of UDP, then sizes."""
+
+    ok: bool = False
+    address: str = ""
+    local_address: str = ""
     error: str = ""
+    text: str = ""
+    seconds: float = 0.0
+    connect_s: Optional[float] = None
+    bulk: Optional[bool] = None
+    bulk_s: Optional[float] = None
+    sent: int = 0
+    arrived: int = 0
+    mtu_arrived: int = 0
+    mtu_local: int = 0
+    ways: List[PeerAttempt] = []
+
+    @property
+    def loss(self) -> float:
+        """The part of UDP packets that did not arrive; 0 where it could not be measured."""
+        return (self.sent - self.arrived) / self.sent if self.sent and self.arrived else 0.0
+
+    @property
+    def loses(self) -> bool:
+        """More packets than a busy machine drops itself."""
+        return self.loss >= LOSSY and self.sent - self.arrived >= FEWEST
 
 
 class View(Generic[Kind]):
@@ -109,9 +141,23 @@ class Facts(Dict[str, object]):
         return decode_each(PathFacts, self.get("data"))
 
     @cached_property
+    def pairs(self) -> Dict[str, PeerResult]:
+        """What it found when it tried its peers, by peer."""
+        pairs = self.get("pairs")
+        return {peer: decode_parts(PeerResult, one) for peer, one in pairs.items()} if isinstance(pairs, dict) else {}
+
+    @cached_property
     def for_plan(self) -> NodeFacts:
-        """The parts that the plan reads."""
-        return read_facts(self)
+        """The parts that the choice of addresses reads."""
+        return NodeFacts(
+            tuple(self.interfaces),
+            self.gpus if self.has_read("gpus") else None,
+            self.mem,
+            self.identity,
+            self.nccl,
+            self.own_name,
+            self.interpreter,
+        )
 
     def has_read(self, part: str) -> bool:
         """Tell whether a part was collected."""
@@ -120,7 +166,9 @@ class Facts(Dict[str, object]):
 
     def error(self, part: str) -> str:
         """Why a part could not be collected; empty where it could."""
-        return decode_parts(Failure, self.get(part)).error
+        value = self.get(part)
+        error = value.get("error") if isinstance(value, dict) else None
+        return error if isinstance(error, str) else ""
 
 
 class Launching(NamedTuple):

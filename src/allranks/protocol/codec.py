@@ -15,7 +15,7 @@ import enum
 import json
 import typing
 from collections import abc
-from typing import Any, Callable, Dict, FrozenSet, Generic, List, Mapping, Set, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, FrozenSet, Generic, List, Mapping, NamedTuple, Set, Tuple, Type, TypeVar
 
 from .jsontext import DIGITS, JsonObject
 from .jsontext import DecodeError as DecodeError  # for those who decode
@@ -23,7 +23,7 @@ from .jsontext import read_json as read_json
 from .jsontext import write_json as write_json
 
 Record = TypeVar("Record")
-Decoder = Callable[[object, str], Any]
+Decoder = Callable[[object], Any]
 
 LARGEST = 2**63 - 1  # of an integer: what the frames and every file offset can hold
 SHOWN = 60  # characters of a wrong value in a message
@@ -32,22 +32,39 @@ SHOWN = 60  # characters of a wrong value in a message
 # -- decoding ------------------------------------------------------------------------------------------
 
 _decoders: Dict[object, Decoder] = {}
-_annotated: Dict[object, Mapping[str, object]] = {}
+_fields_of: Dict[object, List["_Field"]] = {}
+
+
+class _Misfit(Exception):
+    """A value that a decoder refuses; each container that it leaves adds its part of the place."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.words = words
+        self.place = ""
+
+    def inside(self, part: str) -> "_Misfit":
+        self.place = part + self.place
+        return self
 
 
 def decode(kind: Type[Record], value: object, path: str = "$") -> Record:
     """Make a record (or any annotated type) of a JSON value; raise DecodeError that names the place."""
-    decoder: Callable[[object, str], Record] = _decoder(kind)
-    return decoder(value, path)
+    decoder: Callable[[object], Record] = _decoder(kind)
+    try:
+        return decoder(value)
+    except _Misfit as misfit:
+        raise DecodeError("%s%s: %s" % (path, misfit.place, misfit.words)) from None
 
 
 def decode_each(kind: Type[Record], values: object) -> List[Record]:
     """Make records of the elements of an array that fit; leave out the others, and all of what is no array."""
+    decoder: Callable[[object], Record] = _decoder(kind)
     records = []
     for value in values if isinstance(values, (list, tuple)) else ():
         try:
-            records.append(decode(kind, value))
-        except DecodeError:
+            records.append(decoder(value))
+        except _Misfit:
             continue
     return records
 
@@ -58,20 +75,20 @@ def decode_parts(kind: Type[Record], value: object) -> Record:
     An array of records keeps those that fit.
     """
     values = {}
-    for name, annotation in _annotations(kind).items():
-        key = json_name(name)
-        if isinstance(value, Mapping) and key in value:
-            try:
-                values[name] = _part_decoder(annotation)(value[key], key)
-            except DecodeError:
-                continue
+    if isinstance(value, abc.Mapping):
+        for field in _fields(kind):
+            if field.key in value:
+                try:
+                    values[field.name] = field.part_decoder(value[field.key])
+                except _Misfit:
+                    continue
     return kind(**values)
 
 
 def _part_decoder(annotation: object) -> Decoder:
     parts = tuple(getattr(annotation, "__args__", None) or ())
     if getattr(annotation, "__origin__", None) is tuple and parts[1:] == (Ellipsis,) and is_record(parts[0]):
-        return lambda values, path: tuple(decode_each(parts[0], values))
+        return lambda values: tuple(decode_each(parts[0], values))
     return _decoder(annotation)
 
 
@@ -110,8 +127,8 @@ def is_record(kind: object) -> bool:
     return isinstance(kind, type) and (hasattr(kind, "_field_defaults") or hasattr(kind, "__dataclass_fields__"))
 
 
-def _expected(path: str, what: str, value: object) -> DecodeError:
-    return DecodeError("%s: expected %s, got %s" % (path, what, _shown(value)))
+def _expected(what: str, value: object) -> _Misfit:
+    return _Misfit("expected %s, got %s" % (what, _shown(value)))
 
 
 def _shown(value: object) -> str:
@@ -122,36 +139,36 @@ def _shown(value: object) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def _text(value: object, path: str) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise _expected(path, "a text", value)
+        raise _expected("a text", value)
     return value
 
 
-def _whole(value: object, path: str) -> int:
+def _whole(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -LARGEST <= value <= LARGEST:
-        raise _expected(path, "an integer", value)
+        raise _expected("an integer", value)
     return value
 
 
-def _number(value: object, path: str) -> float:
+def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e300 < value < 1e300:
-        raise _expected(path, "a number", value)
+        raise _expected("a number", value)
     return float(value)
 
 
-def _flag(value: object, path: str) -> bool:
+def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise _expected(path, "true or false", value)
+        raise _expected("true or false", value)
     return value
 
 
-def _nothing(value: object, path: str) -> None:
+def _nothing(value: object) -> None:
     if value is not None:
-        raise _expected(path, "null", value)
+        raise _expected("null", value)
 
 
-def _anything(value: object, path: str) -> object:
+def _anything(value: object) -> object:
     return value
 
 
@@ -178,15 +195,15 @@ def _union(choices: Tuple[object, ...]) -> Decoder:
     decoders = [_decoder(choice) for choice in choices if choice is not type(None)]
     optional = type(None) in choices
 
-    def read(value: object, path: str) -> object:
+    def read(value: object) -> object:
         if value is None and optional:
             return None
         for decoder in decoders[:-1]:
             try:
-                return decoder(value, path)
-            except DecodeError:
+                return decoder(value)
+            except _Misfit:
                 continue
-        return decoders[-1](value, path)
+        return decoders[-1](value)
 
     return read
 
@@ -194,9 +211,9 @@ def _union(choices: Tuple[object, ...]) -> Decoder:
 def _literal(choices: Tuple[object, ...]) -> Decoder:
     wanted = "one of " + ", ".join(str(choice) for choice in choices)
 
-    def read(value: object, path: str) -> object:
+    def read(value: object) -> object:
         if not any(value == choice and type(value) is type(choice) for choice in choices):
-            raise _expected(path, wanted, value)
+            raise _expected(wanted, value)
         return value
 
     return read
@@ -205,18 +222,18 @@ def _literal(choices: Tuple[object, ...]) -> Decoder:
 def _enumeration(kind: Type[enum.Enum]) -> Decoder:
     wanted = "one of " + ", ".join(str(member.value) for member in kind)
 
-    def read(value: object, path: str) -> enum.Enum:
+    def read(value: object) -> enum.Enum:
         try:
             return kind(value)
         except (ValueError, TypeError):
-            raise _expected(path, wanted, value) from None
+            raise _expected(wanted, value) from None
 
     return read
 
 
-def _items(value: object, path: str) -> List[object]:
+def _items(value: object) -> List[object]:
     if not isinstance(value, (list, tuple)):
-        raise _expected(path, "an array", value)
+        raise _expected("an array", value)
     return list(value)
 
 
@@ -225,11 +242,17 @@ def _tuple(parts: Tuple[object, ...]) -> Decoder:
         return _sequence(parts[0], tuple)
     decoders = [_decoder(part) for part in parts if part != ()]
 
-    def read(value: object, path: str) -> Tuple[object, ...]:
-        items = _items(value, path)
+    def read(value: object) -> Tuple[object, ...]:
+        items = _items(value)
         if len(items) != len(decoders):
-            raise _expected(path, "an array of %d" % len(decoders), value)
-        return tuple(decoder(item, "%s[%d]" % (path, at)) for at, (decoder, item) in enumerate(zip(decoders, items)))
+            raise _expected("an array of %d" % len(decoders), value)
+        result: List[object] = []
+        try:
+            for decoder, item in zip(decoders, items):
+                result.append(decoder(item))
+        except _Misfit as misfit:
+            raise misfit.inside("[%d]" % len(result)) from None
+        return tuple(result)
 
     return read
 
@@ -237,12 +260,15 @@ def _tuple(parts: Tuple[object, ...]) -> Decoder:
 def _sequence(part: object, make: Callable[[List[Any]], Any]) -> Decoder:
     decoder = _decoder(part)
 
-    def read(value: object, path: str) -> object:
-        items = _items(value, path)
+    def read(value: object) -> object:
+        items = _items(value)
+        result: List[object] = []
         try:
-            return make([decoder(item, path) for item in items])
-        except DecodeError:  # again, with the places: to name each of a million takes longer than to read them
-            return make([decoder(item, "%s[%d]" % (path, at)) for at, item in enumerate(items)])
+            for item in items:
+                result.append(decoder(item))
+        except _Misfit as misfit:
+            raise misfit.inside("[%d]" % len(result)) from None
+        return make(result)
 
     return read
 
@@ -250,42 +276,46 @@ def _sequence(part: object, make: Callable[[List[Any]], Any]) -> Decoder:
 def _mapping(key: object, part: object) -> Decoder:
     decoder = _decoder(part)
 
-    def read(value: object, path: str) -> Dict[Any, object]:
+    def read(value: object) -> Dict[Any, object]:
         if not isinstance(value, dict):
-            raise _expected(path, "an object", value)
+            raise _expected("an object", value)
         result: Dict[Any, object] = {}
-        for name, item in value.items():
-            place = "%s.%s" % (path, name)
-            result[_key(key, name, place)] = decoder(item, place)
+        name = None
+        try:
+            for name, item in value.items():
+                result[_key(key, name)] = decoder(item)
+        except _Misfit as misfit:
+            raise misfit.inside(".%s" % name) from None
         return result
 
     return read
 
 
-def _key(kind: object, name: object, path: str) -> object:
+def _key(kind: object, name: object) -> object:
     if kind is not int:
-        return _text(name, path)
+        return _text(name)
     text = str(name)
     if len(text) > DIGITS or not (text.isascii() and text.lstrip("-").isdecimal()):
-        raise _expected(path, "a number as its name", name)
-    return _whole(int(text), path)
+        raise _expected("a number as its name", name)
+    return _whole(int(text))
 
 
 def _record(kind: Any) -> Decoder:
-    defaults = _defaults(kind)
-    fields: List[Tuple[str, str, Decoder, bool]] = []
-    for name, annotation in _annotations(kind).items():
-        fields.append((name, json_name(name), _decoder(annotation), name in defaults))
+    fields = _fields(kind)
 
-    def read(value: object, path: str) -> object:
+    def read(value: object) -> object:
         if not isinstance(value, dict):
-            raise _expected(path, "an object", value)
+            raise _expected("an object", value)
         values = {}
-        for name, key, decoder, has_default in fields:
-            if key in value:
-                values[name] = decoder(value[key], "%s.%s" % (path, key))
-            elif not has_default:
-                raise DecodeError("%s.%s: expected a value, got none" % (path, key))
+        key = ""
+        try:
+            for name, key, has_default, decoder, _ in fields:
+                if key in value:
+                    values[name] = decoder(value[key])
+                elif not has_default:
+                    raise _Misfit("expected a value, got none")
+        except _Misfit as misfit:
+            raise misfit.inside(".%s" % key) from None
         return kind(**values)
 
     return read
@@ -296,12 +326,27 @@ def json_name(field: str) -> str:
     return field[:-1] if field.endswith("_") else field
 
 
-def _annotations(kind: Any) -> Mapping[str, object]:
-    annotations = _annotated.get(kind)
-    if annotations is None:
+class _Field(NamedTuple):
+    """A field of a record: its name, its name in JSON, whether it may be absent, what reads it, and as a part."""
+
+    name: str
+    key: str
+    has_default: bool
+    decoder: Decoder
+    part_decoder: Decoder
+
+
+def _fields(kind: Any) -> List[_Field]:
+    fields = _fields_of.get(kind)
+    if fields is None:
         hints = typing.get_type_hints(kind)
-        annotations = _annotated[kind] = {name: hints[name] for name in _names(kind)}
-    return annotations
+        defaults = _defaults(kind)
+        fields = []
+        for name in _names(kind):
+            decoders = (_decoder(hints[name]), _part_decoder(hints[name]))
+            fields.append(_Field(name, json_name(name), name in defaults, *decoders))
+        _fields_of[kind] = fields  # not before: other threads decode too
+    return fields
 
 
 def _names(kind: Any) -> Tuple[str, ...]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from allranks.findings import Finding
 
 from ..compare import Findings, Nodes, remote
-from ..peers_reached import Blame, Result, Tried, blame, is_lossy, tried
-from ..typed_facts import Request
+from ..peer_pairs import Blame, Tried, blame, is_lossy, tried
+from ..typed_facts import PeerResult, Request
 
 ID = "mtu"
 GROUP = "network"
@@ -37,7 +37,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield Finding(LABEL, "warn", message, remedy, item.where())
 
 
-def _is_smaller(result: Result) -> bool:
+def _is_smaller(result: PeerResult) -> bool:
     """Both ends speak UDP, nothing was lost, and yet the full size did not arrive."""
     return 0 < result.mtu_arrived < min(result.mtu_local, LARGEST) and result.arrived == result.sent
 

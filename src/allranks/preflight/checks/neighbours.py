@@ -8,8 +8,9 @@ rails 128 nodes are the most. Network namespaces and containers do not show it.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
-from typing import Dict, NamedTuple, Optional
+from collections import Counter
+from ipaddress import IPv4Address
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from allranks.text import join_names
 
@@ -25,6 +26,8 @@ LIMIT = "/proc/sys/net/ipv4/neigh/default/gc_thresh3"
 STATISTICS = "/proc/net/stat/arp_cache"
 LABEL = "mtu-or-packet-loss"
 NEARLY = 0.8  # of the limit: other neighbours (storage, gateways, services) come and go
+
+Network = Tuple[int, int]  # bits for hosts, and what stands before them
 
 
 class Table(NamedTuple):
@@ -79,13 +82,15 @@ def _remedy(node: str, need: int) -> str:
     return f"on all nodes: {remote(node, 'sudo sysctl -w', *settings)} (and in /etc/sysctl.d, for the next boot)"
 
 
-def _addresses(facts: Facts) -> Dict[IPv4Address, IPv4Network]:
+def _addresses(facts: Facts) -> Dict[int, Network]:
     """IPv4 addresses of a node with their networks."""
     networks = {}
     for interface in facts.interfaces:
         for one in interface.addresses:
             if one.family == 4 and one.scope == "global":
-                networks[IPv4Address(one.address)] = IPv4Network(f"{one.address}/{one.prefix}", strict=False)
+                address = int(IPv4Address(one.address))
+                host_bits = 32 - one.prefix
+                networks[address] = (host_bits, address >> host_bits)
     return networks
 
 
@@ -93,9 +98,11 @@ def _shared(facts_by_node: Nodes) -> Dict[str, int]:
     """How many addresses of other nodes lie on each node's own networks."""
     by_node = {node: _addresses(facts) for node, facts in facts_by_node.items()}
     everywhere = {address for addresses in by_node.values() for address in addresses}
-    networks = {network for addresses in by_node.values() for network in addresses.values()}
-    members = {network: {address for address in everywhere if address in network} for network in networks}
+    sizes = {host_bits for addresses in by_node.values() for host_bits, _ in addresses.values()}
+    members = Counter((host_bits, address >> host_bits) for host_bits in sizes for address in everywhere)
     counts = {}
     for node, addresses in by_node.items():
-        counts[node] = sum(len(members[network] - addresses.keys()) for network in set(addresses.values()))
+        networks = set(addresses.values())
+        of_itself = Counter((bits, address >> bits) for bits in {bits for bits, _ in networks} for address in addresses)
+        counts[node] = sum(members[network] - of_itself[network] for network in networks)
     return counts

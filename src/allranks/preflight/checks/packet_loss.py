@@ -9,7 +9,7 @@ from __future__ import annotations
 from allranks.findings import Finding, Status
 
 from ..compare import Findings, Nodes, remote, unknown
-from ..peers_reached import blame, tried
+from ..peer_pairs import blame, tried
 from ..typed_facts import Request
 
 ID = "packet_loss"

@@ -8,8 +8,8 @@ from typing import Tuple
 from allranks.findings import Finding, Where
 
 from ..compare import Findings, Nodes, remote
-from ..peers_reached import Blame, Pair, Result, Tried, blame, is_lossy, tried
-from ..typed_facts import Facts, Request
+from ..peer_pairs import Blame, Pair, Tried, blame, is_lossy, tried
+from ..typed_facts import Facts, PeerResult, Request
 
 ID = "ports"
 GROUP = "network"
@@ -45,7 +45,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             yield Finding(ID, "fail", message, remedy, item.where(), evidence)
 
 
-def _is_mute(result: Result) -> bool:
+def _is_mute(result: PeerResult) -> bool:
     return result.error == "timeout" and result.connect_s is not None
 
 
@@ -53,7 +53,7 @@ def _cause(item: Blame, pairs: Tried, facts_by_node: Nodes) -> Tuple[bool, str]:
     """Whether a port is blocked (else nothing gets there), and the words for it."""
     a, b = item.pairs[0]
     result = pairs[(a, b)]
-    answered = pairs.get((b, a), Result()).ok
+    answered = pairs.get((b, a), PeerResult()).ok
     aside = ""
     if b == next(iter(facts_by_node)) and _reached_master(facts_by_node[a]):
         aside = f" (the master port of {b} is open to {a})"
@@ -75,7 +75,7 @@ def _reached_master(facts: Facts) -> bool:
     return any(probe.get("ok") for probe in probes) if isinstance(probes, list) else False
 
 
-def _evidence(pair: Pair, result: Result) -> str:
+def _evidence(pair: Pair, result: PeerResult) -> str:
     return f"{pair[0]} -> {pair[1]} {result.address}: {result.error} after {result.seconds:g} s"
 
 

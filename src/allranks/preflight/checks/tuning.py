@@ -71,7 +71,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     yield from slow
     reported = {node for finding in slow for node in nodes_of(finding.where)}
     for compared in DIFFER:
-        for finding in compared.judge(ID, facts_by_node):
+        for finding in compared.judge(ID, nodes):
             if compared not in (GOVERNOR, CLOCKSOURCE) or not reported.issuperset(nodes_of(finding.where)):
                 yield finding
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.preflight.peer_schedule import ALL_PAIRS, FEWER, covered, peers_of
-from allranks.preflight.peers_reached import Blame, Result, blame, is_lossy
+from allranks.preflight.peer_pairs import ALL_PAIRS, FEWER, Blame, blame, covered, is_lossy, peers_of
+from allranks.preflight.typed_facts import PeerResult
 
 
 def names(count: int) -> list[str]:
@@ -80,9 +80,9 @@ def test_words_and_places() -> None:
 
 
 def test_loss_is_of_what_was_counted() -> None:
-    assert Result(sent=100, arrived=70).loss == pytest.approx(0.3)
-    assert Result(sent=100).loss == Result().loss == 0.0
-    pairs = {("a", "b"): Result(sent=300, arrived=299), ("b", "a"): Result(sent=300, arrived=300)}
+    assert PeerResult(sent=100, arrived=70).loss == pytest.approx(0.3)
+    assert PeerResult(sent=100).loss == PeerResult().loss == 0.0
+    pairs = {("a", "b"): PeerResult(sent=300, arrived=299), ("b", "a"): PeerResult(sent=300, arrived=300)}
     assert not is_lossy(pairs, ("a", "b"))
-    pairs[("b", "a")] = Result(sent=300, arrived=280)
+    pairs[("b", "a")] = PeerResult(sent=300, arrived=280)
     assert is_lossy(pairs, ("a", "b")), "the other way counts: answers come by it"
