@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-fast test-slow test-launchers fuzz lint bench corpus setup system browser clean
+.PHONY: demo test test-fast test-slow test-launchers fuzz lint bench corpus pages setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -85,6 +85,10 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 # Accuracy of the diagnosis on real logs, where they lie beside the project.
+# docs/causes.md, docs/checks.md and docs/settings.md are written from tables of the source.
+pages: $(VENV)/.test
+	$(BIN)/python -m tests.pages
+
 corpus: $(VENV)/.test
 	$(BIN)/python -m bench.corpus
 

@@ -334,3 +334,17 @@ def test_stop_without_a_name_where_two_runs_are_active(
     assert answer.code == exitcodes.USAGE, answer
     assert all(run.name in answer.err for run in runs) and "--all" in answer.err
     assert [process.poll() for process in controllers] == [None, None]
+
+
+@pytest.mark.parametrize("engine", ["--k8s", "--sky"])
+def test_an_engine_that_is_asked_for_is_not_the_allocation_that_we_are_in(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """The allocation is what holds without a target: one of its nodes is not the two that were asked for."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    Path("train.py").write_text("")
+    words = ["--image", "registry/name:tag", "--nodes", "2", "--nproc", "1", "--dry-run", "train.py"]
+    answer = shell("run", engine, *words)
+    assert answer.code == exitcodes.DONE, answer.err
+    assert "registry/name:tag" in answer.out and "job 7" not in answer.out

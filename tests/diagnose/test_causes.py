@@ -12,7 +12,7 @@ from allranks.diagnose.causes import CAUSES, Cause, Charge, Ends
 from allranks.findings import Where
 
 PAGE = Path(__file__).parents[2] / "docs" / "causes.md"
-MARK = "<!-- below: python -m tests.diagnose.test_causes -->\n"
+MARK = "<!-- below: make pages -->\n"
 PLACES = {"node", "peer", "rank", "port", "interface", "gpu"}
 LABELS = """
 master-unreachable name-resolution hostname-resolves-to-loopback port-in-use port-blocked wrong-interface no-interface
@@ -45,12 +45,13 @@ def _codes(cause: Cause) -> str:
     return str(failed) if failed == not_failed else f"{failed}, {not_failed} where no rank failed"
 
 
-def test_the_labels_are_the_designs() -> None:
-    assert sorted(CAUSES) == sorted(LABELS.split())
+def test_no_label_of_the_design_is_lost() -> None:
+    """Users and their scripts know them; a further cause needs no line here."""
+    assert set(LABELS.split()) <= set(CAUSES)
 
 
 def test_the_page_of_docs_is_made_from_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.diagnose.test_causes"
+    assert PAGE.read_text(encoding="utf-8") == page(), "`make pages` writes it"
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))
@@ -87,7 +88,3 @@ def test_a_longer_timeout_is_never_the_fix_for_what_is_refused_reset_or_unreacha
 def test_allranks_is_never_charged_to_a_node() -> None:
     assert CAUSES["internal-error"].charge is Charge.ALLRANKS
     assert [c.id for c in CAUSES.values() if c.ends is Ends.INTERNAL] == ["internal-error"]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

@@ -1,6 +1,7 @@
 """A spec survives run.json, secrets excepted."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +10,12 @@ from hypothesis import strategies as st
 
 from allranks.errors import ConfigError
 from allranks.settings import RunSpec, from_document, to_document
-from allranks.settings.table import KINDS, LAUNCHERS, SUITES
+from allranks.settings.table import SETTINGS, SettingRow
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
 
 _WORDS = st.lists(st.sampled_from(["train.py", "--lr", "3", "", "ü", "a b", "x=y"]), max_size=4).map(tuple)
 _SECONDS = st.floats(2, 10**6)
@@ -20,17 +26,15 @@ def _maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | values
 
 
-_STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
+_BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "command": _WORDS,
     "name": st.sampled_from(["run", "a.b-c_1"]),
     "local": _maybe(st.integers(1, 1024)),
     "hosts": _maybe(st.sampled_from(["hosts.txt", "n[1-4],m"])),
-    "slurm": st.booleans(),
     "partition": _maybe(st.sampled_from(["gpu", "a,b"])),
     "sbatch": st.lists(st.sampled_from(["--time=1:00:00", "--gres=gpu:8 --qos=x"])).map(tuple),
     "nodes": _maybe(st.integers(1, 4096)),
     "nproc": _maybe(st.integers(1, 1024)),
-    "kind": st.sampled_from(KINDS),
     "namespace": _maybe(st.just("training")),
     "context": _maybe(st.just("admin@cluster")),
     "image": _maybe(st.just("registry:5000/a/b:1")),
@@ -40,7 +44,6 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "deadline": _maybe(_SECONDS),
     "infra": _maybe(st.just("k8s/a")),
     "autostop": _maybe(st.floats(60, 10**6)),
-    "launcher": st.sampled_from(LAUNCHERS),
     "python": _maybe(_PATHS),
     "agent_python": _maybe(_PATHS),
     "workdir": _maybe(_PATHS),
@@ -59,9 +62,7 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "init_timeout": _SECONDS,
     "hang_timeout": _SECONDS,
     "hang_pattern": _maybe(st.just("step [0-9]+")),
-    "on_hang": st.sampled_from(["stop", "report", "restart"]),
     "audit_data": st.integers(0, 10_000),
-    "on_audit": st.sampled_from(["report", "stop"]),
     "pg_timeout": _maybe(_SECONDS),
     "runs_dir": _PATHS,
     "node_dir": _maybe(_PATHS),
@@ -69,7 +70,6 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "retries": st.integers(0, 100),
     "spares": st.integers(0, 100),
     "allow": st.lists(st.sampled_from(["shm", "shm-too-small"])).map(tuple),
-    "level": st.sampled_from(["quick", "full"]),
     "only": st.lists(st.sampled_from(["shm", "own_name"])).map(tuple),
     "data_paths": st.lists(_PATHS).map(tuple),
     "node_rank": _maybe(st.integers(0, 4095)),
@@ -77,31 +77,31 @@ _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "secret_file": _maybe(_PATHS),
     "expect_gpus": _maybe(st.integers(0, 1024)),
     "test": st.sampled_from(["", "quick", "full"]),
-    "suite": st.sampled_from(SUITES),
-    "backend": st.sampled_from(["auto", "gloo", "nccl"]),
     "size": st.integers(1024, 1 << 40),
     "timeout": st.integers(1, 10**6).map(float),
     "min_bandwidth": _maybe(st.integers(1, 1 << 40)),
     "max_latency": _maybe(st.floats(0.001, 10.0)),
     "step_pattern": _maybe(st.just(r"step (\d+)")),
-} | {
-    name: st.booleans()
-    for name in (
-        "pg_timeout_forced",
-        "sync",
-        "check",
-        "debug",
-        "fold",
-        "end_orphans",
-        "detach",
-        "k8s",
-        "sky",
-    )
+    "pg_timeout_forced": st.booleans(),
 }
+
+
+def _of_row(row: SettingRow) -> st.SearchStrategy[Any]:
+    """Draw a flag, a choice, or one of the row's default and its example."""
+    if row.parser.is_flag:
+        return st.booleans()
+    if row.parser.choices and not row.parser.repeats:
+        return st.sampled_from(row.parser.choices)
+    example = tomllib.loads(f"example = {row.example}")["example"]
+    return st.sampled_from([row.default, row.parser.read(example)])
+
+
+_STRATEGIES = _BY_NAME | {name: _of_row(row) for name, row in SETTINGS.items() if name not in _BY_NAME}
 _SPECS = st.builds(RunSpec.of, **_STRATEGIES)
 
 
 def test_every_field_takes_part() -> None:
+    """A new row takes part by its example."""
     assert set(_STRATEGIES) == {name for name, _ in RunSpec().values()}
 
 

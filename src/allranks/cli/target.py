@@ -16,7 +16,7 @@ from allranks.findings import Finding
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
 from allranks.settings.scripts import is_shell_script, launcher_in, script_of
-from allranks.settings.table import engine_of, suggestion
+from allranks.settings.table import ENGINE_FLAGS, TARGETS, engine_of, suggestion
 from allranks.text import join_words
 
 CONFIG_NAME = "allranks.toml"
@@ -73,14 +73,9 @@ def resolve_options(options: Mapping[str, object], config: str | None, renderer:
         from allranks.plan.launchers.command_words import out_of_reach  # imported late: `status` needs no launchers
 
         resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *out_of_reach(spec)))
-    if (
-        spec.target.hosts is None
-        and spec.target.local is None
-        and not spec.target.slurm
-        and read_allocation(os.environ) is not None
-    ):
+    if not any(spec.value(name) for name in TARGETS) and read_allocation(os.environ) is not None:
         spec = spec.changed(slurm=True)
-    engine = next((name for name in ("k8s", "sky", "slurm") if spec.value(name)), "")
+    engine = next((name for name in ENGINE_FLAGS if spec.value(name)), "")
     refuse_other_engines(options, engine_of(renderer) if renderer else engine, renderer)
     refuse_unknown_allowed(spec.preflight.allow)
     refuse_launching_script(spec)

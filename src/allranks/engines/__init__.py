@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from allranks.cluster.slurm_allocation import read_allocation
@@ -40,6 +41,10 @@ ENGINES = {
     "kubernetes": EngineEntry("k8s", "allranks.engines.kubernetes.engine"),
     "skypilot": EngineEntry("sky", "allranks.engines.skypilot.engine"),
 }
+# Engines whose nodes this process reaches by itself, by the setting of the target. A module has `find_nodes`, which
+# gives the nodes, and `reach`, which gives the way to them. A target without a row here is a list, reached by ssh.
+REACHED = {"slurm": "allranks.engines.slurm.reach"}
+LISTED = "allranks.engines.ssh"
 
 
 class NotStarted(Exception):
@@ -115,10 +120,20 @@ def engine_for(spec: RunSpec, environ: Mapping[str, str]) -> Engine | None:
     return None
 
 
+def _reaching_module(spec: RunSpec) -> ModuleType:
+    name = next((module for setting, module in REACHED.items() if spec.value(setting)), LISTED)
+    return import_module(name)
+
+
+def find_nodes(spec: RunSpec, spares: int) -> Cluster:
+    """Return the nodes of a target that this process reaches by itself, with room for `spares` behind them."""
+    cluster: Cluster = _reaching_module(spec).find_nodes(spec, spares)
+    return cluster
+
+
 def reach_nodes(spec: RunSpec, cluster: Cluster) -> NodeReach:
     """Return how this process reaches the nodes of a target by itself. Its `end` gives them back."""
-    module = import_module("allranks.engines.slurm.reach" if spec.target.slurm else "allranks.engines.ssh")
-    reach: NodeReach = module.reach(spec, cluster)
+    reach: NodeReach = _reaching_module(spec).reach(spec, cluster)
     return reach
 
 

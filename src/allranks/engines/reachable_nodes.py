@@ -15,8 +15,8 @@ from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.errors import HostfileError
 from allranks.settings import RunSpec
 
+from . import find_nodes
 from .nodegroups import expand_groups, has_groups
-from .slurm.claims import allocated_cluster
 
 FILE_LIMIT = 1 << 20
 
@@ -26,16 +26,14 @@ def find_cluster(spec: RunSpec, spares: int = 0) -> Cluster:
 
     Raise UsageError where the target has no such nodes.
     """
-    if spec.target.slurm:
-        cluster = allocated_cluster(spec.target.nodes, spares)
-    else:
-        cluster = _listed_cluster(spec, None if spares else spec.target.nodes)
+    cluster = find_nodes(spec, spares)
     if not spares:
         return cluster
     return set_aside(cluster, spares, spec.target.nodes, spec.launch.nproc)
 
 
-def _listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
+def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
+    """Return the first nodes of --hosts, all where None; virtual nodes where no hosts are named."""
     if spec.target.hosts is None:
         virtual = virtual_cluster(spec.target.local or 1)
         return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)

@@ -21,6 +21,7 @@ from allranks.gang.agent_archive import BOOT, NO_PYTHON, boot_script
 from allranks.gang.transport import Client, NodeReach
 from allranks.settings import RunSpec
 
+from .reachable_nodes import listed_cluster
 from .ssh_errors import destination, explain, how_ended, mute, not_started, silent, worth_another_try
 
 # Nothing variable is in it: login shells may be tcsh or fish, so all else goes over standard input.
@@ -184,6 +185,11 @@ def ssh_transport(spec: RunSpec) -> SshTransport:
 def ssh_reach(spec: RunSpec) -> NodeReach:
     """Return how a session reaches nodes that are named."""
     return NodeReach(ssh_transport(spec))
+
+
+def find_nodes(spec: RunSpec, spares: int) -> Cluster:
+    """Return the nodes of a list: see `engines.find_nodes`."""
+    return listed_cluster(spec, None if spares else spec.target.nodes)
 
 
 def reach(spec: RunSpec, cluster: Cluster) -> NodeReach:

@@ -18,6 +18,7 @@ from allranks.findings import Finding, Where
 from allranks.protocol.facts import InterfaceFacts, NodeFacts
 from allranks.protocol.messages import AddressProbe
 from allranks.settings import RunSpec
+from allranks.settings.table import ENGINE_FLAGS
 
 from .interfaces import InterfaceChoice, Proof, choose_interfaces, is_host_local, nccl_interfaces
 from .node_facts import global_addresses, interface_of, local_addresses, on_link
@@ -139,7 +140,9 @@ def target_words(spec: RunSpec) -> str:
     """How the user named the nodes, to be put into another command."""
     if spec.target.hosts:
         return f"--hosts {shlex.quote(spec.target.hosts)}"
-    return "--hosts HOSTS" if spec.target.slurm else f"--local {spec.target.local or 1}"
+    if any(spec.value(flag) for flag in ENGINE_FLAGS):
+        return "--hosts HOSTS"  # `clean`, which is mostly meant, takes no engine
+    return f"--local {spec.target.local or 1}"
 
 
 def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:

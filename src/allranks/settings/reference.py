@@ -5,7 +5,7 @@ from __future__ import annotations
 from .table import PANELS, SETTINGS, TARGETS, SettingRow
 
 _HEAD = """# Settings
-<!-- Written from src/allranks/settings/table.py by tests/settings/test_reference.py with ALLRANKS_GOLDEN=1. -->
+<!-- `make pages` writes this page from src/allranks/settings/table.py. -->
 
 A setting is an option of the commands that take it, a key of `allranks.toml` and, where one is named, a variable of the
 environment. An option overrides a variable, that the `allranks.toml` here, that your `~/.config/allranks/config.toml`,

@@ -295,7 +295,9 @@ def _with_defaults() -> dict[str, SettingRow]:
 SETTINGS: dict[str, SettingRow] = _with_defaults()
 VARIABLES: dict[str, str] = {name: row.name for row in _ROWS for name in row.variables}
 OPTION_ONLY = ("node-rank", "dry-run", "json", "config")  # refused in allranks.toml
-TARGETS = ("local", "hosts", "slurm", "k8s", "sky")
+# A target is one of two values, or a flag of its group, which names an engine.
+ENGINE_FLAGS = tuple(row.name for row in _ROWS if GROUP_OF[row.name] == "target" and row.parser is FLAG)
+TARGETS = ("local", "hosts", *ENGINE_FLAGS)
 
 
 def settings_of(command: str) -> tuple[SettingRow, ...]:

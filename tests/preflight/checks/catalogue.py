@@ -1,4 +1,4 @@
-"""The tables of docs/checks.md out of the checks themselves: python -m tests.preflight.checks.catalogue."""
+"""The tables of docs/checks.md out of the checks themselves; `make pages` writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from allranks.preflight.check import GROUPS, Check
 from allranks.preflight.registry import built_in
 
 PAGE = Path(__file__).parents[3] / "docs" / "checks.md"
-MARK = "<!-- below: python -m tests.preflight.checks.catalogue -->\n"
+MARK = "<!-- below: make pages -->\n"
 
 
 def page() -> str:
@@ -23,7 +23,3 @@ def page() -> str:
 def _row(check: Check) -> str:
     alone = ", by itself" if check.alone else ""
     return f"| {check.name} | {check.level}{alone} | {check.title.replace('|', '/')} |\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

@@ -215,4 +215,4 @@ def test_what_is_allowed_is_a_warning() -> None:
 
 
 def test_the_catalogue_is_in_step() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.preflight.checks.catalogue writes it"
+    assert PAGE.read_text(encoding="utf-8") == page(), "`make pages` writes it"

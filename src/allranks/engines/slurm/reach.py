@@ -15,7 +15,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 from allranks.text import join_words
 
-from .claims import is_ours
+from .claims import allocated_cluster, is_ours
 from .inside import Inside, inside
 from .step import Step
 
@@ -88,6 +88,11 @@ class StepReach(NodeReach):
     def end(self) -> None:
         """End the step."""
         self._step.finish("the run is over")
+
+
+def find_nodes(spec: RunSpec, spares: int) -> Cluster:
+    """Return the nodes of our allocation that no other run in it has."""
+    return allocated_cluster(spec.target.nodes, spares)
 
 
 def reach(spec: RunSpec, cluster: Cluster) -> StepReach:
