@@ -15,20 +15,7 @@ SOURCE_LIMITS = {
     "cli": 17,
 }
 PAGE_LIMITS = {
-    "README.md": 22,
     "architecture.md": 74,
-    "benchmarks.md": 19,
-    "data.md": 15,
-    "guide.md": 45,
-    "join.md": 12,
-    "kubernetes.md": 18,
-    "launchers.md": 19,
-    "python.md": 11,
-    "report.md": 18,
-    "retries.md": 17,
-    "skypilot.md": 11,
-    "slurm.md": 33,
-    "tests.md": 18,
 }
 
 
