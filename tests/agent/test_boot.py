@@ -16,6 +16,7 @@ from allranks.agent.boot import needs_scope
 from allranks.gang.agent_archive import BOOT, payload
 from allranks.protocol.facts import LoginFacts
 from allranks.protocol.frames import Decoder, pack_json
+from allranks.protocol.header import AgentHeader
 
 pytestmark = pytest.mark.processes
 
@@ -54,8 +55,7 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     stand_in = tmp_path / "systemd-run"
     stand_in.write_text(STAND_IN.format(python=sys.executable, words=str(words)))
     stand_in.chmod(0o755)
-    header = {"mode": "agent", "uid": "scoped-1", "node": "node_00", "run_tag": "scoped-1/node_00", "lease": 5.0,
-              "grace": 0.1, "node_dir": str(short)}  # fmt: skip
+    header = AgentHeader("agent", "scoped-1", "node_00", "scoped-1/node_00", lease=5.0, grace=0.1, node_dir=str(short))
     boot = BOOT.replace("enter()", f"from allranks.agent import facts\nfacts.logind = lambda: facts.{FACTS!r}\nenter()")
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", boot], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

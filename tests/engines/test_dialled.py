@@ -12,9 +12,12 @@ import time
 import pytest
 
 from allranks.engines.dialled import Listener, Refuse
+from allranks.protocol.codec import encode
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake
 
 SECRET = b"0123456789abcdef0123"
+HEADER = AgentHeader("agent", "x", "node_01", "x/node_01", lease=30.0, grace=1.0)
 BOUND = 60.0
 
 
@@ -89,14 +92,14 @@ def gone(sock):
 def test_a_channel_carries_bytes_both_ways_and_a_new_one_replaces_it(meeting):
     node, records = meeting.join(1)
     meeting.until(lambda: meeting.listener.missing() == [2])
-    first = meeting.open(1, {"uid": "x"})
+    first = meeting.open(1, HEADER)
     opened = json.loads(read(node, records)[0][1:])
-    assert (opened["type"], opened["header"]) == ("open", {"uid": "x"})
+    assert (opened["type"], opened["header"]) == ("open", encode(HEADER))
     first.sendall(b"down")
     assert read(node, records) == [b"D" + struct.pack(">I", opened["number"]) + b"down"]
     node.sendall(records.pack(b"D" + struct.pack(">I", opened["number"]) + b"up"))
     assert first.recv(100) == b"up"
-    second = meeting.open(1, {})
+    second = meeting.open(1, HEADER)
     assert first.recv(100) == b""  # the older channel is over
     again = json.loads(read(node, records)[0][1:])
     node.sendall(records.pack(b"D" + struct.pack(">I", opened["number"]) + b"late"))
@@ -243,11 +246,11 @@ def test_a_first_word_that_is_no_hello_is_refused_and_the_connection_ends(meetin
 
 
 def test_what_a_node_says_of_itself_is_bounded(meeting):
-    node, records = meeting.join(1, hostname="../../x\x1b[2J", instance="i" * 1000, nproc=4, nnodes=3, version="1/1")
+    node, records = meeting.join(1, hostname="../../x\x1b[2J", instance="i" * 1000, nproc=4, nnodes="3", version="1/1")
     meeting.until(lambda: meeting.listener.missing() == [2])
     hello = meeting.listener.seats[1].hello
     assert (hello.hostname, hello.instance, hello.nproc) == ("", "i" * 64, 4)
-    assert hello.agreed == {"nnodes": "3", "version": "1/1"}
+    assert (hello.nnodes, hello.version, hello.command, hello.script) == ("3", "1/1", "", "")
     node.sendall(records.pack(b'C{"type": "stop", "reason": "\\u001b[2J"}'))
     node.sendall(records.pack(b'C{"type": "closed", "number": "x"}'))
     node.sendall(records.pack(b'C{"type": "stop", "reason": "ctrl-c"}'))

@@ -24,9 +24,12 @@ from tests.fuzz.nasty import flipped, mutated
 
 from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
 from allranks.cli.join import own_of
-from allranks.engines.dialled import DialHello, Listener, Refuse, Seat
+from allranks.engines.dialled import Listener, Refuse, Seat
 from allranks.engines.join import PinnedRules, spawn
+from allranks.protocol.codec import decode, encode
+from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import Decoder, FrameError, pack_json
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake, Records, pack_control
 from allranks.settings import RunSpec
 
@@ -39,9 +42,10 @@ Message = dict[str, Any]
 # -- the node's side of the handshake and of control records -----------------------------------------------------
 
 
+HEADER = AgentHeader("agent", "r", "node_01", "r/node_01", lease=30.0, grace=1.0)
 CONTROLS: list[Message] = [
     {"type": "wait", "say": "1 of 2 nodes are here"},
-    {"type": "open", "number": 1, "header": {"mode": "agent", "uid": "r"}},
+    {"type": "open", "number": 1, "header": encode(HEADER)},
     {"type": "close", "number": 1},
     {"type": "refused", "exit": 2, "message": "no"},
     {"type": "over", "exit": 0, "message": "done"},
@@ -89,13 +93,13 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: 
     threading.Thread(target=serve, daemon=True).start()
     said: list[str] = []
 
-    def child(header: Message) -> subprocess.Popen[bytes]:
+    def child(header: AgentHeader) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 
     places = [("127.0.0.1", server.getsockname()[1])]
     for number, _ in enumerate(campaign.cases(400)):
-        dialler = Dialler(places, SECRET, {"rank": 1}, child, Rules(), 60.0, 60.0, said.append)
-        dialler._begun = bool(number % 2)
+        dialler = Dialler(places, SECRET, HelloControl(1), child, Rules(), 60.0, 60.0, said.append)
+        dialler._header = HEADER if number % 2 else None
         outcome = dialler._dial()
         if outcome is None and dialler._socket is not None:
             outcome = dialler._serve()
@@ -114,7 +118,7 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: 
 # -- node 0's side -------------------------------------------------------------------------------------------------
 
 
-def admit(seats: dict[int, Seat], hello: DialHello, address: str) -> int:
+def admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
     seat = seats.get(hello.rank)
     if seat is None or (seat.taken and seat.hello.instance != hello.instance):
         raise Refuse("no such rank, or another's")
@@ -221,7 +225,7 @@ class Agent:
     def attach(self, mode: str = "attach") -> None:
         """A new relay; the one before ends."""
         self._end_relay()
-        self._relay = spawn(self.rules.header({**self.HEADER, "mode": mode}))
+        self._relay = spawn(self.rules.header(decode(AgentHeader, {**self.HEADER, "mode": mode})))
         self._decoder = Decoder()
 
     def _end_relay(self) -> None:

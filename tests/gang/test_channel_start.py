@@ -28,6 +28,8 @@ from allranks.gang.agent_archive import MARKER, payload
 from allranks.gang.channel import Channel
 from allranks.gang.checking import look
 from allranks.gang.transport import NodeReach
+from allranks.protocol.header import AgentHeader, SweepHeader
+from allranks.protocol.orders import HelloOrder
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
@@ -151,7 +153,7 @@ def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     seen = look(spec, remote("h1", "h2"), run_dir, [], lambda *told: None, ssh_transport(spec))
     assert [f["id"] for f in seen["unreachable"]] == ["environment-mismatch"] * 2
     with pytest.raises(NodeError, match=r"ssh.*not found on PATH"):
-        sweeper.ask(spec_of(tmp_path), ssh_transport(spec_of(tmp_path)), remote("h1"), {"h1": {}})
+        sweeper.ask(spec_of(tmp_path), ssh_transport(spec_of(tmp_path)), remote("h1"), {"h1": SweepHeader()})
 
 
 @pytest.mark.parametrize("step", ["_beat", "receive"])
@@ -262,16 +264,16 @@ def test_how_a_channels_process_ended_is_said_in_words(code: int | None, local: 
 def test_what_waits_to_be_sent_to_many_nodes_is_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No node here reads what it is sent; each copy would be half a megabyte."""
     stub(tmp_path, monkeypatch, f"echo; echo {MARKER.decode().strip()}; exec sleep {BOUND}")
-    header = {"mode": "agent", "checks": [], "uid": "run", "node": "node"}
+    header = AgentHeader("agent", "run", "node", "run/node", lease=30.0, grace=1.0)
     nodes = remote(*(f"h{i}" for i in range(24))).nodes
     channels = [Channel(node, SshTransport((), None, None), lambda frames: None, lambda why: None) for node in nodes]
 
     async def held_by_all_but_one() -> int:
-        await channels[0].open(header, {"type": "hello"}, BOUND)
+        await channels[0].open(header, HelloOrder(), BOUND)
         tracemalloc.start()
         try:
             for channel in channels[1:]:
-                await channel.open(header, {"type": "hello"}, BOUND)
+                await channel.open(header, HelloOrder(), BOUND)
             return tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()

@@ -1,5 +1,6 @@
 """What a joined node lets a coordinator say: its own command in every start, nothing of the coordinator's."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -13,7 +14,9 @@ from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.pinned import MOST_REACHES, NodeArguments, NotPinned, Pin
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
+from allranks.protocol.codec import DecodeError, decode
 from allranks.protocol.facts import read_facts
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
@@ -29,6 +32,11 @@ CHECK = RunSpec.of(nodes=4, node_rank=1, master_addr="a")
 TOKEN = "0123456789abcdef/0/0"
 
 
+def header(**changed: object) -> AgentHeader:
+    """A relay's header as a node decodes it."""
+    return decode(AgentHeader, {**HEADER, **changed})
+
+
 def own(spec: RunSpec = SPEC) -> NodeArguments:
     setting = Setting(run="", uid="", token="", workdir="/mine", run_outputs="")
     message = ORDERS.write(setup_order(spec, setting))
@@ -40,7 +48,7 @@ def pin(spec: RunSpec = SPEC, coordinator: str = "10.0.0.1", here: str = "10.0.0
     """A node whose agent has been begun, looked at, and has reached the master."""
     made = Pin(own(spec), "f00d")
     made.connected(coordinator, here)
-    made.header(HEADER)
+    made.header(header())
     made.heard({"type": "hello", "node_dir": "/d"})
     made.heard({"type": "facts", "facts": FACTS})
     made.heard({"type": "probed", "results": [{"address": "10.0.0.1", "port": 29500, "ok": True},
@@ -162,13 +170,12 @@ def test_names_of_nodes_that_are_none_are_refused(tests):
 def test_the_header_keeps_this_nodes_directory_and_is_of_a_run_of_its_own():
     spec = SPEC.changed(node_dir="/scratch")
     made = Pin(own(spec), "f00d")
-    assert made.header(HEADER) == {
-        "mode": "agent", "uid": "run-1-a-f00d", "node": "node_01", "run_tag": "run-1-a-f00d/node_01", "ends": [],
-        "lease": 60.0, "grace": 1.0, "node_dir": "/scratch", "checks": ["memory"], "tests": False, "audit": False,
-    }  # fmt: skip
-    assert made.header({**HEADER, "mode": "attach"})["run_tag"] == "run-1-a-f00d/node_01"
-    again = made.header({**HEADER, "node": "node_01_1", "run_tag": "run-1-a/node_01_1", "ends": ["other/node_00"]})
-    assert again["ends"] == ["run-1-a-f00d/node_01"]
+    assert made.header(header()) == AgentHeader(
+        "agent", "run-1-a-f00d", "node_01", "run-1-a-f00d/node_01", 60.0, 1.0, "/scratch", checks=("memory",)
+    )
+    assert made.header(header(mode="attach")).run_tag == "run-1-a-f00d/node_01"
+    again = made.header(header(node="node_01_1", run_tag="run-1-a/node_01_1", ends=["other/node_00"]))
+    assert again.ends == ("run-1-a-f00d/node_01",)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +187,12 @@ def test_the_header_keeps_this_nodes_directory_and_is_of_a_run_of_its_own():
     ],
 )  # fmt: skip
 def test_a_header_out_of_bounds_is_refused(name, value):
-    with pytest.raises(NotPinned):
-        Pin(own(), "f00d").header({**HEADER, name: value})
+    with pytest.raises((NotPinned, DecodeError)):
+        Pin(own(), "f00d").header(header(**{name: value}))
 
 
 def test_tests_travel_to_a_node_that_was_started_to_be_tested_alone():
-    assert Pin(own(TESTS), "f00d").header({**HEADER, "tests": False})["tests"] is True
+    assert Pin(own(TESTS), "f00d").header(header(tests=False)).tests is True
 
 
 # -- the other messages ----------------------------------------------------------------------------------------
@@ -363,9 +370,8 @@ def test_whatever_the_terms_say_only_the_own_command_runs(changed):
 @example({"checks": 1.0})
 @given(st.dictionaries(st.sampled_from(["checks", "tests", "lease", "mode", "node", "run_tag"]), JSON))
 def test_whatever_a_header_or_a_setup_says_only_checks_that_this_node_has_run(changed):
-    for make in (Pin(own(), "f00d").header, lambda found: pin().order({**found, "type": "setup", "seconds": 9})):
-        try:
-            found = make({**HEADER, **changed})
-        except NotPinned:
-            continue
-        assert set(found["checks"]) <= {"memory"}
+    with contextlib.suppress(NotPinned, DecodeError):
+        assert set(Pin(own(), "f00d").header(header(**changed)).checks) <= {"memory"}
+    with contextlib.suppress(NotPinned):
+        made = pin().order({**HEADER, **changed, "type": "setup", "seconds": 9})
+        assert set(made["checks"]) <= {"memory"}

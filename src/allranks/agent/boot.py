@@ -21,7 +21,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.facts import LoginFacts
 from allranks.protocol.frames import NODE_LOG, FrameError, Stream
-from allranks.protocol.header import AgentHeader, DialHeader, SweepHeader, read_header
+from allranks.protocol.header import AgentHeader, DialHeader, SweepHeader, pack_header, read_header
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
 from allranks.protocol.messages import FaultMessage, Message, pack_message
 
@@ -145,12 +145,15 @@ def _tagged_now(run_tag: str) -> List[Process]:
 
 def _dial(header: DialHeader, files: Files) -> None:
     """Dial the places as the node of this step; exits."""
-    from .dial import Dialler, Rules  # here: with the handshake, it takes 4 ms that other modes do not need
+    # here: with the handshake, they take 4 ms that other modes do not need
+    from allranks.protocol.controls import HelloControl
+
+    from .dial import Dialler, Rules
 
     rank = int(os.environ[header.rank_from])
     hostname = socket.gethostname()
     instance = "%d-%d" % (os.getpid(), time.time_ns())
-    hello = {**header.hello, "rank": rank, "hostname": hostname, "instance": instance}
+    hello = HelloControl(rank, hostname, instance)
     archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
 
     def say(text: str) -> None:
@@ -171,7 +174,7 @@ def _dial(header: DialHeader, files: Files) -> None:
     sys.exit(outcome.exit)
 
 
-def _start_relay(archive: int, files: Files, header: JsonObject) -> "subprocess.Popen[bytes]":
+def _start_relay(archive: int, files: Files, header: AgentHeader) -> "subprocess.Popen[bytes]":
     """A relay of this very program, with its header and files."""
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", ARCHIVE_LINE % (archive, "enter")],
@@ -183,8 +186,8 @@ def _start_relay(archive: int, files: Files, header: JsonObject) -> "subprocess.
         preexec_fn=_ignore_user_signals,
     )
     assert child.stdin is not None
-    for part in (write_json({**header, "files": list(files)}), *files.values()):
-        data = memoryview(len(part).to_bytes(4, "big") + part)
+    for part in pack_header(header, files):
+        data = memoryview(part)
         while data:
             data = data[child.stdin.write(data) or 0 :]
     return child

@@ -22,6 +22,7 @@ from allranks.protocol.controls import (
     TO_COORDINATOR,
     CloseControl,
     ClosedControl,
+    HelloControl,
     OpenControl,
     RefusedControl,
     SignalControl,
@@ -32,7 +33,7 @@ from allranks.protocol.controls import (
     read_to_node,
 )
 from allranks.protocol.frames import Decoder, FrameError, OutputFrame
-from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder, pack_order
 from allranks.protocol.secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
@@ -72,7 +73,7 @@ class AgentNotStarted(Exception):
     """The agent's process could not be started here; the text is the system's."""
 
 
-Spawn = Callable[[JsonObject], "subprocess.Popen[bytes]"]
+Spawn = Callable[[AgentHeader], "subprocess.Popen[bytes]"]
 
 
 class Rules:
@@ -81,7 +82,7 @@ class Rules:
     def connected(self, coordinator: str, here: str) -> None:
         """The addresses of both ends of the connection."""
 
-    def header(self, header: JsonObject) -> JsonObject:
+    def header(self, header: AgentHeader) -> AgentHeader:
         """The header of a relay; raises Refused."""
         return header
 
@@ -100,7 +101,7 @@ class Dialler:
         self,
         places: List[Tuple[str, int]],
         secret: bytes,
-        hello: JsonObject,
+        hello: HelloControl,
         spawn: Spawn,
         rules: Rules,
         patience: float,
@@ -119,12 +120,11 @@ class Dialler:
         self._records: Optional[Records] = None
         self._child: Optional["subprocess.Popen[bytes]"] = None
         self._number = -1
-        self._header: JsonObject = {}
+        self._header: Optional[AgentHeader] = None  # of the relay that was started last
         self._out = bytearray()  # to the controller
         self._in = bytearray()  # to the child
         self._heard = 0.0  # when the coordinator of this run last said something
         self._received = 0.0  # when anything last came over this connection
-        self._begun = False  # an agent has been started here
         self._agent_lives = False  # and has not ended by itself, as far as its relay showed
         self._tried: List[AddressProbe] = []
         self._over: Optional[DialOutcome] = None
@@ -246,7 +246,7 @@ class Dialler:
         self._socket, self._records = sock, shake.channel()
         self._received = time.monotonic()
         self._out.clear()
-        self._send_control({**self._hello, "type": "hello", "begun": self._begun})
+        self._tell(self._hello._replace(begun=self._begun))
 
     # -- serving -----------------------------------------------------------------------------------
 
@@ -342,11 +342,10 @@ class Dialler:
     def _open(self, control: OpenControl) -> None:
         """A new channel: a relay of this node's own. Raise Refused, NotStarted."""
         self._end_child()
-        self._header = self._rules.header(control.header)
+        header = self._header = self._rules.header(control.header)
         self._number = control.number
-        self._begun = True
         try:
-            child = self._child = self._spawn(self._header)
+            child = self._child = self._spawn(header)
         except OSError as error:
             raise AgentNotStarted(error.strerror or str(error)) from None
         self._agent_lives = True
@@ -378,12 +377,14 @@ class Dialler:
         except OSError:
             self._in.clear()  # its end of output will tell
 
-    def _tell(self, control: ToCoordinator) -> None:
-        self._send_control(TO_COORDINATOR.write(control))
+    @property
+    def _begun(self) -> bool:
+        """An agent has been started here."""
+        return self._header is not None
 
-    def _send_control(self, message: JsonObject) -> None:
+    def _tell(self, control: ToCoordinator) -> None:
         assert self._records is not None
-        self._out += self._records.pack(pack_control(message))
+        self._out += self._records.pack(pack_control(TO_COORDINATOR.write(control)))
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -446,10 +447,10 @@ class Dialler:
 
     def _end_agent(self, grace: float, reason: str, release: bool = True) -> None:
         """Has this node's agent end its ranks and itself, and waits for it (as a controller would)."""
-        if not self._begun:
+        if self._header is None:
             return
         try:
-            child = self._spawn({**self._header, "mode": "attach"})
+            child = self._spawn(self._header._replace(mode="attach"))
         except OSError:
             return  # its own lease ends it
         assert child.stdin is not None and child.stdout is not None

@@ -14,7 +14,7 @@ import click
 from allranks import exitcodes
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster
-from allranks.engines.join import agreed, follow, hello_of, require_loopback, take_secret
+from allranks.engines.join import follow, hello_of, require_loopback, take_secret
 from allranks.engines.meeting import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
 from allranks.engines.signals import SignalWatch
 from allranks.errors import AllranksError, UsageError
@@ -154,7 +154,7 @@ def coordinate(resolved: Resolved, secret: bytes, check: bool, json_: bool) -> i
     view = LinesView() if json_ else LiveView(fold=spec.output.fold)
     say = view.say if isinstance(view, LinesView) else _say
     names = node_names(os.environ, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
-    meeting = Meeting(spec, agreed(spec, os.getcwd()), secret, names, say)
+    meeting = Meeting(spec, hello_of(spec, 0, os.getcwd()), secret, names, say)
     code = exitcodes.NODE_FAILED
     message = "the coordinator failed"
     ending = SignalWatch()
@@ -247,16 +247,16 @@ def take_part(spec: RunSpec, secret: bytes, json_: bool) -> int:
     """Dials node 0 and does what this node was started for; gives the run's exit code."""
     assert spec.target.node_rank is not None
     node_zip(tuple(all_checks()))  # made now: the relay starts the faster
-    hello = hello_of(spec, spec.target.node_rank, agreed(spec, os.getcwd()))
+    hello = hello_of(spec, spec.target.node_rank, os.getcwd())
     places = [(spec.rendezvous.master_addr or "", spec.target.join_port)]
     say = _say_line if json_ else _say
-    who = f"node {spec.target.node_rank} of {spec.target.nodes} ({hello['hostname']})"
+    who = f"node {spec.target.node_rank} of {spec.target.nodes} ({hello.hostname})"
     say(f"{who}: dialling {places[0][0]}:{places[0][1]}")
     outcome = follow(spec, own_of(spec), secret, hello, places, say)
     finding = None
     if outcome.tried:
         facts = NodeFacts(interfaces=tuple(interfaces()))
-        finding = never_reached(str(hello["hostname"]), spec, facts, outcome.tried)
+        finding = never_reached(hello.hostname, spec, facts, outcome.tried)
     verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE).to_json() if finding is not None else None
     message = finding.message if finding is not None else outcome.message
     _terminate(verdict, message)

@@ -13,6 +13,7 @@ from allranks.engines.reachable_nodes import find_cluster
 from allranks.engines.ssh import ssh_transport
 from allranks.gang import sweeper
 from allranks.plan.network import target_words
+from allranks.protocol.header import ForeignQuestion, SweepHeader
 from allranks.report.terminal import clean
 from allranks.settings import RunSpec
 from allranks.text import count_of
@@ -22,7 +23,7 @@ from .target import resolve_options
 Answers = dict[str, dict[str, Any]]
 
 
-def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, Mapping[str, Any]]) -> Answers:
+def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, SweepHeader]) -> Answers:
     """Send each named node its question over ssh; the answers by node name."""
     return sweeper.ask(spec, ssh_transport(spec), cluster, headers)
 
@@ -32,7 +33,7 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
     resolved = resolve_options(options, None)
     spec = resolved.spec
     cluster = find_cluster(resolved.spec)
-    question = {"foreign": {"port": spec.rendezvous.master_port}} if foreign else {}
+    question = SweepHeader(foreign=ForeignQuestion(spec.rendezvous.master_port)) if foreign else SweepHeader()
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = _choose(answers, foreign)
     if json_ and (dry_run or not yes):
@@ -90,10 +91,13 @@ def _end(
     spec: RunSpec, cluster: Cluster, chosen: dict[str, list[dict[str, Any]]], directories: dict[str, list[str]]
 ) -> dict[str, Any]:
     left: dict[str, Any] = {}
-    ends = {n: {"end": [[p["pid"], p["start_time"]] for p in orphans]} for n, orphans in chosen.items() if orphans}
+    ends = {}
+    for name, orphans in chosen.items():
+        if orphans:
+            ends[name] = SweepHeader(end=tuple((p["pid"], p["start_time"]) for p in orphans))
     for name, answer in ask(spec, cluster, ends).items():
         left[name] = answer["left"]
-    ask(spec, cluster, {n: {"remove": paths} for n, paths in directories.items() if paths})
+    ask(spec, cluster, {n: SweepHeader(remove=tuple(paths)) for n, paths in directories.items() if paths})
     return left
 
 
@@ -102,7 +106,7 @@ def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
 
     What no run of allranks has started is left alone, and named.
     """
-    answers = ask(spec, cluster, {n.name: {} for n in cluster.nodes})
+    answers = ask(spec, cluster, {n.name: SweepHeader() for n in cluster.nodes})
     chosen = _choose(answers, foreign=False)
     if any(chosen.values()):
         count = sum(len(p) for p in chosen.values())
@@ -110,7 +114,8 @@ def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
         click.echo(f"ended {count_of(count, 'process', 'processes')} of earlier runs", err=True)
         if any(left.values()):
             click.echo(f"could not end: {left}", err=True)
-    others = ask(spec, cluster, {n.name: {"foreign": {"port": spec.rendezvous.master_port}} for n in cluster.nodes})
+    question = SweepHeader(foreign=ForeignQuestion(spec.rendezvous.master_port))
+    others = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     for line in left_alone(others, spec):
         click.echo(line, err=True)
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from allranks.agent.processes import USER_SIGNALS
@@ -24,6 +24,22 @@ from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
 from allranks.gang.transport import Client
+from allranks.protocol.controls import (
+    TO_COORDINATOR,
+    TO_NODE,
+    CloseControl,
+    ClosedControl,
+    HelloControl,
+    OpenControl,
+    OverControl,
+    RefusedControl,
+    SignalControl,
+    StopControl,
+    ToNode,
+    WaitControl,
+)
+from allranks.protocol.header import AgentHeader, Header
+from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.secure import Handshake, Records, SecureError, pack_control, read_control
 
 from .ssh import ProcessClient, SshTransport
@@ -34,12 +50,11 @@ STRANGERS_AT_ONCE = 256  # connections that have not proved themselves yet; the 
 STRANGERS_OF_ONE = 64  # of them from one address
 REPORTED = 1000  # refusals that are told, each once
 MOST_HERE = 4096  # ranks of one node
-AGREED = ("nnodes", "command", "script", "version")
+MOST_LETTERS = 64  # of the name of a process
 STOPS = ("ctrl-c", "sigterm")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BEAT_SECONDS = 5.0
 READ = 256 << 10
-Message = dict[str, Any]
 Result = TypeVar("Result")
 
 
@@ -47,36 +62,18 @@ class Refuse(Exception):
     """A node is not admitted; the text is told to it and to the person at the coordinator."""
 
 
-@dataclass(frozen=True)
-class DialHello:
-    """A node's first word. `instance` tells its process from others that come as the same rank; `begun`: an agent runs
-    there already; `nproc`: its own --nproc; `agreed`: what all nodes must have alike."""
-
-    rank: int
-    hostname: str = ""
-    instance: str = ""
-    begun: bool = False
-    nproc: int | None = None
-    agreed: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_hello(message: Mapping[str, Any]) -> DialHello:
-    """From its JSON form; raises SecureError. A name that is none of a host's is left out."""
-    rank = message.get("rank")
-    nproc = message.get("nproc")
-    if message.get("type") != "hello" or isinstance(rank, bool) or not isinstance(rank, int):
+def read_hello(record: bytes) -> HelloControl:
+    """Decode a node's first record; raise SecureError. A name that is none of a host's is left out."""
+    try:
+        hello = TO_COORDINATOR.read(read_control(record))
+    except DecodeError as error:
+        raise SecureError(f"its first message is not a hello with a node rank ({error})") from None
+    if not isinstance(hello, HelloControl):
         raise SecureError("its first message is not a hello with a node rank")
-    if isinstance(nproc, bool) or not isinstance(nproc, (int, type(None))) or (nproc and not 0 < nproc <= MOST_HERE):
-        raise SecureError(f"its --nproc is {str(nproc)[:40]}")
-    hostname = str(message.get("hostname") or "")
-    return DialHello(
-        rank,
-        hostname if _NODE_NAME.fullmatch(hostname) else "",
-        str(message.get("instance") or "")[:64],
-        message.get("begun") is True,
-        nproc,
-        {key: str(message[key]) for key in AGREED if key in message},
-    )
+    if hello.nproc is not None and not 0 < hello.nproc <= MOST_HERE:
+        raise SecureError(f"its --nproc is {hello.nproc}")
+    is_name = _NODE_NAME.fullmatch(hello.hostname) is not None
+    return hello._replace(hostname=hello.hostname if is_name else "", instance=hello.instance[:MOST_LETTERS])
 
 
 @dataclass
@@ -84,7 +81,7 @@ class Seat:
     """A node rank: who sits there, and its present connection."""
 
     rank: int
-    hello: DialHello = DialHello(-1)
+    hello: HelloControl = HelloControl(-1)
     address: str = ""
     line: Line | None = None
     taken: bool = False
@@ -102,10 +99,10 @@ class Line:
         self._pump: asyncio.Task[None] | None = None
         self.closed = False
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, control: ToNode) -> None:
         """A control message; nothing happens on a broken connection."""
         if not self.closed:
-            self._writer.write(self._records.pack(pack_control(dict(message))))
+            self._writer.write(self._records.pack(pack_control(TO_NODE.write(control))))
 
     async def flush(self) -> None:
         """Waits until what was said has been handed to the kernel, as far as the node takes it."""
@@ -122,13 +119,13 @@ class Line:
             records = self._records.feed(data)
         return records
 
-    async def open(self, header: Mapping[str, Any]) -> socket.socket:
+    async def open(self, header: AgentHeader) -> socket.socket:
         """A new channel: the node starts a relay; the other end of the channel is returned."""
         await self.shut()
         ours, theirs = socket.socketpair()
         reader, self._inner = await asyncio.open_connection(sock=ours, limit=1 << 20)
         self._number += 1
-        self.tell({"type": "open", "number": self._number, "header": dict(header)})
+        self.tell(OpenControl(self._number, header))
         self._pump = asyncio.get_running_loop().create_task(self._carry(reader, self._number))
         return theirs
 
@@ -139,7 +136,7 @@ class Line:
                 self._writer.write(self._records.pack(b"D" + struct.pack(">I", number) + data))
                 await self._writer.drain()
         if number == self._number:
-            self.tell({"type": "close", "number": number})
+            self.tell(CloseControl(number))
 
     async def deliver(self, record: bytes) -> None:
         """Bytes of the node to the controller; those of an older channel are dropped."""
@@ -186,7 +183,7 @@ class Listener:
         self,
         count: int,
         secret: bytes,
-        admit: Callable[[dict[int, Seat], DialHello, str], int],
+        admit: Callable[[dict[int, Seat], HelloControl, str], int],
         report: Callable[[str], None],
         first: int = 1,
     ) -> None:
@@ -203,7 +200,7 @@ class Listener:
         self._reported: set[str] = set()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._over: Message | None = None
+        self._over: OverControl | None = None
 
     # -- from the caller's thread ------------------------------------------------------------------
 
@@ -235,16 +232,16 @@ class Listener:
 
     def say(self, text: str) -> None:
         """A line to every node that is there."""
-        self._call(self._broadcast({"type": "wait", "say": text}))
+        self._call(self._broadcast(WaitControl(text)))
 
     def finish(self, exit_code: int, message: str) -> None:
         """Tells every node how it ended, waits a moment for them to go, and stops listening."""
         if self._thread.is_alive():
-            self._call(self._finish({"type": "over", "exit": exit_code, "message": message}))
+            self._call(self._finish(OverControl(exit_code, message)))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
 
-    async def connect(self, rank: int, header: Mapping[str, Any], seconds: float) -> socket.socket | None:
+    async def connect(self, rank: int, header: AgentHeader, seconds: float) -> socket.socket | None:
         """A channel to a node, once it is there; None where it does not come in time. For any loop."""
         future = asyncio.run_coroutine_threadsafe(self._connect(rank, header, seconds), self._loop)
         return await asyncio.wrap_future(future)
@@ -269,12 +266,12 @@ class Listener:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            await self._broadcast({"type": "wait"})
+            await self._broadcast(WaitControl())
 
-    async def _broadcast(self, message: Message) -> None:
+    async def _broadcast(self, control: ToNode) -> None:
         for seat in self.seats.values():
             if seat.line is not None:
-                seat.line.tell(message)
+                seat.line.tell(control)
 
     async def _wait_change(self, seconds: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -293,7 +290,7 @@ class Listener:
             first, *rest = await asyncio.wait_for(line.next(), HANDSHAKE_SECONDS)
             if len(first) > HELLO_LIMIT:
                 raise SecureError("its first word is too long")
-            hello = read_hello(read_control(first))
+            hello = read_hello(first)
         except (SecureError, EOFError, OSError, asyncio.TimeoutError) as error:
             self._report(peer, error)
             writer.close()
@@ -337,7 +334,7 @@ class Listener:
             why = "it hung up"
         self._told(f"a connection from {peer} was refused: {why}")
 
-    async def _serve(self, line: Line, hello: DialHello, peer: str, rest: list[bytes]) -> None:
+    async def _serve(self, line: Line, hello: HelloControl, peer: str, rest: list[bytes]) -> None:
         """Gives a node its seat, and carries what it says until the connection ends."""
         seat = None
         try:
@@ -354,11 +351,11 @@ class Listener:
                 seat.line = None
                 self._changed.set()
 
-    async def _seat(self, line: Line, hello: DialHello, peer: str) -> Seat | None:
+    async def _seat(self, line: Line, hello: HelloControl, peer: str) -> Seat | None:
         try:
             seat = self.seats[self._admit(self.seats, hello, peer)]
         except Refuse as error:
-            line.tell({"type": "refused", "exit": 2, "message": str(error)})
+            line.tell(RefusedControl(2, str(error)))
             await line.flush()
             if str(error) not in self._reported and len(self._reported) < REPORTED:
                 self._reported.add(str(error))  # it may come again and again
@@ -374,7 +371,7 @@ class Listener:
         seat.address = peer
         seat.line = line
         seat.taken = True
-        line.tell({"type": "wait"})  # so that it knows whom it has reached
+        line.tell(WaitControl())  # so that it knows whom it has reached
         self._changed.set()
         return seat
 
@@ -382,15 +379,18 @@ class Listener:
         if record[:1] == b"D":
             await line.deliver(record)
             return
-        message = read_control(record)
-        if message["type"] == "closed" and isinstance(message.get("number"), int):
-            await line.shut(message["number"])
-        elif message["type"] == "stop" and message.get("reason") in STOPS:
-            self.stopped(message["reason"])
-        elif message["type"] == "signal" and message.get("name") in USER_SIGNALS:
-            self.signalled(seat.rank, message["name"])
+        try:
+            control = TO_COORDINATOR.read(read_control(record))
+        except DecodeError:
+            return
+        if isinstance(control, ClosedControl):
+            await line.shut(control.number)
+        elif isinstance(control, StopControl) and control.reason in STOPS:
+            self.stopped(control.reason)
+        elif isinstance(control, SignalControl) and control.name in USER_SIGNALS:
+            self.signalled(seat.rank, control.name)
 
-    async def _connect(self, rank: int, header: Mapping[str, Any], seconds: float) -> socket.socket | None:
+    async def _connect(self, rank: int, header: AgentHeader, seconds: float) -> socket.socket | None:
         deadline = self._loop.time() + seconds
         while self._loop.time() < deadline:
             line = self.seats[rank].line
@@ -399,7 +399,7 @@ class Listener:
             await asyncio.sleep(0.05)
         return None
 
-    async def _finish(self, over: Message) -> None:
+    async def _finish(self, over: OverControl) -> None:
         self._over = over
         await self._broadcast(over)
         for seat in self.seats.values():
@@ -427,10 +427,11 @@ class DialledTransport(SshTransport):
         self._listener = listener
         self._ranks = ranks
 
-    async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
+    async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """The node's present connection, or the next one it makes within `seconds`."""
         if node.name not in self._ranks:
             return await super().connect(node, header, seconds)
+        assert isinstance(header, AgentHeader), "nodes that have dialled in are not swept"
         sock = await self._listener.connect(self._ranks[node.name], header, seconds)
         return ProcessClient.of_socket(sock) if sock is not None else None
 

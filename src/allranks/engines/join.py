@@ -14,10 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import allranks
 from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
@@ -26,19 +24,20 @@ from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
 from allranks.plan.launchers.command_words import read_command
 from allranks.plan.pinned import NodeArguments, NotPinned, Pin
+from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import LEAST_SECRET
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with
 
-from .dialled import DialHello, Refuse, Seat
+from .dialled import Refuse, Seat
 
 SECRET = "ALLRANKS_JOIN_SECRET"
 SCRIPT_LIMIT = 16 << 20
 BOOT_SECONDS = 30.0
 SHOWN = 2000  # characters of a command
-Message = dict[str, Any]
 
 
 # -- the secret ----------------------------------------------------------------------------------------
@@ -81,22 +80,9 @@ def require_loopback(host: str, port: int) -> None:
 # -- who is admitted -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Agreed:
-    """What all nodes must have alike."""
-
-    nnodes: int
-    command: str
-    script: str
-    version: str
-
-    def to_json(self) -> dict[str, str]:
-        """As it travels in the hello."""
-        return {"nnodes": str(self.nnodes), "command": self.command, "script": self.script, "version": self.version}
-
-
-def agreed(spec: RunSpec, workdir: str) -> Agreed:
-    """The command (secrets hidden) with all that decides what runs, and the script's own bytes."""
+def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
+    """A node's first word. All nodes must agree on the command (secrets hidden) with all that decides what runs, and on
+    the script's own bytes."""
     what: list[object] = [spec.launch.launcher, spec.tests.test, spec.launch.wrap or ""]
     if spec.tests.test:
         what += [
@@ -110,7 +96,16 @@ def agreed(spec: RunSpec, workdir: str) -> Agreed:
         ]
     digest = hashlib.sha256(repr((what, spec.launch.command)).encode()).hexdigest()[:12]
     shown = f"{_shown(spec)} [{digest}]"
-    return Agreed(spec.target.nodes or 1, shown, _script_digest(spec, workdir), f"{allranks.__version__}/{PROTOCOL}")
+    return HelloControl(
+        rank,
+        socket.gethostname(),
+        secrets.token_hex(8),
+        nproc=spec.launch.nproc,
+        nnodes=str(spec.target.nodes or 1),
+        command=shown,
+        script=_script_digest(spec, workdir),
+        version=f"{allranks.__version__}/{PROTOCOL}",
+    )
 
 
 def _shown(spec: RunSpec) -> str:
@@ -137,46 +132,36 @@ def _script_digest(spec: RunSpec, workdir: str) -> str:
         return ""
 
 
-def hello_of(spec: RunSpec, rank: int, agreed: Agreed) -> Message:
-    """A node's first word."""
-    return {
-        "rank": rank,
-        "hostname": socket.gethostname(),
-        "instance": secrets.token_hex(8),
-        "nproc": spec.launch.nproc,
-        **agreed.to_json(),
-    }
-
-
 DUPLICATE = "rank-missing-or-duplicate"
 WORLD_SIZE = "world-size-mismatch"
 OTHER_COMMAND = "bad-launch-arguments"
 OTHER_CODE = "environment-mismatch"
 # What is compared, the cause where it differs, and the words for it.
 COMPARED = {
-    "version": (OTHER_CODE, "runs allranks {theirs}, {host} {mine}: install the same on all"),
-    "nnodes": (WORLD_SIZE, "was started with --nnodes {theirs}, {host} with {mine}"),
-    "command": (OTHER_COMMAND, "was started with `{theirs}`, {host} with `{mine}`: all nodes run the same command"),
-    "script": (OTHER_CODE, "has another script (sha256 {theirs}) than {host} ({mine}): bring the same code to all"),
+    "version": (OTHER_CODE, "runs allranks {theirs}, {host} {ours}: install the same on all"),
+    "nnodes": (WORLD_SIZE, "was started with --nnodes {theirs}, {host} with {ours}"),
+    "command": (OTHER_COMMAND, "was started with `{theirs}`, {host} with `{ours}`: all nodes run the same command"),
+    "script": (OTHER_CODE, "has another script (sha256 {theirs}) than {host} ({ours}): bring the same code to all"),
 }
 
 
 class Admission:
     """Decides who gets a seat. A contradiction before the start is `failure`: nobody waits for it to go away."""
 
-    def __init__(self, agreed: Agreed, hostname: str) -> None:
-        self._agreed = agreed
-        self._hostname = hostname
+    def __init__(self, expected: HelloControl) -> None:
+        """`expected` is what the coordinator would say of itself."""
+        self._expected = expected
+        self._hostname = expected.hostname
         self.started = False
         self.failure: Finding | None = None
 
-    def __call__(self, seats: dict[int, Seat], hello: DialHello, address: str) -> int:
+    def __call__(self, seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
         """The rank of a node that is admitted; raises Refuse."""
         rank = hello.rank
         who = name_with(hello.hostname, address)
         self._compare(hello, f"node {rank}, {who},")
         if rank not in seats:
-            most = self._agreed.nnodes - 1
+            most = int(self._expected.nnodes) - 1
             message = f"{who} came as node {rank}. Node ranks are 0 to {most}, and 0 is {self._hostname}"
             self._contradict(DUPLICATE, message)
         seat = seats[rank]
@@ -194,12 +179,12 @@ class Admission:
             message = f"two nodes came as node {rank}: {other} and {who}. Set another --node-rank on one of them"
             self._contradict(DUPLICATE, message)
 
-    def _compare(self, hello: DialHello, who: str) -> None:
-        ours = self._agreed.to_json()
+    def _compare(self, hello: HelloControl, who: str) -> None:
         for key, (cause, text) in COMPARED.items():
-            theirs = hello.agreed.get(key, "")
-            if ours[key] != theirs and ours[key] and theirs:
-                message = text.format(theirs=theirs[:300], mine=ours[key], host=self._hostname)
+            ours = getattr(self._expected, key)
+            theirs = getattr(hello, key)
+            if ours != theirs and ours and theirs:
+                message = text.format(theirs=theirs[:300], ours=ours, host=self._hostname)
                 self._contradict(cause, f"{who} {message}")
 
     def _contradict(self, cause: str, text: str) -> None:
@@ -222,7 +207,7 @@ class PinnedRules(Rules):
         """The addresses of both ends of the connection."""
         self._pin.connected(coordinator, here)
 
-    def header(self, header: Message) -> Message:
+    def header(self, header: AgentHeader) -> AgentHeader:
         """A relay of this node's own."""
         self._down, self._up = Decoder(), Decoder()
         try:
@@ -249,7 +234,7 @@ class PinnedRules(Rules):
                 self._pin.heard(frame)
 
 
-def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+def spawn(header: AgentHeader) -> subprocess.Popen[bytes]:
     """Starts a relay on this machine and sends it its header; raises OSError."""
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", BOOT],
@@ -266,7 +251,7 @@ def spawn(header: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         if not part:
             raise OSError(f"the agent could not start: {sys.executable} ended with code {child.wait()}")
         banner += part
-    data = memoryview(payload(dict(header)))
+    data = memoryview(payload(header))
     while data:
         data = data[child.stdin.write(data) or 0 :]
     return child
@@ -276,7 +261,7 @@ def follow(
     spec: RunSpec,
     arguments: NodeArguments,
     secret: bytes,
-    hello: Message,
+    hello: HelloControl,
     places: list[tuple[str, int]],
     say: Callable[[str], None],
 ) -> DialOutcome:

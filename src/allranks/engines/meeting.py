@@ -13,10 +13,11 @@ from typing import Any
 
 from allranks.cluster import Cluster, Node
 from allranks.engines.dialled import DialledTransport, Listener
-from allranks.engines.join import Admission, Agreed, require_loopback
+from allranks.engines.join import Admission, require_loopback
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.controls import HelloControl
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import untold_result, write_result
 from allranks.settings import RunSpec
@@ -41,13 +42,13 @@ class Meeting:
     """Waits for the other nodes. `say` shows a line here; the same goes to every node that has come."""
 
     def __init__(
-        self, spec: RunSpec, agreed: Agreed, secret: bytes, names: Sequence[str], say: Callable[[str], None]
+        self, spec: RunSpec, hello: HelloControl, secret: bytes, names: Sequence[str], say: Callable[[str], None]
     ) -> None:
         self._spec = spec
         self._names = names
         self._say = say
         self._count = spec.target.nodes or 1
-        self._admission = Admission(agreed, socket.gethostname())
+        self._admission = Admission(hello)
         self._listener = Listener(self._count, secret, self._admission, say)
         self._secret = secret
         self._started = time.monotonic()

@@ -10,15 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from allranks.agent.processes import PR_SET_PDEATHSIG, prctl, raise_limits
 from allranks.cluster import Cluster, Node
 from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import BOOT, NO_PYTHON, boot_script
 from allranks.gang.transport import Client, NodeReach
+from allranks.protocol.header import Header
 from allranks.settings import RunSpec
 
 from .reachable_nodes import listed_cluster
@@ -104,7 +104,7 @@ class SshTransport:
         self._agent_python = agent_python
         self._python = python
 
-    async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
+    async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """Starts what carries the channel; None where the node can't be had within `seconds`.
 
         Raises OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.

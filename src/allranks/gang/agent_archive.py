@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import json
 import marshal
 import zipfile
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
 
 import allranks
+from allranks.protocol.header import Header, SweepHeader, pack_header
 
 from .plugins import source_of
 
@@ -165,17 +164,21 @@ def beside_the_runner(tests: bool, audit: bool = False) -> dict[str, bytes]:
     return files
 
 
-def payload_parts(header: dict[str, Any]) -> list[bytes]:
+def payload_parts(header: Header) -> list[bytes]:
     """Everything after the marker: zip, header (which names the files), the files, each with its length before it.
 
-    All but the header are the same objects for every node, so that many nodes take no more memory than one.
+    All but the header are the same objects for every node, so that many nodes take no more memory than one. Raise
+    OSError where a file cannot be read.
     """
-    files = beside_the_runner(bool(header.get("tests")), bool(header.get("audit")))
-    named = json.dumps({**header, "files": list(files)}).encode()
-    parts = (node_zip(tuple(header.get("checks") or ())), named, *files.values())
-    return [piece for part in parts for piece in (len(part).to_bytes(4, "big"), part)]
+    if isinstance(header, SweepHeader):
+        archive = node_zip()
+        files = beside_the_runner(tests=False)
+    else:
+        archive = node_zip(header.checks)
+        files = beside_the_runner(header.tests, header.audit)
+    return [len(archive).to_bytes(4, "big"), archive, *pack_header(header, files)]
 
 
-def payload(header: dict[str, Any]) -> bytes:
+def payload(header: Header) -> bytes:
     """The parts of `payload_parts` as one."""
     return b"".join(payload_parts(header))

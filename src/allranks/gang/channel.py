@@ -15,16 +15,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
 from allranks.plan.synced_tree import CHUNK, WINDOW
 from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, pack_output
-from allranks.protocol.orders import HelloOrder, Order, pack_order
+from allranks.protocol.header import Header
+from allranks.protocol.orders import Order, pack_order
 
-from .agent_archive import MARKER, beside_the_runner, node_zip, payload_parts
+from .agent_archive import MARKER, payload_parts
 from .clocks import NodeClock
 from .transport import Client, Transport
 
@@ -67,10 +68,9 @@ class Channel:
         self._stderr = bytearray()
         self._booted: asyncio.Future[None] | None = None
         self._open_fds: set[int] = set()
-        self._header: dict[str, Any] = {}
-        self._first: Order = HelloOrder()
+        self._payload: list[bytes] = []  # what goes to the node after its marker
 
-    async def open(self, header: Mapping[str, Any], first: Order, seconds: float) -> None:
+    async def open(self, header: Header, first: Order, seconds: float) -> None:
         """Starts the node side and returns when its marker came; raises ChannelFailed.
 
         A client that sshd turned away before authentication (MaxStartups) is tried again.
@@ -87,14 +87,13 @@ class Channel:
                     raise
                 await asyncio.sleep(min(0.2 * 2**attempt, left / 2))
 
-    async def _open_once(self, header: Mapping[str, Any], first: Order, deadline: float, seconds: float) -> None:
+    async def _open_once(self, header: Header, first: Order, deadline: float, seconds: float) -> None:
         self.close()
         loop = asyncio.get_running_loop()
         self._decoder = Decoder()
         self._out.clear()
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
-        self._header, self._first = dict(header), first
         try:
             self._client = await self._transport.connect(self.node, header, max(0.1, deadline - loop.time()))
             if self._client is None:
@@ -102,10 +101,10 @@ class Channel:
             self._watch(self._client)
             if not self._client.boots:
                 self._booted.set_result(None)
-                self._write(pack_order(self._first))
+                self._write(pack_order(first))
                 return
             self._write(self._transport.opening(self.node))
-            _read_payload(header)  # while the first connection is being set up
+            self._payload = [*payload_parts(header), pack_order(first)]  # while the connection is being set up
         except (OSError, subprocess.SubprocessError, AllranksError) as error:
             self.close()
             raise ChannelFailed(self._transport.not_started(self.node, error)) from None
@@ -161,7 +160,7 @@ class Channel:
             return
         assert self._booted is not None
         self._booted.set_result(None)
-        self._write(*payload_parts(self._header), pack_order(self._first))
+        self._write(*self._payload)
         rest = bytes(self._banner[at + len(MARKER) :])
         if rest:
             self._feed(rest)
@@ -265,12 +264,6 @@ class Channel:
     def is_open(self) -> bool:
         """True between the marker and the end."""
         return self._client is not None and self._booted is not None and self._booted.done()
-
-
-def _read_payload(header: Mapping[str, Any]) -> None:
-    """Read the files that go to a node, before it asks for them; they are kept. Raises OSError."""
-    node_zip(tuple(header.get("checks") or ()))
-    beside_the_runner(bool(header.get("tests")), bool(header.get("audit")))
 
 
 class Member:

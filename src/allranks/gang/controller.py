@@ -386,9 +386,9 @@ class Controller:
         again = min(self.spec.limits.connect_timeout, max(2.0, self.spec.limits.lease / 3))
         return again if member.has_greeted else self.spec.limits.connect_timeout
 
-    def _header(self, member: Member, renewing: bool) -> dict[str, Any]:
+    def _header(self, member: Member, renewing: bool) -> AgentHeader:
         incarnation = self.roster.everyone[member.node.name].incarnation
-        header = AgentHeader(
+        return AgentHeader(
             mode="attach" if renewing else "agent",
             uid=self.setting.uid,
             node=node_label(member.node.index, incarnation),
@@ -401,7 +401,6 @@ class Controller:
             tests=bool(self.spec.tests.test),
             audit=bool(self.spec.recovery.audit_data),
         )
-        return dict(encode(header))
 
     def _hello(self, member: Member) -> HelloOrder:
         have = self.logs.sizes(member.node.index, member.node.name)

@@ -202,7 +202,7 @@ class Inspection:
         try:
             async with self._semaphore:
                 first = HelloOrder(lease=LEASE)
-                await peer.channel.open(encode(header), first, self._spec.limits.connect_timeout)
+                await peer.channel.open(header, first, self._spec.limits.connect_timeout)
             answer = await asyncio.wait_for(hello, ANSWER_SECONDS)
         except ChannelFailed as error:
             self._lost(peer, error.finding)

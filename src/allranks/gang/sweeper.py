@@ -9,6 +9,7 @@ from typing import Any
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
 from allranks.protocol.frames import Frame, OutputFrame
+from allranks.protocol.header import SweepHeader
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import read_message
 from allranks.protocol.orders import HelloOrder
@@ -23,7 +24,7 @@ AT_ONCE = 64
 
 
 def ask(
-    spec: RunSpec, transport: Transport, cluster: Cluster, headers: Mapping[str, Mapping[str, Any]]
+    spec: RunSpec, transport: Transport, cluster: Cluster, headers: Mapping[str, SweepHeader]
 ) -> dict[str, dict[str, Any]]:
     """Sends each named node its sweep header; the answers by node name. TransportError names a node."""
 
@@ -36,7 +37,7 @@ def ask(
 
 
 async def _one(
-    spec: RunSpec, transport: Transport, node: Node, header: Mapping[str, Any], limit: asyncio.Semaphore
+    spec: RunSpec, transport: Transport, node: Node, header: SweepHeader, limit: asyncio.Semaphore
 ) -> dict[str, Any]:
     answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
@@ -52,7 +53,7 @@ async def _one(
     channel = Channel(node, transport, on_frames, on_closed)
     async with limit:
         try:
-            await channel.open({"mode": "sweep", "node_dir": spec.places.node_dir, **header}, HelloOrder(), SECONDS)
+            await channel.open(header._replace(node_dir=spec.places.node_dir), HelloOrder(), SECONDS)
             reply = await asyncio.wait_for(answer, SECONDS)
         except ChannelFailed as error:
             raise TransportError(f"{error.finding.message}\n  {error.finding.remedy}") from None

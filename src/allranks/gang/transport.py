@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from allranks.cluster import Node
 from allranks.findings import Finding
+from allranks.protocol.header import Header
 from allranks.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Client(Protocol):
 class Transport(Protocol):
     """Starts channels to nodes, and words why one cannot be had."""
 
-    async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
+    async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """Start a channel; None where the node does not come within `seconds`.
 
         Raise OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from allranks.cluster import Node
 from allranks.protocol.facts import NodeFacts, read_facts
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
@@ -120,33 +121,34 @@ class Pin:
 
     # -- orders --------------------------------------------------------------------------------------
 
-    def header(self, header: Order) -> Message:
+    def header(self, header: AgentHeader) -> AgentHeader:
         """The header of a relay with this node's own directory; raises NotPinned."""
-        mode = header.get("mode")
-        run = _matching(header, "uid", NAME)
-        node = _matching(header, "node", NAME)
-        run_tag = _matching(header, "run_tag", RUN_TAG)
+        order = header._asdict()
+        mode = header.mode
+        run = _matching(order, "uid", NAME)
+        node = _matching(order, "node", NAME)
+        run_tag = _matching(order, "run_tag", RUN_TAG)
         if run_tag != f"{run}/{node}":
             raise NotPinned(f"the run tag {run_tag[:60]!r} for {run}/{node}")
         if mode not in ("agent", "attach"):
-            raise NotPinned(f"the relay's mode {str(mode)[:40]!r}")
+            raise NotPinned(f"the relay's mode {mode[:40]!r}")
         if mode == "attach" and run_tag not in self._begun:
             raise NotPinned(f"to attach to {run_tag[:60]!r}, which was not begun here")
         earlier = [tag for theirs, tag in self._begun.items() if theirs != run_tag and theirs.startswith(f"{run}/")]
         self._begun[run_tag] = f"{self._run(run)}/{node}"
-        return {
-            "mode": mode,
-            "uid": self._run(run),
-            "node": node,
-            "run_tag": self._begun[run_tag],
-            "ends": earlier,
-            "lease": _number(header, "lease", 1, DAY),
-            "grace": _number(header, "grace", 0, DAY),
-            "node_dir": self._arguments.spec.places.node_dir,
-            "checks": self._known_checks(header),
-            "tests": bool(self._arguments.spec.tests.test),
-            "audit": bool(self._arguments.spec.recovery.audit_data),
-        }
+        return AgentHeader(
+            mode=mode,
+            uid=self._run(run),
+            node=node,
+            run_tag=self._begun[run_tag],
+            ends=tuple(earlier),
+            lease=_number(order, "lease", 1, DAY),
+            grace=_number(order, "grace", 0, DAY),
+            node_dir=self._arguments.spec.places.node_dir,
+            checks=tuple(self._known_checks(order)),
+            tests=bool(self._arguments.spec.tests.test),
+            audit=bool(self._arguments.spec.recovery.audit_data),
+        )
 
     def order(self, message: Order) -> Message:
         """A message as this node's agent may have it; raises NotPinned."""

@@ -3,14 +3,16 @@
 Records of `secure` carry them (`pack_control`). Both ends check numbers and texts where they use them.
 """
 
-from typing import NamedTuple, Union
+from typing import NamedTuple, Optional, Union
 
-from .codec import DecodeError, Vocabulary
+from .codec import DecodeError, Vocabulary, omit_empty
+from .header import AgentHeader
 from .jsontext import JsonObject
 
 LAST_NUMBER = (1 << 32) - 1  # of a channel: four bytes carry it
 
 
+@omit_empty()
 class WaitControl(NamedTuple):
     """The coordinator is there; `say` is for the person at the node."""
 
@@ -35,13 +37,29 @@ class OpenControl(NamedTuple):
     """Open a channel: start a relay with this header."""
 
     number: int
-    header: JsonObject
+    header: AgentHeader
 
 
 class CloseControl(NamedTuple):
     """Close a channel."""
 
     number: int
+
+
+@omit_empty()
+class HelloControl(NamedTuple):
+    """A node's first word. `instance` tells its process from others that come as the same rank; `begun`: an agent runs
+    there already; `nproc`: its own --nproc. All nodes must have the last four alike."""
+
+    rank: int
+    hostname: str = ""
+    instance: str = ""
+    begun: bool = False
+    nproc: Optional[int] = None
+    nnodes: str = ""
+    command: str = ""
+    script: str = ""
+    version: str = ""
 
 
 class ClosedControl(NamedTuple):
@@ -63,7 +81,7 @@ class SignalControl(NamedTuple):
 
 
 ToNode = Union[WaitControl, RefusedControl, OverControl, OpenControl, CloseControl]
-ToCoordinator = Union[ClosedControl, StopControl, SignalControl]
+ToCoordinator = Union[HelloControl, ClosedControl, StopControl, SignalControl]
 
 TO_NODE: Vocabulary[ToNode] = Vocabulary(
     "type",
@@ -76,7 +94,7 @@ TO_NODE: Vocabulary[ToNode] = Vocabulary(
     },
 )
 TO_COORDINATOR: Vocabulary[ToCoordinator] = Vocabulary(
-    "type", {"closed": ClosedControl, "stop": StopControl, "signal": SignalControl}
+    "type", {"hello": HelloControl, "closed": ClosedControl, "stop": StopControl, "signal": SignalControl}
 )
 
 

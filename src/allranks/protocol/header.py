@@ -1,9 +1,9 @@
 """The header that a relay reads before anything else: what it is to be, for which run (pure, Python 3.8)."""
 
-from typing import Dict, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
-from .codec import DecodeError, decode
-from .jsontext import JsonObject
+from .codec import DecodeError, decode, encode
+from .jsontext import JsonObject, write_json
 
 
 class AgentHeader(NamedTuple):
@@ -39,25 +39,30 @@ class SweepHeader(NamedTuple):
     """List the orphans of earlier runs; or end these processes (pid and start), remove these directories, or name
     the processes that are in the way."""
 
-    mode: str
+    mode: str = "sweep"
     node_dir: Optional[str] = None
     end: Optional[Tuple[Tuple[int, int], ...]] = None
     remove: Optional[Tuple[str, ...]] = None
     foreign: Optional[ForeignQuestion] = None
+    files: Tuple[str, ...] = ()
 
 
 class DialHeader(NamedTuple):
     """Dial one of the places (host and port; a host may be a variable, `$NAME`) as the node whose number stands in the
-    variable `rank_from`. `hello` goes to the coordinator; limits in seconds."""
+    variable `rank_from`. Limits in seconds. `checks`, `tests`, `audit` and `files` as in an agent's header: the relays
+    that the node starts get the same."""
 
-    mode: str
     places: Tuple[Tuple[str, int], ...]
     rank_from: str
     secret: str
     patience: float
     lease: float
-    hello: JsonObject = {}
+    mode: str = "dial"
     engine: bool = False
+    checks: Tuple[str, ...] = ()
+    tests: bool = False
+    audit: bool = False
+    files: Tuple[str, ...] = ()
 
 
 Header = Union[AgentHeader, SweepHeader, DialHeader]
@@ -78,3 +83,12 @@ def read_header(value: JsonObject) -> Header:
         raise DecodeError("$.mode: expected one of %s" % ", ".join(MODES))
     header: Header = decode(kind, value)
     return header
+
+
+def pack_header(header: Header, files: Dict[str, bytes]) -> List[bytes]:
+    """Make what a relay reads: its header, which names the files, and these, each behind its length."""
+    parts = (write_json(encode(header._replace(files=tuple(files)))), *files.values())
+    pieces = []
+    for part in parts:
+        pieces += [len(part).to_bytes(4, "big"), part]
+    return pieces

@@ -28,10 +28,11 @@ from allranks.diagnose.slurm_jobs import (
     waiting,
     warned,
 )
-from allranks.engines.dialled import DialHello, Refuse, Seat
+from allranks.engines.dialled import Refuse, Seat
 from allranks.engines.slurm.step import _admit
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.slurm_commands import check_sbatch, read_version, step_command, step_environment
+from allranks.protocol.controls import HelloControl
 from allranks.settings import RunSpec, resolve
 from allranks.settings.command_line import as_options, secret_values
 
@@ -294,9 +295,9 @@ def test_srun_names_nodes() -> None:
 
 
 def test_seats_of_a_step() -> None:
-    seats = {0: Seat(0), 1: Seat(1, hello=DialHello(1, instance="a"), taken=True)}
-    assert _admit(seats, DialHello(0), "10.0.0.1") == 0
-    assert _admit(seats, DialHello(1, instance="a"), "10.0.0.1") == 1, "the same task again"
-    for hello in (DialHello(2), DialHello(-1), DialHello(1, instance="b")):
+    seats = {0: Seat(0), 1: Seat(1, hello=HelloControl(1, instance="a"), taken=True)}
+    assert _admit(seats, HelloControl(0), "10.0.0.1") == 0
+    assert _admit(seats, HelloControl(1, instance="a"), "10.0.0.1") == 1, "the same task again"
+    for hello in (HelloControl(2), HelloControl(-1), HelloControl(1, instance="b")):
         with pytest.raises(Refuse):
             _admit(seats, hello, "10.0.0.1")

@@ -15,22 +15,22 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm_jobs import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
-from allranks.engines.dialled import DialHello, DialledTransport, Listener, Refuse, Seat
+from allranks.engines.dialled import DialledTransport, Listener, Refuse, Seat
 from allranks.engines.ssh import die_with_the_controller
 from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
 from allranks.gang.agent_archive import boot_script, payload
 from allranks.gang.transport import Client
 from allranks.plan.slurm_commands import step_command, step_environment
-from allranks.protocol.codec import encode
-from allranks.protocol.header import DialHeader
+from allranks.protocol.controls import HelloControl
+from allranks.protocol.header import AgentHeader, DialHeader, Header
 from allranks.settings import RunSpec
 
 from . import jobs
@@ -83,22 +83,24 @@ class Step:
         script = boot_script(self._spec.launch.agent_python, self._spec.launch.python).decode()
         return step_command(self._job, list(self.ranks), jobs.version(), script)
 
-    def start(self, header: Mapping[str, Any]) -> None:
-        """Calls srun; what its tasks get lies in memory, as it has the secret in it."""
+    def start(self, header: AgentHeader) -> None:
+        """Calls srun; what its tasks get lies in memory, as it has the secret in it. It holds what agents like this
+        one need."""
         port = self.listener.start([None], 0)
         order = DialHeader(
-            mode="dial",
             places=tuple((address, port) for address in (LAUNCHER, *own_addresses())),
             rank_from="SLURM_NODEID",
             secret=self._secret.hex(),
             patience=max(60.0, 4 * self._spec.limits.connect_timeout),
             lease=self._spec.limits.lease,
             engine=True,
+            checks=header.checks,
+            tests=header.tests,
+            audit=header.audit,
         )
-        shipped = {name: header.get(name) for name in ("checks", "tests")}  # the archive's choice: see payload
         order_fd = os.memfd_create("allranks-step")
         with os.fdopen(order_fd, "wb", closefd=False) as file:
-            file.write(payload({**encode(order), **shipped}))
+            file.write(payload(order))
         os.lseek(order_fd, 0, os.SEEK_SET)
         try:
             self._process = subprocess.Popen(
@@ -172,14 +174,15 @@ class StepTransport(DialledTransport):
         """Return the command that starts all agents, its script left out."""
         return [*self._step.argv()[:-1], "<boot script>"]
 
-    async def connect(self, node: Node, header: Mapping[str, Any], seconds: float) -> Client | None:
+    async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """The node's connection; None as soon as srun says that it will not come."""
+        assert isinstance(header, AgentHeader), "the nodes of a step are not swept"
         if not self._step.started:
             self._step.start(header)
         deadline = time.monotonic() + seconds
         while True:
             left = min(LOOK, deadline - time.monotonic())
-            client = await super().connect(node, {**header, "engine": True}, max(0.05, left))
+            client = await super().connect(node, header._replace(engine=True), max(0.05, left))
             if client is not None or self._step.ended or time.monotonic() >= deadline:
                 return client
             if node.name in self._step.at_fault():
@@ -210,7 +213,7 @@ class StepTransport(DialledTransport):
         )
 
 
-def _admit(seats: dict[int, Seat], hello: DialHello, address: str) -> int:
+def _admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
     """Everyone who knows the step's secret; the same task again, never another in its place."""
     seat = seats.get(hello.rank)
     if seat is None:
