@@ -56,7 +56,8 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     stand_in.write_text(STAND_IN.format(python=sys.executable, words=str(words)))
     stand_in.chmod(0o755)
     header = AgentHeader("agent", "scoped-1", "node_00", "scoped-1/node_00", lease=5.0, grace=0.1, node_dir=str(short))
-    boot = BOOT.replace("enter()", f"from allranks.agent import facts\nfacts.logind = lambda: facts.{FACTS!r}\nenter()")
+    logind = f"from allranks.agent import node_check\nnode_check.logind = lambda: node_check.{FACTS!r}"
+    boot = BOOT.replace("enter()", f"{logind}\nenter()")
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", boot], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(tmp_path)},
@@ -67,7 +68,9 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     process.stdin.flush()
     decoder, frames = Decoder(), []
     while not frames:
-        frames += decoder.feed(os.read(process.stdout.fileno(), 65536))
+        data = os.read(process.stdout.fileno(), 65536)
+        assert data, "the boot process ended without a word"
+        frames += decoder.feed(data)
     assert frames[0]["type"] == "hello", frames[0]
     assert frames[0]["dead"] is False
     assert words.read_text().split("\n")[:4] == ["--user", "--scope", "--quiet", "--collect"]
