@@ -253,7 +253,7 @@ def init_process_group(
     if not dist.is_initialized():
         if place.world_size == 1 and place.port == 0:
             place = replace(place, port=_free_port())
-        _export(place, os.environ)
+        export_place(place, os.environ)
         who = f"rank {place.rank} of {place.world_size} (local rank {place.local_rank}) on {socket.gethostname()}"
         where = f"master {place.master}, backend {backend}, device {device}, timeout {timeout_text}"
         say(quiet, f"{who}: {where}")
@@ -302,7 +302,7 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def _export(place: ProgramPlace, environ: MutableMapping[str, str]) -> None:
+def export_place(place: ProgramPlace, environ: MutableMapping[str, str]) -> None:
     """Set torch's names for what reads them later: DeepSpeed, accelerate, the script itself."""
     environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size))
     environ.setdefault("LOCAL_RANK", str(place.local_rank))

@@ -12,7 +12,8 @@ import pytest
 from allranks.gang.agent_archive import fabric_zip
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "allranks" / "fabric"
-SHIPPED = {"allranks.findings", "allranks.text", "allranks.protocol.codec", "allranks.protocol.jsontext"}
+SHIPPED = {"allranks.findings", "allranks.program", "allranks.text", "allranks.protocol.codec",
+           "allranks.protocol.jsontext"}  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -82,8 +83,8 @@ def test_two_ranks_from_the_archive(tmp_path: Path, suite: str) -> None:
 
 
 @pytest.mark.parametrize(("env", "words"), [
-    ({}, "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set"),
-    ({"RANK": "x", "WORLD_SIZE": "1", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, "RANK='x' is not a number"),
+    ({}, "RANK and WORLD_SIZE not set: start every rank with allranks, torchrun, srun or mpirun"),
+    ({"RANK": "x", "WORLD_SIZE": "1", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, "RANK=x: set a whole number"),
 ])  # fmt: skip
 def test_usage_errors_come_before_torch(env: dict[str, str], words: str, tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}

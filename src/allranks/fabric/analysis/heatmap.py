@@ -17,23 +17,22 @@ NODES_SHOWN = 32  # in the terminal: 32 columns of 3 fit a screen; beyond, those
 
 @dataclass(frozen=True)
 class Level:
-    """How a link compares: `block` and `ansi` in the terminal, `name` for a style sheet, from `least` of the usual."""
+    """How a link compares: `block` in the terminal, `name` for a style sheet, from `least` of the usual."""
 
     name: str
     block: str
-    ansi: str
     least: float
     words: str
 
 
 LEVELS = (
-    Level("good", "░░", "32", 0.70, "70 % or more of the median"),
-    Level("fair", "▒▒", "33", 0.50, "50-70 %"),
-    Level("poor", "▓▓", "33", 0.20, "20-50 %"),
-    Level("bad", "██", "31", 0.0, "less than 20 %"),
+    Level("good", "░░", 0.70, "70 % or more of the median"),
+    Level("fair", "▒▒", 0.50, "50-70 %"),
+    Level("poor", "▓▓", 0.20, "20-50 %"),
+    Level("bad", "██", 0.0, "less than 20 %"),
 )
-DEAD = Level("dead", "××", "1;31", -1.0, "dead")
-NONE = Level("none", " ·", "2", -1.0, "not measured")
+DEAD = Level("dead", "××", -1.0, "dead")
+NONE = Level("none", " ·", -1.0, "not measured")
 ALL_LEVELS = (*LEVELS, DEAD, NONE)
 WORST_FIRST = (DEAD, *reversed(LEVELS), NONE)
 
@@ -84,7 +83,7 @@ UNMEASURED = Spot(None, None, NONE)
 Grid = Dict[Tuple[str, str], Spot]
 
 
-def grid(cells: Mapping[Cell, CellState], usual: Norms, metric: Metric = BANDWIDTH) -> Grid:
+def grid(cells: Mapping[Cell, CellState], usual: Norms, metric: Metric) -> Grid:
     """Give the squares by (from, to) of the pairs that were measured."""
     by_pair: dict[tuple[str, str], list[CellState]] = {}
     for (a, b, _), state in cells.items():
@@ -107,26 +106,17 @@ def worst_nodes(grids: Iterable[Grid], nodes: Sequence[str], limit: int) -> list
     return [node for node in nodes if node in chosen]
 
 
-def heatmap(
-    cells: Mapping[Cell, CellState],
-    usual: Norms,
-    nodes: Sequence[str],
-    metric: Metric = BANDWIDTH,
-    colour: bool = False,
-) -> str:
-    """Write the heatmap with its legend.
-
-    `colour` is for the caller to decide (NO_COLOR, a pipe): without it the blocks alone tell the levels apart.
-    """
-    squares = grid(cells, usual, metric)
+def heatmap(cells: Mapping[Cell, CellState], usual: Norms, nodes: Sequence[str]) -> str:
+    """Write the heatmap of bandwidths with its legend."""
+    squares = grid(cells, usual, BANDWIDTH)
     rows = worst_nodes([squares], nodes, NODES_SHOWN)
     width = max(map(len, rows), default=0)
     digits = len(str(len(nodes)))
     numbers = {node: f"{at:>{digits}}" for at, node in enumerate(nodes, 1)}
-    norm = usual.get(metric.name)
-    median = f", median {metric.format(norm.usual)}" if norm else ""
+    norm = usual.get(BANDWIDTH.name)
+    median = f", median {BANDWIDTH.format(norm.usual)}" if norm else ""
     header = "".join(f"{numbers[node]:>3}" for node in rows)
-    lines = [f"{metric.name}, row sends to column{median}", " " * (width + digits + 1) + header]
+    lines = [f"{BANDWIDTH.name}, row sends to column{median}", " " * (width + digits + 1) + header]
     present = set()
     for a in rows:
         line = f"{a:<{width}} {numbers[a]}"
@@ -135,14 +125,10 @@ def heatmap(
             if a != b:
                 level = squares.get((a, b), UNMEASURED).level
                 present.add(level)
-                block = _paint(level, colour)
+                block = level.block
             line += f" {block}"
         lines.append(line)
     if len(rows) < len(nodes):
         lines.append(f"({len(rows)} of {len(nodes)} nodes: those with the worst links)")
-    legend = [f"{_paint(level, colour)} {describe_level(level, metric)}" for level in ALL_LEVELS if level in present]
+    legend = [f"{level.block} {level.words}" for level in ALL_LEVELS if level in present]
     return "\n".join([*lines, "   ".join(legend)])
-
-
-def _paint(level: Level, colour: bool) -> str:
-    return f"\x1b[{level.ansi}m{level.block}\x1b[0m" if colour else level.block

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from allranks.fabric.ranks import launcher_variables as environment
+from allranks.fabric.__main__ import export_rank
 from allranks.fabric.ranks import local_links as interfaces
 from allranks.fabric.ranks.options import parse
+from allranks.program import StartError
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -27,28 +28,39 @@ def test_a_wrong_value_is_refused_with_what_is_expected(
     assert problem in capsys.readouterr().err
 
 
+def exported(env: dict[str, str]) -> dict[str, str]:
+    """What is added to a launcher's environment."""
+    after = dict(env)
+    export_rank(after)
+    return {name: value for name, value in after.items() if name not in env}
+
+
 def test_torchruns_environment_is_left_alone() -> None:
-    env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1", "SLURM_PROCID": "7"}
-    assert environment.complete(env) == {}
+    env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h",
+           "MASTER_PORT": "1", "SLURM_PROCID": "7"}  # fmt: skip
+    assert exported(env) == {}
+
+
+def test_ranks_that_know_no_local_size_are_each_on_a_node() -> None:
+    env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+    assert exported(env) == {"LOCAL_WORLD_SIZE": "1"}
 
 
 def test_slurm() -> None:
-    env = {"SLURM_PROCID": "6", "SLURM_NTASKS": "7", "SLURM_LOCALID": "2", "SLURM_NODEID": "1",
+    env = {"SLURM_PROCID": "6", "SLURM_NTASKS": "7", "SLURM_LOCALID": "2", "SLURM_NODEID": "1", "SLURM_STEP_ID": "0",
            "SLURM_STEP_TASKS_PER_NODE": "4,3", "SLURM_STEP_NODELIST": "gpu[03-04,9]",
            "SLURM_JOB_ID": "123456"}  # fmt: skip
-    assert environment.complete(env) == {
+    assert exported(env) == {
         "RANK": "6", "WORLD_SIZE": "7", "LOCAL_RANK": "2", "GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "3",
         "MASTER_ADDR": "gpu03", "MASTER_PORT": "23456"}  # fmt: skip
-    assert environment.tasks_per_node("4(x2),3") == [4, 4, 3]
-    assert [environment.first_host(text) for text in ("a1,a2", "n[1,3]-ib,x", "solo")] == ["a1", "n1-ib", "solo"]
 
 
 def test_open_mpi() -> None:
     env = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
            "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": "2000"}  # fmt: skip
-    assert environment.complete(env)["MASTER_ADDR"] == "127.0.0.1"
-    with pytest.raises(ValueError, match="MASTER_ADDR not set"):
-        environment.complete({**env, "OMPI_COMM_WORLD_SIZE": "4"})
+    assert exported(env)["MASTER_ADDR"] == "127.0.0.1"
+    with pytest.raises(StartError, match="MASTER_ADDR is not set"):
+        exported({**env, "OMPI_COMM_WORLD_SIZE": "4"})
 
 
 def test_which_interface_a_variable_means() -> None:
