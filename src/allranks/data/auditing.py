@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from allranks.cores import usable_cores
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.findings import Finding
 from allranks.protocol.codec import DecodeError, decode, encode, read_json
+from allranks.protocol.jsontext import JsonObject
 
 from . import probe, virtual
 from .case import Coverage
@@ -46,10 +46,9 @@ class Audit:
     def __str__(self) -> str:
         return "\n".join(f"{finding.status}: {finding.message}" for finding in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Make the document of `data audit --json`."""
-        findings = [finding.to_json() for finding in self.findings]
-        return {"schema": 1, "ok": self.ok, "findings": findings, "coverage": encode(self.coverage)}
+        return {"schema": 1, "ok": self.ok, **encode(self)}
 
 
 def audit(
@@ -121,7 +120,7 @@ def virtual_rows(
     name: str,
     world: int,
     local: int,
-    tell: Callable[[ReadingProgress], object] = lambda _: None,
+    tell: Callable[[ReadingProgress], None] = lambda _: None,
     python: str = "",
     make: Make | None = None,
 ) -> list[Row]:
@@ -138,14 +137,16 @@ def virtual_rows(
         else:
             failure = virtual.run(play, tell, make)
         if failure is not None:
-            who = "alone" if failure.rank == REFERENCE else f"as rank {failure.rank}"
+            who = f"as rank {failure.rank}"
+            if failure.rank == REFERENCE:
+                who = "alone"
             text = failure.error.rstrip()
             raise LoaderError(f"the loader raised {who}: {text.splitlines()[-1]}\n{text}")
         files = {rank: Path(folder) / f"rank_{rank}.jsonl" for rank in (REFERENCE, *range(world))}
         return [row for rank, path in files.items() for row in read_rows(path, rank)]
 
 
-def _play_apart(python: str, play: Play, tell: Callable[[ReadingProgress], object]) -> RankTraceback | None:
+def _play_apart(python: str, play: Play, tell: Callable[[ReadingProgress], None]) -> RankTraceback | None:
     """Play the ranks under the training interpreter."""
     argv = [python, str(Path(virtual.__file__)), json.dumps(encode(play))]
     failure = None

@@ -92,7 +92,9 @@ class LoaderCase:
 
     def keys(self, shard: Shard) -> list[Sample]:
         """List what tells a rank's samples apart."""
-        return shard.index if self.identity.key == "index" else [*shard.content]
+        if self.identity.key == "index":
+            return shard.index
+        return [*shard.content]
 
     @cached_property
     def total(self) -> Counter[Sample]:
@@ -117,7 +119,9 @@ class LoaderCase:
     @property
     def missing(self) -> int | None:
         """Count the samples that no rank read; None where it is unknown what the data has."""
-        return None if self.due is None else len(self.due.keys() - self.total.keys())
+        if self.due is None:
+            return None
+        return len(self.due.keys() - self.total.keys())
 
     @cached_property
     def reads(self) -> int:
@@ -126,7 +130,9 @@ class LoaderCase:
 
     def owed(self, key: Sample) -> int:
         """Say how often a sample is to be read: once, or as often as the data repeats it."""
-        return max(1, self.due[key]) if self.due else 1
+        if self.due is None:
+            return 1
+        return max(1, self.due[key])
 
     @cached_property
     def repeated(self) -> int:
@@ -183,7 +189,9 @@ class LoaderCase:
         if self.complete:
             return "the epoch"
         noted = max(shard.noted for shard in self.shards.values())
-        return "the first batch" if noted == 1 else f"the first {noted:,} batches"
+        if noted == 1:
+            return "the first batch"
+        return f"the first {noted:,} batches"
 
     def finding(
         self,
@@ -216,6 +224,8 @@ class LoaderCase:
             rows.append(
                 RankCoverage(self.audited.name, count.total(), len(count), also, rank, node, local_rank, length)
             )
-        data = None if self.due is None else len(self.due)
+        data = None
+        if self.due is not None:
+            data = len(self.due)
         samples = (self.reads, len(self.total), len(self.shared))
         return [*rows, LoaderCoverage(self.audited.name, *samples, None, self.repeated, data, self.missing)]

@@ -33,7 +33,9 @@ def identify(shards: Sequence[Shard]) -> SampleIdentity:
         same = _same_by_holdings(shards)
     if same is False:
         return SampleIdentity("content", False, "each rank has a dataset of its own: compared by content")
-    return SampleIdentity("index", same, "compared by the sampler's index" if same else "compared by index")
+    if same:
+        return SampleIdentity("index", True, "compared by the sampler's index")
+    return SampleIdentity("index", None, "compared by index")
 
 
 def _by_content(shards: Sequence[Shard]) -> SampleIdentity:

@@ -6,7 +6,7 @@ from allranks.findings import Finding
 from allranks.text import format_percent, format_ranks, plural
 
 from .case import LoaderCase, samples
-from .rows import Shard
+from .rows import Setting, Shard
 from .sharing import padded
 
 EVEN = "give every rank as many batches: DistributedSampler, drop_last=True, or torch's Join context manager"
@@ -64,7 +64,9 @@ def workers(case: LoaderCase) -> Finding | None:
         count = case.counts[rank]
         if number < 2 or not count or count.total() < 1.5 * len(count):
             continue
-        times = min(number, round(count.total() / len(count))) if case.complete else number
+        times = number
+        if case.complete:
+            times = min(number, round(count.total() / len(count)))
         text = f"each sample is read {times} times in a rank: its {number} loader workers each read the whole stream"
         remedy = "in __iter__ split by torch.utils.data.get_worker_info() too: id of num_workers"
         return case.finding("data-workers-repeat", "fail", text, remedy, rank)
@@ -97,12 +99,15 @@ def coverage(case: LoaderCase) -> Finding | None:
     due = len(case.due)
     figures = f"{missing:,} of {due:,} samples are read by no rank"
     dropped = any(shard.facts.drop_last for shard in case.shards.values())
-    if missing < case.world * (case.batch if dropped else 1):
+    remainder = case.world
+    if dropped:
+        remainder *= case.batch
+    if missing < remainder:
+        text = f"{figures}: the remainder at the end is dropped"
         # A DistributedSampler with drop_last has fewer samples than its share, rounded up.
-        meant = dropped or (case.surplus is not None and case.surplus < 0)
-        return case.finding(
-            "data-dropped", "ok" if meant else "warn", f"{figures}: the remainder at the end is dropped"
-        )
+        if dropped or (case.surplus is not None and case.surplus < 0):
+            return case.finding("data-dropped", "ok", text)
+        return case.finding("data-dropped", "warn", text)
     if _about(due, len(case.total) * case.world):
         text = f"sharded twice: each rank reads its share of a share, and {figures}"
         return case.finding("data-sharded-twice", "fail", text, KEEP_ONE)
@@ -158,7 +163,7 @@ def _repeats_its_order(shard: Shard) -> bool:
     """Tell whether the first order that came twice did so under the same epoch of the sampler."""
     if not shard.facts.has_set_epoch:
         return False
-    by_order: dict[str, list[object]] = {}
+    by_order: dict[str, list[Setting]] = {}
     for epoch in shard.orders:
         by_order.setdefault(epoch.order, []).append(epoch.set_to)
     for settings in by_order.values():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from allranks.protocol.codec import DecodeError, decode, read_json
+from allranks.protocol.codec import DecodeError, Vocabulary
+from allranks.protocol.jsontext import read_object
 
 REFERENCE = -1  # the rank under which the pass of a single rank is kept
 LONGEST_ROW = 64 << 20  # bytes; the probe notes 4096 samples of a batch at most
 NAME_LENGTH = 80  # characters of a dataset's class in messages
 
 Sample = int | str | None  # an index or a content's hash; None where the sampler gave no index
+Setting = bool | int | float | str | None  # what set_epoch had set
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,15 @@ class BatchRow:
     hash: tuple[str, ...] = ()
     part: str | tuple[str, ...] | None = None
 
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        """Give the hash of each sample's part; None where the samples have none."""
+        if self.part == "hash":
+            return self.hash
+        if isinstance(self.part, tuple):
+            return self.part
+        return (None,) * len(self.hash)
+
 
 @dataclass(frozen=True)
 class EpochRow:
@@ -80,7 +91,7 @@ class EpochRow:
     rank: int | None = None
     loader: int = 0
     epoch: int = 0
-    set_to: object = None
+    set_to: Setting = None
     order: str = ""
 
 
@@ -95,25 +106,27 @@ class EndRow:
 
 
 Row = RankRow | LoaderRow | BatchRow | EpochRow | EndRow
-KINDS: Mapping[object, type[Row]] = {
-    "data-rank": RankRow,
-    "data-loader": LoaderRow,
-    "data-batch": BatchRow,
-    "data-epoch": EpochRow,
-    "data-end": EndRow,
-}
+ROWS: Vocabulary[Row] = Vocabulary(
+    "kind",
+    {
+        "data-rank": RankRow,
+        "data-loader": LoaderRow,
+        "data-batch": BatchRow,
+        "data-epoch": EpochRow,
+        "data-end": EndRow,
+    },
+)
 
 
 def read_row(line: bytes, rank: int | None = None) -> Row | None:
     """Read a row, as one of `rank` where that is given; None for a line that is no row."""
     try:
-        value = read_json(line, LONGEST_ROW)
-        if not isinstance(value, dict) or value.get("kind") not in KINDS:
-            return None
-        row = decode(KINDS[value["kind"]], value)
-    except (DecodeError, TypeError):  # TypeError: the kind is a list or an object
+        row = ROWS.read(read_object(line, LONGEST_ROW))
+    except DecodeError:
         return None
-    return row if rank is None else replace(row, rank=rank)
+    if rank is None:
+        return row
+    return replace(row, rank=rank)
 
 
 @dataclass
@@ -170,11 +183,9 @@ class Shard:
             if row.epoch == 0:
                 self.batches = row.batches
         else:
-            part = row.hash if row.part == "hash" else row.part
-            unknown = (None,) * len(row.hash)
             self.content += row.hash
-            self.index += unknown if row.index is None else row.index
-            self.part += part if isinstance(part, tuple) else unknown
+            self.index += row.index or (None,) * len(row.hash)
+            self.part += row.parts
             self.sizes.append(row.n)
             self.training = self.training and row.grad
 
@@ -214,7 +225,10 @@ def gather(rows: Iterable[Row]) -> tuple[dict[int, RankPlace], list[AuditedLoade
         dataset = shard.facts.name
         loaders_of[rank, dataset] += 1
         nth = loaders_of[rank, dataset]
-        audited = loaders.setdefault((dataset, nth), AuditedLoader(dataset if nth == 1 else f"{dataset} ({nth})", {}))
+        name = dataset
+        if nth > 1:
+            name = f"{dataset} ({nth})"
+        audited = loaders.setdefault((dataset, nth), AuditedLoader(name, {}))
         if rank == REFERENCE:
             audited.reference = shard
         else:

@@ -49,7 +49,9 @@ def _allowance(case: LoaderCase) -> int:
     surplus = case.surplus
     if surplus is None or case.identity.same is False:
         return 0
-    return surplus if 0 <= surplus < max(case.world, case.world * case.batch) else 0
+    if 0 <= surplus < case.world * case.batch:
+        return surplus
+    return 0
 
 
 def _repeats_in_last_batches(case: LoaderCase) -> bool:
@@ -72,7 +74,9 @@ def _same(case: LoaderCase) -> Finding | None:
     repeating = [group for group in groups if len(group) > 1]
     if not repeating:
         return None
-    drawn = ", drawn with replacement from the same seed" if case.facts.replacement else ""
+    drawn = ""
+    if case.facts.replacement:
+        drawn = ", drawn with replacement from the same seed"
     if len(groups) == 1:
         if not drawn and len({tuple(case.keys(shard)) for shard in case.shards.values()}) > 1:
             drawn = ", each shuffled differently"
@@ -121,10 +125,11 @@ def _overlap(case: LoaderCase) -> Finding | None:
     """Describe samples that several ranks happen to read."""
     facts = case.facts
     number = len(case.shared)
+    expected = 0.0
     if case.identity.key == "index":
-        expected: float = _allowance(case)
-    else:
-        expected = 0 if case.due is not None else max(MANY, 3 * case.within / case.reads) * len(case.total)
+        expected = _allowance(case)
+    elif case.due is None:
+        expected = max(MANY, 3 * case.within / case.reads) * len(case.total)
     if number <= expected:
         return None
     if facts.replacement or (case.identity.key == "index" and case.within):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from allranks.findings import Finding
 from allranks.text import format_ranks
@@ -27,10 +27,15 @@ def judge(rows: Iterable[Row], layout: Layout | None = None, model_parallel: int
     findings: list[Finding] = []
     for loader, case in zip(loaders, cases_of(ranks, loaders, layout, model_parallel), strict=True):
         findings += _model_parallel(case, loader, model_parallel)
-        findings += judge_case(case, set(ranks) if model_parallel == 1 else set(case.shards))
+        readers: Collection[int] = case.shards
+        if model_parallel == 1:
+            readers = ranks
+        findings += judge_case(case, set(readers))
     if findings:
         return findings
-    text = f"no torch DataLoader was iterated on {format_ranks(ranks)}" if ranks else "no rank carried the audit"
+    text = "no rank carried the audit"
+    if ranks:
+        text = f"no torch DataLoader was iterated on {format_ranks(ranks)}"
     return [Finding("data-audit", "unknown", text, "allranks data audit --loader module:function", check=CHECK)]
 
 
@@ -94,7 +99,8 @@ def _fine(case: LoaderCase) -> Finding:
         text = f"disjoint: of {read} in {case.span} none was read by two of {number} ranks"
         if data is not None and case.identity.same is not False and (case.facts.sampler_len or 0) * number >= data:
             text += f" and complete, as together their samplers give all {data:,}"
-            text += "" if case.identity.same else ", if all ranks hold one dataset"
+            if not case.identity.same:
+                text += ", if all ranks hold one dataset"
     evidence = [case.identity.why]
     shards = case.shards.values()
     one_epoch = not any(order.epoch > 0 for shard in shards for order in shard.orders)

@@ -68,7 +68,7 @@ def plan(training: Training) -> list[Steps]:
         raise UsageError("a prediction needs --step-time, and a --bandwidth above 0")
     rows: list[Steps] = []
     for nodes in training.nodes:
-        rows.append(_row(training, nodes, rows[0] if rows else None))
+        rows.append(_row(training, nodes, next(iter(rows), None)))
     return rows
 
 
@@ -76,11 +76,12 @@ def _row(training: Training, nodes: int, first: Steps | None) -> Steps:
     ranks = nodes * training.gpus_per_node
     up = _rounded_up(_rounded_up(training.samples, ranks), training.batch)
     down = training.samples // ranks // training.batch
-    steps = up if training.rounding == "pad" else down
+    steps = {"pad": up, "drop": down}[training.rounding]
     updates = _rounded_up(steps, training.grad_accum)
     exchange = None
     efficiency = None
     epoch = None
+    total = None
     if training.step_time is not None:
         epoch = steps * training.step_time
         if training.model_bytes is not None and training.bandwidth:
@@ -90,6 +91,7 @@ def _row(training: Training, nodes: int, first: Steps | None) -> Steps:
             compute = training.step_time * training.grad_accum
             efficiency = (compute / (compute + exchange), compute / max(compute, exchange))
             epoch += updates * exchange
+        total = epoch * training.epochs
     speedup = 1.0
     if first is not None and epoch and first.epoch_s:
         speedup = first.epoch_s / epoch
@@ -106,7 +108,7 @@ def _row(training: Training, nodes: int, first: Steps | None) -> Steps:
         updates=updates,
         rest=_rest(training, ranks),
         epoch_s=epoch,
-        total_s=None if epoch is None else epoch * training.epochs,
+        total_s=total,
         speedup=speedup,
         exchange_s=exchange,
         efficiency=efficiency,
@@ -121,7 +123,9 @@ def _rest(training: Training, ranks: int) -> str:
     """Say who gets what does not divide, as DistributedSampler and DataLoader do it."""
     if training.rounding == "drop":
         left = training.samples - training.samples // ranks // training.batch * training.batch * ranks
-        return f"{left:,} left out" if left else "none"
+        if not left:
+            return "none"
+        return f"{left:,} left out"
     parts = []
     first = training.samples % ranks
     if first:

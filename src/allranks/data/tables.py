@@ -12,6 +12,7 @@ from .steps import FORMULA, Steps, Training
 
 MANY = 16  # ranks shown one by one
 UNKNOWN = "–"
+ROUNDED = {"pad": "up (--pad)", "drop": "down (--drop-last)"}
 COVERAGE_COLUMNS = ("rank", "batches", "samples", "distinct", "read by others too", "node")
 
 
@@ -21,14 +22,17 @@ def plan_lines(training: Training, rows: Sequence[Steps]) -> list[str]:
     if training.step_time is not None:
         head += ["epoch", count_of(training.epochs, "epoch")]
     head.append("speed-up")
+    kind = "ideal: communication costs nothing"
+    explanation = []
     if training.bandwidth is not None:
         head += ["exchange", "efficiency"]
+        kind = "predicted without overlap"
+        explanation = ["", FORMULA]
     head.append("the rest")
     lines = align_columns([head, *(_plan_cells(row) for row in rows)], left=[len(head) - 1])
-    rounded = "up (--pad)" if training.rounding == "pad" else "down (--drop-last)"
-    kind = "ideal: communication costs nothing" if training.bandwidth is None else "predicted without overlap"
+    rounded = ROUNDED[training.rounding]
     title = f"{training.samples:,} samples, batch {training.batch} a rank, rounded {rounded}, speed-up {kind}"
-    return [title, "", *lines, *(["", FORMULA] if training.bandwidth is not None else [])]
+    return [title, "", *lines, *explanation]
 
 
 def _plan_cells(row: Steps) -> list[str]:
@@ -59,13 +63,17 @@ def coverage_lines(rows: Iterable[Coverage]) -> list[str]:
     cells: list[Sequence[str]] = []
     for row in rows:
         if isinstance(row, RankCoverage):
-            batches = UNKNOWN if row.batches is None else f"{row.batches:,}"
+            batches = UNKNOWN
+            if row.batches is not None:
+                batches = f"{row.batches:,}"
             cells.append([str(row.rank), batches, *_counts(row), row.node])
             continue
         if len(cells) > MANY:
             cells[MANY // 2 : -MANY // 2] = [["…"] * len(COVERAGE_COLUMNS)]
         cells.append(["all", "", *_counts(row), ""])
-        lines += ["", row.loader] if lines else [row.loader]
+        if lines:
+            lines.append("")
+        lines.append(row.loader)
         lines += align_columns([COVERAGE_COLUMNS, *cells], left=[len(COVERAGE_COLUMNS) - 1])
         lines += _share_lines(row)
         cells = []
@@ -87,7 +95,7 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
     """Write a sentence each, and what to do."""
     lines = []
     for finding in findings:
-        status = "FAIL" if finding.status == "fail" else finding.status
+        status = finding.status.replace("fail", "FAIL")
         lines.append(f"{status:<4} {finding.message}  [{finding.id}]")
         if finding.remedy and finding.status != "ok":
             lines.append(f"     -> {finding.remedy}")

@@ -78,7 +78,8 @@ def find(name: str) -> Make:
         value = importlib.import_module(place)
     for part in function.split("."):
         value = getattr(value, part)
-    return value  # type: ignore[no-any-return]  # whatever the user wrote
+    make: Make = value  # whatever the user wrote
+    return make
 
 
 def environment(rank: int, world: int, local: int) -> dict[str, str]:
@@ -151,7 +152,9 @@ def read(make: Make, count: Callable[[], None]) -> None:
 
 def play_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> None:
     """Play one rank, in a process of its own; `tally` gets its number of batches."""
-    world = 1 if rank == REFERENCE else play.world
+    world = play.world
+    if rank == REFERENCE:
+        world = 1
     number = max(rank, 0)
     batches = 0
     os.environ.update(environment(number, world, play.local))
@@ -194,7 +197,7 @@ def error_file(rank: int, play: Play) -> str:
     return os.path.join(play.folder, f"rank_{rank}.error")
 
 
-def run(play: Play, tell: Callable[[ReadingProgress], object], make: Make | None = None) -> RankTraceback | None:
+def run(play: Play, tell: Callable[[ReadingProgress], None], make: Make | None = None) -> RankTraceback | None:
     """Play the reference and all ranks, `jobs` at a time; stop at the first that raises, and give its failure."""
     import torch.utils.data  # noqa: F401  (once, for all forks)
 
@@ -216,7 +219,8 @@ def run(play: Play, tell: Callable[[ReadingProgress], object], make: Make | None
                             failure = RankTraceback(rank, file.read())
             batches = sum(struct.unpack(f"<{total}Q", tally))
             tell(ReadingProgress(total - len(waiting) - len(running), total, batches, failure))
-            time.sleep(EVERY if running else 0)
+            if running:
+                time.sleep(EVERY)
     finally:
         for pid in running:
             os.kill(pid, 9)
@@ -226,15 +230,17 @@ def run(play: Play, tell: Callable[[ReadingProgress], object], make: Make | None
 
 def write_progress(progress: ReadingProgress) -> None:
     """Write a line of JSON."""
-    failure = None if progress.failure is None else progress.failure._asdict()
-    print(json.dumps({**progress._asdict(), "failure": failure}), flush=True)
+    fields = progress._asdict()
+    if progress.failure is not None:
+        fields["failure"] = progress.failure._asdict()
+    print(json.dumps(fields), flush=True)
 
 
 def main() -> int:
     """Run the command line above."""
     sys.path[0] = os.getcwd()
     failure = run(Play(**json.loads(sys.argv[1])), write_progress)
-    return 0 if failure is None else 1
+    return int(failure is not None)
 
 
 if __name__ == "__main__":
