@@ -173,7 +173,7 @@ def run(quick: bool) -> Report:
             cases[LITERALS] = lambda: _rg(log, literals, "--fixed-strings")
             cases[PATTERNS] = lambda: _rg(log, patterns)
             without = f"{len(ROWS) - taken} have look-around, which rg's engine has not"
-            report.notes.append(f"literals: {len(NEEDS)}; patterns: {taken} of {len(ROWS)} ({without})")
+            report.notes.append(f"{len(NEEDS)} literals and {taken} of {len(ROWS)} patterns ({without})")
         report.samples = alternate(cases, rounds)
     _rows(report)
     report.remark()
