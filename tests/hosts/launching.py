@@ -136,7 +136,9 @@ class Launch:
         shutil.copytree(self.run_dir, kept, ignore=shutil.ignore_patterns("verdict.json", "result.json"))
         again = judge_run(RunDirectory(kept))
         same = ("cause", "where", "victims", "message")
-        assert {k: again[k] for k in same} == {k: verdict[k] for k in same}
+        again_same = {k: again[k] for k in same}
+        verdict_same = {k: verdict[k] for k in same}
+        assert again_same == verdict_same, f"judged again: {again_same}, at the end: {verdict_same}"
 
     def end(self) -> dict[str, Any]:
         """Waits for the end of a run in words or in JSON, and gives result.json."""

@@ -83,20 +83,25 @@ DETACH = "start it with --detach on a machine that stays awake, or with a --leas
 
 
 def launcher_paused(incident: Incident) -> Candidate | None:
-    """A pause as long as the lease, and after it nodes that were lost or had ended their ranks by themselves.
+    """A pause as long as the lease, that began when nodes heard the launching machine last, and the end of their ranks.
 
-    When it began, the last word that a node had heard was up to one beat old. A node that is heard after the pause
-    has outlived it.
+    When it began, the last word that a node had heard was up to one beat old. A pause before or after that (of the
+    launcher that took the run over, for example) did not end these ranks.
     """
     margin = beat_of(incident.lease) + TICKS
     long = [p for p in incident.pauses if incident.lease and p.seconds + margin >= incident.lease]
-    ended = {fault.node for fault in incident.faults if fault.id in LEASE_OVER}
-    ended.update(lost.node for lost in incident.lost if any(lost.last_heard <= p.t + TICKS for p in long))
-    nodes = [node for node in incident.ranks_by_node if node in ended]
-    nodes += sorted(ended.difference(nodes))
-    if not long or not nodes:
+    last_words = {lost.node: lost.last_heard for lost in incident.lost}
+    last_words.update({node: over - incident.lease for node, over in _lease_over_times(incident).items()})
+    nodes_by_pause = {
+        pause: [node for node, t in last_words.items() if pause.t - pause.seconds - margin <= t <= pause.t + TICKS]
+        for pause in long
+    }
+    pause = max(long, key=lambda p: (bool(nodes_by_pause[p]), p.seconds), default=None)
+    if pause is None or not nodes_by_pause[pause]:
         return None
-    pause = max(long, key=lambda p: p.seconds)
+    ended = nodes_by_pause[pause]
+    nodes = [node for node in incident.ranks_by_node if node in ended]
+    nodes += sorted(set(ended).difference(nodes))
     began = pause.t - pause.seconds
     what = "allranks itself did not run on the launching machine"
     how = "stopped by a signal, frozen, or starved of its CPU"
@@ -117,6 +122,15 @@ def launcher_paused(incident: Incident) -> Candidate | None:
         f"{DETACH} {remedy}",
         evidence=(f"from {utc(began)} to {utc(pause.t)}: {how}", f"lease over on: {', '.join(nodes[:8])}"),
     )
+
+
+def _lease_over_times(incident: Incident) -> dict[str, float]:
+    """When the lease of each node was over: the ends of its ranks tell it where its agent is heard only later."""
+    times = {fault.node: fault.t for fault in incident.faults if fault.id in LEASE_OVER}
+    for end in incident.exits:
+        if end.node in times and end.expected:
+            times[end.node] = min(times[end.node], end.t)
+    return times
 
 
 # -- allranks' own processes -----------------------------------------------------------------------------
