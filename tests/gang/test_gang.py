@@ -53,7 +53,7 @@ from allranks.gang.states import (
 )
 from allranks.preflight.registry import built_in
 from allranks.protocol.codec import decode
-from allranks.protocol.messages import AttemptSummary
+from allranks.protocol.messages import AttemptSummary, PortFailure
 from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
@@ -168,7 +168,7 @@ class Drive:
         return self.feed(Unreachable(node, self.now, unreachable(node)))
 
     def listening(self, node: str = "h0", error: str = "") -> list[str]:
-        found = {"port": PORT, "errno": error, "text": "no", "owner": None} if error else None
+        found = PortFailure(PORT, error, "no") if error else None
         return self.feed(Listening(node, self.now, 0 if error else PORT, found))
 
     def probed(self, node: str, ok: str = "ok") -> list[str]:

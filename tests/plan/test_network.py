@@ -8,7 +8,7 @@ from allranks.cli.orphans import left_alone
 from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
 from allranks.plan.node_facts import read_probes
 from allranks.protocol.facts import NodeFacts, read_facts
-from allranks.protocol.messages import AddressProbe
+from allranks.protocol.messages import AddressProbe, PortFailure, PortOwner
 from allranks.settings import RunSpec
 
 PORT = 29500
@@ -330,7 +330,7 @@ def test_a_node_that_could_not_try() -> None:
     assert finding.where.node == "h1" and "not tried" in finding.message
 
 
-HOLDER = {"errno": "EADDRINUSE", "port": 29511, "owner": {"pid": 4242, "command": "python train.py", "user": "kim"}}
+HOLDER = PortFailure(29511, "EADDRINUSE", owner=PortOwner(pid=4242, command="python train.py", user="kim"))
 
 
 def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
@@ -338,7 +338,7 @@ def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
     spec = RunSpec.of(hosts="my hosts.txt", master_port=29511)
     clean = "allranks clean --foreign --master-port 29511 --hosts 'my hosts.txt'"
     assert port_taken("h1", HOLDER, target_words(spec)).remedy.endswith(clean)
-    dead = {**HOLDER, "owner": {"pid": 4242, "run": "a-1-abcdef", "run_lives": False}}
+    dead = HOLDER._replace(owner=PortOwner(pid=4242, run="a-1-abcdef", run_lives=False))
     assert port_taken("h1", dead, target_words(spec)).remedy.endswith("clean --orphans --hosts 'my hosts.txt'`")
     other = {"pid": 4242, "why": "holds port 29511", "command": "python train.py"}
     (line,) = left_alone({"h1": {"foreign": [other]}, "h2": {"foreign": []}}, spec)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.findings import Finding
-from allranks.protocol.messages import AttemptSummary, ExitMessage
+from allranks.protocol.messages import AttemptSummary, ExitMessage, PortFailure
 from allranks.protocol.orders import Order
 
 
@@ -72,7 +72,7 @@ class Listening(Event):
     """The master's proof port is open, or could not be."""
 
     port: int = 0
-    error: Mapping[str, Any] | None = None
+    error: PortFailure | None = None
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
     if isinstance(message, ShippedMessage):
         return Shipped(node, t, message.sha256, message.files, message.path, message.error, message.errno)
     if isinstance(message, ListeningMessage):
-        return Listening(node, t, message.port, encode(message.error))
+        return Listening(node, t, message.port, message.error)
     if isinstance(message, ProbedMessage):
         return Probed(node, t, tuple(encode(result) for result in message.results), message.error, message.shared)
     if isinstance(message, StartedMessage):

@@ -113,15 +113,8 @@ def _in_subnet_of(facts: NodeFacts, comm_id: str) -> tuple[str, ...]:
 
 
 def nccl_settings(facts: NodeFacts) -> dict[str, str]:
-    """What NCCL reads: the environment, then its files in order, the first to set a name wins
-    (src/misc/param.cc, initEnvFunc and setEnvFile: setenv without overwrite)."""
-    settings = dict(facts.nccl.environ_)
-    for text in facts.nccl.conf.values():
-        for line in text.splitlines():
-            key, sign, value = line.strip().partition("=")
-            if sign and not key.startswith("#"):
-                settings.setdefault(key.strip(), value.strip())
-    return settings
+    """What NCCL reads on a node."""
+    return {name: value for name, (value, _) in facts.nccl.settings().items()}
 
 
 def who_speaks(facts: NodeFacts) -> str | None:

@@ -12,11 +12,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from allranks.findings import Finding, Where
 from allranks.protocol.facts import InterfaceFacts, NodeFacts
-from allranks.protocol.messages import AddressProbe
+from allranks.protocol.messages import AddressProbe, PortFailure, PortOwner
 from allranks.settings import RunSpec
 from allranks.settings.table import ENGINE_FLAGS
 
@@ -145,35 +144,35 @@ def target_words(spec: RunSpec) -> str:
     return f"--local {spec.target.local or 1}"
 
 
-def port_taken(master: str, error: Mapping[str, Any], target: str) -> Finding:
-    """The master could not open its port; `error` is what its listener said (see agent.rendezvous).
+def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
+    """The master could not open its port; `failure` is what its listener said.
 
     `target` names the nodes in commands.
     """
-    port = int(error.get("port") or 0)
-    owner = error.get("owner") or {}
+    port = failure.port or 0
+    owner = failure.owner or PortOwner()
     held = ""
-    if owner.get("pid"):
-        held = f" by pid {owner['pid']} ({owner.get('command') or '?'}, user {owner.get('user') or '?'})"
-    elif owner:
+    if owner.pid:
+        held = f" by pid {owner.pid} ({owner.command or '?'}, user {owner.user or '?'})"
+    elif any(owner):
         held = " by a process that is not visible to you"
-    if error.get("errno") != "EADDRINUSE":
+    if failure.errno != "EADDRINUSE":
         return Finding(
             "unknown",
             "fail",
-            f"{master} could not open port {port}: {error.get('text')}",
+            f"{master} could not open port {port}: {failure.text}",
             "try another --master-port",
             Where(node=master, port=port),
         )
     remedy = "use --master-port 0 for a free one"
-    run = re.sub(r"-[0-9a-f]{6}$", "", str(owner.get("run") or ""))  # gang/session.py: a uid is a name and six digits
-    if run and owner.get("run_lives"):
+    run = re.sub(r"-[0-9a-f]{6}$", "", owner.run or "")  # gang/session.py: a uid is a name and six digits
+    if run and owner.run_lives:
         held = f" by your run {run}, which goes on{held.replace(' by ', ': ', 1)}"
         remedy += f", or end that run first: allranks stop {run}"
     elif run:
         held = f" by what is left of your run {run}{held.replace(' by ', ': ', 1)}"
         remedy += f", or end it with `allranks clean --orphans {target}`"
-    elif owner.get("pid"):
+    elif owner.pid:
         clean = f"allranks clean --foreign --master-port {port} {target}"
         remedy += f", or end that process, if it is yours: {clean}"
     return Finding(

@@ -151,6 +151,26 @@ def advise(advice: str, node: str, command: str, *arguments: str) -> str:
 # -- nodes by value --------------------------------------------------------------------------------
 
 
+def values_of(nodes: Mapping[str, Kind], value: Callable[[Kind], Item]) -> Dict[str, Item]:
+    """A value of each node."""
+    return {node: value(one) for node, one in nodes.items()}
+
+
+def having(nodes: Mapping[str, Kind], value: Callable[[Kind], Optional[Item]]) -> Dict[str, Item]:
+    """A value of each node that has one: it is neither None, empty nor 0."""
+    values = {}
+    for node, one in nodes.items():
+        item = value(one)
+        if item:
+            values[node] = item
+    return values
+
+
+def those(nodes: Mapping[str, Kind], fits: Callable[[Kind], object]) -> Dict[str, Kind]:
+    """The nodes that fit."""
+    return {node: one for node, one in nodes.items() if fits(one)}
+
+
 def by_value(values: Mapping[str, Value]) -> Dict[Value, List[str]]:
     """Nodes by value, the value of most nodes first (ties: the value of the earlier node)."""
     groups = group(values, values.__getitem__)

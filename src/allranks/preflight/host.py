@@ -163,6 +163,36 @@ def key_values(text: str, sign: str = "=") -> Dict[str, str]:
     return values
 
 
+class ProcessStat(NamedTuple):
+    """What /proc/PID/stat says (proc_pid_stat(5)); `start` in ticks since boot."""
+
+    name: str
+    state: str
+    parent: int
+    flags: int
+    start: int
+
+
+def process_stat(host: Host, pid: int) -> Optional[ProcessStat]:
+    """What a process is; None where it cannot be read."""
+    head, _, rest = (host.text(f"/proc/{pid}/stat") or "").rpartition(")")
+    words = rest.split()
+    if len(words) < 20:
+        return None
+    return ProcessStat(head.partition("(")[2], words[0], int(words[1]), int(words[6]), int(words[19]))
+
+
+def user_of(host: Host, pid: int) -> str:
+    """The real user's number; empty where it cannot be read."""
+    fields = key_values(host.text(f"/proc/{pid}/status") or "", ":")
+    return fields.get("Uid", "").partition("\t")[0]
+
+
+def lines_of(host: Host, path: str, limit: int = 65536) -> List[str]:
+    """The lines of a file; none where it cannot be read."""
+    return (host.text(path, limit) or "").splitlines()
+
+
 def last_line(text: str, otherwise: str) -> str:
     """The last words of a program, or what stands in their place where it printed none."""
     return (text.strip().splitlines() or [otherwise])[-1][:300]

@@ -72,16 +72,8 @@ def _socket(facts: Facts, choice: InterfaceChoice, name: str) -> NetworkSetting:
 
 
 def who_set(facts: Facts, name: str) -> tuple[str, str]:
-    """Value and origin: the environment or one of NCCL's files; two empty texts where neither has it."""
-    nccl = facts.nccl
-    if name in nccl.environ_:
-        return nccl.environ_[name], "environment"
-    for path, text in nccl.conf.items():
-        for line in text.splitlines():
-            key, sign, value = line.strip().partition("=")
-            if sign and key.strip() == name:
-                return value.strip(), path
-    return "", ""
+    """Value and origin; two empty texts where nobody set it."""
+    return facts.nccl.settings().get(name, ("", ""))
 
 
 def _rdma(facts: Facts, ports: Sequence[UsedPort]) -> list[NetworkSetting]:

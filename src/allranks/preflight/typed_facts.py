@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import MappingProxyType
-from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Type, TypeVar, Union
+from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 from allranks.protocol.codec import decode_each, decode_parts
 from allranks.protocol.facts import (
@@ -29,6 +29,7 @@ from allranks.protocol.facts import (
     TargetFacts,
     has_failed,
 )
+from allranks.protocol.messages import PortFailure
 
 Kind = TypeVar("Kind")
 LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself
@@ -46,6 +47,13 @@ class Prelude(NamedTuple):
     """Commands of the prelude that failed without ending it."""
 
     remarks: List[str] = []
+
+
+class Load(NamedTuple):
+    """CPUs that the ranks may use, and the three load averages."""
+
+    cpu: int = 0
+    load: Tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 class PeerAttempt(NamedTuple):
@@ -131,6 +139,16 @@ class Facts(Dict[str, object]):
         return self.gpus.count_ or 0
 
     @cached_property
+    def cpus(self) -> int:
+        """CPUs that the ranks may use; 0 where that is not known."""
+        return decode_parts(Load, self).cpu
+
+    @cached_property
+    def load(self) -> float:
+        """Processes that ran or waited for a CPU in the last minute."""
+        return decode_parts(Load, self).load[0]
+
+    @cached_property
     def interfaces(self) -> List[InterfaceFacts]:
         """The interfaces that have addresses."""
         return decode_each(InterfaceFacts, self.get("interfaces"))
@@ -186,7 +204,7 @@ class Proof(NamedTuple):
 
     name: str = ""
     port: int = 0
-    error: Union[Dict[str, object], str, None] = None
+    error: Union[PortFailure, str, None] = None
 
 
 class Asked(NamedTuple):

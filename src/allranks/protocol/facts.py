@@ -60,6 +60,19 @@ class NcclFacts(NamedTuple):
     plugins: Tuple[str, ...] = ()
     rdma: Tuple[str, ...] = ()
 
+    def settings(self) -> Dict[str, Tuple[str, str]]:
+        """What NCCL reads, and where it is set: "environment" or a file.
+
+        The first to set a name wins (NCCL's src/misc/param.cc, initEnvFunc and setEnvFile: setenv without overwrite).
+        """
+        settings = {name: (value, "environment") for name, value in self.environ_.items()}
+        for path, text in self.conf.items():
+            for line in text.splitlines():
+                key, sign, value = line.strip().partition("=")
+                if sign and not key.startswith("#"):
+                    settings.setdefault(key.strip(), (value.strip(), path))
+        return settings
+
 
 @omit_empty()
 class OwnName(NamedTuple):

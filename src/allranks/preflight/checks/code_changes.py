@@ -13,7 +13,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from allranks.findings import Finding
 from allranks.text import first_line, join_names
 
-from ..compare import Findings, Nodes, by_value, collected, some, split, warn
+from ..compare import Findings, Nodes, by_value, collected, some, split, values_of, warn
 from ..host import CouldNotLook, Host, Ran
 from ..typed_facts import Request
 
@@ -132,7 +132,7 @@ def _hash(text: str) -> str:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for each odd node. Where commits differ, `code_git` says it and files can't be compared."""
     nodes = collected(facts_by_node, ID, Changes)
-    values = {node: tuple(sorted(one.files.items())) for node, one in nodes.items()}
+    values = values_of(nodes, lambda one: tuple(sorted(one.files.items())))
     parted = split(values)
     if parted is None or len({one.head for one in nodes.values()}) > 1:
         return

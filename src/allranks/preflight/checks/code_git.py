@@ -10,8 +10,8 @@ import re
 import shlex
 from typing import List, NamedTuple, Optional, Tuple
 
-from ..compare import Findings, Nodes, collected, differences, others, warn, who
-from ..host import CouldNotLook, Host
+from ..compare import Findings, Nodes, collected, differences, others, values_of, warn, who
+from ..host import CouldNotLook, Host, lines_of
 from ..typed_facts import Request
 
 ID = "code_git"
@@ -104,7 +104,7 @@ def _resolve(host: Host, bases: List[str], value: str) -> Optional[str]:
 
 
 def _packed(host: Host, base: str, ref: str) -> str:
-    for line in (host.text(base + "/packed-refs", PACKED) or "").splitlines():
+    for line in lines_of(host, base + "/packed-refs", PACKED):
         commit, _, name = line.partition(" ")
         if name == ref:
             return commit
@@ -114,7 +114,7 @@ def _packed(host: Host, base: str, ref: str) -> str:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: a commit that differs, and a node without a repository among nodes with one."""
     repositories = collected(facts_by_node, ID, Repository)
-    commits = {node: one.commit for node, one in repositories.items()}
+    commits = values_of(repositories, lambda one: one.commit)
     sync = "copy this machine's code to all nodes with run --sync"
     shown = [f"{n}: {str(one.commit)[:16]} {one.branch or '(detached)'}" for n, one in repositories.items()]
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):

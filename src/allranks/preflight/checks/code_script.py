@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from allranks.text import count_of
 
-from ..compare import Findings, Nodes, collected, differences, fail_if, split
+from ..compare import Findings, Nodes, collected, differences, fail_if, split, values_of
 from ..host import Host
 from ..typed_facts import Request
 
@@ -39,7 +39,7 @@ def collect(host: Host) -> Optional[Content]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure where nodes would run different programs; a wrapper may well show another file: a warning."""
     scripts = collected(facts_by_node, ID, Content)
-    hashes = {node: script.hash for node, script in scripts.items()}
+    hashes = values_of(scripts, lambda script: script.hash)
     parted = split(hashes)
     evidence = [f"{n}: {one.hash[:8]} {count_of(one.size, 'byte')} {one.path}" for n, one in scripts.items()]
     for odd in differences("version", hashes, lambda value: value[:8]):

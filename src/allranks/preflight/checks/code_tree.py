@@ -10,7 +10,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 from allranks.protocol.codec import decode
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, collected, remote, some, split, unknown, warn
+from ..compare import Findings, Nodes, by_value, collected, remote, some, split, unknown, values_of, warn
 from ..host import Host, ask
 from ..typed_facts import Request
 
@@ -136,11 +136,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         message = f"the working directory of {join_names(late)} could not be read within 30 s and is not compared"
         yield unknown(ID, late, message, "name a smaller directory with --workdir")
     trees = {node: tree for node, tree in nodes.items() if node not in late}
-    parted = split({node: tree.digest for node, tree in trees.items()})
+    parted = split(values_of(trees, lambda tree: tree.digest))
     if parted is None:
         return
     evidence = []
-    for count, alike in list(by_value({node: tree.count_ for node, tree in trees.items()}).items())[:6]:
+    for count, alike in list(by_value(values_of(trees, lambda tree: tree.count_)).items())[:6]:
         evidence.append(f"{join_names(alike)}: {count} files")
     cuts = [tree.cut for tree in trees.values() if tree.cut]
     evidence += [f"only the first of {cut} are compared" for cut in cuts[:1]]

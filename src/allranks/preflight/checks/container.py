@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from ..compare import Findings, Nodes, advise, collected, differences, warn
+from ..compare import Findings, Nodes, advise, collected, differences, having, values_of, warn
 from ..host import Host
 from ..typed_facts import Request
 
@@ -68,7 +68,7 @@ def _kind(host: Host) -> str:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning where nodes are mixed; the namespaces only among nodes of one kind."""
     nodes = collected(facts_by_node, ID, ContainerFacts)
-    kinds = {node: one.kind if one.kind == OUTSIDE else f"in {one.kind}" for node, one in nodes.items()}
+    kinds = values_of(nodes, lambda one: one.kind if one.kind == OUTSIDE else f"in {one.kind}")
     odd = differences("containers", kinds, one="runs", many="run")
     for one in odd:
         message = one.message.replace(" containers ", " ", 1) if one.norm is not None else one.message
@@ -76,8 +76,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield warn(ID, one.nodes, message, advise(advice, one.nodes[0], "cat /proc/1/cgroup"))
     if odd:
         return
-    yield from _namespace("process namespace", "--pid=host", {n: one.pid for n, one in nodes.items() if one.pid})
-    yield from _namespace("IPC namespace", "--ipc=host", {n: one.ipc for n, one in nodes.items() if one.ipc})
+    yield from _namespace("process namespace", "--pid=host", having(nodes, lambda one: one.pid))
+    yield from _namespace("IPC namespace", "--ipc=host", having(nodes, lambda one: one.ipc))
 
 
 def _namespace(what: str, option: str, owners: "dict[str, str]") -> Findings:

@@ -15,7 +15,7 @@ from allranks.findings import Finding
 from allranks.protocol.codec import decode
 from allranks.text import count_of, join_names
 
-from ..compare import Findings, Nodes, by_item, collected, remote, size, some, split, unknown, warn
+from ..compare import Findings, Nodes, by_item, collected, remote, size, some, split, unknown, values_of, warn
 from ..host import Host, ask
 from ..typed_facts import Request
 
@@ -128,7 +128,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             message = f"{path} could not be listed within 20 s on {join_names(late)} and is not compared"
             yield unknown(ID, late, message, "name a smaller directory with --data-path")
         listings = {node: one for node, one in by_node.items() if node not in late and one.kind != "unreadable"}
-        parted = split({node: one.digest for node, one in listings.items()})
+        parted = split(values_of(listings, lambda one: one.digest))
         if parted is None or (not parted.fine and _shares(list(listings.values()))):
             continue
         for odd in parted.odd.values() if parted.fine else [list(listings)]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, advise, by_item, fail_if, lack, remote, unknown
+from ..compare import Findings, Nodes, advise, by_item, fail_if, lack, remote, unknown, values_of
 from ..typed_facts import Request
 
 ID = "data_paths"
@@ -20,7 +20,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         message += f": {facts_by_node[silent[0]].error('data')}"
         yield unknown(ID, silent, message, f"look: {remote(silent[0], 'mount')}")
     is_bare = not request.asked.wrap  # a container may have it mounted elsewhere
-    paths = by_item({node: {one.path: one for one in facts.data} for node, facts in facts_by_node.items()})
+    paths = by_item(values_of(facts_by_node, lambda facts: {one.path: one for one in facts.data}))
     for path, by_node in paths.items():
         absent = [node for node, one in by_node.items() if not one.exists]
         closed = [node for node, one in by_node.items() if one.exists and not one.readable]

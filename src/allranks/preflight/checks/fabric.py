@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Tuple
 
+from allranks.protocol.facts import NcclFacts
 from allranks.text import join_names
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_value, collected, warn
 from ..host import Host, decimal
-from ..typed_facts import Facts, Request
+from ..typed_facts import Request
 
 ID = "fabric"
 GROUP = "network"
@@ -37,29 +38,20 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     sentences: Dict[str, Tuple[str, str]] = {}
     for node, ports in collected(facts_by_node, ID, List[rdma.UsedPort]).items():
         active = [port for port in ports if port.active]
-        problem = _problem(active, settings_of(facts_by_node[node])) if active else None
+        problem = _problem(active, facts_by_node[node].nccl) if active else None
         if problem is not None:
             sentences[node] = problem
     for (sentence, remedy), nodes in by_value(sentences).items():
         yield warn(ID, nodes, f"{join_names(nodes)}: {sentence}", remedy)
 
 
-def settings_of(facts: Facts) -> Dict[str, str]:
-    """What NCCL reads: the environment, then its files, the first to set a name wins."""
-    settings = dict(facts.nccl.environ_)
-    for text in facts.nccl.conf.values():
-        for line in text.splitlines():
-            key, sign, value = line.strip().partition("=")
-            if sign and not key.startswith("#"):
-                settings.setdefault(key.strip(), value.strip())
-    return settings
-
-
-def _problem(active: List[rdma.UsedPort], settings: Dict[str, str]) -> Optional[Tuple[str, str]]:
+def _problem(active: List[rdma.UsedPort], nccl: NcclFacts) -> Optional[Tuple[str, str]]:
     """What is wrong and its remedy."""
-    wanted = settings.get("NCCL_IB_HCA", "")
+    settings = nccl.settings()
+    wanted, _ = settings.get("NCCL_IB_HCA", ("", ""))
+    disabled, _ = settings.get("NCCL_IB_DISABLE", ("0", ""))
     used = rdma.matching(active, wanted) if wanted else active
-    if settings.get("NCCL_IB_DISABLE", "0").strip() == "1":
+    if disabled.strip() == "1":
         sentence = f"NCCL_IB_DISABLE=1 makes NCCL use sockets, while {rdma.ports_text(active)} is active"
         return sentence, "unset NCCL_IB_DISABLE (or --env NCCL_IB_DISABLE=0)"
     if not used:

@@ -5,7 +5,9 @@ The same proof as before a run (see `allranks.plan.network`), with its findings 
 
 from __future__ import annotations
 
-from ..compare import Findings, Nodes
+from allranks.protocol.messages import PortFailure
+
+from ..compare import Findings, Nodes, values_of
 from ..typed_facts import Request
 
 ID = "gate"
@@ -24,9 +26,9 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     from allranks.settings.document import from_document
 
     if proof.error:
-        error = {"text": proof.error} if isinstance(proof.error, str) else proof.error
-        yield port_taken(proof.name, error, request.target)
+        failure = PortFailure(text=proof.error) if isinstance(proof.error, str) else proof.error
+        yield port_taken(proof.name, failure, request.target)
         return
-    facts = {node: one.for_plan for node, one in facts_by_node.items()}
-    probes = {node: read_probes(one.get("probes")) for node, one in facts_by_node.items()}
+    facts = values_of(facts_by_node, lambda one: one.for_plan)
+    probes = values_of(facts_by_node, lambda one: read_probes(one.get("probes")))
     yield from choose_address(from_document(request.asked.spec), proof.name, proof.port, facts, probes).findings

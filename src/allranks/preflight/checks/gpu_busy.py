@@ -13,7 +13,7 @@ from allranks.text import join_words, plural
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, collected, fail_if, group, warn
-from ..host import Host
+from ..host import Host, lines_of, user_of
 from ..typed_facts import Request
 
 ID = "gpu_busy"
@@ -88,15 +88,13 @@ def _use(processes: List[GpuProcess], unseen: List[Taken], exclusive: bool) -> U
 
 def _process(host: Host, gpu: smi.Gpu, pid: str, name: str, mib: Optional[float]) -> GpuProcess:
     """Only the program's name: arguments may be secrets."""
-    user = ""
-    for line in (host.text(f"/proc/{pid}/status", 4096) or "").splitlines():
-        if line.startswith("Uid:"):
-            user = _user(host, line.split()[1])
+    uid = user_of(host, int(pid))
+    user = _user(host, uid) if uid else ""
     return GpuProcess(*gpu, int(pid), smi.value_of(name).partition(" ")[0].rpartition("/")[2][:40], user, mib)
 
 
 def _user(host: Host, uid: str) -> str:
-    for line in (host.text("/etc/passwd", 1 << 20) or "").splitlines():
+    for line in lines_of(host, "/etc/passwd", 1 << 20):
         words = line.split(":")
         if len(words) > 2 and words[2] == uid:
             return words[0][:32]

@@ -26,6 +26,8 @@ from ..compare import (
     group,
     remote,
     split,
+    those,
+    values_of,
     warn,
     who,
 )
@@ -134,7 +136,7 @@ def _fewer(request: Request, counts: Mapping[str, Count], present: Mapping[str, 
     expected = request.asked.expect_gpus
     ranks = request.asked.nproc
     if expected is not None:
-        odd = {node: count for node, count in present.items() if count != expected}
+        odd = those(present, lambda count: count != expected)
         return _against(odd, counts, f"{count_of(expected, 'GPU')} {plural(expected, 'is', 'are')} expected", expected)
     if ranks is not None and not request.asked.virtual:
         odd = {node: count for node, count in present.items() if node in counts and count < ranks}
@@ -147,11 +149,11 @@ def _against_others(counts: Mapping[str, Count], present: Mapping[str, int]) -> 
     if parted is None:
         return
     if not parted.fine:
-        shown = differing({node: count_of(count, "GPU") for node, count in present.items()})
+        shown = differing(values_of(present, lambda count: count_of(count, "GPU")))
         message = f"nodes have different numbers of GPUs: {shown}"
         yield warn(ID, list(present), message, _compare(counts, list(present)[-1]))
         return
-    odd = {node: count for node, count in present.items() if count != parted.norm}
+    odd = those(present, lambda count: count != parted.norm)
     yield from _against(odd, counts, f"{parted.rest} have {parted.norm}", present[parted.fine[0]], False)
 
 

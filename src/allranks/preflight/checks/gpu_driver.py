@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple, Optional
 
 from .. import smi
-from ..compare import Findings, Nodes, advise, collected, differences, warn
+from ..compare import Findings, Nodes, advise, collected, differences, having, warn
 from ..host import Host
 from ..typed_facts import Request
 
@@ -46,8 +46,8 @@ def collect(host: Host) -> Optional[Driver]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning for each odd version; CUDA only where the driver does not explain it."""
     drivers = collected(facts_by_node, ID, Driver)
-    odd = differences("driver", {node: one.driver for node, one in drivers.items() if one.driver})
-    odd = odd or differences("CUDA (of the driver)", {node: one.cuda for node, one in drivers.items() if one.cuda})
+    odd = differences("driver", having(drivers, lambda one: one.driver))
+    odd = odd or differences("CUDA (of the driver)", having(drivers, lambda one: one.cuda))
     for one in odd:
         driver = drivers[one.nodes[0]]
         advice = "install the same driver on every node"

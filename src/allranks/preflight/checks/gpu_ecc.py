@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Difference, Findings, Nodes, advise, collected, differences, fail, remote, warn, warn_each
+from ..compare import Difference, Findings, Nodes, advise, collected, differences, fail, having, remote, warn, warn_each
 from ..host import Host
 from ..typed_facts import Request
 
@@ -75,7 +75,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for node, one in ecc.items():
         for gpu in one.bad:
             yield _finding(node, gpu, one.vendor == "amd")
-    yield from warn_each(ID, differences("ECC", {n: one.mode for n, one in ecc.items() if one.mode}), _switch)
+    yield from warn_each(ID, differences("ECC", having(ecc, lambda one: one.mode)), _switch)
 
 
 def _switch(odd: Difference[str]) -> str:

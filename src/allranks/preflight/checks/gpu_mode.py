@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Set
 from allranks.text import join_names, plural
 
 from .. import smi
-from ..compare import Findings, Nodes, by_value, collected, differences, fail, nodes_of, remote, warn
+from ..compare import Findings, Nodes, by_value, collected, differences, fail, nodes_of, remote, values_of, warn
 from ..host import Host
 from ..typed_facts import Request
 
@@ -74,7 +74,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 def _differ(kind: GpuMode, modes: Dict[str, Modes]) -> Findings:
     reported: Set[str] = set()
-    for odd in differences(kind.what, {node: " and ".join(sorted(one)) for node, one in modes.items()}):
+    for odd in differences(kind.what, values_of(modes, lambda one: " and ".join(sorted(one)))):
         remedy = f"set it alike on every node: {_set(odd.nodes[0], kind, odd.norm)}"
         finding = warn(ID, odd.nodes, odd.message, remedy)
         reported.update(nodes_of(finding.where))

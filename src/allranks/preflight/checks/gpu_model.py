@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import smi
-from ..compare import Findings, Nodes, advise, by_value, collected, differences, warn, who
+from ..compare import Findings, Nodes, advise, by_value, collected, differences, values_of, warn, who
 from ..host import Host
 from ..typed_facts import Request
 
@@ -60,11 +60,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: nodes with different models or memory, nodes with several models."""
     nodes = collected(facts_by_node, ID, Models)
     usual = _sizes(nodes)
-    kinds = {
-        node: [_model_text(name, size, usual[name]) for name, (_, size) in sorted(one.models.items())]
-        for node, one in nodes.items()
-    }
-    odd = differences("GPUs", {node: " and ".join(kind) for node, kind in kinds.items()})
+    kinds = values_of(
+        nodes, lambda one: [_model_text(name, size, usual[name]) for name, (_, size) in sorted(one.models.items())]
+    )
+    odd = differences("GPUs", values_of(kinds, lambda kind: " and ".join(kind)))
     for one in odd:
         advice = "use equal GPUs, or expect the slowest to set the pace"
         yield warn(ID, one.nodes, one.message, _advise(advice, nodes, one.nodes[0]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Dict, NamedTuple, Optional
 
 from .. import rdma
-from ..compare import Findings, Nodes, by_item, collected, remote, warn
+from ..compare import Findings, Nodes, by_item, collected, remote, values_of, warn
 from ..host import Host, number_in, uptime
 from ..typed_facts import Request
 
@@ -64,7 +64,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     flaps = collected(facts_by_node, ID, Flaps)
     if len(facts_by_node) < 2:
         return
-    for port, counts in by_item({node: one.downs for node, one in flaps.items()}).items():
+    for port, counts in by_item(values_of(flaps, lambda one: one.downs)).items():
         usual = sorted(counts.values())[(len(counts) - 1) // 2]
         for node, count in counts.items():
             days = flaps[node].days

@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, by_item, by_value, collected, others, remote, warn
+from ..compare import Findings, Nodes, by_item, by_value, collected, others, remote, values_of, warn
 from ..host import Host, decimal
 from ..typed_facts import Request
 
@@ -71,7 +71,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         remedy = "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the entry for each port) or name one of type v2: "
         yield warn(LABEL, names, f"{text} on {join_names(names)}", remedy + remote(names[0], "show_gids"))
     some_have = False
-    for port, entries in by_item({node: gids.ports for node, gids in nodes.items()}).items():
+    for port, entries in by_item(values_of(nodes, lambda gids: gids.ports)).items():
         fine = [node for node, one in entries.items() if _has_v2(one)]
         lacking = [node for node in entries if node not in fine]
         some_have = some_have or bool(fine)

@@ -12,7 +12,21 @@ from typing import Dict, Mapping, NamedTuple, Optional
 from allranks.text import count_of, join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, by_item, by_value, collected, differences, others, remote, warn, warn_each, who
+from ..compare import (
+    Findings,
+    Nodes,
+    by_item,
+    by_value,
+    collected,
+    differences,
+    others,
+    remote,
+    those,
+    values_of,
+    warn,
+    warn_each,
+    who,
+)
 from ..host import Host
 from ..typed_facts import Request
 
@@ -74,11 +88,11 @@ def _rate(port: str, by_node: Mapping[str, PortState]) -> Findings:
 def _down(port: str, by_node: Mapping[str, PortState]) -> Findings:
     """Where at least half of the nodes that have the port have it up."""
     up = [node for node, one in by_node.items() if one.is_up]
-    down = {node: one for node, one in by_node.items() if not one.is_up}
+    down = those(by_node, lambda one: not one.is_up)
     if not up or len(up) < len(down):
         return
     evidence = [f"{node}: {port} state {one.state}, phys_state {one.phys}" for node, one in list(down.items())[:4]]
-    for (state, phys), nodes in by_value({node: (one.state, one.phys) for node, one in down.items()}).items():
+    for (state, phys), nodes in by_value(values_of(down, lambda one: (one.state, one.phys))).items():
         hint = HINTS.get(phys) or HINTS.get(state)
         message = f"{rdma.port_name(port)} on {join_names(nodes)} is {state} ({phys})"
         if hint:
@@ -94,7 +108,7 @@ def _ibstat(node: str, port: str) -> str:
 
 def _fewer(ports: Mapping[str, "list[PortState]"]) -> Findings:
     """An adapter that is absent: fewer active ports than most, though none of its own is down."""
-    counts = {node: sum(port.is_up for port in one) for node, one in ports.items()}
+    counts = values_of(ports, lambda one: sum(port.is_up for port in one))
     for odd in differences("active RDMA ports", counts):
         nodes = [node for node in odd.nodes if all(port.is_up for port in ports[node])]
         if not nodes or (odd.norm is not None and counts[odd.nodes[0]] >= odd.norm):

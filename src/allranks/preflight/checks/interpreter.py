@@ -8,7 +8,21 @@ from typing import Dict, List, Mapping
 from allranks.protocol.facts import Interpreter
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, differing, fail, lack, others, remote, warn, who
+from ..compare import (
+    Findings,
+    Nodes,
+    by_value,
+    differing,
+    fail,
+    having,
+    lack,
+    others,
+    remote,
+    those,
+    values_of,
+    warn,
+    who,
+)
 from ..host import version_of
 from ..typed_facts import Request
 
@@ -25,16 +39,16 @@ Interpreters = Mapping[str, Interpreter]
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """remote-path-missing (absent), environment-mismatch (does not start, too old, differs), missing-module."""
     every = {node: facts.interpreter for node, facts in facts_by_node.items() if any(facts.interpreter)}
-    interpreters = {node: one for node, one in every.items() if not one.skipped}
-    works = {node: one for node, one in interpreters.items() if not one.error}
+    interpreters = those(every, lambda one: not one.skipped)
+    works = those(interpreters, lambda one: not one.error)
     for finding in (*_absent(interpreters, list(works)), *_broken(request, interpreters), *_lacking(request, works)):
         # another interpreter may be inside the wrapper
         yield replace(finding, status="warn") if request.asked.wrap else finding
     if request.asked.launcher != "command":  # else the runner (Python ≥ 3.8) stands before the script
         yield from _too_old(works)
     yield from _torch(works)
-    pythons = {node: ".".join(map(str, version_of(one.version))) for node, one in works.items()}
-    yield from _versions("torch", {node: one.torch for node, one in works.items() if one.torch})
+    pythons = values_of(works, lambda one: ".".join(map(str, version_of(one.version))))
+    yield from _versions("torch", having(works, lambda one: one.torch))
     yield from _versions("Python", pythons)
 
 

@@ -12,8 +12,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Findings, Nodes, by_item, collected, remote, some, warn
-from ..host import Host, uptime
+from ..compare import Findings, Nodes, by_item, collected, remote, some, values_of, warn
+from ..host import Host, process_stat, uptime, user_of
 from ..typed_facts import Request
 
 ID = "leftovers"
@@ -61,14 +61,6 @@ class JournalStart(NamedTuple):
     keepers: List[Tuple[int, int]] = []
 
 
-class Stat(NamedTuple):
-    """What /proc/PID/stat says; `start` in ticks since boot."""
-
-    state: str
-    parent: int
-    start: int
-
-
 def collect(host: Host) -> Orphans:
     """Both kinds."""
     uid = host.facts.identity.uid
@@ -82,8 +74,9 @@ def collect(host: Host) -> Orphans:
         tag = environment.get(TAG)
         if not tag and not all(name in environment for name in RANK):
             continue
-        stat = _stat(host, pid)
-        if stat is None or stat.state in "ZX" or not _is_of(host, pid, uid):
+        stat = process_stat(host, pid)
+        owner = user_of(host, pid)  # root may read the environment of all
+        if stat is None or stat.state in "ZX" or not owner or uid not in (None, int(owner)):
             continue
         if tag:
             run = tag.partition("/")[0]
@@ -103,20 +96,6 @@ def _environment(host: Host, pid: int) -> Dict[str, str]:
         if name == TAG or name in RANK:
             variables[name] = value
     return variables
-
-
-def _stat(host: Host, pid: int) -> Optional[Stat]:
-    """proc_pid_stat(5), after the name in brackets."""
-    words = (host.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    return Stat(words[0], int(words[1]), int(words[19])) if len(words) > 19 else None
-
-
-def _is_of(host: Host, pid: int, uid: Optional[int]) -> bool:
-    """root may read the environment of all."""
-    for line in (host.text(f"/proc/{pid}/status") or "").splitlines():
-        if line.startswith("Uid:"):
-            return uid is None or line.split()[1] == str(uid)
-    return False
 
 
 def _program(host: Host, pid: int) -> str:
@@ -168,7 +147,7 @@ def _lives(host: Host, journal: Optional[JournalStart], age: Optional[float]) ->
     if machine[0] != name or (machine[1] == boot and machine[2] != space):
         return True
     for pid, start in journal.keepers:
-        stat = _stat(host, pid)
+        stat = process_stat(host, pid)
         if stat is not None and stat.start == start and stat.state not in "ZX":
             return True
     return False
@@ -180,7 +159,7 @@ def _lives(host: Host, journal: Optional[JournalStart], age: Optional[float]) ->
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """orphan-process, a warning: they may hold GPUs, memory and ports."""
     nodes = collected(facts_by_node, ID, Orphans)
-    for run, by_node in by_item({node: one.runs for node, one in nodes.items()}).items():
+    for run, by_node in by_item(values_of(nodes, lambda one: one.runs)).items():
         names = list(by_node)
         count = sum(map(len, by_node.values()))
         what = "a process" if count == 1 else f"{count} processes"

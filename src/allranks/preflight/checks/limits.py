@@ -17,7 +17,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, collected, differences, fail, remote, size, warn
-from ..host import Host, key_values, number_in
+from ..host import Host, key_values, lines_of, number_in
 from ..launcher_config import Ranks
 from ..typed_facts import Facts, Request
 
@@ -235,7 +235,7 @@ SYSCTLS = {
 def collect(host: Host) -> Optional[Dict[str, int]]:
     """Limits and what is used of them; -1 is unlimited."""
     limits: Dict[str, int] = {}
-    lines = (host.text("/proc/self/limits") or "").splitlines()
+    lines = lines_of(host, "/proc/self/limits")
     for key, limit in LIMITS.items():
         for line in lines:
             words = line[len(limit.ulimit) :].split()
@@ -248,7 +248,7 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
     limits.update(_shares_of_the_kernel(host))
     if limits.get("nproc", -1) >= 0:
         limits["nproc_used"] = _tasks_of(host, host.facts.identity.uid)
-    for line in (host.text("/proc/self/cgroup") or "").splitlines():
+    for line in lines_of(host, "/proc/self/cgroup"):
         controllers, _, path = line.partition(":")[2].partition(":")
         if line.startswith("0::"):
             _cgroup(host, limits, "pids", path, "pids.max")

@@ -8,7 +8,7 @@ from allranks.findings import Finding
 from allranks.settings.secrets import redact_text
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, fail, warn
+from ..compare import Findings, Nodes, by_value, fail, having, warn
 from ..typed_facts import Request
 
 ID = "look"
@@ -19,7 +19,7 @@ NEEDS = "clock"
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """remote-path-missing, as where a module or an environment that the prelude names is absent."""
-    errors = {node: facts.error("look") for node, facts in facts_by_node.items() if facts.error("look")}
+    errors = having(facts_by_node, lambda facts: facts.error("look"))
     for error, nodes in by_value(errors).items():
         yield failed_look(nodes, error)
     remarks: Dict[str, List[str]] = {}

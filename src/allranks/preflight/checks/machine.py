@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from ..compare import Findings, Nodes, collected, differences, differing, remote, size, warn, warn_each
+from ..compare import (
+    Findings,
+    Nodes,
+    collected,
+    differences,
+    differing,
+    having,
+    remote,
+    size,
+    those,
+    values_of,
+    warn,
+    warn_each,
+)
 from ..host import Host, key_values
 from ..typed_facts import Request
 
@@ -49,13 +62,13 @@ def _model(text: str) -> str:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings under the check's own name."""
     machines = collected(facts_by_node, ID, Machine)
-    for odd in differences("CPUs", _cpus(facts_by_node), one="may use", many="may use"):
+    for odd in differences("CPUs", having(facts_by_node, lambda facts: facts.cpus), one="may use", many="may use"):
         message = odd.message.replace(" CPUs ", " ", 1).replace(" (", " CPUs (", 1) if odd.norm else odd.message
         node = odd.nodes[0]
         remedy = f"look: {remote(node, 'nproc')} and {remote(node, 'lscpu')} (offline CPUs, a cpuset, SMT)"
         yield warn(ID, odd.nodes, message, remedy)
     advice = "use equal machines, or expect the slowest to set the pace"
-    models = {node: machine.model for node, machine in machines.items() if machine.model}
+    models = having(machines, lambda machine: machine.model)
     odd_models = differences("processor", models)
     yield from warn_each(ID, odd_models, lambda d: f"{advice}. Look: {remote(d.nodes[0], 'lscpu')}")
     yield from _memory(facts_by_node)
@@ -67,22 +80,16 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             yield warn(ID, node, message, remedy + f"then ssh {node} 'sudo swapoff -a && sudo swapon -a'")
 
 
-def _cpus(facts_by_node: Nodes) -> "dict[str, int]":
-    counts = {node: facts.get("cpu") for node, facts in facts_by_node.items()}
-    return {node: count for node, count in counts.items() if isinstance(count, int)}
-
-
 def _memory(facts_by_node: Nodes) -> Findings:
     """Within a tolerance of the median, which most must be near."""
-    sizes = {node: facts.mem.total or 0 for node, facts in facts_by_node.items()}
-    totals = {node: size for node, size in sizes.items() if size > 0}
+    totals = having(facts_by_node, lambda facts: facts.mem.total)
     if len(totals) < 2:
         return
     norm = sorted(totals.values())[len(totals) // 2]
-    odd = {node: total for node, total in totals.items() if abs(total - norm) > TOLERANCE * norm}
+    odd = those(totals, lambda total: abs(total - norm) > TOLERANCE * norm)
     fine = len(totals) - len(odd)
     if odd and (fine < 2 or 2 * fine <= len(totals)):
-        shown = differing({node: _gigabytes(total) for node, total in totals.items()})
+        shown = differing(values_of(totals, _gigabytes))
         yield warn(ID, list(totals), f"nodes differ in memory: {shown}", _look_at_memory(next(iter(odd))))
         return
     rest = f"the other {fine} have" if len(odd) == 1 else f"{fine} of {len(totals)} nodes have"

@@ -52,6 +52,4 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 def _is_busy(facts: Facts) -> bool:
     """Other work on half of the processors may well take half of the bandwidth."""
-    load = facts.get("load")
-    cpus = facts.get("cpu")
-    return isinstance(load, list) and isinstance(cpus, int) and float(load[0]) > cpus / 2
+    return facts.cpus > 0 and facts.load > facts.cpus / 2

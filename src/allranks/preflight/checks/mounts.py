@@ -11,7 +11,7 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tup
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, advise, by_value, collected, differences, lack, others, remote, split, warn, who
-from ..host import Host
+from ..host import Host, lines_of
 from ..storage import Mount, read_mounts
 from ..typed_facts import Request
 
@@ -54,7 +54,7 @@ def collect(host: Host) -> Optional[Mounts]:
             read_only.append(line.point)
     automatic = {mount.point for mount in mounted if mount.kind == "autofs"}
     network = {mount.point: _export(mount) for mount in by_point.values() if _is_shared(mount, automatic)}
-    exports = [line.split()[0] for line in (host.text("/etc/exports") or "").splitlines() if line.startswith("/")]
+    exports = [line.split()[0] for line in lines_of(host, "/etc/exports") if line.startswith("/")]
     return Mounts(absent[:MOST], read_only[:MOST], dict(sorted(network.items())[:MOST]), exports[:MOST])
 
 

@@ -14,8 +14,8 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, collected, fail, remote, warn, who
-from ..host import Host, number_in
+from ..compare import Findings, Nodes, collected, fail, remote, those, values_of, warn, who
+from ..host import Host, lines_of, number_in
 from ..typed_facts import Facts, Request
 
 ID = "neighbours"
@@ -43,7 +43,7 @@ def collect(host: Host) -> Optional[Table]:
     limit = number_in(host, LIMIT)
     if limit is None:
         return None
-    lines = [line.split() for line in (host.text(STATISTICS) or "").splitlines()[:4097]] or [[]]
+    lines = [line.split() for line in lines_of(host, STATISTICS)[:4097]] or [[]]
     head = lines[0]
     rows = [row for row in lines[1:] if len(row) == len(head)]
     if not rows or "entries" not in head or "table_fulls" not in head:
@@ -54,7 +54,7 @@ def collect(host: Host) -> Optional[Table]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """mtu-or-packet-loss: a failure where the nodes alone are too many, a warning where it has overflowed."""
-    tables = {node: table for node, table in collected(facts_by_node, ID, Table).items() if table.limit}
+    tables = those(collected(facts_by_node, ID, Table), lambda table: table.limit)
     needs = _shared(facts_by_node)
     small = [node for node, table in tables.items() if needs[node] > table.limit]
     if small:
@@ -96,7 +96,7 @@ def _addresses(facts: Facts) -> Dict[int, Network]:
 
 def _shared(facts_by_node: Nodes) -> Dict[str, int]:
     """How many addresses of other nodes lie on each node's own networks."""
-    by_node = {node: _addresses(facts) for node, facts in facts_by_node.items()}
+    by_node = values_of(facts_by_node, _addresses)
     everywhere = {address for addresses in by_node.values() for address in addresses}
     sizes = {host_bits for addresses in by_node.values() for host_bits, _ in addresses.values()}
     members = Counter((host_bits, address >> host_bits) for host_bits in sizes for address in everywhere)

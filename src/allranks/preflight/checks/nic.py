@@ -10,7 +10,19 @@ from typing import Dict, Mapping, NamedTuple, Optional
 
 from allranks.text import join_names
 
-from ..compare import Difference, Findings, Nodes, by_item, collected, differences, remote, warn, warn_each
+from ..compare import (
+    Difference,
+    Findings,
+    Nodes,
+    by_item,
+    collected,
+    differences,
+    remote,
+    those,
+    values_of,
+    warn,
+    warn_each,
+)
 from ..host import Host, number_in
 from ..typed_facts import Request
 
@@ -53,7 +65,7 @@ def collect(host: Host) -> Optional[Dict[str, InterfaceSpeed]]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings."""
     for name, by_node in by_item(collected(facts_by_node, ID, Dict[str, InterfaceSpeed])).items():
-        up = {node: one for node, one in by_node.items() if one.state in ("up", "unknown")}
+        up = those(by_node, lambda one: one.state in ("up", "unknown"))
         yield from _speed(name, up)
         yield from _mtu(name, up)
         yield from _half(name, up)
@@ -72,7 +84,7 @@ def _rate(megabits: int) -> str:
 
 
 def _mtu(name: str, up: Interfaces) -> Findings:
-    mtus = {node: one.mtu for node, one in up.items()}
+    mtus = values_of(up, lambda one: one.mtu)
 
     def remedy(odd: Difference[int]) -> str:
         wanted = odd.norm or min(mtus.values())

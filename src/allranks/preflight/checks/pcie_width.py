@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, by_item, by_value, collected, differences, remote, warn
+from ..compare import Findings, Nodes, by_item, by_value, collected, differences, remote, values_of, warn
 from ..host import Host
 from ..typed_facts import Request
 
@@ -87,7 +87,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: other than most nodes; narrower than the adapter and too slow for its port."""
     for name, by_node in by_item(collected(facts_by_node, ID, Dict[str, Adapter])).items():
         reported: List[str] = []
-        links = {node: adapter.link for node, adapter in by_node.items()}
+        links = values_of(by_node, lambda adapter: adapter.link)
         usual = by_node[next(iter(by_value(links).values()))[0]].capacity
         for odd in differences(f"PCIe link of {name}", links, one="has a PCIe link of", subject=name):
             worse = [node for node in odd.nodes if by_node[node].is_degraded]

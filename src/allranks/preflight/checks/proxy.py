@@ -9,7 +9,7 @@ from typing import List
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, collected, warn
+from ..compare import Findings, Nodes, by_value, collected, values_of, warn
 from ..host import Host
 from ..typed_facts import Request
 
@@ -27,7 +27,7 @@ def collect(host: Host) -> List[str]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A warning, also where only some nodes have them."""
-    names = {node: ", ".join(names) for node, names in collected(facts_by_node, ID, List[str]).items()}
+    names = values_of(collected(facts_by_node, ID, List[str]), ", ".join)
     for variables, nodes in by_value(names).items():
         message = f"{variables} set on {join_names(nodes)}: "
         message += "a program that fetches over HTTP or gRPC goes through a proxy"

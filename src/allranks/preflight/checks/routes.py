@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import List, NamedTuple, Optional
 
 from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..host import Host
+from ..host import Host, lines_of
 from ..typed_facts import Request
 
 ID = "routes"
@@ -39,7 +39,7 @@ def collect(host: Host) -> Optional[List[Route]]:
     for words in (line.split() for line in text.splitlines()[1:]):
         if len(words) > 7 and words[1] == words[7] == "00000000" and int(words[3], 16) & RTF_UP:
             routes.append(Route(words[0], _address(words[2]), int(words[6]), 4))
-    for words in (line.split() for line in (host.text("/proc/net/ipv6_route", 1 << 20) or "").splitlines()):
+    for words in (line.split() for line in lines_of(host, "/proc/net/ipv6_route", 1 << 20)):
         is_default = len(words) > 9 and words[:2] == ["0" * 32, "00"] and words[9] != "lo"
         if is_default and int(words[8], 16) & (RTF_UP | RTF_REJECT) == RTF_UP:
             routes.append(Route(words[9], "", int(words[5], 16), 6))

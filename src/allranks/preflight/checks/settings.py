@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.findings import Finding
 from allranks.text import plural
 
-from ..compare import Difference, Findings, Nodes, advise, collected, differences, some, warn, who
+from ..compare import Difference, Findings, Nodes, advise, collected, differences, some, values_of, warn, who
 from ..host import Host
 from ..typed_facts import Request
 
@@ -90,7 +90,7 @@ def _finding(
 
 def _visible(name: str, devices: Mapping[str, str]) -> Findings:
     """Which GPUs is a node's own affair; how many is compared among the nodes that set it."""
-    counts = {node: len([word for word in value.split(",") if word.strip()]) for node, value in devices.items()}
+    counts = values_of(devices, lambda value: len([word for word in value.split(",") if word.strip()]))
     for odd in differences("GPU count", counts):
         remedy = f"set {name} to as many GPUs on each node, or --nproc to the smallest number"
         evidence = [f"{node}: {name}={devices[node]}" for node in odd.nodes[:8]]

@@ -7,7 +7,7 @@ from typing import List, Mapping
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, warn, who
+from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, values_of, warn, who
 from ..typed_facts import Facts, Request
 
 ID = "slots"
@@ -18,7 +18,7 @@ LABEL = "invalid-device-ordinal"
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """invalid-device-ordinal where ranks would find no device; a warning where it may be a CPU program."""
-    counts = {node: facts.gpu_count for node, facts in facts_by_node.items()}
+    counts = values_of(facts_by_node, lambda facts: facts.gpu_count)
     if not any(counts.values()) or all(_is_cpu_only(facts) for facts in facts_by_node.values()):
         return
     mig = [node for node, facts in facts_by_node.items() if facts.gpus.mig]

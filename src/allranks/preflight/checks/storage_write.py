@@ -9,7 +9,7 @@ from typing import List, Mapping, NamedTuple, Optional, Tuple
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_item, by_value, collected, fail_if, remote, warn, who
+from ..compare import Findings, Nodes, by_item, by_value, collected, fail_if, remote, values_of, warn, who
 from ..host import CouldNotLook, Host
 from ..typed_facts import Request
 
@@ -84,7 +84,7 @@ def _write(host: Host, what: str, path: str) -> Written:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """A failure for the output directory, a warning for the working directory (the program may not write there)."""
     nodes = collected(facts_by_node, ID, List[Written])
-    places = by_item({node: {(one.what, one.path): one for one in every} for node, every in nodes.items()})
+    places = by_item(values_of(nodes, lambda every: {(one.what, one.path): one for one in every}))
     for (what, path), by_node in places.items():
         yield from _refused(request, what, path, by_node)
         yield from _slow(what, path, by_node)

@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from allranks.text import count_of, join_names, plural
 
 from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..host import CouldNotLook, Host
+from ..host import CouldNotLook, Host, lines_of, process_stat
 from ..typed_facts import Request
 
 ID = "stuck"
@@ -84,23 +84,22 @@ def collect(host: Host) -> List[Stuck]:
     return stuck[:MOST]
 
 
-def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, str, str]]]:
+def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, int, str]]]:
     """Name, start and context switches of each user process in state D; None without any process."""
-    asleep: Dict[int, Tuple[str, str, str]] = {}
+    asleep: Dict[int, Tuple[str, int, str]] = {}
     pids = [int(name) for name in host.names("/proc") if name.isdecimal()]
     for pid in pids:
-        head, _, rest = (host.text(f"/proc/{pid}/stat", 4096) or "").rpartition(")")
-        words = rest.split()
-        if len(words) > 19 and words[0] == "D" and not int(words[6]) & KERNEL_THREAD:
-            status = (host.text(f"/proc/{pid}/status") or "").splitlines()
+        stat = process_stat(host, pid)
+        if stat is not None and stat.state == "D" and not stat.flags & KERNEL_THREAD:
+            status = lines_of(host, f"/proc/{pid}/status")
             switches = " ".join(line.split()[-1] for line in status if "ctxt_switches" in line)
-            asleep[pid] = (head.partition("(")[2][:40], words[19], switches)
+            asleep[pid] = (stat.name[:40], stat.start, switches)
     return asleep if pids else None
 
 
 def _is_frozen(host: Host, pid: int) -> bool:
     """Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst."""
-    for line in (host.text(f"/proc/{pid}/cgroup") or "").splitlines():
+    for line in lines_of(host, f"/proc/{pid}/cgroup"):
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers == "freezer":
             return host.text(f"/sys/fs/cgroup/freezer{path}/freezer.state", 32) in ("FROZEN", "FREEZING")

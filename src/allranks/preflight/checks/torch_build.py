@@ -12,7 +12,7 @@ from typing import List, Mapping, NamedTuple, Optional
 from allranks.protocol.facts import Interpreter
 from allranks.text import count_of, join_names
 
-from ..compare import Findings, Nodes, collected, differences, fail, fail_if, remote, warn
+from ..compare import Findings, Nodes, collected, differences, fail, fail_if, having, remote, values_of, warn
 from ..host import Host, versions
 from ..typed_facts import Request
 
@@ -50,13 +50,13 @@ def collect(host: Host) -> Optional[Build]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-version-mismatch, and a build that differs or can't use the node's GPUs."""
     builds = collected(facts_by_node, ID, Build)
-    platforms = {node: build.platform for node, build in builds.items()}
+    platforms = values_of(builds, lambda build: build.platform)
     for odd in differences("torch build", platforms):
         is_useless = odd.value == CPU and any(facts_by_node[node].gpu_count for node in odd.nodes)
         remedy = _install(odd.nodes[0], facts_by_node[odd.nodes[0]].interpreter, odd.norm or "")
         yield fail_if(is_useless, _LABEL, odd.nodes, odd.message, remedy, _versions(facts_by_node, odd.nodes))
     yield from _blind(facts_by_node, platforms)
-    for odd in differences("NCCL", {node: build.nccl for node, build in builds.items() if build.nccl}):
+    for odd in differences("NCCL", having(builds, lambda build: build.nccl)):
         message = f"{odd.message}, and NCCL connects equal versions only"
         remedy = _install(odd.nodes[0], facts_by_node[odd.nodes[0]].interpreter)
         yield fail("nccl-version-mismatch", odd.nodes, message, remedy)

@@ -11,7 +11,7 @@ from typing import List, Mapping, NamedTuple, Optional
 from allranks.protocol.facts import TargetFacts
 from allranks.text import count_of, join_names, plural, with_reason
 
-from ..compare import Findings, Nodes, advise, by_value, collected, fail, fail_if, others, remote, warn
+from ..compare import Findings, Nodes, advise, by_value, collected, fail, fail_if, having, others, remote, those, warn
 from ..host import CouldNotLook, Host, answer_of
 from ..typed_facts import Request
 
@@ -94,15 +94,15 @@ def _first(script: TargetFacts) -> List[str]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Failures: no import, no torch.distributed, no CUDA where there is a GPU. A warning: slow."""
     nodes = collected(facts_by_node, ID, Torch)
-    works = {node: torch for node, torch in nodes.items() if torch.seconds is not None}
+    works = those(nodes, lambda torch: torch.seconds is not None)
     fine = list(works)
-    for error, names in by_value({node: torch.failed for node, torch in nodes.items() if torch.failed}).items():
+    for error, names in by_value(having(nodes, lambda torch: torch.failed)).items():
         message = f"import torch fails on {join_names(names)}: {error}"
         if fine:
             message += f" (it works on {join_names(fine) if len(fine) < 3 else f'the other {len(fine)}'})"
         label = "missing-module" if error.startswith("ModuleNotFoundError") else _LABEL
         yield fail(label, names, message, _import(facts_by_node, names[0]), nodes[names[0]].lines)
-    for limit, names in by_value({node: torch.late for node, torch in nodes.items() if torch.late}).items():
+    for limit, names in by_value(having(nodes, lambda torch: torch.late)).items():
         message = f"import torch on {join_names(names)} did not end within {limit:g} s: a file system may hang"
         yield warn(ID, names, message, _import(facts_by_node, names[0]))
     without = [node for node, torch in works.items() if not torch.distributed]
