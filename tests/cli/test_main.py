@@ -39,7 +39,7 @@ def test_version_and_usage(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run", "--local", "2"], "there is no training command"),
+        (["run", "--local", "2"], "the training command is missing"),
         (["run", "--local", "two", "--", "x.py"], "local"),
         (["run", "--lr", "3", "train.py"], "hint: allranks run --help"),
         (["run", "--hosts", "h1:8", "--", "x.py"], "slots=8"),

@@ -35,7 +35,7 @@ def failing_run(place: Path) -> str:
 @pytest.mark.parametrize(
     ("words", "redirection", "sentence"),
     [
-        ("--json", ">/dev/full", f"{NO_SPACE}; result.json in the run's directory has the result\n"),
+        ("--json", ">/dev/full", f"{NO_SPACE}. result.json in the run's directory has the result\n"),
         ("--json", ">&-", ""),
         ("", ">&- 2>&-", None),
         ("", "</dev/null >/dev/full 2>/dev/full", None),

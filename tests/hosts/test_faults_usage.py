@@ -51,10 +51,10 @@ def call(launch: Launch, *words: str, **env: str) -> subprocess.CompletedProcess
 def test_run_without_a_command(no_ssh: Launch, words: tuple[str, ...]) -> None:
     said = call(no_ssh, *words)
     assert (said.returncode, said.stdout) == (2, "")
-    assert said.stderr.startswith("allranks: there is no training command\nhint: allranks run ")
+    assert said.stderr.startswith("allranks: the training command is missing\nhint: allranks run ")
     at = words.index("--") if "--" in words else len(words)
     found = document(call(no_ssh, *words[:at], "--json", *words[at:]), 2)
-    assert "there is no training command" in found["error"]
+    assert "the training command is missing" in found["error"]
 
 
 def test_a_command_without_the_two_dashes(no_ssh: Launch) -> None:

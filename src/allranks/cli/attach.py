@@ -36,7 +36,7 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool)
 
 COMMAND = Declared(
     "attach",
-    "Follow a run again; where its launcher died, take it over before the lease is up.",
+    "Follow a run again. Where its launcher died, take it over before the lease is up.",
     ("attach",),
     command,
     arguments=(RUN,),

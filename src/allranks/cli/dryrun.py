@@ -127,7 +127,7 @@ def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], jso
     listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
     if json_:
         return json.dumps({"schema": 1, "nodes": nodes, "checks": listed})
-    lines = [f"would make {count_of(len(checks), 'check')} on {count_of(len(nodes), 'node')}; nothing was done"]
+    lines = [f"would make {count_of(len(checks), 'check')} on {count_of(len(nodes), 'node')}, and nothing was done"]
     lines += [f"  {n['name']}: {shlex.join(n['reached_by'])}" for n in nodes]
     width = max([len(c.name) for c in checks], default=0)
     return "\n".join(lines + [f"  {c.name:<{width}}  {c.level:<5}  {c.title}" for c in checks])
@@ -140,7 +140,7 @@ def _redacted(node: dict[str, Any]) -> dict[str, Any]:
 
 def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]], head: str = "") -> list[str]:
     what = head + f"{count_of(world_size, 'rank')} on {count_of(len(nodes), 'node')}"
-    lines = [f"would start {what} (launcher {spec.launch.launcher}); nothing was done"]
+    lines = [f"would start {what} (launcher {spec.launch.launcher}), and nothing was done"]
     for node in nodes:
         lines.append(f"\n{node['name']}: {shlex.join(node['reached_by'])}")
         for rank in node["ranks"]:
@@ -156,5 +156,5 @@ def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]], head: st
                 )
     if "PATH" not in spec.launch.env and spec.launch.launcher == "direct":
         lines.append("\nPATH begins with the directory of the training interpreter, as after `activate`")
-    lines.append("\nnproc auto counts GPUs only on the nodes; addresses and ports are checked before ranks start")
+    lines.append("\nnproc auto counts GPUs only on the nodes. Addresses and ports are checked before ranks start")
     return lines

@@ -30,7 +30,7 @@ def follow_to_end(followed: Followed, view: Closing, json_: bool) -> int:
     result = follow(followed)
     if result is None:
         name = followed.run.name
-        print(f"\nleft; {name} goes on: allranks status {name} · logs -f · attach · stop", file=sys.stderr)
+        print(f"\nleft. {name} goes on: allranks status {name} · logs -f · attach · stop", file=sys.stderr)
         return exitcodes.DONE
     return print_end(followed.run, result, view, json_, followed.leaves_page)
 

@@ -90,13 +90,13 @@ COMMAND = Declared(
     ("join --nnodes 2 --node-rank 0 --master-addr node01 train.py",),
     command,
     settings=settings_of("join"),
-    command_help="train.py …, -m PACKAGE.MODULE …, or any program; what follows it is the program's",
+    command_help="train.py …, -m PACKAGE.MODULE …, or any program. What follows it is the program's",
     options=(
         SettingRow("check_nodes", FLAG, "instead of a command: look at the nodes", options="--check"),
         SettingRow("suite", choice(*SUITES), "instead of a command: collective tests", options="--test"),
         CONFIG,
         DRY_RUN,
-        SettingRow("json_", FLAG, "JSON lines; on node 0 the run, its result last", options="--json"),
+        SettingRow("json_", FLAG, "JSON lines. On node 0 they are the run, its result last", options="--json"),
     ),
 )
 

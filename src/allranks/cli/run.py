@@ -57,7 +57,7 @@ COMMAND = Declared(
     ("run --hosts hosts.txt --nproc 8 train.py --epochs 3",),
     command,
     settings=settings_of("run"),
-    command_help="train.py …, -m PACKAGE.MODULE …, or any program; what follows it is the program's",
+    command_help="train.py …, -m PACKAGE.MODULE …, or any program. What follows it is the program's",
     options=(CONFIG, DRY_RUN, AS_JSON),
 )
 

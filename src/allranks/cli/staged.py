@@ -129,7 +129,7 @@ class Staged:
             sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
         word = "passed" if code == 0 else "failed"
         seconds = time.monotonic() - self._began
-        self._say(f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}); report in {self._run.path}")
+        self._say(f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}). The report is in {self._run.path}")
         return code
 
 

@@ -118,7 +118,7 @@ def exit_code(code: int) -> int:
     sys.stdout.flush()
     error = sys.stdout.error
     if error is not None and error.errno != errno.EPIPE:
-        where = "" if only_prints else "; result.json in the run's directory has the result"
+        where = "" if only_prints else ". result.json in the run's directory has the result"
         sys.stderr.write(f"allranks: standard output cannot be written: {error.strerror}{where}\n")
         if only_prints:
             code = code or exitcodes.USAGE

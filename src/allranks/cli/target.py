@@ -50,7 +50,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         with file.open("rb") as stream:
             data = stream.read(FILE_LIMIT + 1)
         if len(data) > FILE_LIMIT:
-            raise ConfigError(f"{file}: larger than 1 MiB; is this an allranks.toml?")
+            raise ConfigError(f"{file}: larger than 1 MiB. Is this an allranks.toml?")
         return tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from None
@@ -147,8 +147,8 @@ def unknown_name(option: str, name: str, what: str, candidates: Iterable[str]) -
     names = list(candidates)
     meant = suggestion(name, names)
     if meant:
-        return f"{option} {name}: there is no such {what}\nhint: {option} {meant}"
-    return f"{option} {name}: there is no such {what}; there are {join_words(names)}"
+        return f"{option} {name}: unknown {what}\nhint: {option} {meant}"
+    return f"{option} {name}: unknown {what}. Known are {join_words(names)}"
 
 
 def say_notes(resolved: Resolved) -> None:
@@ -160,4 +160,4 @@ def say_notes(resolved: Resolved) -> None:
 def require_command(resolved: Resolved, verb: str = "allranks run") -> None:
     """The training command."""
     if not resolved.spec.launch.command:
-        raise UsageError(f"there is no training command\nhint: {verb} --local 2 train.py")
+        raise UsageError(f"the training command is missing\nhint: {verb} --local 2 train.py")

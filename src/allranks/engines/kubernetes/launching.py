@@ -50,7 +50,7 @@ class PodsLaunch:
         shown += [_without_archive(document) for document in self._objects]
         if as_json:
             return json.dumps({"schema": 1, "command": ["kubectl", "create", "-f", "-"], "manifests": shown})
-        head = ["would give this to `kubectl create -f -` and follow pod 0; nothing was done"]
+        head = ["would give this to `kubectl create -f -` and follow pod 0, and nothing was done"]
         return yaml_text(shown, head).rstrip("\n")
 
     def start(self, view: FollowerView) -> Followed:

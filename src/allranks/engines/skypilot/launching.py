@@ -38,7 +38,7 @@ class TaskLaunch:
         argv = launch_argv(self._name, TASK, self._hidden)
         if as_json:
             return json.dumps({"schema": 1, "command": argv, "task": task})
-        return yaml_text([task], [f"would call `{' '.join(argv)}` with this; nothing was done"]).rstrip("\n")
+        return yaml_text([task], [f"would call `{' '.join(argv)}` with this, and nothing was done"]).rstrip("\n")
 
     def start(self, view: FollowerView) -> Followed:
         """Write the task into a run directory and call `sky launch`."""

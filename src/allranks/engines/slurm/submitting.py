@@ -47,7 +47,7 @@ class Submission:
         if as_json:
             return json.dumps({"schema": 1, "command": jobs.SBATCH, "stdin": script})
         command = " ".join(jobs.SBATCH)
-        return f"would give this script to `{command}` on its standard input; nothing was done\n\n{script}"
+        return f"would give this script to `{command}` on its standard input, and nothing was done\n\n{script}"
 
     def start(self, view: FollowerView) -> Followed:
         """Submit it. Raise SlurmError, and leave no run directory, where Slurm refuses the job."""
