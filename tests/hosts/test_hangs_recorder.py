@@ -66,7 +66,7 @@ def test_a_chain_of_groups_ends_at_the_rank_that_waits_in_none(launch: Launch) -
     verdict = launch.result()["verdict"]
     assert verdict["where"]["rank"] == 3 and verdict["cause"] == "collective-mismatch", verdict
     assert (
-        "rank 2 is in all_reduce #4 of 400 bytes of group (ranks 2 and 3), rank 3 has not called it"
+        "rank 2 is in all_reduce #4 of 400 B of group (ranks 2 and 3), rank 3 has not called it"
         in (verdict["message"])
     )
 

@@ -7,64 +7,102 @@ added by `runs/recorded_incident.py`. Events: docs/architecture.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 from allranks.findings import Finding
-from allranks.protocol.codec import decode
+from allranks.protocol.codec import DecodeError, decode_each, decode_parts
 
 from .hangs.attribute import Hang
 from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, Pause
 
 LOST_REASON = "nothing was heard for the lease"
 COUNTED = ("warn", "fail")  # what is in order is no evidence of a failure
-Event = Mapping[str, Any]
 
 
-def last_attempt(events: Iterable[Event]) -> int:
+@dataclass(frozen=True)
+class RunEvent:
+    """What a judge takes of a line of events.jsonl; what is absent there has its default."""
+
+    event: str = ""
+    attempt: int | None = None
+    t: float = 0.0
+    node: str = ""
+    rank: int = -1
+    id: str = ""
+    message: str = ""
+    reason: str = ""
+    last_heard: float = 0.0
+    seconds: float = 0.0
+    slept: bool = False
+    pid: int | None = None
+    code: int | None = None
+    signal: int | None = None
+    expected: bool = False
+    oom_kills: int = 0
+    waits: bool = False
+    threads: tuple[str, ...] = ()
+    program: str = ""
+    world_size: int = 0
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
+    gpus: int = 0
+    memory: int = 0
+
+
+def last_attempt(lines: Iterable[object]) -> int:
     """The number of the attempt that was started last."""
-    return max((int(e.get("attempt") or 0) for e in events if e.get("event") == "attempt-start"), default=0)
+    events = [decode_parts(RunEvent, line) for line in lines]
+    return max((event.attempt or 0 for event in _all(events, "attempt-start")), default=0)
 
 
-def fold(events: Sequence[Event], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
-    """`nodes` are those of the attempt by node rank, the master first; exits are without error files and logs."""
-    events = [e for e in events if int(e.get("attempt") or 0) <= attempt]
-    of_attempt = [e for e in events if e.get("attempt") == attempt]
-    plan = _last(events, "plan") or {}
-    pids = {int(e["rank"]): int(e["pid"]) for e in _all(of_attempt, "rank-started")}
-    facts = {e["node"]: e for e in _all(events, "facts")}
+def fold(lines: Iterable[object], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
+    """`nodes` are those of the attempt by node rank, the master first; exits are without error files and logs.
+
+    Raise DecodeError where what ended names no node: another version wrote the events.
+    """
+    read = [(decode_parts(RunEvent, line), line) for line in lines]
+    events = [event for event, _ in read if (event.attempt or 0) <= attempt]
+    of_attempt = [event for event in events if event.attempt == attempt]
+    findings = [line for event, line in read if event.attempt == attempt and event.event == "finding"]
+    hangs = [line for event, line in read if event.attempt == attempt and event.event == "hang"]
+    if any(not event.node for event in _all(of_attempt, "rank-exit", "fault", "node-lost")):
+        raise DecodeError("events: expected the node of each end, got none")
+    plan = (_all(events, "plan") or [RunEvent()])[-1]
+    started = (_all(of_attempt, "attempt-start") or [RunEvent()])[-1]
+    pids = {e.rank: e.pid for e in _all(of_attempt, "rank-started") if e.pid is not None}
+    facts = {e.node: e for e in _all(events, "facts")}
     ranks = _ranks(of_attempt, nodes, launcher)
-    hang = _last(of_attempt, "hang")
-    failed = _last(of_attempt, "failed") or {}
-    stops = [str(e["reason"]) for e in _all(events, "stop-asked")]
+    last_left = {e.rank: e for e in _all(of_attempt, "rank-leaving")}
+    last_joined = {e.rank: e for e in _all(of_attempt, "rank-entered", "rank-departed")}
     return Incident(
         attempt=attempt,
-        world_size=int(plan.get("world_size", 0)),
+        world_size=plan.world_size,
         ranks_by_node=ranks,
         exits=tuple(_exit(e, pids) for e in _all(of_attempt, "rank-exit")),
-        faults=tuple(AgentFault(e["node"], e["id"], e["message"], e["t"]) for e in _all(of_attempt, "fault")),
-        lost=tuple(LostNode(e["node"], e["t"], e["last_heard"], LOST_REASON) for e in _all(of_attempt, "node-lost")),
-        findings=tuple(Finding.from_json(e) for e in _all(of_attempt, "finding") if e.get("status") in COUNTED),
-        initialised=_which(of_attempt, "rank-initialised"),
-        init_entered=_which(of_attempt, "rank-entered") | _which(of_attempt, "rank-departed"),
-        departed=_departed(of_attempt),
-        init_timeout_hit=_last(of_attempt, "init-timeout") is not None,
-        hang=decode(Hang, hang) if hang else None,
-        stop_reason=next(iter(stops), None),
-        started_t=float((_last(of_attempt, "attempt-start") or {}).get("t") or 0.0),
-        detected_t=failed.get("t"),
+        faults=tuple(AgentFault(e.node, e.id, e.message, e.t) for e in _all(of_attempt, "fault")),
+        lost=tuple(LostNode(e.node, e.t, e.last_heard, LOST_REASON) for e in _all(of_attempt, "node-lost")),
+        findings=tuple(finding for finding in decode_each(Finding, findings) if finding.status in COUNTED),
+        initialised=frozenset(e.rank for e in _all(of_attempt, "rank-initialised")),
+        init_entered=frozenset(last_joined),
+        departed={rank: e.t for rank, e in last_joined.items() if e.event == "rank-departed"},
+        init_timeout_hit=bool(_all(of_attempt, "init-timeout")),
+        hang=next(iter(decode_each(Hang, hangs[-1:])), None),
+        stop_reason=next((e.reason for e in _all(events, "stop-asked")), None),
+        started_t=started.t,
+        detected_t=next((e.t for e in reversed(_all(of_attempt, "failed"))), None),
         master="".join(nodes[:1]),
-        addresses=own_addresses({node: e.get("addresses") or () for node, e in facts.items()}),
+        addresses=own_addresses({node: e.addresses for node, e in facts.items()}),
         pids=pids,
         gpus={
             rank: at
             for node, of_node in ranks.items()
             for at, rank in enumerate(of_node)
-            if len(of_node) <= int(facts.get(node, {}).get("gpus") or 0)
+            if node in facts and len(of_node) <= facts[node].gpus
         },
-        left=_left(of_attempt),
-        pauses=tuple(Pause(e["t"], e["seconds"], bool(e["slept"])) for e in _all(of_attempt, "launcher-paused")),
-        became={int(e["rank"]): str(e["program"]) for e in _all(of_attempt, "rank-became")},
-        memory={node: e["memory"] for node, e in facts.items() if e.get("memory")},
+        left={rank: Left(e.t, e.code or 0, e.threads) for rank, e in last_left.items() if e.waits},
+        pauses=tuple(Pause(e.t, e.seconds, e.slept) for e in _all(of_attempt, "launcher-paused")),
+        became={e.rank: e.program for e in _all(of_attempt, "rank-became")},
+        memory={node: e.memory for node, e in facts.items() if e.memory},
     )
 
 
@@ -77,55 +115,34 @@ def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
     return {address: next(iter(nodes)) for address, nodes in owners.items() if len(nodes) == 1}
 
 
-def _all(events: Iterable[Event], name: str) -> list[Event]:
-    return [e for e in events if e.get("event") == name]
+def _all(events: Iterable[RunEvent], *kinds: str) -> list[RunEvent]:
+    return [event for event in events if event.event in kinds]
 
 
-def _last(events: Sequence[Event], name: str) -> Event | None:
-    return next((e for e in reversed(events) if e.get("event") == name), None)
-
-
-def _which(events: Iterable[Event], name: str) -> frozenset[int]:
-    return frozenset(int(e["rank"]) for e in _all(events, name))
-
-
-def _departed(events: Iterable[Event]) -> dict[int, float]:
-    """Ranks whose last word on their process group is that it is destroyed."""
-    last = {int(e["rank"]): e for e in events if e.get("event") in ("rank-entered", "rank-departed")}
-    return {rank: e["t"] for rank, e in last.items() if e["event"] == "rank-departed"}
-
-
-def _left(of_attempt: Sequence[Event]) -> dict[int, Left]:
-    """Ranks whose last word is that their program has ended and their process waits."""
-    last = {int(e["rank"]): e for e in _all(of_attempt, "rank-leaving")}
-    return {rank: Left(e["t"], int(e["code"]), tuple(e["threads"])) for rank, e in last.items() if e["waits"]}
-
-
-def _ranks(of_attempt: Sequence[Event], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
+def _ranks(of_attempt: Sequence[RunEvent], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
     """The plan's ranks by node; of a `command` launcher one a node stands for all, once it is started."""
-    plan = _last(of_attempt, "plan")
-    if plan is None:
+    plans = _all(of_attempt, "plan")
+    if not plans:
         return dict.fromkeys(nodes, ())
-    one = launcher == "command" and _last(of_attempt, "gate-proved") is not None
+    is_one = launcher == "command" and bool(_all(of_attempt, "gate-proved"))
     by_node = {}
     first = 0
-    for node, count in plan["ranks"].items():
+    for node, count in plans[-1].ranks.items():
         ranks = tuple(range(first, first + count))
-        by_node[node] = ranks[:1] if one else ranks
+        by_node[node] = ranks[:1] if is_one else ranks
         first += count
     return by_node
 
 
-def _exit(event: Event, pids: Mapping[int, int]) -> ExitRecord:
-    rank = int(event["rank"])
+def _exit(event: RunEvent, pids: Mapping[int, int]) -> ExitRecord:
     return ExitRecord(
-        rank,
-        event["node"],
-        event.get("code"),
-        event.get("signal"),
-        event["t"],
-        bool(event.get("expected")),
-        int(event.get("attempt") or 0),
-        int(event.get("oom_kills") or 0),
-        pid=event.get("pid") or pids.get(rank),
+        event.rank,
+        event.node,
+        event.code,
+        event.signal,
+        event.t,
+        event.expected,
+        event.attempt or 0,
+        event.oom_kills,
+        pid=event.pid or pids.get(event.rank),
     )

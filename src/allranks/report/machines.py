@@ -3,25 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 
-from allranks.protocol.codec import decode_each, decode_parts
+from allranks.protocol.codec import decode_parts
+from allranks.protocol.facts import Address, Gpus, Interpreter, Memory, NcclFacts, SharedMemory
 from allranks.text import count_of, format_size, group, join_names
 
 Rows = list[tuple[str, str]]
-Facts = Mapping[str, object]  # of a node, by the check's name: JSON that other machines had a part in
 
 LONGEST = 300
 SHOWN = 12  # interfaces, devices
 SCHEDULERS = {"Slurm": "SLURM_", "Kubernetes": "KUBERNETES_", "SkyPilot": "SKYPILOT_", "LSF": "LSB_"}
 
 
-@dataclass(frozen=True)
-class MachineAddress:
-    """An address of an interface."""
+# What checks have collected of a node, as far as a page shows it: JSON that other machines had a part in.
 
-    address: str
-    scope: str = ""
+
+@dataclass(frozen=True)
+class System:
+    """What the check `kernel` collects."""
+
+    os: str = ""
+    kernel: str = ""
+    libc: str = ""
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """What the check `torch_build` collects."""
+
+    platform: str = ""
+    nccl: str | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the checks `machine` and `container` collect."""
+
+    model: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class GpuDriver:
+    """What the check `gpu_driver` collects."""
+
+    vendor: str = ""
+    driver: str = ""
+    cuda: str = ""
+
+
+@dataclass(frozen=True)
+class GpuModels:
+    """What the check `gpu_model` collects: how many of each model."""
+
+    models: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Nic:
+    """What the kernel knows of an interface; `speed` in Mbit/s."""
+
+    speed: int | None = None
+    mtu: int | None = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of an RDMA device."""
+
+    state: str = ""
+    rate: str = ""
+    layer: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,122 +86,117 @@ class MachineInterface:
     up: bool = False
     loopback: bool = False
     mtu: int | None = None
-    addresses: object = ()
+    addresses: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True)
-class Nic:
-    """What the kernel knows of an interface; `speed` in Mbit/s."""
+class MachineFacts:
+    """A node."""
 
-    speed: int | None = None
-    mtu: int | None = None
+    hostname: str = ""
+    cpu: int | None = None
+    mem: Memory = Memory()
+    shm: SharedMemory = SharedMemory()
+    kernel: System = System()
+    machine: Kind = Kind()
+    container: Kind = Kind()
+    interpreter: Interpreter = Interpreter()
+    torch_build: TorchBuild = TorchBuild()
+    gpus: Gpus = Gpus()
+    gpu_model: GpuModels = GpuModels()
+    gpu_driver: GpuDriver = GpuDriver()
+    interfaces: tuple[MachineInterface, ...] = ()
+    nic: Mapping[str, Nic] = field(default_factory=dict)
+    ib_ports: Mapping[str, Port] = field(default_factory=dict)
+    nccl: NcclFacts = NcclFacts()
+
+    @property
+    def linked(self) -> list[MachineInterface]:
+        """The interfaces that are up, without loopback."""
+        return [interface for interface in self.interfaces if interface.up and not interface.loopback]
 
 
-def facts_of(preflight: Mapping[str, object]) -> dict[str, Facts]:
+@dataclass(frozen=True)
+class CheckRequest:
+    """What was asked of the nodes, as far as it tells of a scheduler."""
+
+    environ: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """evidence/preflight.json: what was asked, and what each node answered."""
+
+    request: CheckRequest = CheckRequest()
+    nodes: Mapping[str, object] = field(default_factory=dict)
+
+
+def facts_of(preflight: Mapping[str, object]) -> dict[str, MachineFacts]:
     """Give the facts of all nodes in evidence/preflight.json."""
-    return {node: facts for node, facts in _fields(preflight, "nodes").items() if isinstance(facts, Mapping)}
+    answers = decode_parts(Preflight, preflight).nodes
+    return {node: decode_parts(MachineFacts, facts) for node, facts in answers.items() if isinstance(facts, Mapping)}
 
 
-def _fields(facts: Facts, path: str) -> Facts:
-    """Give the object at a path such as `nccl.conf`; an empty one where something else stands there."""
-    value: object = facts
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(values: Facts, name: str) -> int | None:
-    value = values.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _texts(values: Facts, between: str = ", ", **forms: str) -> str:
-    """Write texts and numbers as the forms say; what is absent is left out."""
-    shown = []
-    for name, form in forms.items():
-        value = values.get(name)
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool) and value:
-            shown.append(form.format(value))
-    return between.join(shown)
-
-
-def _joined(*texts: str) -> str:
+def _joined(*texts: str | None) -> str:
     return ", ".join(text for text in texts if text)
 
 
-def _interfaces(facts: Facts) -> list[MachineInterface]:
-    """List the interfaces that are up, without loopback."""
-    return [one for one in decode_each(MachineInterface, facts.get("interfaces")) if one.up and not one.loopback]
-
-
-def machine_groups(nodes: Mapping[str, Facts]) -> list[tuple[str, Rows]]:
+def machine_groups(nodes: Mapping[str, MachineFacts]) -> list[tuple[str, Rows]]:
     """Give (node names, rows) for nodes that are alike; what only one node has (addresses) is not in the rows."""
     groups = group(nodes, lambda node: tuple(machine(nodes[node])))
     return [(join_names(names), list(rows)) for rows, names in groups.items()]
 
 
-def machine(facts: Facts) -> Rows:
+def machine(facts: MachineFacts) -> Rows:
     """Describe one node; what is unknown is left out."""
-    cpus = _number(facts, "cpu")
-    count = "" if cpus is None else count_of(cpus, "CPU")
-    memory = _bytes(facts, "mem", "total")
-    torch = _texts(_fields(facts, "interpreter"), torch="{}")
-    build = _texts(_fields(facts, "torch_build"), platform="{}", nccl="NCCL {}")
+    build = facts.torch_build
+    driver = facts.gpu_driver
+    count = "" if facts.cpu is None else count_of(facts.cpu, "CPU")
+    memory = "" if facts.mem.total is None else f"{format_size(facts.mem.total)} memory"
     rows = [
-        ("system", _texts(_fields(facts, "kernel"), os="{}", kernel="{}", libc="{}")),
-        ("machine", _joined(_texts(_fields(facts, "machine"), model="{}"), count, memory and f"{memory} memory")),
-        ("container", _texts(_fields(facts, "container"), kind="{}")),
-        ("Python", _texts(_fields(facts, "interpreter"), version="{}", path="{}")),
-        ("torch", _joined(torch, build)),
+        ("system", _joined(facts.kernel.os, facts.kernel.kernel, facts.kernel.libc)),
+        ("machine", _joined(facts.machine.model, count, memory)),
+        ("container", facts.container.kind),
+        ("Python", _joined(facts.interpreter.version, facts.interpreter.path)),
+        ("torch", _joined(facts.interpreter.torch, build.platform, build.nccl and f"NCCL {build.nccl}")),
         ("GPUs", _gpus(facts)),
-        ("driver", _texts(_fields(facts, "gpu_driver"), vendor="{}", driver="{}", cuda="CUDA {}")),
-        ("/dev/shm", _bytes(facts, "shm", "bytes")),
-        ("network", _listed(_interface(one, facts) for one in _interfaces(facts))),
+        ("driver", _joined(driver.vendor, driver.driver, driver.cuda and f"CUDA {driver.cuda}")),
+        ("/dev/shm", "" if facts.shm.bytes < 0 else format_size(facts.shm.bytes)),
+        ("network", _listed(_interface(one, facts.nic.get(one.name, Nic())) for one in facts.linked)),
         ("RDMA ports", _rdma(facts)),
-        ("NCCL settings", _settings(facts)),
+        ("NCCL settings", _settings(facts.nccl)),
     ]
     return [(name, text[:LONGEST]) for name, text in rows if text]
 
 
 def scheduler(source: str, spec: Mapping[str, object], preflight: Mapping[str, object]) -> str:
     """Say where the nodes came from, as far as the run says."""
-    request = preflight.get("request")
-    environ = request.get("environ") if isinstance(request, Mapping) else None
-    names = [str(name) for name in environ] if isinstance(environ, Mapping) else []
+    names = decode_parts(Preflight, preflight).request.environ
     for kind, prefix in SCHEDULERS.items():
         if spec.get(kind.lower()) or any(name.startswith(prefix) for name in names):
             return f"{kind} ({source})" if source else kind
     return f"none ({source})" if source else "not known"
 
 
-def addresses(nodes: Mapping[str, Facts]) -> list[tuple[str, str, str]]:
+def addresses(nodes: Mapping[str, MachineFacts]) -> list[tuple[str, str, str]]:
     """Give (node, the host's own name, its global addresses)."""
     rows = []
     for node, facts in nodes.items():
-        listed = [one for interface in _interfaces(facts) for one in decode_each(MachineAddress, interface.addresses)]
-        hostname = facts.get("hostname")
-        name = hostname if isinstance(hostname, str) else ""
-        rows.append((node, name, _listed(one.address for one in listed if one.scope != "link")))
+        listed = [address for interface in facts.linked for address in interface.addresses]
+        rows.append((node, facts.hostname, _listed(one.address for one in listed if one.scope != "link")))
     return rows
 
 
-def _bytes(facts: Facts, group: str, name: str) -> str:
-    size = _number(_fields(facts, group), name)
-    return "" if size is None else format_size(size)
-
-
-def _gpus(facts: Facts) -> str:
+def _gpus(facts: MachineFacts) -> str:
     """Write how many there are, and their models; where there is none, who says so."""
-    gpus = _fields(facts, "gpus")
-    count = _number(gpus, "count")
+    count = facts.gpus.count_
     if count is None:
         return ""
-    return _joined(str(count), *_fields(facts, "gpu_model.models"), "" if count else _texts(gpus, source="{}"))
+    return _joined(str(count), *facts.gpu_model.models, "" if count else facts.gpus.source)
 
 
-def _interface(interface: MachineInterface, facts: Facts) -> str:
+def _interface(interface: MachineInterface, nic: Nic) -> str:
     """Write an interface with its rate where that is known: `eth0 10 Gbit/s mtu 1500`."""
-    nic = decode_parts(Nic, _fields(facts, "nic").get(interface.name))
     words = [interface.name, interface.kind or ""]
     if nic.speed is not None and nic.speed > 0:
         words.append(f"{nic.speed / 1000:g} Gbit/s")
@@ -158,26 +206,14 @@ def _interface(interface: MachineInterface, facts: Facts) -> str:
     return " ".join(word for word in words if word)
 
 
-def _rdma(facts: Facts) -> str:
+def _rdma(facts: MachineFacts) -> str:
     """Write `mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR) InfiniBand`, else the devices alone."""
-    ports = _fields(facts, "ib_ports")
-    if ports:
-        texts = []
-        for name, port in ports.items():
-            figures = port if isinstance(port, Mapping) else {}
-            texts.append(f"{name} " + _texts(figures, " ", state="{}", rate="{}", layer="{}"))
-        return _listed(texts)
-    devices = _fields(facts, "nccl").get("rdma")
-    names = []
-    for device in devices if isinstance(devices, list) else ():
-        label = device.get("name") if isinstance(device, Mapping) else device
-        if isinstance(label, str):
-            names.append(label)
-    return _listed(names) or "none"
+    ports = [" ".join([name, *filter(None, astuple(port))]) for name, port in facts.ib_ports.items()]
+    return _listed(ports or facts.nccl.rdma) or "none"
 
 
-def _settings(facts: Facts) -> str:
-    settings = [*sorted(_fields(facts, "nccl.environ").items()), *sorted(_fields(facts, "nccl.conf").items())]
+def _settings(nccl: NcclFacts) -> str:
+    settings = [*sorted(nccl.environ_.items()), *sorted(nccl.conf.items())]
     return " ".join(f"{name}={value}" for name, value in settings)
 
 

@@ -24,32 +24,6 @@ LEVELS = {"pass": "ok", "fail": "fail", "skip": "skipped", "hang": "fail"}
 
 
 @dataclass(frozen=True)
-class TestDocument:
-    """What result.json says of a test; any part may be absent."""
-
-    run: str = "test"
-    suite: str = ""
-    directory: str = ""
-    ok: bool | None = None
-    exit: int | None = None
-    nodes: tuple[str, ...] = ()
-    ranks: int | None = None
-    started: float | None = None
-    findings: object = ()
-    collectives: object = ()
-    bandwidth: object = ()
-    links: object = ()
-    stages: object = ()
-    statement: tuple[str, ...] = ()
-    environment: dict[str, object] | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Tell whether it passed, by its exit code where it does not say."""
-        return self.exit == 0 if self.ok is None else self.ok
-
-
-@dataclass(frozen=True)
 class StageGroup:
     """Nodes that were tested in one gang."""
 
@@ -67,23 +41,48 @@ class Stage:
     groups: tuple[StageGroup, ...] = ()
 
 
+@dataclass(frozen=True)
+class TestDocument:
+    """What result.json says of a test; any part may be absent."""
+
+    run: str = "test"
+    suite: str = ""
+    directory: str = ""
+    ok: bool | None = None
+    exit: int | None = None
+    nodes: tuple[str, ...] = ()
+    ranks: int | None = None
+    started: float | None = None
+    findings: object = ()
+    collectives: tuple[CollectiveRow, ...] = ()
+    bandwidth: tuple[BandwidthRow, ...] = ()
+    links: object = ()
+    stages: tuple[Stage, ...] = ()
+    statement: tuple[str, ...] = ()
+    environment: dict[str, object] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether it passed, by its exit code where it does not say."""
+        return self.exit == 0 if self.ok is None else self.ok
+
+
 def test_page(value: object) -> str:
     """Write the document as HTML."""
     document = decode_parts(TestDocument, value)
-    rates = decode_each(BandwidthRow, document.bandwidth)
     return render(
         "test.html",
         run=document.run,
         passed=document.passed,
         summary=_summary(document),
         findings=findings_of(document.findings),
-        tests=[_test(row) for row in decode_each(CollectiveRow, document.collectives)[:ROWS]],
-        plot=busbw_plot(rates),
-        rates=[_rate(row) for row in rates[:ROWS]],
+        tests=[_test(row) for row in document.collectives[:ROWS]],
+        plot=busbw_plot(document.bandwidth),
+        rates=[_rate(row) for row in document.bandwidth[:ROWS]],
         maps=link_maps(
             decode_each(dict[str, object], document.links), [cut(node, NAME_LENGTH) for node in document.nodes]
         ),
-        stages=[_stage(stage) for stage in decode_each(Stage, document.stages)[:LINES]],
+        stages=[_stage(stage) for stage in document.stages[:LINES]],
         statement=document.statement[:ROWS],
         environment=_environment(document),
     )
