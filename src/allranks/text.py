@@ -41,6 +41,12 @@ def join_words(words: Sequence[str], conjunction: str = "and", limit: int = 0) -
     return "%s %s %s" % (", ".join(listed[:-1]), conjunction, listed[-1])
 
 
+def list_first(words: Sequence[str], most: int) -> str:
+    """List the first words, and say how many there are: `h1, h2, … 10 in all`."""
+    listed = ", ".join(words[:most])
+    return "%s, … %d in all" % (listed, len(words)) if len(words) > most else listed
+
+
 def join_names(names: Sequence[str]) -> str:
     """Join names of nodes, of many only the first: `h1, h2, h3 and 7 more`."""
     return join_words(names, limit=NAMES_SHOWN)

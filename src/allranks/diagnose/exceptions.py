@@ -159,12 +159,14 @@ def is_of_library(file: str) -> bool:
 
 def innermost_frame(trace: str) -> tuple[str, int | None, str]:
     """File, line and function of the innermost frame in the user's own code, else of the innermost."""
-    frames: list[tuple[str, str, str]] = _FRAME.findall(trace)
-    if not frames:
-        return "", None, ""
+    file, number, function = innermost(_FRAME.findall(trace))
+    return file, int(number) if number else None, function
+
+
+def innermost(frames: Sequence[tuple[str, str, str]]) -> tuple[str, str, str]:
+    """Of (file, line, function) the last in the user's own code, else the last; empty where there is none."""
     of_user = [frame for frame in frames if not is_of_library(frame[0])]
-    file, number, function = (of_user or frames)[-1]
-    return file, int(number), function
+    return [("", "", ""), *(of_user or frames)][-1]
 
 
 # -- logs --------------------------------------------------------------------------------------------------

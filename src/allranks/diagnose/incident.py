@@ -157,6 +157,11 @@ class Incident:
         planned = frozenset(r for ranks in self.ranks_by_node.values() for r in ranks)
         return planned or frozenset(range(self.world_size))
 
+    @property
+    def agent_deaths(self) -> frozenset[str]:
+        """The nodes whose agent died."""
+        return frozenset(fault.node for fault in self.faults if fault.id == "agent-death")
+
     def oom_kills(self, node: str) -> int:
         """The kernel's out-of-memory kills on a node, as far as its exits tell."""
         return max((e.oom_kills for e in self.exits if e.node == node), default=0)

@@ -201,7 +201,9 @@ def read_sacct(text: str, job: str) -> SlurmJob | None:
 
 def _exit(text: str) -> tuple[int | None, int | None]:
     match = re.fullmatch(r"(\d+):(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else (None, None)
+    if match is None:
+        return None, None
+    return int(match[1]), int(match[2])
 
 
 def _value(text: str) -> str:
@@ -219,8 +221,10 @@ def waiting(job: SlurmJob) -> str:
     reason = read_reason(job.reason)
     if not reason.meaning:
         return job.reason
-    named = f"{job.reason}: " if job.reason else ""
-    return name_with(f"{named}{reason.meaning}", reason.remedy.format(job=job.id))
+    meaning = reason.meaning
+    if job.reason:
+        meaning = f"{job.reason}: {meaning}"
+    return name_with(meaning, reason.remedy.format(job=job.id))
 
 
 def read_reason(reason: str) -> PendingReason:
@@ -311,7 +315,7 @@ def ended(job: SlurmJob, kill_wait: int | None = None, line: str = "", advice: A
     """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
     evidence = _evidence(job, line)
     if job.state in ("TIMEOUT", "DEADLINE"):
-        what = "its time limit" if job.state == "TIMEOUT" else "its deadline"
+        what = {"TIMEOUT": "its time limit", "DEADLINE": "its deadline"}[job.state]
         message = f"Slurm ended job {job.id}: {name_with(what, job.limit)} was up"
         if kill_wait is not None:
             message += f", and ranks had {kill_wait} s (KillWait)"
@@ -482,8 +486,11 @@ def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], a
     if NO_PYTHON in why:
         remedy = "name one with --agent-python /path/to/python3"
         return _fail("environment-mismatch", f"{node}: {why}", remedy, evidence, node)
-    what = "srun ended the step because of its task there" if started else "Slurm could not start its task"
-    cause = "unknown" if started else "slurm-config"
+    what = "Slurm could not start its task"
+    cause = "slurm-config"
+    if started:
+        what = "srun ended the step because of its task there"
+        cause = "unknown"
     if _DEAD.search(why):
         cause = "node-network-down"
     remedy = f"`sinfo -n {node} -R; scontrol show node {node}` says more. {advice.without(node)}"
@@ -501,6 +508,6 @@ def step_ended(
     if len(at_fault) == 1:
         (node, why), *_ = at_fault.items()
         return task_failed(node, why, node in started, lines, advice)
-    last = lines[-1][:300] if lines else "it said nothing"
+    last = "".join(lines[-1:])[:300] or "it said nothing"
     message = f"srun ended (exit code {code}) before this run did: {last}"
     return _fail("slurm-config", message, "see srun.log in the run directory", lines)

@@ -13,10 +13,11 @@ The ladder, from its top:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from allranks.findings import SURE, Finding, Verdict, Where, typed_here
+from allranks.text import group
 
 from .candidate import Candidate, Strength
 from .causes import CAUSES, UNKNOWN
@@ -105,16 +106,19 @@ def _complete(verdict: Verdict, read: Verdict) -> Verdict:
         first = replace(read, attempt=verdict.attempt)
         second = verdict
     evidence = (first.finding.evidence or second.finding.evidence)[:3]
-    others: dict[str, Finding] = {}
-    for other in (*first.runners_up, replace(second.finding, id=second.cause), *second.runners_up):
-        if other.id not in (first.cause, UNKNOWN.id):
-            others.setdefault(other.id, other)
+    others = (*first.runners_up, replace(second.finding, id=second.cause), *second.runners_up)
     return replace(
         first,
         finding=replace(first.finding, evidence=evidence),
         victims=first.victims or second.victims,
-        runners_up=tuple(others.values())[:RUNNERS_UP],
+        runners_up=_one_each(others, {first.cause, UNKNOWN.id}),
     )
+
+
+def _one_each(findings: Iterable[Finding], without: Collection[str]) -> tuple[Finding, ...]:
+    """The first finding of each cause, but for causes that are named elsewhere."""
+    by_cause = group((finding for finding in findings if finding.id not in without), lambda finding: finding.id)
+    return tuple(of_cause[0] for of_cause in by_cause.values())[:RUNNERS_UP]
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
@@ -164,17 +168,12 @@ def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Fin
     read = [c for c in candidates if c.line is not None and c.cause != UNKNOWN.id]
     rest = [*read, *(c for c in candidates if c.line is None and c.strength is not Strength.SYMPTOM)]
     rest.sort(key=lambda c: (-c.strength, _time(c), -c.confidence, c.line or 0))
-    others: dict[str, Finding] = {}
-    for finding in (*chosen.others, *(c.finding() for c in rest)):
-        if finding.id != chosen.cause:
-            others.setdefault(finding.id, finding)
-    return tuple(others.values())[:RUNNERS_UP]
+    return _one_each((*chosen.others, *(c.finding() for c in rest)), {chosen.cause})
 
 
 def _victims(incident: Incident, chosen: Candidate) -> tuple[int, ...]:
     """The other ranks that failed or were ended, with those that nothing reports: their node or its agent is lost."""
-    lost = {n.node for n in incident.lost} | {f.node for f in incident.faults if f.id == "agent-death"}
-    silent = {rank for node in lost for rank in incident.ranks_by_node.get(node, ())}
+    silent = incident.ranks_of({n.node for n in incident.lost} | incident.agent_deaths)
     ranks = {e.rank for e in incident.exits if e.failed} | (silent - {e.rank for e in incident.exits})
     return tuple(sorted(ranks - chosen.culprits))
 

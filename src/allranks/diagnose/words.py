@@ -45,6 +45,11 @@ def signal_name(number: int) -> str:
     return SIGNALS.get(number, f"signal {number}")
 
 
+def signal_of_code(code: int) -> int | None:
+    """Give the signal that an exit code tells: a shell makes 128 + N of it."""
+    return code - 128 if code - 128 in SIGNALS else None
+
+
 def numbers(ranks: Iterable[int]) -> str:
     """0-3, 6 and 7."""
     words: list[str] = []

@@ -13,6 +13,7 @@ from allranks.runs.logdiagnosis import LogPart
 from allranks.runs.reading import node_folders
 from allranks.runs.regular import open_regular
 
+from .fold import last_state
 from .record import Excerpt, Piece
 
 CONTEXT = 64 << 10  # bytes before the end of a log that a redactor reads: a private key may have begun there
@@ -128,5 +129,4 @@ def _lines(data: bytes) -> list[str]:
 
 
 def _text(raw: bytes) -> str:
-    """As a terminal would show it at its end: of a progress bar the last state."""
-    return raw.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
+    return last_state(raw).decode("utf-8", "replace")

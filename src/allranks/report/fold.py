@@ -92,7 +92,7 @@ class Folder:
                 self._skipped += data.count(b"\n", start, end)
                 break
             stop = data.index(b"\n", start)
-            self._add(who, _state(data[start:stop]), now)
+            self._add(who, last_state(data[start:stop]), now)
             start = stop + 1
         self._keep(who, data[end:], now, is_new=end > 0)
 
@@ -105,12 +105,12 @@ class Folder:
             self._bars.pop(who, None)
         if b"\r" in rest:
             self._bars.setdefault(who, (now, b""))
-            rest = _state(rest)[:CUT] + (b"\r" if rest.endswith(b"\r") else b"")
+            rest = last_state(rest)[:CUT] + (b"\r" if rest.endswith(b"\r") else b"")
         self._rest[who] = rest[: CUT + 1]
 
     def _show_bars(self, now: float) -> None:
         for who, (shown, before) in self._bars.items():
-            state = _state(self._rest[who])
+            state = last_state(self._rest[who])
             if not 0 <= now - shown < PROGRESS_EVERY and state != before and not self._is_full():
                 self._bars[who] = (now, state)
                 if state.strip():
@@ -151,8 +151,11 @@ class Folder:
     def lines(self, now: float) -> list[str]:
         """What may be shown now: lines whose window is over or that every rank has written, in order."""
         self._show_bars(now)
+        return self._ready(now)
+
+    def _ready(self, now: float, is_end: bool = False) -> list[str]:
         ready = []
-        while self._queue and self._is_due(self._queue[0], now):
+        while self._queue and (is_end or self._is_due(self._queue[0], now)):
             ready.append(self._show(self._take()))
         return ready + self._notice()
 
@@ -179,19 +182,16 @@ class Folder:
         """Everything, unfinished lines too."""
         for who, data in self._rest.items():
             if data.strip(b"\r"):
-                self._add(who, _state(data), now)
+                self._add(who, last_state(data), now)
         self._rest.clear()
         self._bars.clear()
-        ready = []
-        while self._queue:
-            ready.append(self._show(self._take()))
-        return ready + self._notice()
+        return self._ready(now, is_end=True)
 
 
 def _number(line: _Line) -> int:
     return line.number
 
 
-def _state(line: bytes) -> bytes:
+def last_state(line: bytes) -> bytes:
     """A line as the screen would show it at its end: of a progress bar the last state."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import ConfigError
+from allranks.protocol.codec import decode_each, decode_parts
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
@@ -15,7 +16,8 @@ from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
 from .excerpts import Log, Sizes, excerpt, logs_of
-from .record import Document, Record, SideRunRecord
+from .machines import Preflight
+from .record import Document, NodeText, Record, ResultText, RunText, SideRunRecord, VerdictText
 
 MOST_LOGS = 96
 MOST_TEXTS = 48
@@ -62,12 +64,8 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
 
 def _first(logs: list[Log], verdict: Document) -> list[Log]:
     """The culprit's logs before the others."""
-    where = verdict.get("where") or {}
-
-    def order(log: Log) -> bool:
-        return not (log.rank is not None and log.rank == where.get("rank"))
-
-    return sorted(logs, key=order)
+    culprit = decode_parts(VerdictText, verdict).where.get("rank")
+    return sorted(logs, key=lambda log: log.rank is None or log.rank != culprit)
 
 
 def _preflight(run: RunDirectory) -> Document:
@@ -91,9 +89,11 @@ def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
                 data = file.read(TEXT + 1)
         except OSError:
             continue
-        complete = len(data) <= TEXT
-        text = (data if complete else data[: data.rfind(b"\n", 0, TEXT) + 1]).decode("utf-8", "replace")
-        yield path.relative_to(run.path).as_posix(), text if complete else f"{text}… cut here"
+        end = ""
+        if len(data) > TEXT:
+            data = data[: data.rfind(b"\n", 0, TEXT) + 1]
+            end = "… cut here"
+        yield path.relative_to(run.path).as_posix(), data.decode("utf-8", "replace") + end
 
 
 # -- tests and checks beside the run ---------------------------------------------------------------
@@ -101,34 +101,28 @@ def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
 
 def related(run: RunDirectory, document: Document) -> list[Path]:
     """Of each suite of tests, and of checks, the newest directory beside the run that is about nodes of it."""
-    nodes = set(_names(document))
-    started = float(document.get("started") or 0.0)
+    started = decode_parts(RunText, document).started or 0.0
+    nodes = {node.name for node in decode_each(NodeText, document.get("nodes"))}
     newest: dict[str, tuple[float, Path]] = {}
     for path in run.path.absolute().parent.glob("*"):
         if path.name == run.name or path.is_symlink() or not path.name.startswith(("test", "check")):
             continue
         suite, names, t = _about(path)
-        if suite in SUITES and nodes & set(names) and abs(t - started) <= RELATED_AGE:
+        if suite in SUITES and nodes.intersection(names) and abs(t - started) <= RELATED_AGE:
             newest[suite] = max(newest.get(suite, (t, path)), (t, path))
     return [newest[suite][1] for suite in SUITES if suite in newest]
 
 
-def _about(path: Path) -> tuple[str, list[str], float]:
+def _about(path: Path) -> tuple[str, tuple[str, ...], float]:
     """Suite, nodes and time of a directory; no suite where it is no test."""
     beside = RunDirectory(path)
-    result = beside.read_document("result.json") or {}
-    if isinstance(result.get("suite"), str):
-        started = result.get("started")
-        return result["suite"], _names(result), float(started) if isinstance(started, (int, float)) else 0.0
-    saved = _preflight(beside)
-    t = saved.get("t")
-    return ("check" if saved and not result else ""), list(saved.get("nodes") or ()), float(t or 0.0)
-
-
-def _names(document: Document) -> list[str]:
-    nodes = document.get("nodes")
-    listed = nodes if isinstance(nodes, list) else []
-    return [str(n.get("name") if isinstance(n, Mapping) else n) for n in listed]
+    document = beside.read_document("result.json")
+    result = decode_parts(ResultText, document)
+    if result.suite is not None:
+        return result.suite, result.nodes, result.started or 0.0
+    saved = decode_parts(Preflight, _preflight(beside))
+    suite = "check" if saved.nodes and not document else ""
+    return suite, tuple(saved.nodes), saved.t or 0.0
 
 
 def _tested(path: Path, judge: Checks) -> SideRunRecord:
@@ -148,6 +142,4 @@ def _tested(path: Path, judge: Checks) -> SideRunRecord:
                 "nodes": list(saved.get("nodes") or ()),
             },
         )
-    links = result.get("links")
-    rows = links if isinstance(links, list) else []
-    return SideRunRecord(path.name, result, tuple(row for row in rows if isinstance(row, Mapping)))
+    return SideRunRecord(path.name, result, tuple(decode_each(dict[str, object], result.get("links"))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
-Document = dict[str, Any]
+from .sentences import Document
 
 
 class LinesView:

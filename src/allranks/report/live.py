@@ -6,16 +6,15 @@ import os
 import sys
 import time
 from collections import deque
-from typing import Any, TextIO
+from typing import TextIO
 
 from allranks.text import count_of, name_with
 
 from .fold import Folder
 from .screen import Screen
-from .sentences import closing_lines, event_line, opening_lines
+from .sentences import Document, closing_lines, event_line, opening_lines
 from .terminal import clean
 
-Document = dict[str, Any]
 FLUSH_EVERY = 0.2
 REDRAW_EVERY = 0.5
 NODES_SHOWN = 32

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.facts import Address, Gpus, Interpreter, Memory, NcclFacts, SharedMemory
-from allranks.text import count_of, format_size, group, join_names
+from allranks.text import count_of, format_size, group, join_names, list_first
 
 Rows = list[tuple[str, str]]
 
@@ -120,13 +120,14 @@ class MachineFacts:
 class CheckRequest:
     """What was asked of the nodes, as far as it tells of a scheduler."""
 
-    environ: Mapping[str, object] = field(default_factory=dict)
+    environ_: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Preflight:
     """evidence/preflight.json: what was asked, and what each node answered."""
 
+    t: float | None = None
     request: CheckRequest = CheckRequest()
     nodes: Mapping[str, object] = field(default_factory=dict)
 
@@ -171,7 +172,7 @@ def machine(facts: MachineFacts) -> Rows:
 
 def scheduler(source: str, spec: Mapping[str, object], preflight: Mapping[str, object]) -> str:
     """Say where the nodes came from, as far as the run says."""
-    names = decode_parts(Preflight, preflight).request.environ
+    names = decode_parts(Preflight, preflight).request.environ_
     for kind, prefix in SCHEDULERS.items():
         if spec.get(kind.lower()) or any(name.startswith(prefix) for name in names):
             return f"{kind} ({source})" if source else kind
@@ -218,6 +219,4 @@ def _settings(nccl: NcclFacts) -> str:
 
 
 def _listed(values: Iterable[str]) -> str:
-    listed = list(values)
-    more = f", … {len(listed)} in all" if len(listed) > SHOWN else ""
-    return ", ".join(listed[:SHOWN]) + more
+    return list_first(list(values), SHOWN)

@@ -121,14 +121,16 @@ class Redactor:
             return self._words(value, file, place)
         return value
 
-    def _mapping(self, value: Mapping[Any, Any], file: str, place: int | str) -> dict[Any, Any]:
-        pair = is_secret(str(value.get("name"))) and "value" in value  # as Kubernetes writes variables
+    def _mapping(self, value: Mapping[str, Any], file: str, place: int | str) -> dict[str, Any]:
+        is_pair = is_secret(str(value.get("name"))) and "value" in value  # as Kubernetes writes variables
         redacted = {}
         for key, item in value.items():
-            name = self.text(key, file, place) if isinstance(key, str) else key
+            name = self.text(key, file, place)
             at = place if isinstance(place, int) else f"{place}.{name}".lstrip(".")
-            hide = (pair and key == "value") or (isinstance(key, str) and is_secret(key))
-            redacted[name] = self._whole(item, str(key), file, at) if hide else self.value(item, file, at)
+            if is_secret(key) or (is_pair and key == "value"):
+                redacted[name] = self._whole(item, key, file, at)
+            else:
+                redacted[name] = self.value(item, file, at)
         return redacted
 
     def _words(self, value: Sequence[Any], file: str, place: int | str) -> list[Any]:
@@ -140,15 +142,17 @@ class Redactor:
                 redacted.append(self.value(item, file, place))
                 hide = False
                 continue
-            hide = hide and not item.startswith("--")
-            redacted.append(self._whole(item, "", file, place) if hide else self.text(item, file, place))
+            if hide and not item.startswith("--"):
+                redacted.append(self._whole(item, "", file, place))
+            else:
+                redacted.append(self.text(item, file, place))
             hide = item.startswith("-") and "=" not in item and is_secret(item)
         return redacted
 
     def _whole(self, value: Any, name: str, file: str, place: int | str) -> Any:
         """The value of a secret name; of a list or an object all in it."""
         if isinstance(value, Mapping):
-            return {self.text(str(k), file, place): self._whole(item, name, file, place) for k, item in value.items()}
+            return {self.text(key, file, place): self._whole(item, name, file, place) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self._whole(item, name, file, place) for item in value]
         if value is None or isinstance(value, bool) or value == REDACTED or _is_none(name, str(value)):
@@ -213,8 +217,11 @@ class LineRedactor:
         """What is not of a key or a block that began before; None where all is."""
         if self._key:
             end = forms.PEM_ENDS.search(text)
-            self._key = 0 if end else self._key - 1
-            return text[end.end() :] if end else None
+            if end is None:
+                self._key -= 1
+                return None
+            self._key = 0
+            return text[end.end() :]
         if self._block is not None:
             if not text.strip() or len(text) - len(text.lstrip()) > self._block:
                 return None
@@ -356,7 +363,7 @@ def _bounded(line: str) -> str:
     if len(line) <= WINDOW:
         return line
     words = line[:WINDOW].rsplit(None, 1)
-    return f"{words[0] if len(words) > 1 else ''} … the rest of this line is left out"
+    return "".join(words[:-1]) + " … the rest of this line is left out"
 
 
 def _before_key(text: str) -> tuple[str, bool]:
@@ -365,7 +372,9 @@ def _before_key(text: str) -> tuple[str, bool]:
         return text, False
     ended = max((end.end() for end in forms.PEM_ENDS.finditer(text)), default=0)
     begin = forms.PEM_BEGINS.search(text, ended)
-    return (text, False) if begin is None else (text[: begin.start()], True)
+    if begin is None:
+        return text, False
+    return text[: begin.start()], True
 
 
 def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> str:
@@ -462,8 +471,8 @@ def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[s
 
 def _tested(tested: SideRunRecord, redactor: Redactor) -> SideRunRecord:
     file = f"{tested.name}/result.json"
-    links: tuple[Any, ...] = tuple(redactor.value(link, file) for link in tested.links)
-    return SideRunRecord(redactor.text(tested.name, "names"), redactor.value(tested.result, file), links)
+    links = redactor.value(tested.links, file)
+    return SideRunRecord(redactor.text(tested.name, "names"), redactor.value(tested.result, file), tuple(links))
 
 
 def _excerpt(excerpt: Excerpt, redactor: Redactor) -> Excerpt:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from allranks.text import count_of, format_ranks, name_with, plural
+from allranks.text import count_of, format_ranks, list_first, name_with, plural
 
 Document = dict[str, Any]
 
@@ -36,7 +36,7 @@ _SENTENCES = {
 def opening_lines(info: Document) -> list[str]:
     """Write what `run` opens with."""
     nodes = info["nodes"]
-    names = _first([_node(node) for node in nodes], NODES_SHOWN)
+    names = list_first([_node(node) for node in nodes], NODES_SHOWN)
     command = shlex.join(info["command"])
     if info["launcher"] != "direct":
         command += f"   ({info['launcher']})"
@@ -50,12 +50,6 @@ def opening_lines(info: Document) -> list[str]:
     if spares:
         lines.append("spares    " + ", ".join(_node(node) for node in spares))
     return lines
-
-
-def _first(words: Sequence[str], most: int) -> str:
-    """List the first words, and say how many there are."""
-    listed = ", ".join(words[:most])
-    return f"{listed}, … {len(words)} in all" if len(words) > most else listed
 
 
 def _node(node: Document) -> str:
@@ -127,7 +121,7 @@ def _tree_line(event: Document) -> str:
     files = f"{event['files']:,} {plural(event['files'], 'file')}"
     line = f"sync      {files}, {event['bytes'] / (1 << 20):.1f} MB of {event['root']}"
     left_out = event.get("left_out")
-    return f"{line}\nnote: left out as large {_first(left_out, FILES_SHOWN)}" if left_out else line
+    return f"{line}\nnote: left out as large {list_first(left_out, FILES_SHOWN)}" if left_out else line
 
 
 def _retry_line(event: Document) -> str:

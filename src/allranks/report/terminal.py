@@ -7,7 +7,7 @@ anew. Both clean all that they write. Our own cursor movements go to the stream 
 from __future__ import annotations
 
 import re
-from typing import TextIO, cast
+from typing import TextIO
 
 # Of other escapes than colours: control sequences, commands to the terminal (its title), two-character escapes.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -37,7 +37,8 @@ def clean_lines(text: str, colour: bool) -> str:
 
 def unfiltered(stream: TextIO) -> TextIO:
     """The stream below one that cleans, for cursor movements of our own and nothing else."""
-    return cast(TextIO, getattr(stream, "unfiltered", stream))
+    below: TextIO = getattr(stream, "unfiltered", stream)
+    return below
 
 
 def redraw_line(stream: TextIO, text: str) -> None:

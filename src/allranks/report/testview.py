@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
 from .live import LiveView
-from .sentences import left_lines, seconds_of, verdict_lines
+from .sentences import Document, left_lines, seconds_of, verdict_lines
 
-Document = dict[str, Any]
 SHOWN = ("tree", "gate-proved", "finding", "note", "node-silent", "node-back", "node-lost")
 UNNAMED = "  cause   unknown"  # of no label's kind: the sentence says what it is
 FINDINGS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..words import SIGNALS
+from ..words import SIGNALS, signal_of_code
 from .sightings import Evidence, Sighting
 
 ENDINGS = {
@@ -34,9 +34,7 @@ class End:
     @property
     def signal(self) -> int | None:
         """The signal; a shell says 128 + N."""
-        if self.code < 0:
-            return -self.code
-        return self.code - 128 if self.code - 128 in SIGNALS else None
+        return -self.code if self.code < 0 else signal_of_code(self.code)
 
 
 def ends(evidence: Evidence) -> Iterator[End]:

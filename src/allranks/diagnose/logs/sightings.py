@@ -10,7 +10,7 @@ from functools import cached_property
 from allranks.findings import Where
 from allranks.text import cut
 
-from ..exceptions import is_of_library
+from ..exceptions import innermost
 from ..signatures import EXCEPTION, Role, Row, row_of
 from ..words import on_node, place_of_frame
 from .lines import LogLine
@@ -128,10 +128,8 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d*)(?:.*?, in (?P<f
 
 def _innermost(trace: Sequence[re.Match[str]]) -> str:
     """The innermost frame of the user's own code, else the innermost."""
-    of_user = [frame for frame in trace if not is_of_library(frame["file"])]
-    for frame in (of_user or trace)[-1:]:
-        return place_of_frame(frame["file"], frame["line"], (frame["function"] or "").strip())
-    return ""
+    file, line, function = innermost([(frame["file"], frame["line"], frame["function"] or "") for frame in trace])
+    return place_of_frame(file, line, function.strip()) if file else ""
 
 
 # -- how they are written --------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from allranks.findings import Where
 from ..exceptions import ExceptionLink, Raised, carries_worker, raised_in_log
 from ..incident import ExitRecord, Incident
 from ..signatures import ENOUGH, Row, lost_peer, row_of_exception
-from ..words import SIGNALS, name_ranks, without_numbers
+from ..words import name_ranks, signal_of_code, without_numbers
 from .agents import behind_agent
 
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
@@ -97,7 +97,7 @@ def failures(incident: Incident) -> list[Failure]:
 
 def _classify(incident: Incident, end: ExitRecord) -> Failure:
     failure = _by_itself(end)
-    if failure.signal == KILL and any(f.id == "agent-death" and f.node == end.node for f in incident.faults):
+    if failure.signal == KILL and end.node in incident.agent_deaths:
         return replace(failure, role=FailureRole.CONSEQUENCE)
     raised_before = failure.kind == "raised" and not failure.from_log and _is_before(incident, end.t)
     if end.expected and not raised_before:
@@ -140,7 +140,7 @@ def _signal(end: ExitRecord) -> int | None:
     """The signal; a shell between us and the program says 128+N."""
     if end.signal is not None or end.code is None:
         return end.signal
-    return end.code - 128 if end.code - 128 in SIGNALS else None
+    return signal_of_code(end.code)
 
 
 def _from_exception(end: ExitRecord, raised: Raised, from_log: bool) -> Failure:
@@ -198,7 +198,7 @@ def _last_words(end: ExitRecord, count: int) -> str:
 def no_module(tail: str) -> re.Match[str] | None:
     """What `python -m` says of a module that is not there, where it is the last word of a log."""
     last = [line for line in tail[-ENOUGH:].splitlines() if line.strip()][-1:]
-    return NO_MODULE.search(last[0]) if last else None
+    return NO_MODULE.search("".join(last))
 
 
 def _from_code(end: ExitRecord) -> Failure:

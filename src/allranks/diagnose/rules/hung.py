@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from allranks.findings import Where
 
@@ -75,8 +76,12 @@ def missing_ranks(incident: Incident) -> frozenset[int]:
 def place_of(incident: Incident, ranks: Collection[int]) -> Where:
     """The one rank, or the one node that all of them lie on."""
     nodes = {incident.node_of(rank) for rank in ranks}
-    node = nodes.pop() if len(nodes) == 1 else ""
-    return Where(node=node or None, rank=next(iter(ranks)) if len(ranks) == 1 else None)
+    where = Where()
+    if len(nodes) == 1:
+        where = Where(node=nodes.pop() or None)
+    if len(ranks) == 1:
+        where = replace(where, rank=next(iter(ranks)))
+    return where
 
 
 def _ended(incident: Incident, absent: Collection[int]) -> str:

@@ -16,7 +16,7 @@ from ..candidate import Candidate, Strength
 from ..logs.ends import ends
 from ..logs.sightings import Evidence, Sighting, quoted, short
 from ..signatures.mismatch import OP, SHAPE, compare_calls
-from ..words import numbers
+from ..words import count_ranks, numbers
 from .log_lines import LineReading, read_candidate
 
 NEAR = 12  # lines that belong to the message of a mismatch
@@ -99,8 +99,8 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
     if reading is None:
         what = "a rank waited in a collective"
         if waiting:
-            same = "for the same collective" if len(waiting) > 1 else "in a collective"
-            what = f"{plural(len(waiting), 'rank')} {numbers(waiting)} waited {same}"
+            same = plural(len(waiting), "in a collective", "for the same collective")
+            what = f"{count_ranks(waiting)} waited {same}"
         silent = f"{what} until it timed out, and what the others did is not in this log"
         suspected = f"{what} until it timed out: another rank may have been late"
         return [
@@ -153,8 +153,7 @@ def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> LineReading | No
     if len(waiting) < ENOUGH or not late or len(late) >= len(waiting) + len(aborted - set(waiting)):
         return None
     wait = next(iter(waiting.values()))
-    who = f"{plural(len(late), 'rank')} {numbers(late)}"
-    message = f"{who} did not come to the {wait.op} (number {wait.seq}) in which the others waited"
+    message = f"{count_ranks(late)} did not come to the {wait.op} (number {wait.seq}) in which the others waited"
     return LineReading("straggler", 0.62, message, late=late)
 
 

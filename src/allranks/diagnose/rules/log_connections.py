@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from allranks.text import group
-
 from ..candidate import Candidate, Strength
 from ..logs.sightings import Evidence, Sighting, first
-from .log_lines import ALSO, LineReading, read_candidate
+from .log_lines import ALSO, LineReading, read_by_cause, read_candidate
 
 _LOOPBACK = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 _BRIDGE = re.compile(r"^(?:172\.17\.|192\.168\.122\.|169\.254\.|fe80:|10\.0\.3\.1$)")
@@ -22,9 +20,8 @@ _BRIDGE = re.compile(r"^(?:172\.17\.|192\.168\.122\.|169\.254\.|fe80:|10\.0\.3\.
 
 def not_connected(evidence: Evidence) -> list[Candidate]:
     """One candidate a cause."""
-    read = [(sighting, read_line(sighting)) for sighting in evidence.weighed_by("connect-refused")]
     candidates = []
-    for cause, pairs in group(read, lambda pair: pair[1].cause).items():
+    for cause, pairs in read_by_cause(evidence, "connect-refused", read_line).items():
         candidate = read_candidate(evidence, [sighting for sighting, _ in pairs])
         surest = max((reading for _, reading in pairs), key=lambda reading: reading.confidence)
         explains_itself = surest.confidence >= 0.65 and cause != "master-unreachable"

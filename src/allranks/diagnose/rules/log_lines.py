@@ -7,7 +7,7 @@ the same, no rank is to blame.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from allranks.findings import Where
@@ -71,6 +71,14 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
         culprits=frozenset() if is_everybody or head.complains else ranks,
         line=head.order,
     )
+
+
+def read_by_cause(
+    evidence: Evidence, rule: str, read: Callable[[Sighting], LineReading]
+) -> dict[str, list[tuple[Sighting, LineReading]]]:
+    """Read the sightings that a rule weighs, by the cause that each one says."""
+    pairs = [(sighting, read(sighting)) for sighting in evidence.weighed_by(rule)]
+    return group(pairs, lambda pair: pair[1].cause)
 
 
 def every_rank(ranks: Collection[int | None]) -> str:

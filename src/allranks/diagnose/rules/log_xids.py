@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allranks.text import group
 from allranks.xid import FAULTS
 
 from ..candidate import Candidate, Strength
 from ..logs.sightings import Evidence, Sighting, quoted, short
 from ..words import on_node
-from .log_lines import LineReading, read_candidate
+from .log_lines import LineReading, read_by_cause, read_candidate
 
 PROGRAM = {
     13: "graphics engine exception: a kernel's bad access",
@@ -31,9 +30,8 @@ FALLBACK = 0.55
 
 def xids(evidence: Evidence) -> list[Candidate]:
     """One candidate a kind of Xid."""
-    read = [(sighting, read_xid(sighting)) for sighting in evidence.weighed_by("kernel-xid")]
     candidates = []
-    for cause, pairs in group(read, lambda pair: pair[1].cause).items():
+    for cause, pairs in read_by_cause(evidence, "kernel-xid", read_xid).items():
         head, reading = max(pairs, key=lambda pair: pair[1].confidence)
         place = on_node(f"GPU {head.groups['pci']}", head.line.node)
         lines = dict.fromkeys(quoted(sighting.line) for sighting, _ in ((head, reading), *pairs))

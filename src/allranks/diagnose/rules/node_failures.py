@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from allranks.findings import Where
-from allranks.text import plural, with_reason
+from allranks.text import with_reason
 
 from ..candidate import Candidate, Strength
 from ..causes import CAUSES
 from ..incident import CHANNEL, AgentFault, Incident, LostNode, beat_of
 from ..signatures import cause_of
-from ..words import SIGNALS, name_nodes, numbers, one_line, utc
+from ..words import SIGNALS, count_ranks, name_nodes, one_line, utc
 
 LEASE_OVER = frozenset({"lease-over", "ended-alone"})
 
@@ -29,8 +29,7 @@ STOPPED_AGENT = (
 
 def node_lost(incident: Incident) -> Candidate | None:
     """The node that fell silent first, with all that did; an agent that died is reported by a fault instead."""
-    answering = {f.node for f in incident.faults if f.id == "agent-death"}
-    lost = sorted((n for n in incident.lost if n.node not in answering), key=lambda n: n.last_heard)
+    lost = sorted((n for n in incident.lost if n.node not in incident.agent_deaths), key=lambda n: n.last_heard)
     if not lost:
         return None
     names = [n.node for n in lost]
@@ -223,7 +222,7 @@ def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> 
     ranks = incident.ranks_by_node.get(fault.node, ())
     took = ""
     if ranks and part == "agent" and len(nodes) == 1:
-        took = f" and took {plural(len(ranks), 'rank')} {numbers(ranks)} with it"
+        took = f" and took {count_ranks(ranks)} with it"
     if how.startswith("ended with code"):
         return FaultReading("internal-error", 0.9, f"{head}{took}, by an error of its own")
     if "SIGKILL" in how and incident.oom_kills(fault.node):
