@@ -23,9 +23,9 @@ from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, mutated
 
 from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
-from allranks.cli.join import own_of
 from allranks.engines.dialled import Listener, Refuse, Seat
 from allranks.engines.join import PinnedRules, spawn
+from allranks.engines.joined import own_of
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import Decoder, FrameError, pack_json

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from allranks.cli.orphans import left_alone
+from allranks.engines.orphans import left_alone
 from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
 from allranks.plan.node_facts import read_probes
 from allranks.protocol.facts import NodeFacts, read_facts

@@ -16,6 +16,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.engines import reach_nodes
+from allranks.engines.dry_run import describe_check
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.findings import Finding
@@ -36,7 +37,6 @@ from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
-from .dryrun import describe_check
 from .target import resolve_options, say_notes, unknown_name
 
 

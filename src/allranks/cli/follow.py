@@ -5,43 +5,51 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from importlib.util import find_spec
-from typing import Protocol
 
 import click
 
 from allranks import exitcodes
-from allranks.engines.following import Followed, follow
+from allranks.engines.following import FollowerView, StartedRun
+from allranks.errors import AllranksError
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import take_control
 from allranks.runs.result import Document
 
 
-class Closing(Protocol):
-    """The part of a view that shows how a run has ended."""
+def follow_to_end(
+    started: StartedRun, view: FollowerView, json_: bool, asks: bool = True, prints_document: bool = True
+) -> int:
+    """Follow a run until it is over or the person leaves. Return the exit code; 0 where the run goes on.
 
-    def closing(self, result: Document, verdict: Document | None) -> None:
-        """End: how the run ended, and why."""
-
-
-def follow_to_end(followed: Followed, view: Closing, json_: bool) -> int:
-    """Follow a run until it is over or the person leaves. Return the exit code; 0 where the run goes on."""
-    result = follow(followed)
+    `prints_document`: with `json_` the result goes to standard output; False where the view prints it.
+    """
+    result = started.follow(asks and not json_)
     if result is None:
-        name = followed.run.name
-        print(f"\nleft. {name} goes on: allranks status {name} · logs -f · attach · stop", file=sys.stderr)
+        name = started.run.name if started.run is not None else ""
+        print(f"\n{name} goes on without this terminal: allranks status {name}, logs -f, attach, stop", file=sys.stderr)
         return exitcodes.DONE
-    return print_end(followed.run, result, view, json_, followed.leaves_page)
+    code = print_end(started.run, result, view, json_, started.leaves_page, prints_document)
+    started.linger(result)
+    return code
 
 
-def print_end(run: RunDirectory, result: Document, view: Closing, json_: bool, page: bool) -> int:
+def print_end(
+    run: RunDirectory | None,
+    result: Document,
+    view: FollowerView,
+    json_: bool,
+    page: bool,
+    prints_document: bool = True,
+) -> int:
     """Print the result of a run, and write its `page` where it failed. Return the exit code."""
-    if json_:
+    if json_ and prints_document:
         sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
     view.closing(result, result.get("verdict"))
     code = int(result["exit"])
-    if page:
+    if page and run is not None:
         leave_page(run, code, json_)
     return code
 
@@ -57,27 +65,66 @@ def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
         sys.stdout.write(f"page {page}\n")
 
 
-def detach(followed: Followed, fold: bool, json_: bool) -> int:
+def detach(started: StartedRun, view: FollowerView, fold: bool, json_: bool) -> int:
     """Leave a run: to its Slurm job, else to a daemon that follows it. Return the exit code."""
-    run = followed.run
-    if followed.job is None and os.fork() == 0:
-        code = 1
-        try:
-            code = _follow_as_daemon(followed, fold)
-        finally:
-            os._exit(code)
-    print_detached(run, json_, followed.job)
+    run = started.run
+    assert run is not None  # `join` has no --detach
+    if started.job is None:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                code = _follow_as_daemon(started, run, fold)
+            finally:
+                os._exit(code)
+        if started.awaits_ranks:
+            result = _await_ranks(run, pid, view)
+            if result is not None:
+                return print_end(run, result, view, json_, page=False)
+            if not json_:
+                view.tick(time.time())
+    print_detached(run, json_, started.job)
     return exitcodes.DONE
 
 
-def _follow_as_daemon(followed: Followed, fold: bool) -> int:
+def _follow_as_daemon(started: StartedRun, run: RunDirectory, fold: bool) -> int:
     from allranks.gang.session import detach_stdio  # imported late: a follower needs nothing else of it
 
-    detach_stdio(followed.run.path / "controller.log")
-    take_control(followed.run)
+    detach_stdio(run.path / "controller.log")
     view = LiveView(fold=fold)
-    followed.show_in(view)
-    return follow_to_end(followed, view, json_=False)
+    started.show_in(view)
+    take_control(run)
+    return follow_to_end(started, view, json_=False, asks=False)
+
+
+def _await_ranks(run: RunDirectory, pid: int, view: FollowerView) -> Document | None:
+    """Show what happens until ranks have started; return the result where the run has ended before.
+
+    Raise AllranksError where the daemon `pid` ended without a result.
+    """
+    offset = 0
+    while True:
+        has_ended = _has_ended(pid)  # asked first: a daemon writes its last event, then it ends
+        events, offset = run.read_events(offset)
+        names = {event.get("event") for event in events}
+        for event in events:
+            view.event(event)
+        if names & {"rank-started", "run-end"} or has_ended:
+            break
+        time.sleep(0.1)
+    result = run.read_document("result.json")
+    if result is not None and result.get("exit"):
+        return result
+    if result is None and has_ended:
+        raise AllranksError(f"the detached launcher ended at once. See {run.path}/controller.log")
+    return None
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def print_detached(run: RunDirectory, json_: bool, job: str | None = None) -> None:

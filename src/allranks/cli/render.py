@@ -22,6 +22,7 @@ from allranks.plan.launchers.config_keys import launcher_settings
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, RenderRequest
+from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.parsers import FLAG
@@ -29,7 +30,7 @@ from allranks.settings.parsers import path as path_of
 from allranks.settings.table import SettingRow, engine_of, settings_of
 
 from .declare import CONFIG, Declared, DeclaredGroup, Given
-from .target import FILE_LIMIT, refuse_contradictions, require_command, resolve_options, say_notes
+from .target import FILE_LIMIT, require_command, resolve_options, say_notes
 
 
 def declare(what: str) -> Declared:

@@ -64,8 +64,6 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
     settle(run, now)
     state = run.state()  # first: what it says is not newer than what follows
     status = run.read_document("status.json") or {}
-    engine = engine_of(run)
-    condition = engine.condition(run, state) if engine is not None else {}
     result = run.read_document("result.json")
     nodes = [{**n, "ranks": [_rank(r, now) for r in n.get("ranks") or []]} for n in status.get("nodes") or []]
     return {
@@ -73,7 +71,7 @@ def describe(run: RunDirectory, now: float) -> dict[str, Any]:
         "run": run.name,
         "directory": str(run.path),
         "state": state,
-        **condition,
+        **engine_of(run).condition(run, state),
         "attempt": status.get("attempt", 0),
         "master": status.get("master"),
         "world_size": status.get("world_size"),

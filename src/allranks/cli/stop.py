@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
 from allranks.agent.processes import Process, read_process, send_signal
-from allranks.engines import Engine, engine_of
+from allranks.engines import engine_of
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.report.live import JsonView, LiveView
 from allranks.runs.directory import RunDirectory
+from allranks.runs.result import Document
 from allranks.settings.parsers import FLAG, duration
 from allranks.settings.table import SettingRow
 from allranks.text import count_of, join_words
@@ -77,7 +76,7 @@ def _is_active(run: RunDirectory) -> bool:
     return run.read_document("result.json") is None and run.controller_alive()
 
 
-def _stop(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]:
+def _stop(run: RunDirectory, grace: float | None, json_: bool) -> Document:
     if run.read_document("result.json") is not None:
         if not json_:
             click.echo(f"{run.name} is over")
@@ -85,10 +84,7 @@ def _stop(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]
     controller = _controller(run)
     if controller is not None:
         return _through_controller(run, controller, grace, json_)
-    engine = engine_of(run)
-    if engine is not None:
-        return _through_engine(run, engine, _seconds(run, grace), json_)
-    return _through_nodes(run, grace, json_)
+    return _through_engine(run, _seconds(run, grace), json_)
 
 
 def _controller(run: RunDirectory) -> Process | None:
@@ -98,7 +94,7 @@ def _controller(run: RunDirectory) -> Process | None:
     return process if process is not None and process.start == document.get("start_time") else None
 
 
-def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> dict[str, Any]:
+def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> Document:
     """SIGTERM to the controller is an orderly stop; a second one is one without grace."""
     if not json_:
         click.echo(f"stopping {run.name}: ranks have {_seconds(run, grace):g} s to save")
@@ -114,55 +110,36 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
         time.sleep(0.05)
     result = run.read_document("result.json")
     if result is None:
-        return _through_nodes(run, grace, json_)
+        return _through_engine(run, _seconds(run, grace), json_)
     if not json_:
-        click.echo(
-            f"{run.name} has ended. Nothing of it is left" if not result.get("left") else f"left: {result['left']}"
-        )
-    return {"run": run.name, "how": "controller", "code": 4 if result.get("left") else 0}
+        _print_left(run, result)
+    return {"run": run.name, "how": "controller", "code": NODE_FAILED if result.get("left") else DONE}
 
 
-def _through_engine(run: RunDirectory, engine: Engine, grace: float, json_: bool) -> dict[str, Any]:
-    """End a run through its engine: no process follows it from here."""
+def _through_engine(run: RunDirectory, grace: float, json_: bool) -> Document:
+    """End a run through its engine: it has no controller here."""
+    engine = engine_of(run)
     if not json_:
-        where = f"in job {run.job}" if run.job is not None else f"in {run.engine['engine']}"
-        click.echo(f"stopping {run.name} {where}: ranks have {grace:g} s to save")
-    from .follow import leave_page  # imported late: most runs have a controller
-
+        click.echo(engine.stop_notice(run, grace))
     view = JsonView() if json_ else LiveView()
     stopped = engine.stop(run, grace, view)
     result = run.read_document("result.json") or {}
-    left = result.get("left")
-    if not json_ and run.job is not None:
-        click.echo(f"left: {left}" if left else f"{run.name} has ended. Nothing of it is left")
-    elif result:
+    if stopped.shows_end and result:
+        from .follow import leave_page  # imported late: most runs have a controller
+
         view.closing(result, result.get("verdict"))
         leave_page(run, int(result["exit"]), json_)
-    job = {"job": stopped.job} if stopped.job is not None else {}
-    return {"run": run.name, "how": stopped.how, **job, "code": NODE_FAILED if left or stopped.failed else DONE}
+    elif not json_:
+        _print_left(run, result)
+    code = NODE_FAILED if result.get("left") or stopped.failed else DONE
+    return {"run": run.name, "how": stopped.how, **stopped.fields, "code": code}
+
+
+def _print_left(run: RunDirectory, result: Document) -> None:
+    left = result.get("left")
+    click.echo(f"left: {left}" if left else f"{run.name} has ended. Nothing of it is left")
 
 
 def _seconds(run: RunDirectory, grace: float | None) -> float:
     spec = (run.read_document("run.json") or {}).get("spec") or {}
     return grace if grace is not None else float(spec.get("stop_grace") or 30.0)
-
-
-def _through_nodes(run: RunDirectory, grace: float | None, json_: bool) -> dict[str, Any]:
-    """The controller is dead: its agents are looked for on the nodes and told to end."""
-    # Imported late: most runs have a controller
-    from allranks.engines.ssh import ssh_reach
-    from allranks.gang import session as sessions
-
-    from .run import close
-
-    if not json_:
-        click.echo(f"the controller of {run.name} is dead: looking for its agents on the nodes")
-    session = sessions.adopt(run, JsonView() if json_ else LiveView(), ssh_reach)
-    if grace is not None:
-        session.spec = session.spec.changed(stop_grace=grace)
-    result = session.run(stop_first="stop")
-    if not json_:
-        close(session, result, False)
-    unreached = [n.name for n in session.controller.roster.nodes.values() if n.gone]
-    code = 4 if result.get("left") or unreached else 0
-    return {"run": run.name, "how": "nodes", "unreached": unreached, "code": code, "pid": os.getpid()}

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks.cluster import Cluster
 from allranks.cluster.slurm_allocation import read_allocation
 from allranks.errors import ConfigError, UsageError
-from allranks.findings import Finding
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
 from allranks.settings.scripts import is_shell_script, launcher_in, script_of
@@ -112,34 +110,6 @@ def refuse_launching_script(spec: RunSpec) -> None:
             f"{script} starts {launcher} itself, and every rank would run the script\n"
             f"hint: add --launcher command, which runs it once on each node"
         )
-
-
-def refuse_contradictions(spec: RunSpec, cluster: Cluster) -> None:
-    """UsageError where the pasted command of a launcher says other figures than the settings: `run` refuses them in
-    its checks before ranks start."""
-    if not spec.preflight.check:
-        return
-    for finding in _pasted_figures(spec, cluster):
-        if finding.id not in spec.preflight.allow and finding.check not in spec.preflight.allow:
-            raise UsageError(f"{finding.message}\nhint: {finding.remedy}")
-
-
-def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
-    """What the check of these figures would find. Ranks of a node that only the node knows are not compared."""
-    from allranks.plan.launchers.config_keys import launcher_settings  # imported late: `status` needs no launchers
-    from allranks.preflight.checks.accelerate_config import COUNTS, judge_options
-    from allranks.preflight.launcher_config import Ranks
-    from allranks.preflight.typed_facts import Request
-
-    launching = launcher_settings(spec)
-    slots = {node.name: node.slots for node in cluster.nodes}
-    if spec.launch.nproc is None and None in slots.values():
-        options = launching["options"]
-        launching = {**launching, "options": {k: v for k, v in options.items() if k not in COUNTS}}
-    port = spec.rendezvous.master_port
-    fields = {"launching": launching, "nproc": spec.launch.nproc, "slots": slots, "master_port": port}
-    request = Request(fields)
-    return list(judge_options(request, Ranks(request, {}), {}))
 
 
 def unknown_name(option: str, name: str, what: str, candidates: Iterable[str]) -> str:

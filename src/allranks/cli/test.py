@@ -7,6 +7,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.engines import reach_nodes
+from allranks.engines.dry_run import describe
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.gang.transport import Transport
@@ -14,7 +15,6 @@ from allranks.settings import RunSpec
 from allranks.settings.table import TESTS_OF, settings_of
 
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
-from .dryrun import describe
 from .target import resolve_options, say_notes, unknown_name
 from .together import run_together
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
+from allranks.engines.controlled import opening
 from allranks.findings import Finding
 from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
@@ -18,8 +19,6 @@ from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.runs.result import replace_result
 from allranks.settings import RunSpec
-
-from .run import opening
 
 SYNC_PASSED = (
     "every collective that was tested gives right results on all ranks: the cluster carries collectives. Look at the "

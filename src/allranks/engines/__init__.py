@@ -1,22 +1,19 @@
 """Engines: where nodes come from. Each engine is one file or package here, and implements `Engine` and `Followed`.
 
     prepare   what a start would do, as a value; nothing has happened yet, and `--dry-run` prints exactly this
-    start     does it, and gives who follows the run
-    follow    follows a run that another process has started (`attach`)
-    stop      ends a run that no process follows from here (`stop`)
+    start     does it, and gives the run that has begun
+    follow    follows a run that another process has started, or takes it over (`attach`)
+    stop      ends a run that has no controller here (`stop`)
     finish    writes the end of a run, from the facts that the engine has
 
-Callers ask `engine_of` or `engine_named`, and never for a name. This module stays light: `status` imports it.
+Callers ask `engine_for` or `engine_of`, and never for a name. This module stays light: `status` imports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from allranks.cluster.slurm_allocation import read_allocation
 
 if TYPE_CHECKING:
     from allranks.cluster import Cluster
@@ -24,12 +21,13 @@ if TYPE_CHECKING:
     from allranks.runs.directory import RunDirectory
     from allranks.runs.result import Document
     from allranks.settings import RunSpec
+    from allranks.settings.layers import Resolved
 
-    from .following import Followed, FollowerView
+    from .following import FollowerView, StartedRun
 
 
 class EngineEntry(NamedTuple):
-    """An engine whose controller is not this process. `setting`: of the target. `module`: holds it as ENGINE."""
+    """An engine. `setting`: of the target, which asks for it; empty: a command does. `module`: holds it as ENGINE."""
 
     setting: str
     module: str
@@ -40,7 +38,11 @@ ENGINES = {
     "slurm": EngineEntry("slurm", "allranks.engines.slurm.engine"),
     "kubernetes": EngineEntry("k8s", "allranks.engines.kubernetes.engine"),
     "skypilot": EngineEntry("sky", "allranks.engines.skypilot.engine"),
+    "join": EngineEntry("", "allranks.engines.joined"),
+    "ssh": EngineEntry("hosts", "allranks.engines.hosts"),
+    "local": EngineEntry("local", "allranks.engines.hosts"),
 }
+DEFAULT = "local"  # of a target that names no engine
 # Engines whose nodes this process reaches by itself, by the setting of the target. A module has `find_nodes`, which
 # gives the nodes, and `reach`, which gives the way to them. A target without a row here is a list, reached by ssh.
 REACHED = {"slurm": "allranks.engines.slurm.reach"}
@@ -57,11 +59,15 @@ class NotStarted(Exception):
 
 
 class Stopped(NamedTuple):
-    """What `stop` has come to. `how`: by which means. `job`: the Slurm job that was asked."""
+    """What `stop` has come to. `how`: by which means. `fields`: the engine's own of the answer.
+
+    `shows_end`: the run's end was written by this process, which shows it and makes the page.
+    """
 
     how: str
     failed: bool = False
-    job: str | None = None
+    shows_end: bool = True
+    fields: Document = {}
 
 
 class PreparedLaunch(Protocol):
@@ -71,15 +77,15 @@ class PreparedLaunch(Protocol):
         """Return what would be done, without secrets."""
         ...
 
-    def start(self, view: FollowerView) -> Followed:
+    def start(self, view: FollowerView) -> StartedRun:
         """Do it. Raise NotStarted where the engine refuses the run, AllranksError where nothing has come of it."""
         ...
 
 
 class Engine(Protocol):
-    """One way to run elsewhere: this process submits, follows and ends a run whose controller is not here."""
+    """One way to run. The controller is this process, or one in a job, in a pod or on a cloud machine."""
 
-    def prepare(self, spec: RunSpec) -> PreparedLaunch:
+    def prepare(self, resolved: Resolved) -> PreparedLaunch:
         """Return what a start would do, from settings, files and the environment alone."""
         ...
 
@@ -91,12 +97,19 @@ class Engine(Protocol):
         """Return the fields of the `status` document that this engine knows of a run in `state`."""
         ...
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> Followed:
-        """Follow a run that another process has started."""
+    def follow(self, run: RunDirectory, view: FollowerView) -> StartedRun:
+        """Follow a run that has no controller on this host; where it has none at all, become it."""
         ...
 
     def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
-        """End a run that no process follows, and wait until it is over. `grace`: seconds for ranks to save."""
+        """End a run that has no controller on this host, and wait until it is over.
+
+        `grace`: seconds for ranks to save.
+        """
+        ...
+
+    def stop_notice(self, run: RunDirectory, grace: float) -> str:
+        """Return the sentence that `stop` begins with."""
         ...
 
     def finish(self, run: RunDirectory, now: float) -> None:
@@ -110,14 +123,12 @@ def engine_named(name: str) -> Engine:
     return engine
 
 
-def engine_for(spec: RunSpec, environ: Mapping[str, str]) -> Engine | None:
-    """Return the engine that a run is submitted to; None where this process reaches the nodes by itself."""
-    if spec.target.slurm and read_allocation(environ) is not None:
-        return None
+def engine_for(spec: RunSpec) -> Engine:
+    """Return the engine of a target: the first that the target asks for."""
     for name, entry in ENGINES.items():
-        if getattr(spec.target, entry.setting):
+        if entry.setting and getattr(spec.target, entry.setting):
             return engine_named(name)
-    return None
+    return engine_named(DEFAULT)
 
 
 def _reaching_module(spec: RunSpec) -> ModuleType:
@@ -137,24 +148,24 @@ def reach_nodes(spec: RunSpec, cluster: Cluster) -> NodeReach:
     return reach
 
 
-def engine_of(run: RunDirectory) -> Engine | None:
-    """Return the engine that has a run's controller; None where `allranks run` itself was the controller."""
-    name = str(run.engine.get("engine") or "")
+def engine_of(run: RunDirectory) -> Engine:
+    """Return the engine of a run, from its directory."""
+    return engine_named(_name_of(run))
+
+
+def _name_of(run: RunDirectory) -> str:
     if run.job is not None:
-        name = "slurm"
-    return engine_named(name) if name in ENGINES else None
+        return "slurm"
+    name = str(run.engine.get("engine"))
+    return name if name in ENGINES else DEFAULT
 
 
 def lives(run: RunDirectory) -> bool:
     """Return whether a run whose controller is not on this host goes on, as its engine knows."""
-    engine = engine_of(run)
-    return engine is not None and engine.lives(run)
+    return engine_of(run).lives(run)
 
 
 def settle(run: RunDirectory, now: float) -> None:
-    """Write the end of a run that is over while nobody followed it; nothing for a run without an engine."""
-    if run.read_document("result.json") is not None:
-        return
-    engine = engine_of(run)
-    if engine is not None:
-        engine.finish(run, now)
+    """Write the end of a run that is over while nobody followed it, where its engine knows the end."""
+    if run.read_document("result.json") is None:
+        engine_of(run).finish(run, now)

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from allranks.errors import Interrupted, NodeError
+from allranks.errors import Interrupted, NodeError, UsageError
 from allranks.exitcodes import TERMINATED
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Shown
 from allranks.runs.result import Document
 
+from . import engine_of
 from .signals import Signals
 
 PAUSE = 0.2
@@ -32,6 +33,9 @@ class OnCtrlC(enum.Enum):
 class FollowerView(Shown, Protocol):
     """What a follower shows; `report/` has those that people and programs read."""
 
+    def say(self, label: str, text: str) -> None:
+        """Show a line of the start, before there is a run. It may come from another thread."""
+
     def opening(self, info: Document) -> None:
         """Begin: what the run is."""
 
@@ -44,9 +48,15 @@ class FollowerView(Shown, Protocol):
     def resume(self) -> None:
         """Show again."""
 
+    def closing(self, result: Document, verdict: Document | None) -> None:
+        """End: how the run ended, and why."""
+
 
 class NoView:
     """Shows nothing: for a run that is looked at, and not followed."""
+
+    def say(self, label: str, text: str) -> None:
+        """Show a line of the start."""
 
     def opening(self, info: Document) -> None:
         """Begin: what the run is."""
@@ -68,6 +78,9 @@ class NoView:
 
     def resume(self) -> None:
         """Show again."""
+
+    def closing(self, result: Document, verdict: Document | None) -> None:
+        """End: how the run ended, and why."""
 
 
 class Followed(Protocol):
@@ -99,6 +112,70 @@ class Followed(Protocol):
     def finish(self, result: Document, reason: str) -> Document:
         """Write the end where nobody else does, and remove what the run made. `reason`: ctrl-c, stop or empty."""
         ...
+
+
+class StartedRun(Protocol):
+    """A run that has begun, as the process that started it, or follows it, has it."""
+
+    @property
+    def run(self) -> RunDirectory | None:
+        """Return the run directory; None where another machine has it."""
+        ...
+
+    job: str | None  # of Slurm, which needs no process here to go on
+    leaves_page: bool  # this process writes the run's end, and so its page
+    awaits_ranks: bool  # `--detach` returns once ranks have started; else at once
+
+    def show_in(self, view: FollowerView) -> None:
+        """Show what comes in another view from now on."""
+        ...
+
+    def follow(self, asks: bool) -> Document | None:
+        """Return the result once the run is over; None where it goes on without this process.
+
+        `asks`: a person at the terminal may be asked.
+        """
+        ...
+
+    def linger(self, result: Document) -> None:
+        """Stay as long as the engine needs this process once the end was shown."""
+        ...
+
+
+class FollowedRun:
+    """A run that goes on elsewhere: `followed` says how it is followed."""
+
+    awaits_ranks = False
+
+    def __init__(self, followed: Followed) -> None:
+        self._followed = followed
+        self.run = followed.run
+        self.job = followed.job
+        self.leaves_page = followed.leaves_page
+
+    def show_in(self, view: FollowerView) -> None:
+        """Show what comes in another view from now on."""
+        self._followed.show_in(view)
+
+    def follow(self, asks: bool) -> Document | None:
+        """Return the result once the run is over; None where the person has left. `_ask` knows whether it may."""
+        return follow(self._followed)
+
+    def linger(self, result: Document) -> None:
+        """Nothing: the controller is another process."""
+
+
+def follow_run(run: RunDirectory, view: FollowerView, take_over: bool) -> StartedRun:
+    """Follow a run that another process has started, or take it over. Raise UsageError where that is not possible."""
+    if run.job is None and run.controller_alive():
+        if not take_over:
+            return FollowedRun(Watched(run, view))
+        if run.engine:
+            raise UsageError(
+                f"{run.name} runs in {run.engine['engine']}, and the process that follows it cannot be replaced\n"
+                f"hint: allranks attach {run.name}"
+            )
+    return engine_of(run).follow(run, view)
 
 
 def follow(followed: Followed, stop_first: bool = False) -> Document | None:

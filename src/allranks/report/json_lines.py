@@ -21,8 +21,8 @@ class LinesView:
     def _write(self, document: Document) -> None:
         self._stream.write(json.dumps(document, separators=(",", ":")) + "\n")
 
-    def say(self, text: str) -> None:
-        """A line for a person."""
+    def say(self, label: str, text: str) -> None:
+        """A line for a person. `label` is left out: it says which command this is."""
         self._write({"say": text})
         self._stream.flush()
 

@@ -34,6 +34,11 @@ class LiveView:
         self._status: Document | None = None
         self._flushed = self._redrawn = 0.0
 
+    def say(self, label: str, text: str) -> None:
+        """A line of the start, from any thread: it goes past the table."""
+        sys.stdout.write(f"{label:<10}{text}\n")
+        sys.stdout.flush()
+
     def opening(self, info: Document) -> None:
         """The first lines."""
         self._nodes = len(info["nodes"])
@@ -144,6 +149,9 @@ class JsonView(LiveView):
     def __init__(self) -> None:
         super().__init__(fold=False, stream=sys.stderr)
         self._terminal = False  # no table
+
+    def say(self, label: str, text: str) -> None:
+        """Nothing: the document at the end has it."""
 
     def opening(self, info: Document) -> None:
         """Nothing: the document at the end has it."""

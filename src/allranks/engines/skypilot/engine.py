@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from allranks.engines import Stopped
-from allranks.engines.following import Followed, FollowerView, NoView, follow
+from allranks.engines.following import FollowedRun, FollowerView, NoView, follow
 from allranks.engines.remote import is_failure, read_place, was_followed_here
 from allranks.errors import NodeError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import take_control
 from allranks.runs.result import Document
-from allranks.settings import RunSpec
+from allranks.settings.layers import Resolved
 
 from .following import ClusterOfRun, SkyFollower, call, log_argv
 from .launching import TaskLaunch
@@ -20,9 +20,9 @@ from .launching import TaskLaunch
 class SkyPilot:
     """The clouds that `sky` can reach."""
 
-    def prepare(self, spec: RunSpec) -> TaskLaunch:
+    def prepare(self, resolved: Resolved) -> TaskLaunch:
         """Return the task that a start would launch."""
-        return TaskLaunch(spec)
+        return TaskLaunch(resolved.spec)
 
     def lives(self, run: RunDirectory) -> bool:
         """Return False: a run whose follower is gone has to be followed again."""
@@ -37,17 +37,17 @@ class SkyPilot:
         except NodeError as error:
             return {"engine": str(error)}
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> Followed:
-        """Follow the newest job's log from its beginning, so that the directory's own logs start again."""
-        take_control(run)
-        for path in (run.path / "logs").glob("**/rank_*.log*"):
-            path.unlink()
-        place = read_place(run, ClusterOfRun)
-        return SkyFollower(run, place, view, log_argv(place.name), os.environ)
+    def follow(self, run: RunDirectory, view: FollowerView) -> FollowedRun:
+        """Follow the newest job's log from its beginning."""
+        return FollowedRun(_follower(run, view))
 
     def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """Cancel the job, and take the machines down once it is over."""
-        return Stopped("engine", failed=is_failure(follow(self.follow(run, view), stop_first=True)))
+        return Stopped("engine", failed=is_failure(follow(_follower(run, view), stop_first=True)))
+
+    def stop_notice(self, run: RunDirectory, grace: float) -> str:
+        """Return the sentence that `stop` begins with."""
+        return f"stopping {run.name} in skypilot: ranks have {grace:g} s to save"
 
     def finish(self, run: RunDirectory, now: float) -> None:
         """Write the end of a run whose machines are gone."""
@@ -60,6 +60,15 @@ class SkyPilot:
             return
         if not is_there:
             SkyFollower(run, place, NoView(), (), {}).settle()
+
+
+def _follower(run: RunDirectory, view: FollowerView) -> SkyFollower:
+    """Return a follower of the whole log, for which the directory's own logs start again."""
+    take_control(run)
+    for path in (run.path / "logs").glob("**/rank_*.log*"):
+        path.unlink()
+    place = read_place(run, ClusterOfRun)
+    return SkyFollower(run, place, view, log_argv(place.name), os.environ)
 
 
 def _cluster_line(place: ClusterOfRun) -> str:

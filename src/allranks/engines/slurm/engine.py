@@ -1,16 +1,21 @@
-"""Slurm as an engine: outside of an allocation a job is submitted, and its first node has the controller (IO)."""
+"""Slurm as an engine (IO). Inside an allocation this process controls the run, as on named hosts.
+
+Outside of one a job is submitted, and its first node has the controller.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 
+from allranks.cluster.slurm_allocation import read_allocation
 from allranks.diagnose.slurm_jobs import seconds_since_end, waiting
-from allranks.engines import Stopped
-from allranks.engines.following import Followed, FollowerView
+from allranks.engines import PreparedLaunch, Stopped, engine_named
+from allranks.engines.following import FollowedRun, FollowerView
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import Document
-from allranks.settings import RunSpec
+from allranks.settings.layers import Resolved
 
 from . import jobs
 from .ended import LATE, conclude, has_begun
@@ -25,9 +30,11 @@ BEYOND = 60.0  # seconds beyond the grace after which Slurm is asked to end the 
 class Slurm:
     """Jobs of the cluster whose commands are on PATH."""
 
-    def prepare(self, spec: RunSpec) -> Submission:
-        """Return the job that a start would submit."""
-        return Submission(spec)
+    def prepare(self, resolved: Resolved) -> PreparedLaunch:
+        """Return the launch in our allocation, else the job that a start would submit."""
+        if read_allocation(os.environ) is not None:
+            return engine_named("ssh").prepare(resolved)
+        return Submission(resolved.spec)
 
     def lives(self, run: RunDirectory) -> bool:
         """Return whether the job goes on, or slurmctld does not answer."""
@@ -50,9 +57,9 @@ class Slurm:
             return {"job": {"id": number, "state": "gone", "why": "Slurm does not remember it"}}
         return {"job": {"id": number, "state": job.state, "why": waiting(job) if job.waits else ""}}
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> Followed:
+    def follow(self, run: RunDirectory, view: FollowerView) -> FollowedRun:
         """Follow a job that was submitted before, or whose controller is on another host."""
-        return JobFollower(run, _job_of(run), view, run.read_events()[1])
+        return FollowedRun(JobFollower(run, _job_of(run), view, run.read_events()[1]))
 
     def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """End the job through its controller, else through Slurm, and wait until the run is over."""
@@ -72,7 +79,11 @@ class Slurm:
                 is_cancelled = True
                 jobs.cancel(number)
             time.sleep(PAUSE)
-        return Stopped("slurm", job=number)
+        return Stopped("slurm", shows_end=False, fields={"job": number})
+
+    def stop_notice(self, run: RunDirectory, grace: float) -> str:
+        """Return the sentence that `stop` begins with."""
+        return f"stopping {run.name} in job {run.job}: ranks have {grace:g} s to save"
 
     def finish(self, run: RunDirectory, now: float) -> None:
         """Write the end of a run whose job is over. A controller that had begun gets a moment to do it itself."""

@@ -12,10 +12,10 @@ from typing import Any
 from allranks.agent.node_check import choose_interpreter, read_program
 from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
-from allranks.engines import reach_nodes
 from allranks.gang.members import NodeState
 from allranks.gang.places import Setting, place_for, setup_order
 from allranks.gang.session import RunNames, make_setting
+from allranks.gang.working_tree import list_tree
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, Plan, SuiteNodes
@@ -26,6 +26,8 @@ from allranks.protocol.orders import ORDERS, RankOrder
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv, redact_env
 from allranks.text import count_of
+
+from . import reach_nodes
 
 SYNCED = "<node dir>/tree"
 
@@ -107,8 +109,6 @@ def _as_started(rank: RankOrder) -> RankOrder:
 
 
 def _listed(spec: RunSpec) -> Tree:
-    from allranks.gang.working_tree import list_tree
-
     return list_tree(spec, os.getcwd()).tree
 
 

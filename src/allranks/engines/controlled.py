@@ -1,0 +1,119 @@
+"""A run whose controller is this process: on named hosts, on this machine, or in the allocation that we are in (IO)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from allranks.cluster import Cluster
+from allranks.gang import session as sessions
+from allranks.gang.session import Session
+from allranks.gang.transport import NodeReach
+from allranks.preflight.pasted_figures import refuse_contradictions
+from allranks.runs.directory import RunDirectory
+from allranks.runs.result import Document, over_when_interrupted
+from allranks.settings.layers import Resolved
+
+from . import reach_nodes
+from .dry_run import describe
+from .following import FollowerView
+from .keys import offer
+from .orphans import end_dead_runs
+from .reachable_nodes import find_cluster
+from .ssh import ssh_reach
+
+
+class ControlledLaunch:
+    """A gang on nodes that this process reaches by itself."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved = resolved
+        self._cluster = find_cluster(resolved.spec, spares=resolved.spec.recovery.spares)
+
+    def describe(self, as_json: bool) -> str:
+        """Return each node's commands and environments. Raise UsageError where the checks of a run would refuse it."""
+        refuse_contradictions(self._resolved.spec, self._cluster)
+        return describe(self._resolved.spec, self._cluster, as_json)
+
+    def start(self, view: FollowerView) -> ControlledRun:
+        """Make the run directory and the session; its ranks start once the run is followed."""
+        spec = self._resolved.spec
+        if spec.preflight.end_orphans:
+            nodes = (*self._cluster.nodes, *self._cluster.spares)
+            end_dead_runs(spec, Cluster(nodes, self._cluster.source))
+        return begin(self._resolved, self._cluster, reach_nodes(spec, self._cluster), view)
+
+
+def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: FollowerView) -> ControlledRun:
+    """Make the run directory and the session of a run on these nodes, and show what begins."""
+    session = sessions.create(
+        resolved.spec,
+        cluster,
+        reach,
+        os.environ,
+        os.getcwd(),
+        lambda: view,
+        resolved.expected_world_size,
+    )
+    with over_when_interrupted(session.run_dir):
+        view.opening(opening(session))
+        reach.begin(session)
+    return ControlledRun(session)
+
+
+def opening(session: Session) -> Document:
+    """Return what a view opens with."""
+    cluster = session.cluster
+    return {
+        "run": session.setting.run,
+        "directory": str(session.run_dir.path),
+        "command": list(session.spec.launch.command),
+        "launcher": session.spec.launch.launcher,
+        "source": cluster.source,
+        "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in cluster.nodes],
+        "spares": [{"name": n.name, "host": n.host, "slots": n.slots} for n in cluster.spares],
+    }
+
+
+class ControlledRun:
+    """A run in the hands of this process. Its ranks start when it is followed."""
+
+    job: str | None = None
+    leaves_page = True
+    awaits_ranks = True
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.run = session.run_dir
+
+    def show_in(self, view: FollowerView) -> None:
+        """Show what comes in another view from now on."""
+        self.session.take_view(view)
+
+    def follow(self, asks: bool) -> Document | None:
+        """Control the run until it is over; None where another controller has taken it over."""
+        on_stop_key: Callable[[Session], None] | None = offer if asks else None
+        try:
+            result = self.session.run(on_stop_key)
+        finally:
+            self.session.reach.end()
+        return None if result.get("replaced") else result
+
+    def linger(self, result: Document) -> None:
+        """Stay as long as the engine needs this process after the end."""
+        self.session.reach.linger(str((result.get("verdict") or {}).get("cause")))
+
+
+def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:
+    """Become the controller of a run, in the place of one that is gone or lets go."""
+    view.event({"t": time.time(), "event": "note", "message": f"taking over {run.name}"})
+    return ControlledRun(sessions.adopt(run, view, ssh_reach))
+
+
+def end_without_controller(run: RunDirectory, grace: float, view: FollowerView) -> list[str]:
+    """End a run through the agents on its nodes; return the nodes that were not reached. `grace`: seconds."""
+    session = sessions.adopt(run, view, ssh_reach)
+    session.spec = session.spec.changed(stop_grace=grace)
+    session.run(stop_first="stop")
+    return [node.name for node in session.controller.roster.nodes.values() if node.gone]

@@ -1,0 +1,59 @@
+"""ssh and local as engines: this process reaches the nodes by itself, and its controller is here.
+
+`status` asks this engine too, so the modules of a controller are imported where one begins.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from allranks.engines import PreparedLaunch, Stopped
+from allranks.runs.directory import RunDirectory
+from allranks.runs.result import Document
+
+if TYPE_CHECKING:
+    from allranks.settings.layers import Resolved
+
+    from .following import FollowerView, StartedRun
+
+
+class Hosts:
+    """Nodes that the user names, virtual nodes of this machine, or those of the allocation that we are in."""
+
+    def prepare(self, resolved: Resolved) -> PreparedLaunch:
+        """Return the launch on these nodes."""
+        from .controlled import ControlledLaunch  # imported late: `status` needs no controller
+
+        return ControlledLaunch(resolved)
+
+    def lives(self, run: RunDirectory) -> bool:
+        """Return False: a controller on another host is not asked."""
+        return False
+
+    def condition(self, run: RunDirectory, state: str) -> Document:
+        """Return nothing: the run directory says it all."""
+        return {}
+
+    def follow(self, run: RunDirectory, view: FollowerView) -> StartedRun:
+        """Become the controller of the run."""
+        from .controlled import take_over  # imported late: `status` needs no controller
+
+        return take_over(run, view)
+
+    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
+        """Look for the run's agents on the nodes, and make them end their ranks."""
+        from .controlled import end_without_controller  # imported late: `status` needs no controller
+
+        unreached = end_without_controller(run, grace, view)
+        return Stopped("nodes", bool(unreached), fields={"unreached": unreached, "pid": os.getpid()})
+
+    def stop_notice(self, run: RunDirectory, grace: float) -> str:
+        """Return the sentence that `stop` begins with."""
+        return f"the controller of {run.name} is dead: looking for its agents on the nodes"
+
+    def finish(self, run: RunDirectory, now: float) -> None:
+        """Write nothing: `attach` takes the run over, `stop` ends it."""
+
+
+ENGINE = Hosts()

@@ -1,0 +1,284 @@
+"""join as an engine: every node runs the same command, and node 0 has the controller (IO).
+
+The meeting before the run, and the node that follows, are in `meeting` and `join`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from allranks.agent.netfacts import interfaces
+from allranks.cluster import Cluster
+from allranks.errors import AllranksError
+from allranks.exitcodes import CTRL_C, NODE_FAILED
+from allranks.findings import Verdict
+from allranks.gang.agent_archive import node_zip
+from allranks.gang.places import Setting, setup_order
+from allranks.gang.plugins import all_checks
+from allranks.gang.session import Session, own_environment
+from allranks.gang.transport import NodeReach
+from allranks.plan.network import never_reached
+from allranks.plan.pinned import NodeArguments
+from allranks.protocol.facts import NodeFacts
+from allranks.protocol.orders import ORDERS
+from allranks.runs.directory import RunDirectory
+from allranks.runs.result import Document
+from allranks.settings import RunSpec
+from allranks.settings.layers import Resolved
+from allranks.settings.whereabouts import node_names
+
+from . import NotStarted
+from .controlled import ControlledRun, begin
+from .dialled import DialledTransport
+from .following import FollowerView
+from .hosts import Hosts
+from .join import follow, hello_of, require_loopback, take_secret
+from .meeting import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
+from .signals import SignalWatch
+
+OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
+VERDICT_CONFIDENCE = 0.9
+LABEL = "join"  # before what a node says of the meeting
+TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
+# Fields of a setup message that a node takes from no other machine.
+OWN_SETUP = (
+    "workdir",
+    "command",
+    "kind",
+    "launching",
+    "modules",
+    "python",
+    "virtual_env",
+    "conda_prefix",
+    "environ",
+    "prelude",
+    "nproc",
+    "data_paths",
+    "expect_gpus",
+    "node_dir",
+    "output_dir",
+)
+
+
+class JoinLaunch:
+    """What one node does: node 0 waits for the others and controls the run, the others dial it."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved = resolved
+        self._spec = resolved.spec
+
+    def describe(self, as_json: bool) -> str:
+        """Return this node's part."""
+        spec = self._spec
+        role = "coordinates"
+        if spec.target.node_rank != 0:
+            role = f"dials {spec.rendezvous.master_addr}:{spec.target.join_port}"
+        what = {
+            "node_rank": spec.target.node_rank,
+            "nnodes": spec.target.nodes,
+            "master_addr": spec.rendezvous.master_addr,
+            "port": spec.target.join_port,
+            "role": role,
+            "command": list(spec.launch.command),
+            "nproc": spec.launch.nproc,
+        }
+        if as_json:
+            return json.dumps({"schema": 1, **what})
+        return "\n".join(f"{key:<12}{value}" for key, value in what.items())
+
+    def start(self, view: FollowerView) -> CoordinatedRun | JoinedNode:
+        """Meet the other nodes, on node 0; raise NotStarted where they do not come. Elsewhere be ready to dial."""
+        secret = self._secret()
+        if self._spec.target.node_rank != 0:
+            return JoinedNode(self._spec, secret, view)
+        meeting = CoordinatedMeeting(self._spec, secret, view)
+        with meeting.failure_is_sent():
+            cluster = meeting.gather()
+            spec = meeting.spec_on(cluster)
+            reach = NodeReach(meeting.transport())
+            controlled = begin(dataclasses.replace(self._resolved, spec=spec), cluster, reach, view)
+            return CoordinatedRun(controlled, meeting)
+
+    def meet(self, view: FollowerView) -> CoordinatedMeeting:
+        """Return node 0's meeting, for a check or a test of the nodes that come."""
+        return CoordinatedMeeting(self._spec, self._secret(), view)
+
+    def _secret(self) -> bytes:
+        secret = take_secret(self._spec.target.secret_file, os.environ)
+        if not secret:
+            require_loopback(self._spec.rendezvous.master_addr or "", self._spec.target.join_port)
+        return secret
+
+
+class CoordinatedMeeting:
+    """Node 0's side of a meeting. Every node that has come hears how it ended."""
+
+    def __init__(self, spec: RunSpec, secret: bytes, view: FollowerView) -> None:
+        self._spec = spec
+        names = node_names(os.environ, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
+        self._meeting = Meeting(spec, hello_of(spec, 0, os.getcwd()), secret, names, partial(view.say, LABEL))
+        self._signals = SignalWatch()
+
+    def gather(self) -> Cluster:
+        """Wait for the other nodes. Raise NotStarted, with the end written, where they do not come."""
+        self._meeting.open()
+        cluster = self._meeting.gather(self._signals.taken)
+        if isinstance(cluster, NoStart):
+            run = self._meeting.no_start(cluster)
+            result = run.read_document("result.json") or {}
+            _terminate(result.get("verdict"), cluster.finding.message)
+            raise NotStarted(run, result)
+        self._signals.throw()
+        return cluster
+
+    def spec_on(self, cluster: Cluster) -> RunSpec:
+        """Return the settings on the nodes that came."""
+        spec = with_ranks_of_each(self._spec, cluster)
+        if spec.rendezvous.network or (spec.tests.test and spec.tests.suite in OTHER_FIRST):
+            return spec.changed(master_addr=None)  # not the address that was named
+        return spec
+
+    def transport(self) -> DialledTransport:
+        """Return how the nodes that came are reached."""
+        return self._meeting.transport()
+
+    def on_stop(self, stop: Callable[[str], None]) -> None:
+        """Say what to do when a node asks for the end."""
+        self._meeting.on_stop(stop)
+
+    def hand_to(self, session: Session) -> None:
+        """Pass what nodes ask for on to the session of the run."""
+        self._meeting.on_stop(session.stop_from_afar)
+        self._meeting.on_signal(session.signal_at_node)
+
+    @contextlib.contextmanager
+    def failure_is_sent(self) -> Iterator[None]:
+        """Tell every node how it ended, where what is inside raises."""
+        try:
+            yield
+        except NotStarted as refused:
+            verdict = refused.result.get("verdict") or {}
+            self.finish(int(refused.result["exit"]), str(verdict.get("message")))
+            raise
+        except AllranksError as error:
+            self.finish(error.exit_code, str(error))
+            raise
+        except KeyboardInterrupt:
+            self.finish(CTRL_C, "ended by Ctrl-C on node 0")
+            raise
+        except BaseException:
+            self.finish(NODE_FAILED, "the coordinator failed")
+            raise
+
+    def finish(self, exit_code: int, message: str) -> None:
+        """Tell every node how it ended, whatever signal comes now."""
+        self._signals.note()
+        self._meeting.finish(exit_code, message)
+
+
+class CoordinatedRun:
+    """The run on the nodes that came, in the hands of this process."""
+
+    job: str | None = None
+    leaves_page = True
+    awaits_ranks = True
+
+    def __init__(self, controlled: ControlledRun, meeting: CoordinatedMeeting) -> None:
+        self.run: RunDirectory | None = controlled.run
+        self._controlled = controlled
+        self._meeting = meeting
+        meeting.hand_to(controlled.session)
+
+    def show_in(self, view: FollowerView) -> None:
+        """Show what comes in another view from now on."""
+        self._controlled.show_in(view)
+
+    def follow(self, asks: bool) -> Document | None:
+        """Control the run until it is over, and tell every node how it ended."""
+        with self._meeting.failure_is_sent():
+            result = self._controlled.follow(asks)
+        message = end_sentence(result or {})
+        _terminate((result or {}).get("verdict"), message)
+        self._meeting.finish(int((result or {}).get("exit") or 0), message)
+        return result
+
+    def linger(self, result: Document) -> None:
+        """Nothing: no engine takes these nodes back."""
+
+
+class JoinedNode:
+    """A node that dials node 0 and does what it was started for. The run directory is on node 0."""
+
+    run: RunDirectory | None = None
+    job: str | None = None
+    leaves_page = False
+    awaits_ranks = False
+
+    def __init__(self, spec: RunSpec, secret: bytes, view: FollowerView) -> None:
+        self._spec = spec
+        self._secret = secret
+        self._view = view
+        node_zip(tuple(all_checks()))  # made now: the relay starts the faster
+
+    def show_in(self, view: FollowerView) -> None:
+        """Show what comes in another view from now on."""
+        self._view = view
+
+    def follow(self, asks: bool) -> Document:
+        """Dial node 0 and stay until the run is over; return exit code and message, with a verdict of this node's."""
+        spec = self._spec
+        hello = hello_of(spec, spec.target.node_rank or 0, os.getcwd())
+        places = [(spec.rendezvous.master_addr or "", spec.target.join_port)]
+        say = partial(self._view.say, LABEL)
+        host, port = places[0]
+        say(f"node {spec.target.node_rank} of {spec.target.nodes} ({hello.hostname}): dialling {host}:{port}")
+        outcome = follow(spec, own_of(spec), self._secret, hello, places, say)
+        result: Document = {"exit": outcome.exit, "message": outcome.message}
+        if outcome.tried:
+            facts = NodeFacts(interfaces=tuple(interfaces()))
+            finding = never_reached(hello.hostname, spec, facts, outcome.tried)
+            say(outcome.message)
+            verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE).to_json()
+            result = {"exit": outcome.exit, "message": finding.message, "verdict": verdict}
+        _terminate(result.get("verdict"), result["message"])
+        return result
+
+    def linger(self, result: Document) -> None:
+        """Nothing: node 0 has the run."""
+
+
+def own_of(spec: RunSpec) -> NodeArguments:
+    """Return what this node takes from no other machine: its command, directory, interpreter, environment."""
+    setting = Setting(
+        run="",
+        uid="",
+        token="",
+        workdir=os.getcwd(),
+        run_outputs="",
+        virtual_env=os.environ.get("VIRTUAL_ENV") or own_environment(),
+        conda_prefix=os.environ.get("CONDA_PREFIX"),
+    )
+    message = ORDERS.write(setup_order(spec, setting))
+    return NodeArguments(spec, {key: message[key] for key in OWN_SETUP}, tuple(all_checks()))
+
+
+def _terminate(verdict: Document | None, message: str) -> None:
+    path = os.environ.get(TERMINATION_LOG)
+    if path:
+        write_termination(path, verdict, message)
+
+
+class Join(Hosts):
+    """Nodes that come by themselves."""
+
+    def prepare(self, resolved: Resolved) -> JoinLaunch:
+        """Return this node's part."""
+        return JoinLaunch(resolved)
+
+
+ENGINE = Join()
