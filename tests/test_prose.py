@@ -11,8 +11,6 @@ from tests.prose import Breach, breaches_of, page_breaches, source_breaches
 
 SOURCE_LIMITS = {
     "agent": 20,
-    "engines": 19,
-    "cli": 2,
 }
 
 

@@ -43,7 +43,7 @@ def test_what_cannot_be_known_is_asked_for(tmp_path: Path) -> None:
     for words, said in (
         (("torchrun", "--hosts", "h1,h2", "--", "t.py"), "h1: how many ranks?"),
         (("torchrun", "--nproc", "8", "--", "t.py"), "which nodes?"),
-        (("torchrun", "--hosts", "h1", "--nproc", "8"), "no training command"),
+        (("torchrun", "--hosts", "h1", "--nproc", "8"), "training command is missing"),
         (("accelerate", "--hosts", "h1", "--nproc", "2", "--", "torchrun", "t.py"), "starts with torchrun"),
         (("pbs", "--", "t.py"), "unknown command"),
     ):

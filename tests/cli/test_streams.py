@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 BOUND = 180.0
 ALLRANKS = f"{sys.executable} -m allranks"
-NO_SPACE = "allranks: standard output cannot be written: No space left on device"
+NO_SPACE = "allranks: standard output cannot be written (No space left on device)"
 
 
 def shell(line: str, place: Path) -> subprocess.CompletedProcess[str]:

@@ -396,7 +396,8 @@ def test_ctrl_z_and_detach(terminal: Terminal) -> None:
     terminal.ctrl_z()
     terminal.type("d")
     assert terminal.ends() == 0
-    assert f"{launch.run_dir.name} goes on without this terminal: allranks status {launch.run_dir.name}" in terminal.text
+    name = launch.run_dir.name
+    assert f"{name} goes on: allranks status {name}" in terminal.text
     assert launch.events("controller-attached")
     assert words(launch, "status")["state"] == "running"
     before = len(launch.log(0))

@@ -29,7 +29,7 @@ def follow_to_end(
     result = started.follow(asks and not json_)
     if result is None:
         name = started.run.name if started.run is not None else ""
-        print(f"\n{name} goes on without this terminal: allranks status {name}, logs -f, attach, stop", file=sys.stderr)
+        print(f"\n{name} goes on: allranks status {name}, logs -f, attach, stop", file=sys.stderr)
         return exitcodes.DONE
     code = print_end(started.run, result, view, json_, started.leaves_page, prints_document)
     started.linger(result)

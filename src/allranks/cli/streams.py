@@ -119,7 +119,7 @@ def exit_code(code: int) -> int:
     error = sys.stdout.error
     if error is not None and error.errno != errno.EPIPE:
         where = "" if only_prints else ". result.json in the run's directory has the result"
-        sys.stderr.write(f"allranks: standard output cannot be written: {error.strerror}{where}\n")
+        sys.stderr.write(f"allranks: standard output cannot be written ({error.strerror}){where}\n")
         if only_prints:
             code = code or exitcodes.USAGE
     sys.stderr.flush()

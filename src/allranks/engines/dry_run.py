@@ -57,7 +57,7 @@ def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
     if tests_first:
         lines += [*_lines(spec, plan.world_size, tests_first, "collective tests first: "), ""]
     lines += _lines(spec, plan.world_size, nodes)
-    lines += [f"spare {n['name']}: {shlex.join(n['reached_by'])}   (no ranks: stands by)" for n in spares]
+    lines += [f"spare {n['name']}: {shlex.join(n['reached_by'])}   (stands by, without ranks)" for n in spares]
     return "\n".join([*lines, *_sync_lines(tree, len(nodes) + len(spares))])
 
 

@@ -71,8 +71,8 @@ def require_loopback(host: str, port: int) -> None:
     outside = [a for a in sorted(addresses) if not ipaddress.ip_address(a.split("%")[0]).is_loopback]
     if outside:
         raise UsageError(
-            f"no join secret, and {host} is no loopback address{'' if host == outside[0] else f' ({outside[0]})'}: "
-            "anybody who reaches it could take part. Set the same "
+            f"no join secret, and {name_with(host, outside[0])} is not a loopback address. "
+            "Anybody who reaches it could take part. Set the same "
             f"{SECRET} (or --secret-file) on all nodes: openssl rand -hex 32"
         )
 

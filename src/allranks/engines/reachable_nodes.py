@@ -42,7 +42,7 @@ def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
         nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts)
         source = spec.target.hosts
     elif "/" in spec.target.hosts or spec.target.hosts.endswith((".txt", ".hosts")):
-        raise HostfileError(f"{spec.target.hosts}: no such file; --hosts takes a hostfile or a list such as h1,h2")
+        raise HostfileError(f"{spec.target.hosts}: no such file. --hosts takes a hostfile or a list such as h1,h2")
     else:
         listed = expand_groups(spec.target.hosts, os.environ) if has_groups(spec.target.hosts) else spec.target.hosts
         nodes = parse_host_argument(listed)
@@ -57,7 +57,7 @@ def _read_hostfile(path: Path) -> str:
     except OSError as error:
         raise HostfileError(f"{path}: {error.strerror}") from None
     if len(data) > FILE_LIMIT:
-        raise HostfileError(f"{path}: larger than 1 MiB; is this a hostfile?")
+        raise HostfileError(f"{path}: larger than 1 MiB. Is this a hostfile?")
     return data.decode("utf-8", "replace")
 
 

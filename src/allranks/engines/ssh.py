@@ -154,7 +154,7 @@ class SshTransport:
             )
         if node.is_local:
             text = stderr.strip()[-300:] or f"its process {how_ended(code)}"
-            return Finding("unknown", "fail", f"{node.name}: the agent could not start: {text}", "", Where(node.name))
+            return Finding("unknown", "fail", f"the agent could not start on {node.name}: {text}", "", Where(node.name))
         return explain(node, stderr, code, have_ssh_key())
 
     def not_started(self, node: Node, error: Exception) -> Finding:

@@ -54,7 +54,7 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
             line_that_tells = next((line for line in lines if pattern.search(line)), last_line)[:300]
             return _finding(node, cause, _USER.sub("", line_that_tells), tuple(lines[-3:]), have_key)
     if code == 127 or "not found" in last_line or "No such file" in last_line:
-        message = f"{node.name}: the login shell could not start /bin/sh: {last_line}"
+        message = f"the login shell of {node.name} could not start /bin/sh: {last_line}"
         return Finding(
             "remote-path-missing",
             "fail",
@@ -106,12 +106,12 @@ def not_started(program: str, error: OSError, open_files: int) -> Finding:
         remedy = "ulimit -n 65536, then run again in the same shell"
     elif cause == "environment-mismatch":
         package = "openssh-client (Debian, Ubuntu) or openssh-clients (RHEL)" if program == "ssh" else program
-        remedy = f"install {package}, or put it on PATH; look: type {program}"
+        remedy = f"install {package}, or put it on PATH. `type {program}` shows where it is"
     elif error.errno == errno.EAGAIN:
         message += ", the limit of processes is reached"
-        remedy = "ulimit -u; cat /sys/fs/cgroup/pids.max; end processes that are not needed (ps -u $USER)"
+        remedy = "end processes that are not needed (ps -u $USER). Limits: `ulimit -u; cat /sys/fs/cgroup/pids.max`"
     else:
-        remedy = "free -h; ulimit -a; try the program by hand"
+        remedy = "compare with `free -h; ulimit -a`, and try the program by hand"
     return Finding(cause, "fail", message, remedy)
 
 
@@ -120,9 +120,9 @@ def mute(node: Node, seconds: float, to_node: str) -> Finding:
     return Finding(
         "unknown",
         "fail",
-        f"{node.name}: Python started, but the agent did not answer within {seconds:g} s: the node is overloaded, or "
+        f"{node.name}: Python started, but the agent did not answer within {seconds:g} s. The node is overloaded, or "
         "the file system of its node directory hangs",
-        f"{to_node}'uptime; timeout 5 ls -ld /tmp /var/tmp'; name another directory with --node-dir",
+        f"try `{to_node}'uptime; timeout 5 ls -ld /tmp /var/tmp'`, or name another directory with --node-dir",
         Where(node=node.name),
     )
 
@@ -132,9 +132,9 @@ def silent(node: Node, seconds: float) -> Finding:
     return Finding(
         "ssh-unreachable",
         "fail",
-        f"{name_with(node.name, node.host)} did not answer within {seconds:g} s: the host is down, or a firewall drops "
+        f"{name_with(node.name, node.host)} did not answer within {seconds:g} s. The host is down, or a firewall drops "
         f"ssh's port {node.port or 22}",
-        f"ping {node.host}; take the host out of the list, or give it longer with --connect-timeout",
+        f"try `ping {node.host}`. Take the host out of the list, or give it longer with --connect-timeout",
         Where(node=node.name, port=node.port or 22),
     )
 

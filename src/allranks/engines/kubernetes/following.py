@@ -232,7 +232,7 @@ class PodsFollower:
             return Finding(
                 "unknown",
                 "fail",
-                f"the pods of {self.name} are gone and said nothing",
+                f"the pods of {self.name} were removed, and left no word",
                 "somebody removed them, or the machine that had them went away",
                 check="kubernetes",
             )

@@ -37,7 +37,9 @@ def allocated_cluster(count: int | None, spares: int) -> Cluster:
     """Return `count` nodes of our allocation, with spares, that no other run in it has; all of them where None."""
     allocation = read_allocation(os.environ)
     if allocation is None:
-        raise UsageError("--slurm: this is no allocation; get one first: salloc --nodes=4 (only `run` submits a job)")
+        raise UsageError(
+            "--slurm: this process is outside of an allocation, and only `run` submits a job\nhint: salloc --nodes=4"
+        )
     refuse_step(os.environ)
     require_nodes(allocation, count)
     wanted = count + spares if count is not None else None

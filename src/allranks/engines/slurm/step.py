@@ -200,14 +200,14 @@ class StepTransport(DialledTransport):
             return Finding("slurm-config", "skipped", text, "", place)
         if self._step.ended:
             last_line = lines[-1] if lines else "it said nothing"
-            text = f"{node.name}: srun ended before the node answered: {last_line[:300]}"
+            text = f"{node.name} did not answer before srun ended: {last_line[:300]}"
             return Finding("slurm-config", "fail", text, "see srun.log in the run directory", place, lines[-3:])
         return Finding(
             "master-unreachable",
             "fail",
-            f"{node.name}: its task in Slurm's step did not dial back within {seconds:g} s: it hangs in a prolog, or a "
+            f"{node.name}: its task in Slurm's step did not dial back within {seconds:g} s. It hangs in a prolog, or a "
             f"firewall drops its way to {socket.gethostname()}",
-            f"try: srun --overlap --nodelist={node.name} --nodes=1 hostname; a slow start needs a longer "
+            f"try: srun --overlap --nodelist={node.name} --nodes=1 hostname\na slow start needs a longer "
             f"--connect-timeout",
             place,
         )
