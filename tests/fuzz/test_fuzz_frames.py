@@ -24,6 +24,7 @@ from allranks.gang.clocks import NodeClock
 from allranks.gang.controller import Controller
 from allranks.gang.states import Event
 from allranks.gang.translate import translate
+from allranks.protocol.codec import encode
 from allranks.protocol.frames import (
     MAX_JSON,
     MAX_OFFSET,
@@ -59,8 +60,8 @@ OF_NODES: list[Message] = [
     {"type": "facts", "facts": facts_of(1)},
     {"type": "listening", "port": 29500, "error": None},
     {"type": "listening", "port": 0, "error": {"port": 29500, "errno": "EADDRINUSE", "text": "no", "owner": None}},
-    {"type": "probed", "results": list(reached(1)), "shared": True},
-    {"type": "probed", "results": list(reached(1, False)), "shared": False, "error": ""},
+    {"type": "probed", "results": encode(reached(1)), "shared": True},
+    {"type": "probed", "results": encode(reached(1, False)), "shared": False, "error": ""},
     {"type": "started", "rank": 1, "pid": 101, "attempt": 0, "t": 1000.0},
     {"type": "report", "rank": 1, "event": "initialised", "world_size": 3, "t": 1000.0},
     {"type": "report", "rank": 1, "event": "leaving", "code": 1, "threads": ["a"], "program": "x", "t": 1000.0},

@@ -53,7 +53,7 @@ from allranks.gang.states import (
 )
 from allranks.preflight.registry import built_in
 from allranks.protocol.codec import decode
-from allranks.protocol.messages import AttemptSummary, PortFailure
+from allranks.protocol.messages import AddressProbe, AttemptSummary, PortFailure, RemainingProcess
 from allranks.protocol.orders import ORDERS
 from allranks.settings import RunSpec
 
@@ -69,9 +69,9 @@ def facts_of(index: int, **parts: Any) -> dict[str, Any]:
     return {"interfaces": [eth0], "identity": identity, "nccl": {"environ": {}}, **parts}
 
 
-def reached(index: int, ok: bool = True) -> tuple[dict[str, Any], ...]:
-    found = {"address": "10.0.0.1", "ok": ok, "seconds": 0.01, "local_address": f"10.0.0.{index + 1}"}
-    return (found if ok else {**found, "error": "timeout", "text": "no answer"},)
+def reached(index: int, ok: bool = True) -> tuple[AddressProbe, ...]:
+    probe = AddressProbe("10.0.0.1", ok, seconds=0.01, local_address=f"10.0.0.{index + 1}")
+    return (probe if ok else probe._replace(error="timeout", text="no answer"),)
 
 
 def unreachable(node: str) -> Finding:
@@ -168,8 +168,8 @@ class Drive:
         return self.feed(Unreachable(node, self.now, unreachable(node)))
 
     def listening(self, node: str = "h0", error: str = "") -> list[str]:
-        found = PortFailure(PORT, error, "no") if error else None
-        return self.feed(Listening(node, self.now, 0 if error else PORT, found))
+        failure = PortFailure(PORT, error, "no") if error else None
+        return self.feed(Listening(node, self.now, 0 if error else PORT, failure))
 
     def probed(self, node: str, ok: str = "ok") -> list[str]:
         return self.feed(Probed(node, self.now, reached(int(node[1:]), ok == "ok")))
@@ -682,8 +682,8 @@ def test_states_of_ranks_and_nodes() -> None:
 def test_what_could_not_be_ended_is_kept() -> None:
     drive = Drive(count=1).running()
     drive.stop("0")
-    drive.feed(Ended("h0", drive.now, 0, ({"pid": 7, "state": "D", "command": "nfs"},)))
-    assert drive.roster.nodes["h0"].left[0]["pid"] == 7
+    drive.feed(Ended("h0", drive.now, 0, (RemainingProcess(7, "D", "nfs"),)))
+    assert drive.roster.nodes["h0"].left[0].pid == 7
     assert drive.said("node-clean")[0]["left"][0]["state"] == "D"
 
 

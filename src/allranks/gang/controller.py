@@ -67,7 +67,6 @@ from .states import (
 from .tasks import start_task
 from .translate import translate
 from .transport import Transport
-from .undecodable import Undecodable
 
 if TYPE_CHECKING:
     from .auditor import Auditor
@@ -92,6 +91,26 @@ def has_room(path: str) -> bool:
     except OSError:
         return False
     return filesystem.f_bavail * filesystem.f_frsize >= ROOM
+
+
+class Undecodable:
+    """Count by source what others wrote and cannot be read. `tell` is called at the first of a source; `counts` goes
+    into the result."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self.counts: dict[str, int] = {}
+
+    def note(self, source: str, why: str) -> None:
+        """One more of a source, such as `metrics of rank 3`."""
+        first = source not in self.counts
+        self.counts[source] = self.counts.get(source, 0) + 1
+        if first:
+            self._tell(f"{source}: left out what cannot be read ({why}). The run goes on")
+
+    def set_count(self, source: str, count: int) -> None:
+        """How many a node has counted by itself."""
+        self.counts[source] = max(count, self.counts.get(source, 0))
 
 
 class View(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from allranks.findings import Finding
+from allranks.protocol.codec import encode
 from allranks.protocol.orders import EndOrder
 
 from .roster import Roster
@@ -109,7 +110,7 @@ class Ending:
         node.ended = True
         node.left = event.left
         node.state = "ended"
-        actions: list[Action] = [Note("node-clean", {"node": event.node, "left": list(event.left), "t": event.t})]
+        actions: list[Action] = [Note("node-clean", {"node": event.node, "left": encode(event.left), "t": event.t})]
         if event.reason == "lease":
             fault = Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over")
             actions.append(roster.add_fault(fault))

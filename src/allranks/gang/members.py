@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from allranks.plan.node_facts import gpu_count, outer_addresses
 from allranks.protocol.facts import NodeFacts, read_facts
-from allranks.protocol.messages import AddressProbe
+from allranks.protocol.messages import AddressProbe, RemainingProcess
 
 from .lingering import Departure
 from .states import Exit, Note
@@ -80,7 +80,7 @@ class NodeState:
     ended: bool = False
     drained: bool = False
     outputs: str | None = None  # where the program's files stay on the node
-    left: tuple[Mapping[str, Any], ...] = ()
+    left: tuple[RemainingProcess, ...] = ()
     incarnation: int = 0
 
     @property

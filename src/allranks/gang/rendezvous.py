@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
-from allranks.plan.node_facts import read_probes
 
 from .ending import Ending
 from .members import RankState
@@ -91,7 +90,7 @@ class RendezvousCheck:
         """When every node has answered: the best address that all reach, or who does not reach which."""
         roster = self.roster
         master = roster.master.name
-        roster.nodes[event.node].probes = read_probes(event.results)
+        roster.nodes[event.node].probes = event.results
         actions: list[Action] = []
         if not event.shared:
             actions.append(roster.add_finding(not_shared(event.node, master, roster.spec.places.output_dir or "")))

@@ -26,6 +26,7 @@ from allranks.findings import SURE, Finding, Verdict
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
+from allranks.protocol.codec import encode
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
@@ -315,7 +316,7 @@ class Session:
             "findings": [f.to_json() for f in roster.findings],
             "attempts": self.history.attempts,
             "timing": self._timing(roster),
-            "left": {n.name: list(n.left) for n in roster.everyone.values() if n.left},
+            "left": {n.name: encode(n.left) for n in roster.everyone.values() if n.left},
             "unfetched": self._unfetched(roster),
             "dropped": {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()},
             "undecodable": self.controller.undecodable.counts,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.findings import Finding
-from allranks.protocol.messages import AttemptSummary, ExitMessage, PortFailure
+from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RemainingProcess
 from allranks.protocol.orders import Order
 
 
@@ -79,7 +79,7 @@ class Listening(Event):
 class Probed(Event):
     """A node has tried the offered addresses; `shared`: it sees the output directory's nonce."""
 
-    results: tuple[Mapping[str, Any], ...] = ()
+    results: tuple[AddressProbe, ...] = ()
     error: str = ""
     shared: bool = True
 
@@ -149,7 +149,7 @@ class Ended(Event):
     """A node has ended its ranks and looked: `left` is what it could not end. Reason `lease`: nobody asked it."""
 
     attempt: int
-    left: tuple[Mapping[str, Any], ...] = ()
+    left: tuple[RemainingProcess, ...] = ()
     reason: str = ""
 
 

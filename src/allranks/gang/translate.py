@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from allranks.protocol.codec import encode
 from allranks.protocol.facts import check_facts
 from allranks.protocol.foreign import ReportMessage, error_time
 from allranks.protocol.jsontext import DecodeError, JsonObject
@@ -65,11 +64,11 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
     if isinstance(message, ListeningMessage):
         return Listening(node, t, message.port, message.error)
     if isinstance(message, ProbedMessage):
-        return Probed(node, t, tuple(encode(result) for result in message.results), message.error, message.shared)
+        return Probed(node, t, message.results, message.error, message.shared)
     if isinstance(message, StartedMessage):
         return Started(node, t, message.rank, message.pid, message.attempt)
     if isinstance(message, EndedMessage):
-        return Ended(node, t, message.attempt, tuple(encode(process) for process in message.left), message.reason)
+        return Ended(node, t, message.attempt, message.left, message.reason)
     if isinstance(message, DrainedMessage):
         return Drained(node, t, message.attempt, message.outputs or None)
     if isinstance(message, StacksMessage):
