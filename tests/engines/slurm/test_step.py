@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.shell import given_of
 
+from allranks.cluster.build import virtual_cluster
 from allranks.cluster.slurm_allocation import (
     Allocation,
     allocation_cluster,
@@ -16,6 +21,7 @@ from allranks.cluster.slurm_allocation import (
     tasks_per_node,
 )
 from allranks.diagnose.slurm_jobs import (
+    Advice,
     SlurmJob,
     cancelled,
     ended,
@@ -29,10 +35,11 @@ from allranks.diagnose.slurm_jobs import (
     warned,
 )
 from allranks.engines.dialled import Refuse, Seat
-from allranks.engines.slurm.step import _admit
+from allranks.engines.slurm.step import Step, _admit
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.slurm_commands import check_sbatch, read_version, step_command, step_environment
 from allranks.protocol.controls import HelloControl
+from allranks.protocol.header import AgentHeader
 from allranks.settings import RunSpec, resolve
 from allranks.settings.command_line import as_options, secret_values
 
@@ -301,3 +308,25 @@ def test_seats_of_a_step() -> None:
     for hello in (HelloControl(2), HelloControl(-1), HelloControl(1, instance="b")):
         with pytest.raises(Refuse):
             _admit(seats, hello, "10.0.0.1")
+
+
+def test_a_step_ships_the_files_that_its_agents_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relays that a task starts get their files from the task: without probe.py an audit sees nothing."""
+    srun = tmp_path / "srun"
+    sent = tmp_path / "sent"
+    srun.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo slurm 23.11.4 && exit\nexec cat > {sent}\n')
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    step = Step(RunSpec.of(), virtual_cluster(1), "7", lambda text: None, Advice())
+    step.start(AgentHeader("agent", "r", "node_00", "r/node_00", lease=30.0, grace=1.0, tests=True, audit=True))
+    assert step._process is not None and step._process.wait(60) == 0
+    step.finish("")
+    data = sent.read_bytes()
+    parts = []
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big")
+        parts.append(data[4:end])
+        data = data[end:]
+    header = json.loads(parts[1])
+    assert len(parts) == 2 + len(header["files"])
+    assert {"runner.py", "probe.py", "fabric.zip"} <= set(header["files"])
