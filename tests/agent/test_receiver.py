@@ -16,9 +16,8 @@ from tests.agent.tree_archives import Member, Node, listing, make_node_dir, orde
 from allranks.agent import node_directory as nodedir
 from allranks.agent import receiver
 from allranks.agent.receiver import has_results
-from allranks.gang.channel import Shipper
+from allranks.gang.channel import CHUNK, WINDOW, Shipper
 from allranks.gang.working_tree import Archive, pack_tree
-from allranks.plan.synced_tree import CHUNK, WINDOW
 from allranks.protocol.frames import Decoder
 from allranks.settings import RunSpec
 

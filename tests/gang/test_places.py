@@ -10,10 +10,9 @@ from tests.gang.test_gang import Drive, play
 
 from allranks.gang.clocks import NodeClock
 from allranks.gang.gathering import GATHER_PATIENCE
-from allranks.gang.places import ship_order, workdir_on
+from allranks.gang.places import Tree, ship_order, workdir_on
 from allranks.gang.states import Shipped, State
 from allranks.gang.translate import translate
-from allranks.plan.synced_tree import Tree
 from allranks.protocol.messages import read_message
 from allranks.protocol.orders import ORDERS
 from allranks.text import name_with

@@ -13,13 +13,12 @@ from allranks.agent.node_check import choose_interpreter, read_program
 from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
 from allranks.gang.members import NodeState
-from allranks.gang.places import Setting, place_for, setup_order
+from allranks.gang.places import Setting, Tree, place_for, setup_order
 from allranks.gang.session import RunNames, make_setting
 from allranks.gang.working_tree import list_tree
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, Plan, SuiteNodes
-from allranks.plan.synced_tree import Tree
 from allranks.preflight.check import Check
 from allranks.protocol.facts import read_facts
 from allranks.protocol.orders import ORDERS, RankOrder

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
-from allranks.plan.synced_tree import CHUNK, WINDOW
 from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, pack_output
 from allranks.protocol.header import Header
 from allranks.protocol.orders import Order, pack_order
@@ -37,6 +36,8 @@ PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
 MAX_TRIES = 6
+CHUNK = 128 << 10  # bytes of the synced tree in one frame, far below what a frame may hold
+WINDOW = 8 * CHUNK  # bytes on their way to one node: pings never wait behind more
 
 
 class ChannelFailed(Exception):

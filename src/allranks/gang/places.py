@@ -11,7 +11,6 @@ from allranks.plan.environment import Place
 from allranks.plan.launchers.command_words import launched_by, read_training
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.network import target_words
-from allranks.plan.synced_tree import Tree
 from allranks.preflight.check import Check
 from allranks.protocol.orders import ORDERS, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
 from allranks.settings import RunSpec
@@ -23,6 +22,28 @@ from .states import Send
 PROBE_SECONDS_A_VIRTUAL_NODE = 0.05  # many virtual nodes share this machine's cores
 FACTS_SECONDS = 30.0  # preludes (modules, conda) are slow on shared disks
 PROBE_SECONDS = 6.0  # two repeated SYNs (after 1 and 3 s) still count
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The caller's working tree as --sync ships it: its identity, and where it lies on a node.
+
+    `sha256` is the archive's; `below` is the caller's position below `root`, which the ranks take too.
+
+    `bytes` is what the files hold, `packed` the archive; `left_out` are checkpoints too large to be shipped.
+    """
+
+    root: str
+    below: str
+    files: int
+    bytes: int
+    packed: int = 0
+    sha256: str = ""
+    left_out: tuple[str, ...] = ()
+
+    def workdir(self, node_dir: str) -> str:
+        """The ranks' working directory on a node."""
+        return f"{node_dir}/tree/{self.below}".rstrip("/")
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.plan.plan import room_on
-from allranks.plan.synced_tree import Tree
 from allranks.preflight.judge import judge
 from allranks.text import count_of, name_with
 
 from .members import NodeState
-from .places import first_order, judge_request
+from .places import Tree, first_order, judge_request
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
 from .states import Action, Event, Facts, Fault, Hello, Lost, Note, Reach, Shipped, Unreachable

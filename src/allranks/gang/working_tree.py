@@ -20,9 +20,10 @@ from typing import IO
 
 from allranks.errors import UsageError
 from allranks.plan.launchers.command_words import read_training
-from allranks.plan.synced_tree import Tree
 from allranks.settings import RunSpec
 from allranks.text import format_size
+
+from .places import Tree
 
 MOST_BYTES = 256 << 20
 MOST_FILES = 100_000
