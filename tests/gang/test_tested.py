@@ -40,7 +40,7 @@ def test_a_hang_names_the_silent_rank_and_its_stack() -> None:
 
 
 def test_dead_links_go_before_tests_and_slow_ones_after() -> None:
-    links = tuple(Finding(name, status, name).to_json() for name, status in (("slow", "warn"), ("link-dead", "fail")))
+    links = tuple(Finding(name, status, name) for name, status in (("slow", "warn"), ("link-dead", "fail")))
     tests = rows(CollectiveRow("barrier", "fail", reason="raised"), end=SuiteEndRow("sync", False, 3, findings=links))
     findings = findings_of(tests, NAMES)
     assert [f.id for f in findings] == ["link-dead", "collective-error", "slow"]

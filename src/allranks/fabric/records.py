@@ -7,6 +7,8 @@ records by the annotations, so those stand in `typing`'s names.
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple, Union
 
+from allranks.findings import Finding
+
 SCHEMA = 1
 
 
@@ -149,11 +151,16 @@ class Measurement:
 
     def way(self, start: str) -> Way:
         """Give the direction that starts at this node."""
-        return self.there if start == self.a else self.back
+        if start == self.a:
+            return self.there
+        return self.back
 
     def interface(self, node: str) -> str:
         """Give the interface's name on this end; empty where it is not known."""
-        return self.interfaces[0 if node == self.a else 1]
+        at_a, at_b = self.interfaces
+        if node == self.a:
+            return at_a
+        return at_b
 
 
 @dataclass(frozen=True)
@@ -175,14 +182,14 @@ class FirstFailure:
 
 @dataclass(frozen=True)
 class SuiteEndRow:
-    """What a suite came to. `statement`: what was tested and what was not; `findings`: as `Finding.to_json` says."""
+    """What a suite came to. `statement`: what was tested and what was not; `findings`: of the suite `pairs`."""
 
     suite: str
     ok: bool
     exit: int
     statement: Tuple[str, ...] = ()
     first_failure: Optional[FirstFailure] = None
-    findings: Tuple[object, ...] = ()
+    findings: Tuple[Finding, ...] = ()
     kind: str = "end"
     schema: int = SCHEMA
 

@@ -95,8 +95,9 @@ def _is_from_outside(roster: Roster) -> bool:
 def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> list[Finding]:
     """A finding for each test that failed, and those about links. `names` are nodes by rank."""
     ends = [end for end in decode_each(SuiteEndRow, rows.get("end")) if end.findings]
-    links = decode_each(Finding, ends[-1].findings) if ends else []
-    links = [dataclasses.replace(link, check="links") for link in links]
+    links: list[Finding] = []
+    if ends:
+        links = [dataclasses.replace(link, check="links") for link in ends[-1].findings]
     tests = []
     for row in decode_each(CollectiveRow, rows.get("collective")):
         if row.status == "hang":

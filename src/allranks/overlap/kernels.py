@@ -61,7 +61,9 @@ def is_communication(name: str, arguments: Arguments) -> bool:
 def kernel_kind(kernel: str, arguments: Arguments) -> CollectiveKind:
     """Read an NCCL kernel's kind from the arguments that torch writes to it, else from its name."""
     match = NCCL_NAME.search(kernel)
-    name = match.group(1) if match else kernel[:NAME_LENGTH]
+    name = kernel[:NAME_LENGTH]
+    if match:
+        name = match.group(1)
     dtype = str(arguments.get("dtype") or "").lower()
     group = _name(arguments.get("Process Group Description")) or _name(arguments.get("Process Group Name"))
     group_size = arguments.get("Group size")
@@ -115,7 +117,9 @@ def _size(count: object, dtype: str) -> int | None:
 
 
 def _first(values: object) -> object:
-    return values[0] if isinstance(values, list) and values else None
+    if isinstance(values, list) and values:
+        return values[0]
+    return None
 
 
 def _name(value: object) -> str:

@@ -72,7 +72,9 @@ def verdict(overlap: Overlap) -> str:
 def _judgement(hidden: float, exposed: float) -> str:
     """Judge by the hidden share of communication and the share of time in which it stands in the open."""
     if exposed < LITTLE:
-        return "Communication is hidden" if hidden >= MOSTLY else "Communication costs little"
+        if hidden >= MOSTLY:
+            return "Communication is hidden"
+        return "Communication costs little"
     if hidden >= MOSTLY:
         return "Communication is mostly hidden"
     if hidden >= HARDLY:
@@ -86,9 +88,12 @@ def _costliest(collectives: Sequence[CollectiveSummary]) -> str:
     if exposed <= 0:
         return ""
     first = collectives[0]
-    size = "" if first.size is None else f" of {format_size(first.size)}"
-    group = f" in {first.group}" if first.group else ""
-    return f", {format_percent(first.exposed / exposed)} of it {first.name}{size}{group}"
+    text = f", {format_percent(first.exposed / exposed)} of it {first.name}"
+    if first.size is not None:
+        text += f" of {format_size(first.size)}"
+    if first.group:
+        text += f" in {first.group}"
+    return text
 
 
 def _waiting(overlap: Overlap) -> str:

@@ -188,7 +188,9 @@ class _Recording:
         if not match:
             return
         number = int(match.group(1))
-        windows = self._gpu_steps if event.category == "gpu_user_annotation" else self._cpu_steps
+        windows = self._cpu_steps
+        if event.category == "gpu_user_annotation":
+            windows = self._gpu_steps
         window = windows.get(number, Window(number, event.start, event.end))
         windows[number] = Window(number, min(window.start, event.start), max(window.end, event.end))
 
@@ -239,7 +241,9 @@ class _Recording:
     def _windows(self, busy: Spans) -> list[Window]:
         """Take the GPU's own steps where it has them: what the CPU launches in a step runs later."""
         intervals = busy.intervals()
-        steps = self._gpu_steps if self._on_gpu and self._gpu_steps else self._cpu_steps
+        steps = self._cpu_steps
+        if self._on_gpu and self._gpu_steps:
+            steps = self._gpu_steps
         windows = [window for _, window in sorted(steps.items())]
         if not windows:
             self.notes.append(NO_STEPS)

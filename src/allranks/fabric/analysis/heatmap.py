@@ -50,7 +50,9 @@ def describe_level(level: Level, metric: Metric) -> str:
     if at == 0:
         return f"up to {1 / level.least:.1f} times the median"
     low = f"{1 / LEVELS[at - 1].least:.1f}"
-    return f"{low}-{1 / level.least:.1f} times" if level.least else f"more than {low} times"
+    if not level.least:
+        return f"more than {low} times"
+    return f"{low}-{1 / level.least:.1f} times"
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,11 @@ def heatmap(cells: Mapping[Cell, CellState], usual: Norms, nodes: Sequence[str])
     digits = len(str(len(nodes)))
     numbers = {node: f"{at:>{digits}}" for at, node in enumerate(nodes, 1)}
     norm = usual.get(BANDWIDTH.name)
-    median = f", median {BANDWIDTH.format(norm.usual)}" if norm else ""
+    title = f"{BANDWIDTH.name}, row sends to column"
+    if norm:
+        title += f", median {BANDWIDTH.format(norm.usual)}"
     header = "".join(f"{numbers[node]:>3}" for node in rows)
-    lines = [f"{BANDWIDTH.name}, row sends to column{median}", " " * (width + digits + 1) + header]
+    lines = [title, " " * (width + digits + 1) + header]
     present = set()
     for a in rows:
         line = f"{a:<{width}} {numbers[a]}"

@@ -182,7 +182,9 @@ def _settled(first: Pass, retested: Mapping[Cell, CellState], bad_again: Mapping
 def _is_confirmed(culprit: Culprit, retested: Collection[Cell]) -> bool:
     """Tell whether the re-test shows it, too: the link itself, or as large a share of a node's pairs as blames it."""
     again = culprit.charged(retested, culprit.cells)
-    return bool(again.cells) if culprit.kind == "link" else again.bad_share() >= NODE_SHARE
+    if culprit.kind == "link":
+        return bool(again.cells)
+    return again.bad_share() >= NODE_SHARE
 
 
 def _is_measured(culprit: Culprit, retested: Collection[Cell]) -> bool:

@@ -164,7 +164,9 @@ def _norm(metric: Metric, logs: Mapping[OneWay, float]) -> Norm:
         usual_logs = _faster(logs)
     middle = median(usual_logs)
     spread = max(MIN_SPREAD, MAD_TO_SIGMA * median(abs(log - middle) for log in usual_logs))
-    ratio = math.log(metric.ratio * (FEW_FACTOR if nodes < FEW_NODES else 1.0))
+    ratio = math.log(metric.ratio)
+    if nodes < FEW_NODES:
+        ratio += math.log(FEW_FACTOR)
     if len(usual_logs) >= ENOUGH_TO_BE_QUIET:
         ratio = min(ratio, metric.quiet * spread)
     return Norm(metric, math.exp(metric.better * middle), spread, max(ratio, metric.spreads * spread))

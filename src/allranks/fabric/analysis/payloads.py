@@ -24,7 +24,9 @@ def payload_sizes(largest: int, growth: int) -> list[int]:
 def available_memory(meminfo: str) -> int | None:
     """Read MemAvailable from /proc/meminfo's text; None where it does not say."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
-    return int(match.group(1)) << 10 if match else None
+    if match is None:
+        return None
+    return int(match.group(1)) << 10
 
 
 def within_group(free: int | None, limit: str, used: str) -> int | None:
@@ -32,7 +34,9 @@ def within_group(free: int | None, limit: str, used: str) -> int | None:
     if not (limit.strip().isdecimal() and used.strip().isdecimal()):
         return free
     left = max(0, int(limit) - int(used))
-    return left if free is None else min(free, left)
+    if free is None:
+        return left
+    return min(free, left)
 
 
 def fits(size: int, ranks: int, free: int | None) -> bool:
@@ -49,6 +53,8 @@ def largest_fitting(size: int, ranks: int, free: int | None) -> int:
 
 def refusal(size: int, ranks: int, free: int | None, where: str) -> str:
     """Write why a payload is refused, in one sentence."""
-    have = "an unknown amount" if free is None else format_size_option(free)
+    have = "an unknown amount"
+    if free is not None:
+        have = format_size_option(free)
     need = f"{count_of(ranks, 'rank')} {plural(ranks, 'needs', 'need')} {format_size_option(size * COPIES * ranks)}"
     return f"{format_size_option(size)} refused: {need} of memory on {where}, which has {have} available"

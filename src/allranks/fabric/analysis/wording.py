@@ -89,9 +89,12 @@ def unconfirmed(facts: SentenceFacts) -> Finding:
 
 def passed_again(culprit: Culprit) -> str:
     """Write the remark about a suspect that passed."""
-    name = "the network" if culprit.kind in ("rail", "all") else "–".join(culprit.nodes)
-    rail = "" if culprit.rail is None else f" (interface index {culprit.rail})"
-    return f"{name}{rail} was out of the norm at first and passed when measured again"
+    name = "–".join(culprit.nodes)
+    if culprit.kind in ("rail", "all"):
+        name = "the network"
+    if culprit.rail is not None:
+        name += f" (interface index {culprit.rail})"
+    return f"{name} was out of the norm at first and passed when measured again"
 
 
 def _where(facts: SentenceFacts) -> Where:
@@ -101,7 +104,9 @@ def _where(facts: SentenceFacts) -> Where:
         return replace(place, node=nodes[0], peer=nodes[1])
     if len(nodes) > 1:
         return replace(place, node=nodes[0], nodes=nodes)
-    return replace(place, node=nodes[0]) if nodes else place
+    if nodes:
+        return replace(place, node=nodes[0])
+    return place
 
 
 def _subject(facts: SentenceFacts) -> str:
@@ -112,8 +117,12 @@ def _subject(facts: SentenceFacts) -> str:
         return f"the rail of interface {facts.interface()}"
     if culprit.kind == "link":
         link = f"the link {'–'.join(culprit.nodes)}"
-        return link if culprit.rail is None else f"{link} on interface {facts.interface()}"
-    return culprit.nodes[0] if culprit.rail is None else f"interface {facts.interface()} of {culprit.nodes[0]}"
+        if culprit.rail is None:
+            return link
+        return f"{link} on interface {facts.interface()}"
+    if culprit.rail is None:
+        return culprit.nodes[0]
+    return f"interface {facts.interface()} of {culprit.nodes[0]}"
 
 
 def _extent(culprit: Culprit) -> str:
@@ -176,7 +185,9 @@ def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
 def _remedy(facts: SentenceFacts) -> str:
     kind = facts.culprit.kind
     name = facts.interface_name()
-    inspect = f"{INSPECT}; ethtool {name}" if name else INSPECT
+    inspect = INSPECT
+    if name:
+        inspect += f"; ethtool {name}"
     if kind == "rail":
         command = _ssh(facts.states[0].cell[0], inspect)
         return f"check the switch of this rail, or leave it out with NCCL_IB_HCA=^NAME\non a node: {command}"

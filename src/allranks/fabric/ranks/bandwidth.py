@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from allranks.text import format_size_option
 
-from ..analysis.payloads import payload_sizes
 from ..analysis.rates import UNSPLIT, bandwidth_line, bandwidth_row, compare_with_link
 from ..records import BandwidthRow
 from .cases.rounds import ALL_GATHER, REDUCE_SCATTER, newest, ring, run_batch
@@ -57,7 +56,7 @@ class Sweep:
         """Print the table of a collective; what is left out for want of time is said at the end."""
         if collective == "sendrecv" and lab.world < 2:
             raise NotSupported("one rank alone has no other rank to send to")
-        sizes = [min(size, lab.size) for size in QUICK_SIZES] if lab.quick else payload_sizes(lab.size, GROWTH)
+        sizes = lab.sizes(QUICK_SIZES, GROWTH)
         began = time.monotonic()
         spent = 0.0
         slowest_round = 0.0
@@ -133,8 +132,10 @@ class Sweep:
         elif collective == "reduce_scatter":
             call = partial(newest(*REDUCE_SCATTER), result[:block], give)
         elif collective == "gather":
-            blocks = list(result.chunk(world)) if rank == 0 else None
-            call = partial(dist.gather, give[:block], blocks, 0)
+            blocks = []
+            if rank == 0:
+                blocks = list(result.chunk(world))
+            call = partial(dist.gather, give[:block], blocks or None, 0)
         elif collective == "sendrecv":
             call = partial(run_batch, ring(give, (rank + 1) % world, result, (rank - 1) % world))
         elif collective == "all_to_all":

@@ -94,7 +94,9 @@ def culprit(sums: list[int], ranks: list[int], turn: int, modulus: int, shift: i
             for other in ranks[:SEARCHED]:
                 if other != rank and _explains_gaps(gaps, shares[rank], shares[other]):
                     explanations.append((rank, f"as if rank {rank} had contributed the data of rank {other}"))
-    return explanations[0] if len(explanations) == 1 else None
+    if len(explanations) != 1:
+        return None
+    return explanations[0]
 
 
 def _explains_gaps(gaps: list[int], share: list[int], other: list[int]) -> bool:
@@ -104,13 +106,17 @@ def _explains_gaps(gaps: list[int], share: list[int], other: list[int]) -> bool:
 def text(rank: int, turn: int) -> str:
     """Make a string whose length and letters depend on rank and round; now and then an empty one."""
     number = moved_key(rank, turn, PRIME)
-    letters = 0 if (rank + turn) % 5 == 4 else number * 37 % 211
+    letters = number * 37 % 211
+    if (rank + turn) % 5 == 4:
+        letters = 0
     return f"r{rank}·t{turn}:" + "".join(chr(0x61 + (number + place * 7) % 26) for place in range(letters))
 
 
 def length(rank: int, turn: int) -> int:
     """Tell how many tokens a rank generated in a round: differs by rank, and is sometimes 0."""
-    return 0 if (rank + turn) % 7 == 6 else (rank * 13 + turn * 7) % 97
+    if (rank + turn) % 7 == 6:
+        return 0
+    return (rank * 13 + turn * 7) % 97
 
 
 def roots(world: int) -> list[int]:

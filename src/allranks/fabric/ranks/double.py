@@ -27,12 +27,16 @@ class TestDouble:
         self.kind, _, amount = what.partition("=")
         if self.kind not in KINDS:
             raise ValueError(f"{NAME}: what={what} is none of {', '.join(KINDS)}")
-        self.seconds = parse_duration(amount or "3s") if self.kind == "late" else FOREVER
+        self.seconds = FOREVER
+        if self.kind == "late":
+            self.seconds = parse_duration(amount or "3s")
         self.done = False
 
     def data(self, test: str) -> str:
         """Give zeros, wrong_block or off_by_one where this test's data is to be wrong, else nothing."""
-        return self.kind if self.test in (test, EVERY) and self.kind in DATA else ""
+        if self.test in (test, EVERY) and self.kind in DATA:
+            return self.kind
+        return ""
 
     def behave(self, test: str) -> None:
         """Be late, hang or exit, once, before this rank says that it has arrived."""
@@ -52,4 +56,6 @@ def double_of(text: str, rank: int) -> TestDouble | None:
     if not (fields.keys() >= {"rank", "test", "what"} and fields["rank"].isdecimal()):
         raise ValueError(f"{NAME}: expected rank=N,test=NAME,what=…, not {text!r}")
     double = TestDouble(fields["test"], fields["what"])
-    return double if int(fields["rank"]) == rank else None
+    if int(fields["rank"]) != rank:
+        return None
+    return double

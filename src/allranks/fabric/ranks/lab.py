@@ -11,6 +11,7 @@ from typing import Callable, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
+from ..analysis.payloads import payload_sizes
 from ..records import WrongElement
 from . import contributions as data
 from . import payload as tensors
@@ -101,6 +102,12 @@ class Lab:
                 raise NotSupported(f"{what}: {str(error).strip().splitlines()[0]}") from None
             raise
 
+    def sizes(self, quick: Sequence[int], growth: int) -> list[int]:
+        """List payloads in bytes: these where the test is to be quick, else from the smallest to the largest."""
+        if self.quick:
+            return [min(size, self.size) for size in quick]
+        return payload_sizes(self.size, growth)
+
     def leave_out(self, what: str) -> None:
         """Note that this was not tested, for the statement."""
         if what not in self.untested:
@@ -123,7 +130,9 @@ class Lab:
 
     def wrong_data(self) -> str:
         """Give what the test double wants of this test's data; empty where they are right."""
-        return self.double.data(self.test) if self.double else ""
+        if self.double is None:
+            return ""
+        return self.double.data(self.test)
 
     def posed_rank(self) -> int:
         """Give the rank whose data this rank sends: itself, unless the test double wants another one."""

@@ -190,7 +190,9 @@ def node_names(job: SuiteJob, options: Options) -> list[str]:
 
 def limit_of(options: Options, gpu: bool) -> float:
     """Give the seconds that a pair may take."""
-    return min(GPU_LIMIT if gpu else LIMIT, options.timeout)
+    if gpu:
+        return min(GPU_LIMIT, options.timeout)
+    return min(LIMIT, options.timeout)
 
 
 def follow(board: Board, leader: Leader | None, rank: int, options: Options) -> int:
@@ -252,10 +254,12 @@ class Leader:
             figures = self._measure(setup, number, task)
         except (DeadLink, OSError) as error:
             return SideFigures(dead=str(error))
-        rate = median(figures.rates) if figures.rates else None
-        if not figures.trips:
-            return SideFigures(rate=rate)
-        return SideFigures(median(figures.trips), quantile(figures.trips, 0.99), rate)
+        answer = SideFigures()
+        if figures.rates:
+            answer = replace(answer, rate=median(figures.rates))
+        if figures.trips:
+            answer = replace(answer, latency=median(figures.trips), tail=quantile(figures.trips, 0.99))
+        return answer
 
     def _measure(self, setup: Setup, number: int, task: PairTask) -> Figures:
         leads = self.job.node == task.a
@@ -319,8 +323,7 @@ class Coordinator:
         judgement = judge(self._as_lost(first), self._as_lost(again), self.floors, addresses)
         code = BROKEN if any(finding.status == "fail" for finding in judgement.findings) else 0
         self._report(judgement, bool(first))
-        findings = tuple(finding.to_json() for finding in judgement.findings)
-        self._write(SuiteEndRow("pairs", code == 0, code, findings=findings))
+        self._write(SuiteEndRow("pairs", code == 0, code, findings=tuple(judgement.findings)))
         self._dismiss(code)
         return code
 
@@ -335,7 +338,9 @@ class Coordinator:
             if facts is not None:
                 leaders[node] = facts
         gpu = self.options.backend != "gloo" and all(facts.gpu for facts in leaders.values())
-        plan = wire.QUICK if self.options.quick else wire.FULL
+        plan = wire.FULL
+        if self.options.quick:
+            plan = wire.QUICK
         self.limit = limit_of(self.options, gpu)
         self.setup = Setup(leaders, secrets.token_hex(16), gpu, plan)
         self.board.write("setup", self.setup)
@@ -353,7 +358,9 @@ class Coordinator:
         tasks = []
         for a, b in pairs:
             if self.lost.keys().isdisjoint((a, b)):
-                limit = self.limit if self.impaired.isdisjoint((a, b)) else SHORT * self.limit
+                limit = self.limit
+                if not self.impaired.isdisjoint((a, b)):
+                    limit *= SHORT
                 tasks.append(PairTask(self.nodes.index(a), self.nodes.index(b), limit))
         number = self.round
         self.round += 1
@@ -409,7 +416,10 @@ class Coordinator:
         result: list[Measurement] = []
         for row in rows:
             reason = self._reason_lost((row.a, row.b))
-            result.append(Measurement(row.a, row.b, row.round, dead=reason) if reason else row)
+            if reason:
+                result.append(Measurement(row.a, row.b, row.round, dead=reason))
+            else:
+                result.append(row)
         return result
 
     def _dismiss(self, code: int) -> None:
@@ -491,9 +501,11 @@ def _describe_pair(row: Measurement) -> str:
     name = f"{row.a}–{row.b}"
     if row.dead:
         return f"{name} dead ({row.dead})"
+    text = f"{name} {format_bit_rate(_rate(row))}"
     trips = [way.latency for way in (row.there, row.back) if way.latency]
-    latency = f" {format_time(max(trips))}" if trips else ""
-    return f"{name} {format_bit_rate(_rate(row))}{latency}"
+    if trips:
+        text += f" {format_time(max(trips))}"
+    return text
 
 
 def _rate(row: Measurement) -> float:

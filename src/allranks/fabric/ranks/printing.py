@@ -130,7 +130,9 @@ class SuiteReport:
         shown = counts[:NODES_SHOWN]
         if len(counts) > NODES_SHOWN:
             shown.append(f"{len(counts) - NODES_SHOWN} more")
-        nodes = f"{count_of(len(counts), 'node')} ({', '.join(shown)})" if counts else "nodes not known"
+        nodes = "nodes not known"
+        if counts:
+            nodes = f"{count_of(len(counts), 'node')} ({', '.join(shown)})"
         parts = [f"{self.job.world} ranks", nodes]
         if self.group.facts:
             parts += [f"{lab.backend} on {lab.device.type}", " and ".join(self.group.versions())]
@@ -139,7 +141,7 @@ class SuiteReport:
         return ", ".join(parts)
 
     def _untested(self) -> list[str]:
-        untested = [self.group.refusal] if self.group.refusal else []
+        untested = list(filter(None, [self.group.refusal]))
         untested += [f"{row.test}: {row.reason}" for row in self.rows if row.status == "skip"]
         untested += self.lab.untested
         ran = {row.test for row in self.rows}
@@ -147,7 +149,9 @@ class SuiteReport:
         if not_reached:
             untested.append(f"{', '.join(not_reached)}: not reached")
         if self.left_out:
-            why = "not asked for (--only)" if self.options.only else "not in --quick"
+            why = "not in --quick"
+            if self.options.only:
+                why = "not asked for (--only)"
             untested.append(f"{', '.join(self.left_out)}: {why}")
         return [*untested, f"{OTHER_SUITES[self.options.suite]}, every pair of nodes by itself (--suite pairs)"]
 
@@ -161,15 +165,20 @@ def append_row(path: str, row: Row) -> None:
 
 def _describe_variable(name: str) -> str:
     value = os.environ.get(name)
-    return f"{name}={value}" if value else f"{name} not set"
+    if not value:
+        return f"{name} not set"
+    return f"{name}={value}"
 
 
 def collective_line(row: CollectiveRow) -> str:
     """Write `PASS all_reduce            4 ranks  float32 int64   0.012 s`."""
     word = {"pass": "PASS", "skip": "SKIP"}.get(row.status, "FAIL")
-    text = f"{row.seconds:8.3f} s  {row.detail}" if row.status == "pass" else row.reason
-    late = f"   rank {row.late.rank} came {row.late.seconds:.1f} s late" if row.late else ""
-    return f"{word} {row.test:<22} {row.ranks:>4} ranks  {text}{late}"
+    text = row.reason
+    if row.status == "pass":
+        text = f"{row.seconds:8.3f} s  {row.detail}"
+    if row.late:
+        text += f"   rank {row.late.rank} came {row.late.seconds:.1f} s late"
+    return f"{word} {row.test:<22} {row.ranks:>4} ranks  {text}"
 
 
 def describe_error(error: BaseException) -> str:

@@ -113,7 +113,9 @@ class ProcessGroup:
     def node_name(self, node: int, first_rank: int) -> str:
         """Name a node as the caller does, else by its host's name."""
         names = self.options.nodes
-        return names[node] if node < len(names) else self.facts[first_rank].host
+        if node < len(names):
+            return names[node]
+        return self.facts[first_rank].host
 
 
 def rank_facts(job: SuiteJob, suite: str) -> RankFacts:
@@ -149,4 +151,6 @@ def choose_backend(wanted: str, gpus: list[bool]) -> str:
 def nccl_version() -> str:
     """Give the version of NCCL that torch brings."""
     version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch gives it no types
-    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
+    if isinstance(version, tuple):
+        return ".".join(map(str, version))
+    return str(version)

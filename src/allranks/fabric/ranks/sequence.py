@@ -87,8 +87,9 @@ class Runner:
 
     def finish(self) -> int:
         """End the process group where it is intact, print the statement, and give the exit code."""
-        failed = any(row.status == "fail" for row in self.report.rows)
-        code = FAILED if failed else PASSED
+        code = PASSED
+        if any(row.status == "fail" for row in self.report.rows):
+            code = FAILED
         if self.intact and dist.is_initialized():
             self.watch.begin(self.number, "destroy_process_group", self.options.timeout)
             dist.destroy_process_group()

@@ -102,10 +102,13 @@ class Watchdog(threading.Thread):
         """Report that the store has gone, and end the process with 5; also for the main thread."""
         self.reporting.acquire()  # never released: the process ends
         job = self.job
-        holder = "its holder has ended" if job.agents_store else "rank 0, which holds it, has ended"
+        holder = "rank 0, which holds it, has ended"
+        missing: tuple[int, ...] = (0,)
+        if job.agents_store:
+            holder = "its holder has ended"
+            missing = ()
         first_line = (str(problem) or type(problem).__name__).splitlines()[0]
         text = f"the store at {job.host}:{job.port} does not answer: {holder} ({first_line})"
-        missing = () if job.agents_store else (0,)
         if job.local_rank == 0 or (job.node == 0 and job.local_rank == 1):
             self.report_hang(SuiteHang(self.name_of_test, text, (job.rank,), missing, missing, {}, {}))
         else:  # one a node is enough
@@ -167,6 +170,11 @@ class Watchdog(threading.Thread):
     def _expire(self, reason: str, code: int) -> None:
         """Write the stack to stderr and to the store, report, and end the process."""
         reason += self.part
+        patience = PATIENCE
+        sampling = SAMPLING
+        if code == TERMINATED:
+            patience = PATIENCE_ENDING
+            sampling = SAMPLING_ENDING
         print(f"allranks: {self.name_of_test} {reason}, stacks of rank {self.job.rank}", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         last = threading.Timer(LAST, self.store_lost, [TimeoutError(f"no answer within {LAST:g} s")])
@@ -175,10 +183,10 @@ class Watchdog(threading.Thread):
         try:
             self._publish()
             self.store.set(f"stack/{self.test}/{self.job.rank}", "\n".join(main_stack()))
-            if not self._must_report(PATIENCE if code == HANG else PATIENCE_ENDING):
+            if not self._must_report(patience):
                 self.store.set(f"heard/{self.test}/{self.job.rank}", "1")
                 leave(code)
-            report = self._sample(reason, SAMPLING if code == HANG else SAMPLING_ENDING)
+            report = self._sample(reason, sampling)
             with self.reporting:
                 last.cancel()
                 self.report_hang(report)
@@ -248,7 +256,9 @@ class Watchdog(threading.Thread):
         places = {}
         for rank in range(self.job.world):
             key = f"place/{rank}"
-            places[rank] = take(self.store, key, SuitePlace) if self.store.check([key]) else NOWHERE
+            places[rank] = NOWHERE
+            if self.store.check([key]):
+                places[rank] = take(self.store, key, SuitePlace)
         return places
 
 

@@ -335,7 +335,9 @@ def connect(
 
 
 def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+    if ":" in address:
+        return socket.AF_INET6
+    return socket.AF_INET
 
 
 def make_greeting(token: str, number: int, a: int, b: int) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 import torch.distributed as dist
 
+from .. import contributions as data
 from ..lab import Lab, LabGroup, NotSupported
 
 COUNTS = (1, 1000, 65537)  # elements
@@ -18,7 +19,9 @@ REDUCE_SCATTER = ("reduce_scatter_single", "reduce_scatter_tensor")
 
 def counts_of(lab: Lab) -> Sequence[int]:
     """Give the numbers of elements of a test that is repeated with several."""
-    return COUNTS[1:2] if lab.quick else COUNTS
+    if lab.quick:
+        return COUNTS[1:2]
+    return COUNTS
 
 
 def rounds(counts: Sequence[int]) -> Iterator[tuple[int, int, str]]:
@@ -35,6 +38,13 @@ def newest(*names: str) -> Callable[..., object]:
         if function is not None:
             return function
     raise NotSupported(f"torch {torch.__version__} has no {names[-1]}")
+
+
+def rooted_rounds(lab: Lab) -> Iterator[tuple[int, int, int, str]]:
+    """Give round, root, count and type: ranks are the root in turn."""
+    for turn, root in enumerate(data.roots(lab.world)):
+        for dtype in DTYPES:
+            yield turn, root, COUNTS[turn % len(COUNTS)], dtype
 
 
 def ring(give: torch.Tensor, to: int, result: torch.Tensor, source: int) -> list[dist.P2POp]:
@@ -59,10 +69,12 @@ def sum_round(lab: Lab, turn: int, count: int, dtype: str, group: LabGroup) -> N
 def gather_round(lab: Lab, turn: int, count: int, dtype: str) -> None:
     """gather to rank 0."""
     give = lab.give_moved(turn, count, dtype)
-    blocks = lab.empty_blocks(count, dtype, lab.everyone) if lab.rank == 0 else None
+    blocks = []
+    if lab.rank == 0:
+        blocks = lab.empty_blocks(count, dtype, lab.everyone)
     lab.arrive(turn)
-    dist.gather(give, blocks, 0)
-    lab.check_blocks(blocks or [], turn, dtype, lab.everyone)
+    dist.gather(give, blocks or None, 0)
+    lab.check_blocks(blocks, turn, dtype, lab.everyone)
 
 
 def all_gather_round(lab: Lab, turn: int, count: int, dtype: str, group: LabGroup) -> None:
@@ -76,7 +88,9 @@ def all_gather_round(lab: Lab, turn: int, count: int, dtype: str, group: LabGrou
 
 def broadcast_round(lab: Lab, turn: int, count: int, dtype: str, root: int, group: LabGroup) -> None:
     """broadcast from a root; the others' buffers hold zeros before."""
-    buffer = lab.give_moved(turn, count, dtype) if lab.rank == root else lab.empty(count, dtype)
+    buffer = lab.empty(count, dtype)
+    if lab.rank == root:
+        buffer = lab.give_moved(turn, count, dtype)
     lab.arrive(turn)
     dist.broadcast(buffer, root, group=group.process_group)
     lab.check_moved(buffer, root, turn, dtype)

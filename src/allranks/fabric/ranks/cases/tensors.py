@@ -9,12 +9,10 @@ import torch.distributed as dist
 
 from allranks.text import format_size_option
 
-from ...analysis.payloads import payload_sizes
 from .. import contributions as data
 from ..lab import Lab, NotSupported
 from .rounds import (
     ALL_GATHER,
-    COUNTS,
     DTYPES,
     REDUCE_SCATTER,
     all_gather_round,
@@ -23,6 +21,7 @@ from .rounds import (
     gather_round,
     newest,
     ring,
+    rooted_rounds,
     rounds,
     run_batch,
     sum_round,
@@ -85,25 +84,21 @@ def _all_reduce(lab: Lab, dtype: str) -> None:
 
 def broadcast(lab: Lab) -> str:
     """Let ranks be the root in turn."""
-    roots = data.roots(lab.world)
-    for turn, root in enumerate(roots):
-        for dtype in DTYPES:
-            broadcast_round(lab, turn, COUNTS[turn % len(COUNTS)], dtype, root, lab.everyone)
-    return f"{len(roots)} roots  {lab.use(*DTYPES)}"
+    for turn, root, count, dtype in rooted_rounds(lab):
+        broadcast_round(lab, turn, count, dtype, root, lab.everyone)
+    return f"{len(data.roots(lab.world))} roots  {lab.use(*DTYPES)}"
 
 
 def reduce(lab: Lab) -> str:
     """Let ranks be the root in turn; only the root's buffer is defined afterwards."""
-    roots = data.roots(lab.world)
-    for turn, root in enumerate(roots):
-        for dtype in DTYPES:
-            buffer = lab.give_shared(turn, COUNTS[turn % len(COUNTS)], dtype, lab.world)
-            lab.arrive(turn)
-            dist.reduce(buffer, root)
-            lab.settle()
-            if lab.rank == root:
-                lab.check_sum(buffer, lab.everyone, turn, dtype)
-    return f"{len(roots)} roots  {lab.use(*DTYPES)}"
+    for turn, root, count, dtype in rooted_rounds(lab):
+        buffer = lab.give_shared(turn, count, dtype, lab.world)
+        lab.arrive(turn)
+        dist.reduce(buffer, root)
+        lab.settle()
+        if lab.rank == root:
+            lab.check_sum(buffer, lab.everyone, turn, dtype)
+    return f"{len(data.roots(lab.world))} roots  {lab.use(*DTYPES)}"
 
 
 def gather(lab: Lab) -> str:
@@ -214,7 +209,7 @@ def _token(lab: Lab, turn: int) -> None:
 
 def large_payloads(lab: Lab) -> str:
     """Send payloads from 1 KB up to the largest; each size has a limit of its own."""
-    sizes = [min(QUICK_PAYLOAD, lab.size)] if lab.quick else payload_sizes(lab.size, GROWTH)
+    sizes = lab.sizes([QUICK_PAYLOAD], GROWTH)
     for at, size in enumerate(sizes):
         if at:
             lab.renew(format_size_option(size))
