@@ -150,7 +150,7 @@ def close(
     explained = explain(from_document(request["spec"]), request.get("gate") or {}, evidence["nodes"]) if request else {}
     directory = str(run.path) if run is not None else None
     if run is not None:
-        from allranks.report.page import check_page
+        from allranks.report.page import check_page  # imported late: allranks.pyz has no Jinja2
 
         page = check_page(run.name, evidence, findings, rows, {c.name: c.title for c in checks}, grouped(explained))
         (run.path / "report.html").write_text(page, encoding="utf-8")

@@ -74,14 +74,14 @@ def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> dict[s
     run = _run(words, runs_dir) if words != ["-"] else None
     if run is not None:
         if html is not None:
-            from .report import fresh_redactor, write_page
+            from .report import fresh_redactor, write_page  # imported late: allranks.pyz has no Jinja2
 
             write_page(run, Path(html), fresh_redactor())
         return judge_run(run, progress)
     scanned = scan(find_logs(words), progress) if words != ["-"] else []
     verdict = _of_stream() if words == ["-"] else judge_logs(evidence(scanned))
     if html is not None:
-        from .report import write_log_page
+        from .report import write_log_page  # imported late: allranks.pyz has no Jinja2
 
         write_log_page(verdict.to_json(), scanned, Path(html))
     return verdict.to_json()

@@ -43,7 +43,7 @@ def command(traces: tuple[str, ...], top: int, html: str | None, json_: bool) ->
     answer = document(measure(readable), top, notes)
     if html is not None:
         # Late: Jinja takes 50 ms, and only a page needs it.
-        from allranks.report.overlappage import overlap_page
+        from allranks.report.overlappage import overlap_page  # imported late: allranks.pyz has no Jinja2
 
         try:
             Path(html).write_text(overlap_page(answer), encoding="utf-8")

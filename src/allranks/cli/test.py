@@ -15,6 +15,8 @@ from allranks.settings import RunSpec
 from allranks.settings.table import TESTS_OF, settings_of
 
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
+from .pairs import run_pairs
+from .staged import run_staged
 from .target import resolve_options, say_notes, unknown_name
 from .together import run_together
 
@@ -62,13 +64,9 @@ COMMAND = Declared(
 def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
     """The suite that was asked for; gives the exit code."""
     if spec.tests.suite == "staged":
-        from .staged import run_staged
-
         return run_staged(spec, cluster, json_, transport)
     if spec.tests.suite == "pairs":
         if len(cluster.nodes) < 2:
             raise UsageError("--suite pairs measures links between nodes: name two or more")
-        from .pairs import run_pairs
-
         return run_pairs(spec, cluster, json_, transport)
     return run_together(spec, cluster, json_, transport)
