@@ -14,7 +14,7 @@ from allranks.plan.interfaces import (
     who_speaks,
 )
 from allranks.plan.node_facts import interface_of, on_link
-from allranks.protocol.facts import NodeFacts, read_facts
+from allranks.protocol.plan_facts import NodeFacts, read_facts
 
 
 def interface(name: str, *addresses: str, running: bool = True) -> dict[str, Any]:

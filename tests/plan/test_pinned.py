@@ -15,9 +15,9 @@ from allranks.plan.pinned import MOST_REACHES, NodeArguments, NotPinned, Pin
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, SuiteNodes
 from allranks.protocol.codec import DecodeError, decode
-from allranks.protocol.facts import read_facts
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.orders import ORDERS
+from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec
 
 FACTS = {"interpreter": {"path": "/opt/py/bin/python"}}

@@ -9,9 +9,10 @@ from allranks.agent.node_check import collect
 from allranks.plan.network import share_network
 from allranks.preflight.typed_facts import Facts
 from allranks.protocol.codec import decode, encode
-from allranks.protocol.facts import Gpus, Identity, Interpreter, NodeFacts, check_facts, read_facts
+from allranks.protocol.facts import Gpus, Identity, Interpreter
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.orders import SetupOrder
+from allranks.protocol.plan_facts import NodeFacts, check_facts, read_facts
 
 VIEWS = ("workdir", "script", "interpreter", "gpus", "identity", "nccl", "disk", "shm", "mem", "own_name")
 

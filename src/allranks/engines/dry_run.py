@@ -20,8 +20,8 @@ from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, Plan, SuiteNodes
 from allranks.preflight.check import Check
-from allranks.protocol.facts import read_facts
 from allranks.protocol.orders import ORDERS, RankOrder
+from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv, redact_env
 from allranks.text import count_of

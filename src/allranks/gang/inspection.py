@@ -21,7 +21,6 @@ from allranks.plan.node_facts import read_probes
 from allranks.plan.peer_addresses import main_addresses, other_ways
 from allranks.preflight.peer_pairs import peers_of
 from allranks.protocol.codec import encode
-from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.frames import Frame, OutputFrame
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import DecodeError
@@ -38,6 +37,7 @@ from allranks.protocol.messages import (
     read_message,
 )
 from allranks.protocol.orders import HelloOrder, Order, PeerAddress, PingOrder, ReachOrder, ReleaseOrder, ServeOrder
+from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed

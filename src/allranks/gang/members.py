@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from allranks.plan.node_facts import gpu_count, outer_addresses
-from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.messages import AddressProbe, RemainingProcess
+from allranks.protocol.plan_facts import NodeFacts, read_facts
 
 from .lingering import Departure
 from .states import Exit, Note

@@ -12,7 +12,7 @@ from allranks.cluster import Cluster
 from allranks.diagnose.incident import Pause
 from allranks.findings import Finding, typed_here
 from allranks.plan.ranks import Plan
-from allranks.protocol.facts import NodeFacts
+from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 
 from .members import NodeState, RankState

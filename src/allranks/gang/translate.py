@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from allranks.protocol.facts import check_facts
 from allranks.protocol.foreign import ReportMessage, error_time
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import (
@@ -20,6 +19,7 @@ from allranks.protocol.messages import (
     StacksMessage,
     StartedMessage,
 )
+from allranks.protocol.plan_facts import check_facts
 
 from .clocks import NodeClock
 from .states import (

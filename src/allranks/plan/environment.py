@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allranks.protocol.facts import NodeFacts
+from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 
 from .ranks import Attempt, NodePlan

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from allranks.findings import Finding, Where
-from allranks.protocol.facts import NodeFacts
+from allranks.protocol.plan_facts import NodeFacts, network_of
 
 from .node_facts import interface_of, local_addresses, plain
 
@@ -107,7 +107,7 @@ def _in_subnet_of(facts: NodeFacts, comm_id: str) -> tuple[str, ...]:
     except ValueError:
         return ()
     for name, address, _ in local_addresses(facts):
-        if wanted in address.network():
+        if wanted in network_of(address):
             return (name,)
     return ()
 

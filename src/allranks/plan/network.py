@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.findings import Finding, Where
-from allranks.protocol.facts import InterfaceFacts, NodeFacts
+from allranks.protocol.facts import InterfaceFacts
 from allranks.protocol.messages import AddressProbe, PortFailure, PortOwner
+from allranks.protocol.plan_facts import NodeFacts, network_of
 from allranks.settings import RunSpec
 from allranks.settings.table import ENGINE_FLAGS
 
@@ -460,6 +461,6 @@ def _source(here: NodeFacts, address: str) -> str:
     wanted = ipaddress.ip_address(address.partition("%")[0])
     addresses = [a for _, a, i in local_addresses(here) if not i.loopback and a.scope == "global"]
     for item in addresses:
-        if wanted in item.network():
-            return str(item.network())
+        if wanted in network_of(item):
+            return str(network_of(item))
     return next((a.address for a in addresses if a.family == wanted.version), "NODE_ADDRESS")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from allranks.protocol.codec import decode_each
-from allranks.protocol.facts import Address, InterfaceFacts, NodeFacts
+from allranks.protocol.facts import Address, InterfaceFacts
 from allranks.protocol.messages import AddressProbe
+from allranks.protocol.plan_facts import NodeFacts, network_of
 
 
 class LocalAddress(NamedTuple):
@@ -57,7 +58,7 @@ def on_link(facts: NodeFacts, address: str) -> str | None:
     """Name the interface whose subnet holds an address; None where there is none."""
     wanted = ipaddress.ip_address(plain(address))
     for name, local, interface in local_addresses(facts):
-        if interface.up and not interface.loopback and wanted in local.network():
+        if interface.up and not interface.loopback and wanted in network_of(local):
             return name
     return None
 

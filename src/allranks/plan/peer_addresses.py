@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from allranks.protocol.facts import NodeFacts
 from allranks.protocol.messages import AddressProbe
+from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 
 from .interfaces import is_host_local

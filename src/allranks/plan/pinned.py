@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from allranks.cluster import Node
-from allranks.protocol.facts import NodeFacts, read_facts
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.orders import ORDERS
+from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, Place

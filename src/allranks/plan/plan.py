@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from allranks.cluster import Cluster, Node
-from allranks.protocol.facts import NodeFacts
 from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder
+from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names

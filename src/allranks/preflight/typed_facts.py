@@ -22,14 +22,13 @@ from allranks.protocol.facts import (
     LoginFacts,
     Memory,
     NcclFacts,
-    NodeFacts,
     OwnName,
     PathFacts,
     SharedMemory,
     TargetFacts,
-    has_failed,
 )
 from allranks.protocol.messages import PortFailure
+from allranks.protocol.plan_facts import NodeFacts, has_failed
 
 Kind = TypeVar("Kind")
 LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself

@@ -1,17 +1,12 @@
-"""The facts of a node, as its agent writes them and the gang, the plan and the checks read them (pure, Python 3.8).
+"""The facts of a node as its agent writes them, one record a part (pure, Python 3.8).
 
-Facts are an object by name: what `agent.facts` collects, and what each check collects under its own name. A part that
-could not be collected is {"error": …}. `NodeFacts` has the parts that a plan reads: each is as its default where it is
-absent or failed. The checks read these and the other records one by one.
+Facts are an object by name: what `agent.node_check` collects, and what each check collects under its own name. A part
+that could not be collected is {"error": …}. `plan_facts` reads them; the checks read the records one by one.
 """
 
-import ipaddress
-from typing import Dict, NamedTuple, Optional, Tuple, Union
+from typing import Dict, NamedTuple, Optional, Tuple
 
-from .codec import DecodeError, decode, decode_parts, omit_empty, omit_none
-from .jsontext import JsonObject
-
-Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+from .codec import omit_empty, omit_none
 
 
 @omit_none
@@ -24,10 +19,6 @@ class Address(NamedTuple):
     scope: Optional[str] = None
     flags: Optional[Tuple[str, ...]] = None
     label: Optional[str] = None
-
-    def network(self) -> Network:
-        """Give the network that it lies in; raise ValueError where it is not an address."""
-        return ipaddress.ip_network("%s/%d" % (self.address, self.prefix), strict=False)
 
 
 class InterfaceFacts(NamedTuple):
@@ -124,14 +115,6 @@ class Interpreter(NamedTuple):
     skipped: str = ""
 
 
-class AccelerateConfig(NamedTuple):
-    """What the configuration that accelerate will read says of its processes, as the check of that name has it."""
-
-    distributed_type: Optional[str] = None
-    use_cpu: Union[str, bool, None] = None
-    error: Optional[str] = None
-
-
 class DirectoryFacts(NamedTuple):
     """The ranks' working directory; `cwd_ok`: it may be entered."""
 
@@ -197,38 +180,3 @@ class LoginFacts(NamedTuple):
     RemoveIPC: bool = False
     Linger: bool = False
     in_session: bool = True
-
-
-class NodeFacts(NamedTuple):
-    """What the plan reads of one node; `gpus` and `accelerate_config` are None where it was not looked at."""
-
-    interfaces: Tuple[InterfaceFacts, ...] = ()
-    gpus: Optional[Gpus] = None
-    mem: Memory = Memory()
-    identity: Identity = Identity()
-    nccl: NcclFacts = NcclFacts()
-    own_name: OwnName = OwnName()
-    interpreter: Interpreter = Interpreter()
-    accelerate_config: Optional[AccelerateConfig] = None
-
-
-def read_facts(facts: object) -> NodeFacts:
-    """Read the facts of a node as its agent, or a saved check of it, has them."""
-    return decode_parts(NodeFacts, facts)
-
-
-def has_failed(part: object) -> bool:
-    """Tell whether a part of the facts could not be collected."""
-    return isinstance(part, dict) and "error" in part
-
-
-def check_facts(facts: JsonObject) -> None:
-    """Raise DecodeError where a part that was collected cannot be read; each check judges its own part."""
-    collected = {name: part for name, part in facts.items() if part is not None and not has_failed(part)}
-    read = decode(NodeFacts, collected, "$.facts")
-    for interface in read.interfaces:
-        for address in interface.addresses:
-            try:
-                address.network()
-            except ValueError:
-                raise DecodeError("$.facts.interfaces: expected the address of a network") from None

@@ -79,7 +79,7 @@ class ShippedMessage(NamedTuple):
 
 @omit_none
 class FactsMessage(NamedTuple):
-    """The facts of a node (see `facts.NodeFacts`), or why there are none."""
+    """The facts of a node (see `facts` and `plan_facts`), or why there are none."""
 
     facts: JsonObject = {}
     prelude_error: str = ""

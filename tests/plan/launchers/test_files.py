@@ -21,7 +21,7 @@ from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Attempt
 from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.preflight.launcher_config import flat_yaml
-from allranks.protocol.facts import read_facts
+from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec
 
 HERE = Path(__file__).parents[2] / "golden"

@@ -17,7 +17,7 @@ from allranks.plan.launchers.command_words import out_of_reach, read_training
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.launchers.deepspeed import hostfile
 from allranks.plan.ranks import Attempt, NodePlan
-from allranks.protocol.facts import read_facts
+from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec, resolve
 from allranks.settings.table import LAUNCHERS as NAMES
 from allranks.settings.tools import read_tool

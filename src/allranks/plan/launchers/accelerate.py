@@ -8,7 +8,7 @@ of machines there: nodes with different numbers of ranks each say their own, tim
 
 from __future__ import annotations
 
-from allranks.protocol.facts import AccelerateConfig, NodeFacts
+from allranks.protocol.plan_facts import AccelerateConfig, NodeFacts
 from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from allranks.protocol.facts import NodeFacts
+from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 from allranks.settings.tools import Tool, read_tool
 from allranks.text import format_duration

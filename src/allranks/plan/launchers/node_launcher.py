@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from allranks.protocol.facts import NodeFacts
+from allranks.protocol.plan_facts import NodeFacts
 
 from ..environment import NodeLaunch, Place, PlannedProcess
 from .command_words import Words
