@@ -27,6 +27,8 @@ BANNED = re.compile(
 )
 FEWEST_WORDS = 4  # of a string that is taken for prose
 _PATTERN = re.compile(r"\\[bswdS(]|\(\?")  # a regular expression that is kept as text
+# A line that closes a block of a shell, or sets a trap.
+_SHELL = re.compile(r"^\s*(?:(?:fi|done|esac|\})\s*(?:;|$)|trap ['-])", re.MULTILINE)
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"(*\[])|\n")
@@ -94,8 +96,23 @@ def _texts(tree: ast.Module) -> Iterator[str]:
         if id(node) in passed_over or not isinstance(node, (ast.Constant, ast.JoinedStr)):
             continue
         text = _text(node)
-        if text is not None and len(text.split()) >= FEWEST_WORDS and not _PATTERN.search(text):
+        if text is not None and len(text.split()) >= FEWEST_WORDS and not _PATTERN.search(text) and not is_code(text):
             yield text
+
+
+def is_code(text: str) -> bool:
+    """Whether a text is a program: a shell's, by lines that only one has, or such as Python can read.
+
+    >>> is_code("import os; os._exit(%d)"), is_code("case $a in\\n*) exit ;;\\nesac"), is_code("h1 is down; wait")
+    (True, True, False)
+    """
+    if _SHELL.search(text):
+        return True
+    try:
+        ast.parse(re.sub(r"%\w", "VALUE", text).strip())
+    except SyntaxError:
+        return False
+    return True
 
 
 def _text(value: ast.expr) -> str | None:

@@ -7,10 +7,9 @@ that the design bans). Lower a figure when you mend a package. Never raise one: 
 from collections import Counter
 
 import pytest
-from tests.prose import Breach, breaches_of, page_breaches, source_breaches
+from tests.prose import Breach, breaches_of, is_code, page_breaches, source_breaches
 
 SOURCE_LIMITS = {
-    "agent": 20,
 }
 
 
@@ -42,3 +41,17 @@ def test_pages() -> None:
 )
 def test_a_rule_that_is_broken_is_named(sentence: str, rules: list[str]) -> None:
     assert [breach.rule for breach in breaches_of(sentence, "page")] == rules
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("if true; then\n  exit 1\nfi", True),
+        ("trap 'echo ended; exit' TERM", True),
+        ("import sys; sys.path.insert(0, '%s'); start()", True),
+        ("the run is done; look at its logs", False),
+        ("RANK=3: set a number; or none", False),
+    ],
+)
+def test_code_is_no_prose(text: str, code: bool) -> None:
+    assert is_code(text) is code

@@ -22,7 +22,11 @@ import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+    from torch._C._distributed_c10d import Store
 
 MASTER_SECONDS = 600.0
 PORT = 29500  # torch's own default
@@ -87,7 +91,7 @@ class Group:
     world_size: int
     local_rank: int
     local_world_size: int
-    device: Any
+    device: torch.device
     backend: str
     address: str
     port: int
@@ -275,7 +279,7 @@ def init_process_group(
     )
 
 
-def choose_device(place: ProgramPlace, backend: str | None) -> tuple[Any, str]:
+def choose_device(place: ProgramPlace, backend: str | None) -> tuple[torch.device, str]:
     """Make the accelerator of this local rank the current one; give it and the backend that goes with it."""
     import torch
 
@@ -311,7 +315,7 @@ def export_place(place: ProgramPlace, environ: MutableMapping[str, str]) -> None
     environ.setdefault("MASTER_PORT", str(place.port))
 
 
-def meet(place: ProgramPlace, patience: float, quiet: bool) -> Any:
+def meet(place: ProgramPlace, patience: float, quiet: bool) -> Store:
     """Give the store at the master, once all ranks are there; StartError names those that are not."""
     import torch.distributed
 
@@ -337,7 +341,8 @@ def meet(place: ProgramPlace, patience: float, quiet: bool) -> Any:
     store.set_timeout(datetime.timedelta(seconds=2 * patience + 60))  # rank 0 may have begun to count later
     _gather(dist.PrefixStore(f"allranks/{attempt}", store), place, ends, quiet)
     store.set_timeout(datetime.timedelta(seconds=1800))  # as torch's own: what libraries later wait for in it
-    return dist.PrefixStore(f"group/{attempt}", store)
+    group: Store = dist.PrefixStore(f"group/{attempt}", store)
+    return group
 
 
 def first_line(error: Exception) -> str:
@@ -424,7 +429,7 @@ def try_master(address: str, port: int, seconds: float) -> str:
     return reason
 
 
-def _gather(store: Any, place: ProgramPlace, ends: float, quiet: bool) -> None:
+def _gather(store: Store, place: ProgramPlace, ends: float, quiet: bool) -> None:
     """Let all ranks say that they are here; rank 0 looks who is missing, and all learn it."""
     if place.world_size == 1:
         return
@@ -454,7 +459,7 @@ def _gather(store: Any, place: ProgramPlace, ends: float, quiet: bool) -> None:
         )
 
 
-def _is_there(store: Any, key: str) -> bool:
+def _is_there(store: Store, key: str) -> bool:
     try:
         return bool(store.check([key]))
     except (AttributeError, NotImplementedError):  # torch before 2.1

@@ -56,7 +56,7 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     stand_in.write_text(STAND_IN.format(python=sys.executable, words=str(words)))
     stand_in.chmod(0o755)
     header = AgentHeader("agent", "scoped-1", "node_00", "scoped-1/node_00", lease=5.0, grace=0.1, node_dir=str(short))
-    logind = f"from allranks.agent import node_check\nnode_check.logind = lambda: node_check.{FACTS!r}"
+    logind = f"from allranks.agent import boot\nboot.logind = lambda: boot.{FACTS!r}"
     boot = BOOT.replace("enter()", f"{logind}\nenter()")
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", boot], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

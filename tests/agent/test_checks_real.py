@@ -17,8 +17,8 @@ import pytest
 
 from allranks.agent import checks
 from allranks.agent import node_check as facts
+from allranks.agent.checks import NodeHost
 from allranks.agent.processes import machine, read_process
-from allranks.agent.real_host import NodeHost
 from allranks.preflight.judge import judge
 from allranks.preflight.registry import built_in
 from allranks.protocol.codec import decode
@@ -42,7 +42,7 @@ def look(check: str, workdir: Path, command: tuple[str, ...] = ("train.py",), **
     """What a check finds on this machine."""
     asked = {"workdir": str(workdir), "command": list(command), "environ": dict(os.environ), **request}
     basic = facts.collect(decode(SetupOrder, asked))
-    return checks.collect([check], NodeHost(asked, asked["environ"], basic))[check]
+    return checks.collect_checks([check], NodeHost(asked, asked["environ"], basic))[check]
 
 
 def said(check: str, *found: Any, request: dict[str, Any] | None = None, **more: Any) -> list[str]:

@@ -93,19 +93,17 @@ def test_another_process_is_not_followed() -> None:
 def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """runner_launched.py reports and then becomes the runner."""
     looks: list[int] = []
-    real = open
+    real = exitwatcher.environment_of
 
-    def empty_at_first(path: str, *rest: object) -> object:
-        if str(path).endswith("/environ"):
-            looks.append(1)
-            return real(os.devnull, "rb") if len(looks) < 4 else real(path, *rest)  # type: ignore[call-overload]
-        return real(path, *rest)  # type: ignore[call-overload]
+    def empty_at_first(pid: int) -> list[bytes]:
+        looks.append(pid)
+        return [b""] if len(looks) < 4 else real(pid)
 
     child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
     with selectors.DefaultSelector() as selector:
         one = ExitWatcher(selector, SOCKET)
         settled(child.pid)
-        monkeypatch.setattr(exitwatcher, "open", empty_at_first, raising=False)
+        monkeypatch.setattr(exitwatcher, "environment_of", empty_at_first)
         one.heard(ReportMessage("launched", 5, pid=child.pid), None)
         assert (len(selector.get_map()), list(one.processes)) == (1, [5])
         one.forget()

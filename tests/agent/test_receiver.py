@@ -309,7 +309,7 @@ from allranks.protocol.frames import TREE, OutputFrame, Stream
 from allranks.agent.receiver import TreeReceiver, has_results
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.orders import ShipOrder
-from allranks.agent import nodedir
+from allranks.agent import node_directory as nodedir
 order = json.loads({order!r})
 said, tasks = [], []
 receiver = TreeReceiver({node_dir!r}, said.append, lambda *words: tasks.append(words))

@@ -104,8 +104,6 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: 
         if outcome is None and dialler._socket is not None:
             outcome = dialler._serve()
         dialler._hang_up()
-        os.close(dialler._wake_read)
-        os.close(dialler._wake_write)
         assert outcome is None or (isinstance(outcome, DialOutcome) and 0 <= outcome.exit <= 255)
         assert not (dialler._begun and number % 2 and outcome is not None and outcome.exit == 2 and not dialler._over)
         outcomes["ended" if outcome else "dials on"] += 1

@@ -123,7 +123,7 @@ def test_a_wrong_secret_is_refused_logged_once_and_harmless(joined: Joined) -> N
     joined.until("h1", "3 of 4 nodes are here")
     joined.start(hosts[3], 3, STEPS, secret="another secret, long enough")
     assert joined.codes("h4") == {"h4": 2}
-    assert "set the same ALLRANKS_JOIN_SECRET everywhere" in joined.said("h4")
+    assert "Set the same ALLRANKS_JOIN_SECRET everywhere" in joined.said("h4")
     joined.start(hosts[3], 3, STEPS, secret="another secret, long enough")
     assert joined.codes("h4") == {"h4": 2}
     joined.start(hosts[3], 3, STEPS)

@@ -12,7 +12,7 @@ import socket
 import time
 import traceback
 from functools import partial
-from typing import Any, Callable, Dict, FrozenSet, Optional, Type, TypeVar
+from typing import Callable, Dict, List, Optional, Tuple, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import read_report
@@ -44,6 +44,7 @@ from allranks.protocol.orders import (
     EndOrder,
     HelloOrder,
     ListenOrder,
+    Order,
     PingOrder,
     ProbeOrder,
     ReachOrder,
@@ -67,10 +68,19 @@ from .link import HIGH_WATER, Link, PipeNote, describe_error, hello, write_note
 from .node_check import NodeCheck, check_node
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
-from .processes import USER_SIGNALS, Process, machine, read_process, reap_children, send_signal
+from .processes import (
+    USER_SIGNALS,
+    clear_wake,
+    lives,
+    machine,
+    read_process,
+    reap_children,
+    send_signal,
+    wake_by_signals,
+)
 from .rank_start import Rank
 from .receiver import TreeReceiver
-from .rendezvous_check import MasterPort, Nonce, nonce_name, port_failure, probe
+from .rendezvous_check import MasterPort, Nonce, port_failure, probe
 from .sample import Samples, sample
 
 TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
@@ -86,6 +96,7 @@ RELEASED = 0
 LEASE_OVER = 3
 
 Result = TypeVar("Result")
+Answer = TypeVar("Answer", ProbedMessage, CountersMessage, ReachedMessage)
 
 
 class Agent:
@@ -99,8 +110,9 @@ class Agent:
         self._supervisor = supervisor
         self._listener = listener
         self._link: Optional[Link] = None
-        # an engine finds its processes by a group of its own: nothing is taken out of it
-        self._group = None if header.engine else join_own("allranks-" + header.run_tag.replace("/", "-"))
+        self._group: Optional[str] = None
+        if not header.engine:  # which finds its processes by a group of its own: nothing is taken out of it
+            self._group = join_own("allranks-" + header.run_tag.replace("/", "-"))
         self._journal = Journal(node_dir)
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
@@ -109,7 +121,7 @@ class Agent:
         self._master_port: Optional[MasterPort] = None
         self._session = dict(os.environ)
         self._base = self._session
-        self._tasks: Dict[int, Task[Any]] = {}
+        self._tasks: Dict[int, Task] = {}
         self._selector = selectors.DefaultSelector()
         self._heard = time.monotonic()
         self._greeted = False
@@ -125,23 +137,25 @@ class Agent:
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._exit_watcher = ExitWatcher(self._selector, os.path.join(node_dir, "report.sock"))
-        self._handlers: Dict[type, Callable[[Any], None]] = {
-            HelloOrder: self._on_hello,
-            ShipOrder: self._receiver.ship,
-            SetupOrder: self._on_setup,
-            ListenOrder: self._on_listen,
-            ProbeOrder: self._on_probe,
-            StartOrder: self._on_start,
-            PingOrder: self._on_ping,
-            AckOrder: self._on_ack,
-            EndOrder: self._on_end,
-            StacksOrder: self._on_stacks,
-            CountersOrder: self._on_counters,
-            ServeOrder: self._on_serve,
-            ReachOrder: self._on_reach,
-            ReleaseOrder: self._on_release,
-            SignalOrder: self._on_signal,
-        }
+        self._handlers = dict(
+            (
+                _handler(HelloOrder, self._on_hello),
+                _handler(ShipOrder, self._receiver.ship),
+                _handler(SetupOrder, self._on_setup),
+                _handler(ListenOrder, self._on_listen),
+                _handler(ProbeOrder, self._on_probe),
+                _handler(StartOrder, self._on_start),
+                _handler(PingOrder, self._on_ping),
+                _handler(AckOrder, self._on_ack),
+                _handler(EndOrder, self._on_end),
+                _handler(StacksOrder, self._on_stacks),
+                _handler(CountersOrder, self._on_counters),
+                _handler(ServeOrder, self._on_serve),
+                _handler(ReachOrder, self._on_reach),
+                _handler(ReleaseOrder, self._on_release),
+                _handler(SignalOrder, self._on_signal),
+            )
+        )
 
     # -- the loop ------------------------------------------------------------------------------------
 
@@ -150,12 +164,8 @@ class Agent:
         self._reports.bind(os.path.join(self._dir, "report.sock"))
         self._reports.setblocking(False)
         self._listener.setblocking(False)
-        wake_read, wake_write = os.pipe()
-        for end in (wake_read, wake_write):
-            os.set_blocking(end, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        self._selector.register(wake_read, selectors.EVENT_READ, lambda: self._on_children(wake_read))
+        wake = wake_by_signals()
+        self._selector.register(wake, selectors.EVENT_READ, lambda: self._on_children(wake))
         self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
         self._selector.register(self._reports, selectors.EVENT_READ, self._on_report)
         self._selector.register(self._supervisor, selectors.EVENT_READ, self._on_supervisor)
@@ -219,9 +229,11 @@ class Agent:
         self._note_drops()
         if self._attempt is not None:
             self._attempt.observe()
-        begun = self._greeted and (self._link is not None or self._attempt is not None)
-        if self._holder_gone() or now - self._heard > (self._lease if begun else min(self._lease, UNGREETED)):
-            self._lease_over(now)
+        patience = self._lease
+        if not self._greeted or (self._link is None and self._attempt is None):
+            patience = min(patience, UNGREETED)
+        if self._holder_gone() or now - self._heard > patience:
+            self._lease_over()
 
     def _note_drops(self) -> None:
         """In the journal, for whoever comes after this process; the first of them in the node's log too."""
@@ -235,13 +247,9 @@ class Agent:
 
     def _holder_gone(self) -> bool:
         """The engine has ended its task on this node: its step is over, whatever is left of it."""
-        if self._header.holder is None:
-            return False
-        pid, start = self._header.holder
-        process = read_process(pid)
-        return process is None or process.start != start or process.state in "ZX"
+        return self._header.holder is not None and not lives(*self._header.holder)
 
-    def _lease_over(self, now: float) -> None:
+    def _lease_over(self) -> None:
         attempt = self._attempt
         if attempt is None:
             self._result = RELEASED  # nothing ever ran here: nothing is worth keeping
@@ -250,7 +258,9 @@ class Agent:
             self._result = LEASE_OVER
         elif not attempt.ending:
             why = "no word from the controller for %g s: the lease is over" % self._lease
-            self._log("%s, ending the ranks" % ("the engine has ended its step" if self._holder_gone() else why))
+            if self._holder_gone():
+                why = "the engine has ended its step"
+            self._log(why + ", ending the ranks")
             attempt.begin_end(self._header.grace, "lease")
 
     # -- the supervisor ---------------------------------------------------------------------------------
@@ -280,8 +290,11 @@ class Agent:
             self._supervisor_lost("died")
             return
         process = read_process(self._supervisor_pid)
-        self._supervisor_stops = self._supervisor_stops + 1 if process is not None and process.state in "Tt" else 0
-        if self._supervisor_stops >= 2 and process is not None:
+        if process is None or not process.is_stopped:
+            self._supervisor_stops = 0
+            return
+        self._supervisor_stops += 1
+        if self._supervisor_stops >= 2:
             send_signal(process, signal.SIGKILL)
             self._supervisor_lost("was stopped")
 
@@ -308,17 +321,14 @@ class Agent:
     # -- events --------------------------------------------------------------------------------------
 
     def _on_children(self, wake: int) -> None:
-        try:
-            os.read(wake, 4096)
-        except BlockingIOError:
-            pass
+        clear_wake(wake)
         statuses = reap_children()
         if self._attempt is not None:
             self._attempt.reaped(statuses)
 
     def _on_output(self, rank: Rank) -> None:
         assert self._attempt is not None
-        if rank.pipe >= 0 and not self._attempt.pump(rank):
+        if rank.pipe >= 0 and self._attempt.pump(rank) is None:
             self._close_pipe(rank)
 
     def _close_pipe(self, rank: Rank) -> None:
@@ -331,10 +341,7 @@ class Agent:
         assert self._attempt is not None
         for rank in self._attempt.ranks.values():
             while rank.pipe >= 0:
-                spool = self._outlet.spool(self._attempt.stream(rank))
-                assert spool is not None
-                moved = spool.pump(rank.pipe)
-                if not moved:
+                if not self._attempt.pump(rank):  # at its end, or empty
                     self._close_pipe(rank)
         self._drain_reported = False
 
@@ -426,13 +433,10 @@ class Agent:
         try:
             self._link.flush()
             if self._offsets_known and self._link.backlog < HIGH_WATER:
-                self._link.send_bytes(self._outlet.fill(HIGH_WATER - self._link.backlog))
-                for drop in self._outlet.new_drops():
-                    self._link.send(drop)
+                self._outlet.send_to(self._link)
                 self._report_drained()
                 self._link.flush()
-            mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.backlog else 0)
-            self._selector.modify(self._link.sock, mask, self._on_link)
+            self._selector.modify(self._link.sock, self._link.events, self._on_link)
         except OSError:
             self._drop_link()
 
@@ -517,14 +521,7 @@ class Agent:
             self._master_port = None
 
     def _on_probe(self, order: ProbeOrder) -> None:
-        directory = order.nonce_dir
-        shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(order.token)))
-
-        def done(probed: Optional[ProbedMessage], error: str) -> None:
-            message = probed or ProbedMessage(error=error)
-            self._tell(message._replace(shared=shared))
-
-        self._run_task("the rendezvous check", lambda: probe(order), ProbedMessage, order.seconds + 5, done)
+        self._answer("the rendezvous check", partial(probe, order), ProbedMessage, order.seconds + 5)
 
     # -- ranks -------------------------------------------------------------------------------------------
 
@@ -579,36 +576,30 @@ class Agent:
             return
         attempt.pass_signal(order.order, number, self._exit_watcher.processes)
 
-    def _processes(self, ranks: FrozenSet[int]) -> Dict[int, Process]:
-        running = self._attempt.running() if self._attempt is not None else []
-        return {r.rank: r.process for r in running if r.rank in ranks}
+    def _running(self, ranks: Tuple[int, ...]) -> List[Rank]:
+        if self._attempt is None:
+            return []
+        return [rank for rank in self._attempt.running() if rank.rank in ranks]
 
     def _on_stacks(self, order: StacksOrder) -> None:
         """A sample may have to signal a rank, which is done once: who has been is kept here."""
-        attempt = self._attempt
-        processes = self._processes(frozenset(order.ranks))
-        signalled = (
-            frozenset(r.rank for r in attempt.ranks.values() if r.signalled) if attempt is not None else frozenset()
-        )
+        ranks = {rank.rank: rank for rank in self._running(order.ranks)}
+        signalled = frozenset(rank for rank, one in ranks.items() if one.signalled)
 
         def done(samples: Optional[Samples], error: str) -> None:
             if samples is None:
                 self._tell(StacksMessage(error=error))
                 return
             for rank in samples.signalled:
-                if attempt is not None and rank in attempt.ranks:
-                    attempt.ranks[rank].signalled = True
+                ranks[rank].signalled = True
             self._tell(StacksMessage(samples.ranks, samples.ras))
 
-        work = partial(sample, processes, self._dir, order.ask, signalled)
+        work = partial(sample, {rank: one.process for rank, one in ranks.items()}, self._dir, order.ask, signalled)
         self._run_task("the stack sample", work, Samples, SAMPLE_SECONDS, done)
 
     def _on_counters(self, order: CountersOrder) -> None:
-        def done(message: Optional[CountersMessage], error: str) -> None:
-            self._tell(message or CountersMessage(error=error))
-
-        work = partial(counters, self._processes(frozenset(order.ranks)), self._dir)
-        self._run_task("the counters", work, CountersMessage, SAMPLE_SECONDS, done)
+        work = partial(counters, {rank.rank: rank.process for rank in self._running(order.ranks)}, self._dir)
+        self._answer("the counters", work, CountersMessage, SAMPLE_SECONDS)
 
     # -- peers -------------------------------------------------------------------------------------------
 
@@ -626,10 +617,7 @@ class Agent:
         udp.close()
 
     def _on_reach(self, order: ReachOrder) -> None:
-        def done(message: Optional[ReachedMessage], error: str) -> None:
-            self._tell(message or ReachedMessage(error=error))
-
-        self._run_task("reaching peers", lambda: peers.reach(order), ReachedMessage, order.seconds + 5, done)
+        self._answer("reaching peers", partial(peers.reach, order), ReachedMessage, order.seconds + 5)
 
     def _on_release(self, order: ReleaseOrder) -> None:
         """All is done and fetched. The supervisor removes the node directory."""
@@ -659,14 +647,32 @@ class Agent:
         self._tasks[task.pipe] = task
         self._selector.register(task.pipe, selectors.EVENT_READ, lambda: self._on_task(task))
 
-    def _on_task(self, task: Task[Any]) -> None:
+    def _answer(self, name: str, function: Callable[[], Answer], kind: Type[Answer], seconds: float) -> None:
+        """Run a task and tell its answer, or why there is none."""
+
+        def done(message: Optional[Answer], error: str) -> None:
+            self._tell(kind(error=error) if message is None else message)
+
+        self._run_task(name, function, kind, seconds, done)
+
+    def _on_task(self, task: Task) -> None:
         if task.is_complete():
             self._forget_task(task)
             task.finish()
 
-    def _forget_task(self, task: Task[Any]) -> None:
+    def _forget_task(self, task: Task) -> None:
         del self._tasks[task.pipe]
         self._selector.unregister(task.pipe)
+
+
+def _handler(kind: Type[Result], handle: Callable[[Result], None]) -> Tuple[type, Callable[[Order], None]]:
+    """Give a kind of order and what takes it."""
+
+    def take(order: Order) -> None:
+        assert isinstance(order, kind)
+        handle(order)
+
+    return kind, take
 
 
 def _followed(order: StartOrder) -> Dict[Stream, str]:

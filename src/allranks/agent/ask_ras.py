@@ -9,13 +9,15 @@ import socket
 import time
 from typing import Dict, Optional, Tuple
 
-from .processes import Process
+from .files import append, read_text
+from .processes import Process, variable_of
 
-ADDRESS = "localhost:28028"
+ADDRESS = ("localhost", 28028)
 LEG = 3  # seconds NCCL may wait for its other processes
 SECONDS = 8.0  # for everything
 ANSWER = 1.5  # seconds for a first word: a stopped process accepts too, another try reaches another one
 LIMIT = 256 << 10
+MAPS_LIMIT = 16 << 20  # torch maps a few hundred files
 
 
 def ras_file(node_dir: str) -> str:
@@ -25,7 +27,7 @@ def ras_file(node_dir: str) -> str:
 
 def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
     """The service's text, None where there is no NCCL, or none that answers."""
-    pid = next((p.pid for p in ranks.values() if _has_nccl(p.pid)), None)
+    pid = next((p.pid for p in ranks.values() if "libnccl" in read_text("/proc/%d/maps" % p.pid, MAPS_LIMIT)), None)
     if pid is None:
         return None
     deadline = time.monotonic() + SECONDS
@@ -35,34 +37,16 @@ def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
         if text is not None:
             break
     if text is not None:
-        try:
-            with open(ras_file(node_dir), "a") as file:
-                file.write(text)
-        except OSError:
-            pass
+        append(ras_file(node_dir), text.encode("utf-8", "replace"))
     return text
-
-
-def _has_nccl(pid: int) -> bool:
-    try:
-        with open("/proc/%d/maps" % pid) as file:
-            return any("libnccl" in line for line in file)
-    except OSError:
-        return False
 
 
 def _address(pid: int) -> Tuple[str, int]:
     """NCCL_RAS_ADDR of the rank, else the default."""
-    place = ADDRESS
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            for entry in file.read().split(b"\0"):
-                if entry.startswith(b"NCCL_RAS_ADDR="):
-                    place = entry.partition(b"=")[2].decode("utf-8", "replace")
-    except OSError:
-        pass
-    host, _, port = place.rpartition(":")
-    return (host.strip("[]") or "localhost", int(port)) if port.isdecimal() else ("localhost", 28028)
+    host, _, port = (variable_of(pid, "NCCL_RAS_ADDR") or "").rpartition(":")
+    if not port.isdecimal():
+        return ADDRESS
+    return host.strip("[]") or ADDRESS[0], int(port)
 
 
 def _try(address: Tuple[str, int], deadline: float) -> Optional[str]:

@@ -8,11 +8,13 @@ import os
 import select
 import socket
 import time
-from typing import Dict, List, Optional
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from allranks.protocol.codec import decode_parts
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
 from allranks.protocol.messages import CountersMessage
 
+from .files import append
 from .processes import Process, read_process
 
 SECONDS = 6.0  # a helper needs 1 ms, and the interpreter's lock on a machine that may be busy
@@ -28,6 +30,42 @@ def ask_path(node_dir: str, rank: int) -> str:
 def flight_file(node_dir: str, rank: int) -> str:
     """Where a rank's dumps are kept, one a line (plan/environment.py has the same name)."""
     return os.path.join(node_dir, "flight_rank_%03d.jsonl" % rank)
+
+
+class CountedGroup(NamedTuple):
+    """A process group, and the number of its newest collective."""
+
+    name: str
+    sequence: Optional[int] = None
+
+
+class RecordedEntry(NamedTuple):
+    """A collective in a flight recorder (torch's FlightRecorder.hpp), as far as it is chosen by."""
+
+    process_group: Tuple[str, ...] = ()
+    retired: Optional[bool] = None
+    state: Optional[str] = None
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether it has ended, one way or the other."""
+        return bool(self.retired) or self.state == "completed"
+
+
+class FlightRecorder(NamedTuple):
+    """One backend's recorder: its newest collectives, and numbers by group."""
+
+    entries: Tuple[JsonObject, ...] = ()
+    pg_status: JsonObject = {}
+
+
+class HelperAnswer(NamedTuple):
+    """What is read here of the answer of a rank's helper; all of it travels. `silent`: it gave none in time."""
+
+    stacks: str = ""
+    silent: bool = False
+    groups: Tuple[CountedGroup, ...] = ()
+    recorders: Dict[str, FlightRecorder] = {}
 
 
 class Asking:
@@ -46,7 +84,7 @@ class Asking:
 
     def _begin(self, rank: int) -> None:
         process = read_process(self._ranks[rank].pid)
-        if process is None or process.state in "TtZX":
+        if process is None or process.is_stopped or process.has_ended:
             self._answers[rank] = {"error": "its flight recorder could not answer: %s" % _state(process)}
             return
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -56,11 +94,13 @@ class Asking:
             channel.send(self._word.encode())
         except OSError as error:
             channel.close()
-            absent = isinstance(error, (FileNotFoundError, ConnectionRefusedError))
-            why = "it has no process group" if absent else str(error)
+            why = str(error)
+            if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                why = "it has no process group"
             self._answers[rank] = {"error": "its flight recorder could not be asked: %s" % why}
             return
-        self._open[rank], self._data[rank] = channel, bytearray()
+        self._open[rank] = channel
+        self._data[rank] = bytearray()
 
     def answers(self) -> Dict[int, JsonObject]:
         """By rank, when all have answered or the time is over."""
@@ -89,33 +129,27 @@ class Asking:
             answer = {"error": "its flight recorder gave no document"}
         self._answers[rank] = answer
         if self._word == "dump":
-            _keep(flight_file(self._dir, rank), {k: v for k, v in answer.items() if k != "stacks"})
-            for recorder in (answer.get("recorders") or {}).values():
-                recorder["entries"] = newest(recorder.get("entries") or [])
+            kept = {key: value for key, value in answer.items() if key != "stacks"}
+            append(flight_file(self._dir, rank), write_json(kept) + b"\n")
+            for name, recorder in decode_parts(HelperAnswer, answer).recorders.items():
+                answer["recorders"][name]["entries"] = newest(recorder.entries)
 
 
 def _state(process: Optional[Process]) -> str:
-    return "the process is in state %s" % process.state if process is not None else "the process is gone"
+    if process is None:
+        return "the process has ended"
+    return "the process is in state %s" % process.state
 
 
-def _keep(path: str, answer: JsonObject) -> None:
-    """Add a line; a full disk has none."""
-    try:
-        with open(path, "ab") as file:
-            file.write(write_json(answer) + b"\n")
-    except OSError:
-        pass
-
-
-def newest(entries: List[JsonObject]) -> List[JsonObject]:
+def newest(entries: Sequence[JsonObject]) -> List[JsonObject]:
     """The newest of each group, and before them the oldest one that is not done: there it stands."""
-    groups: Dict[str, List[JsonObject]] = {}
+    groups: Dict[Tuple[str, ...], List[JsonObject]] = {}
     for entry in entries:
-        groups.setdefault(str(entry.get("process_group")), []).append(entry)
+        groups.setdefault(decode_parts(RecordedEntry, entry).process_group, []).append(entry)
     kept: List[JsonObject] = []
     for group in groups.values():
-        old = [e for e in group[:-KEPT] if not e.get("retired") and e.get("state") != "completed"]
-        kept += old[:1] + group[-KEPT:]
+        kept += [entry for entry in group[:-KEPT] if not decode_parts(RecordedEntry, entry).is_done][:1]
+        kept += group[-KEPT:]
     return kept
 
 
@@ -127,10 +161,9 @@ def counters(ranks: Dict[int, Process], node_dir: str) -> CountersMessage:
 
 def counted(answer: JsonObject) -> JsonObject:
     """The numbers of an answer that grow with every collective; empty where there are none."""
-    numbers: JsonObject = {}
-    for group in answer.get("groups") or []:
-        numbers[str(group.get("name"))] = group.get("sequence")
-    for backend, recorder in (answer.get("recorders") or {}).items():
-        for group, status in (recorder.get("pg_status") or {}).items():
-            numbers["%s/%s" % (backend, group)] = status
+    counts = decode_parts(HelperAnswer, answer)
+    numbers: JsonObject = {group.name: group.sequence for group in counts.groups}
+    for backend, recorder in counts.recorders.items():
+        for name, status in recorder.pg_status.items():
+            numbers["%s/%s" % (backend, name)] = status
     return numbers

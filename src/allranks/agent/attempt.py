@@ -21,6 +21,7 @@ from allranks.protocol.messages import (
 from allranks.protocol.orders import RankOrder
 
 from .cgroups import members
+from .files import read_text
 from .outlet import Outlet
 from .processes import (
     Process,
@@ -83,11 +84,11 @@ class RankAttempt:
         """The name of a rank's output."""
         return Stream(RANK_LOG, rank.rank, self.number)
 
-    def pump(self, rank: Rank) -> bool:
-        """Moves a rank's output to the spool; False once the pipe is at its end."""
+    def pump(self, rank: Rank) -> Optional[int]:
+        """Moves a rank's output to the spool; gives the bytes moved, None once the pipe is at its end."""
         spool = self._outlet.spool(self.stream(rank))
         assert spool is not None
-        return spool.pump(rank.pipe) is not None
+        return spool.pump(rank.pipe)
 
     def reaped(self, statuses: Dict[int, int]) -> None:
         """Records the exits of main processes among dead children."""
@@ -106,17 +107,17 @@ class RankAttempt:
                 self._tell(ReportMessage(change.event, rank.rank, time.time(), program=change.program))
 
     def _exit(self, rank: int, status: int, error_files: Sequence[str]) -> ExitMessage:
-        is_killed = os.WIFSIGNALED(status)
-        return ExitMessage(
+        message = ExitMessage(
             rank,
             self.number,
             time.time(),
-            code=None if is_killed else os.WEXITSTATUS(status),
-            signal=os.WTERMSIG(status) if is_killed else None,
             expected=self.ending,
             oom_kills=_oom_kills() - self._ooms,
             error=_first_error(error_files),
         )
+        if os.WIFSIGNALED(status):
+            return message._replace(signal=os.WTERMSIG(status))
+        return message._replace(code=os.WEXITSTATUS(status))
 
     def launched_rank_ended(self, rank: int, status: int) -> None:
         """A rank that a launcher started has failed; not told where that launcher may start it once more."""
@@ -157,7 +158,9 @@ class RankAttempt:
 
     def next_deadline(self) -> Optional[float]:
         """When SIGKILL is due (CLOCK_MONOTONIC seconds)."""
-        return None if self.ended else self._end_at
+        if self.ended:
+            return None
+        return self._end_at
 
     def advance_end(self) -> None:
         """Once the main processes are gone or the grace is over: SIGKILL to everything, then look."""
@@ -212,26 +215,22 @@ def _first_error(paths: Sequence[str]) -> Optional[JsonObject]:
 
 def _error_order(error: JsonObject) -> float:
     t = error_time(error)
-    return t if t is not None else float("inf")
+    if t is None:
+        return float("inf")
+    return t
 
 
 def read_error_file(path: str) -> Optional[JsonObject]:
     """Read a rank's error file; None where there is none, or it says nothing."""
     try:
-        with open(path, "rb") as file:
-            text = file.read(ERROR_FILE_LIMIT + 1).decode("utf-8", "replace")
-        return clean_error(read_json(text, ERROR_FILE_LIMIT))
-    except (OSError, DecodeError):
+        return clean_error(read_json(read_text(path, ERROR_FILE_LIMIT + 1), ERROR_FILE_LIMIT))
+    except DecodeError:
         return None
 
 
 def _oom_kills() -> int:
     """How often the kernel has ended a process of this machine for want of memory."""
-    try:
-        with open("/proc/vmstat") as file:
-            for line in file:
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
+    for line in read_text("/proc/vmstat").splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
     return 0

@@ -25,10 +25,11 @@ from allranks.protocol.header import AgentHeader, DialHeader, SweepHeader, pack_
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
 from allranks.protocol.messages import FaultMessage, Message, pack_message
 
-from . import node_check as facts
 from . import node_directory as nodedir
+from .files import write_all
 from .journal import read_journal
-from .link import Link
+from .link import Link, log_traceback, want
+from .node_check import logind
 from .outlet import Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
@@ -109,15 +110,14 @@ def _ignore_user_signals() -> None:
 
 
 def _say(message: Message) -> None:
-    data = pack_message(message)
-    while data:
-        data = data[os.write(1, data) :]
+    write_all(1, pack_message(message))
 
 
 def _start(header: AgentHeader, files: Files) -> None:
     if header.engine:
         holder = read_process(os.getppid())  # the engine's own task: without it nobody can come back to us
-        header = header._replace(holder=(holder.pid, holder.start) if holder is not None else None)
+        if holder is not None:
+            header = header._replace(holder=(holder.pid, holder.start))
     _require_files()
     for run_tag in header.ends:  # ranks of an agent before this one, which is lost or dead, must not live beside it
         end_all(partial(_tagged_now, run_tag), reap_children, END_SECONDS)
@@ -130,7 +130,7 @@ def _start(header: AgentHeader, files: Files) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
     listener.listen(8)
-    if not (needs_scope(facts.logind()) and _leave_in_scope(header, directory, listener, log)):
+    if not (needs_scope(logind()) and _leave_in_scope(header, directory, listener, log)):
         daemon = os.fork()
         if daemon == 0:
             _leave(header, directory, listener, log)
@@ -145,7 +145,7 @@ def _tagged_now(run_tag: str) -> List[Process]:
 
 def _dial(header: DialHeader, files: Files) -> None:
     """Dial the places as the node of this step; exits."""
-    # here: with the handshake, they take 4 ms that other modes do not need
+    # late: with the handshake 4 ms, which other modes do not need
     from allranks.protocol.controls import HelloControl
 
     from .dial import Dialler, Rules
@@ -157,7 +157,7 @@ def _dial(header: DialHeader, files: Files) -> None:
     archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
 
     def say(text: str) -> None:
-        os.write(2, ("allranks: node %d (%s): %s\n" % (rank, hostname, text)).encode("utf-8", "replace"))
+        os.write(2, ("allranks: node %d (%s), %s\n" % (rank, hostname, text)).encode("utf-8", "replace"))
 
     places: Dict[Tuple[str, int], None] = {}  # in order, each once
     for host, port in header.places:
@@ -187,9 +187,7 @@ def _start_relay(archive: int, files: Files, header: AgentHeader) -> "subprocess
     )
     assert child.stdin is not None
     for part in pack_header(header, files):
-        data = memoryview(part)
-        while data:
-            data = data[child.stdin.write(data) or 0 :]
+        write_all(child.stdin.fileno(), part)
     return child
 
 
@@ -251,8 +249,7 @@ def _leave(header: AgentHeader, directory: str, listener: socket.socket, log: st
         _detach_output(log)
         _supervise(header, directory, listener)
     except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+        log_traceback()
     finally:
         os._exit(1)
 
@@ -277,14 +274,13 @@ def _supervise(header: AgentHeader, directory: str, listener: socket.socket) -> 
     if agent == 0:
         status = 1
         try:
-            from .agent import Agent  # here: the supervisor does without what an agent needs
+            from .agent import Agent  # late: the supervisor does without what an agent needs
 
             ours.close()
             prctl(PR_SET_CHILD_SUBREAPER, 1)
             status = Agent(header, directory, listener, theirs).run()
         except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
+            log_traceback()
         finally:
             os._exit(status)
     theirs.close()
@@ -319,8 +315,7 @@ def _keep(directory: str) -> None:
     try:
         while True:
             with selectors.DefaultSelector() as selector:
-                mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.backlog else 0)
-                selector.register(ours, mask)
+                selector.register(ours, link.events)
                 selector.select(5.0)
             if keeper.answer(link, link.receive()):
                 nodedir.remove(directory)
@@ -349,10 +344,9 @@ def _shuttle(sock: socket.socket) -> None:
     down = bytearray()
     poll = selectors.PollSelector()
     while True:
-        _want(poll, 0, selectors.EVENT_READ if len(up) < BUFFER else 0)
-        _want(poll, 1, selectors.EVENT_WRITE if down else 0)
-        wanted = (selectors.EVENT_READ if len(down) < BUFFER else 0) | (selectors.EVENT_WRITE if up else 0)
-        _want(poll, sock.fileno(), wanted)
+        want(poll, 0, selectors.EVENT_READ * (len(up) < BUFFER))
+        want(poll, 1, selectors.EVENT_WRITE * bool(down))
+        want(poll, sock.fileno(), selectors.EVENT_READ * (len(down) < BUFFER) | selectors.EVENT_WRITE * bool(up))
         for key, events in poll.select():
             try:
                 if key.fd == 0:
@@ -387,17 +381,6 @@ def _last_words(data: bytearray) -> None:
             time.sleep(0.01)
         except OSError:
             return
-
-
-def _want(poll: selectors.BaseSelector, fd: int, events: int) -> None:
-    key: Optional[selectors.SelectorKey] = poll.get_map().get(fd)
-    if key is None:
-        if events:
-            poll.register(fd, events)
-    elif not events:
-        poll.unregister(fd)
-    elif key.events != events:
-        poll.modify(fd, events)
 
 
 def read_exactly(count: int) -> bytes:

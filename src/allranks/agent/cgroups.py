@@ -7,6 +7,9 @@ hierarchy as root. A group only finds what lineage and run tag have lost; it lim
 import os
 from typing import List, Optional
 
+from .files import read_text
+
+MEMBERS_LIMIT = 16 << 20
 ROOT = "/sys/fs/cgroup"
 HIERARCHIES = ("", "freezer", "pids")
 
@@ -14,11 +17,7 @@ HIERARCHIES = ("", "freezer", "pids")
 def _parents() -> List[str]:
     """Directories of this process's own groups, version 2 first."""
     parents = []
-    try:
-        with open("/proc/self/cgroup") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return []
+    lines = [line.split(":", 2) for line in read_text("/proc/self/cgroup").splitlines()]
     for hierarchy in HIERARCHIES:
         for entry in lines:
             if len(entry) == 3 and hierarchy in entry[1].split(","):
@@ -49,11 +48,8 @@ def members(path: Optional[str]) -> List[int]:
     """Pids in the group; none where there is no group."""
     if path is None:
         return []
-    try:
-        with open(os.path.join(path, "cgroup.procs")) as file:
-            return [int(word) for word in file.read().split() if word != "0"]
-    except (OSError, ValueError):
-        return []
+    text = read_text(os.path.join(path, "cgroup.procs"), MEMBERS_LIMIT)
+    return [int(word) for word in text.split() if word != "0"]
 
 
 def remove(path: Optional[str]) -> None:

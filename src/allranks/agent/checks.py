@@ -3,66 +3,149 @@
 A check that hangs loses only itself: its thread is left behind and dies with this (forked) process.
 """
 
+import glob
 import importlib
-import threading
+import os
+import shutil
+import subprocess
+import tempfile
 import time
-from typing import Iterable, List
+from functools import partial
+from typing import Iterable, List, Mapping, Optional, Sequence
 
 from allranks.preflight.check import Check, read_check
-from allranks.preflight.host import CouldNotLook
-from allranks.protocol.codec import encode
+from allranks.preflight.host import CouldNotLook, Host, Ran, Space
+from allranks.preflight.typed_facts import Facts, Request
 from allranks.protocol.jsontext import JsonObject
 
-from .real_host import NodeHost
+from .files import names_in, read_file, read_link
+from .node_check import FactPart, collect_parts
+from .prelude import end_group
 
 PACKAGE = "allranks.preflight.checks."
+OUTPUT_LIMIT = 4 << 20
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
-def collect(names: Iterable[str], host: NodeHost) -> JsonObject:
+def collect_checks(names: Iterable[str], host: Host) -> JsonObject:
     """{name: what it found, or {"error": why not}}. Never raises."""
     facts: JsonObject = {}
-    checks: List[Check] = []
+    side_by_side: List[FactPart] = []
+    alone: List[FactPart] = []
     for name in names:
         try:
-            checks.append(read_check(importlib.import_module(PACKAGE + name)))
+            check = read_check(importlib.import_module(PACKAGE + name))
         except Exception as error:
             facts[name] = {"error": "%s: %s" % (type(error).__name__, error)}
-    side_by_side = [c for c in checks if c.collect is not None and not c.alone]
-    _run_all(side_by_side, host, facts)
-    for check in checks:
-        if check.collect is not None and check.alone:
-            _run_all([check], host, facts)
-    return dict(facts)
+            continue
+        if check.collect is not None:
+            parts = alone if check.alone else side_by_side
+            parts.append(FactPart(check.name, partial(collected, check, host), check.seconds))
+    facts.update(collect_parts(side_by_side))
+    for part in alone:
+        facts.update(collect_parts([part]))
+    return facts
 
 
-def _run_all(checks: List[Check], host: NodeHost, facts: JsonObject) -> None:
-    begun = time.monotonic()
-    results: JsonObject = {}
-    threads = []
-    for check in checks:
-        thread = threading.Thread(target=_run, args=(check, host, results), daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads allowed
-            _run(check, host, results)
-        threads.append((check, thread))
-    for check, thread in threads:
-        if thread.ident is not None:
-            thread.join(max(0.0, begun + check.seconds - time.monotonic()))
-    facts.update(results.copy())
-    for check in checks:
-        facts.setdefault(check.name, {"error": "no answer within %g s" % check.seconds})
-
-
-def _run(check: Check, host: NodeHost, results: JsonObject) -> None:
+def collected(check: Check, host: Host) -> object:
+    """What a check that collects has to say of a host, or why it could not look."""
     assert check.collect is not None
     try:
-        result = encode(check.collect(host))
+        return check.collect(host)
     except CouldNotLook as error:
-        result = {"error": str(error)}
+        return {"error": str(error)}
     except OSError as error:
-        place = "%s: " % error.filename if error.filename else ""
-        result = {"error": "%s%s" % (place, error.strerror or error)}
-    except Exception as error:
-        result = {"error": "%s: %s" % (type(error).__name__, error)}
-    results[check.name] = result
+        text = error.strerror or str(error)
+        if error.filename:
+            text = "%s: %s" % (error.filename, text)
+        return {"error": text}
+
+
+class NodeHost:
+    """What `allranks.preflight.host.Host` describes."""
+
+    def __init__(self, request: JsonObject, env: Mapping[str, str], facts: JsonObject) -> None:
+        self.request = Request(request)
+        self.env = env
+        self.facts = Facts(facts)
+
+    def read(self, path: str, limit: int = 65536) -> str:
+        """A file's text."""
+        return read_file(path, limit).decode("utf-8", "replace")
+
+    def text(self, path: str, limit: int = 65536) -> Optional[str]:
+        """A file's text without surrounding blanks; None where it cannot be read."""
+        try:
+            return self.read(path, limit).strip()
+        except OSError:
+            return None
+
+    def names(self, path: str) -> List[str]:
+        """Sorted names in a directory."""
+        return sorted(names_in(path))
+
+    def glob(self, pattern: str) -> List[str]:
+        """Sorted paths that match."""
+        return sorted(glob.glob(pattern))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything."""
+        return os.path.exists(path)
+
+    def link(self, path: str) -> Optional[str]:
+        """Where a symbolic link leads."""
+        return read_link(path) or None
+
+    def which(self, name: str) -> Optional[str]:
+        """A program of the ranks' PATH, or of the sbin directories that a user's PATH may lack."""
+        return shutil.which(name, path=self.env.get("PATH", os.defpath) + ":" + SBIN)
+
+    def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
+        """Output goes through files: a child that stays behind cannot hold us."""
+        path = argv[0] if "/" in argv[0] else self.which(argv[0])
+        if path is None:
+            return Ran(None, "", "%s is not installed" % argv[0])
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            stdin.write(input.encode())
+            stdin.seek(0)
+            try:
+                child = subprocess.Popen(
+                    [path, *argv[1:]],
+                    stdin=stdin,
+                    stdout=out,
+                    stderr=err,
+                    cwd=cwd,
+                    start_new_session=True,
+                    env={**self.env, "LC_ALL": "C"},
+                )
+            except OSError as error:
+                return Ran(None, "", "%s: %s" % (argv[0], error.strerror))
+            try:
+                code: Optional[int] = child.wait(seconds)
+                late = ""
+            except subprocess.TimeoutExpired:
+                code = None
+                late = "%s gave no answer within %g s" % (argv[0], seconds)
+                end_group(child)
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read(OUTPUT_LIMIT).decode("utf-8", "replace"))
+            return Ran(code, texts[0], late or texts[1])
+
+    def python(self, code: str, seconds: float = 20.0) -> Ran:
+        """Runs code in the training interpreter."""
+        interpreter = self.facts.interpreter
+        if not interpreter.path or interpreter.error:
+            return Ran(None, "", interpreter.error or "the training interpreter is not known")
+        where = self.request.asked.workdir or "/"
+        return self.run([interpreter.path, "-c", code], seconds, cwd=where if os.path.isdir(where) else None)
+
+    def space(self, path: str) -> Space:
+        """Of the file system that holds a path."""
+        disk = os.statvfs(path)
+        return Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize, disk.f_files, disk.f_favail)
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return time.time()

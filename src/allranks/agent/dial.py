@@ -38,7 +38,8 @@ from allranks.protocol.messages import AddressProbe
 from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder, pack_order
 from allranks.protocol.secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
 
-from .processes import USER_SIGNALS
+from .link import want
+from .processes import USER_SIGNALS, clear_wake, wake_by_signals
 from .rendezvous_check import failure_word
 
 CONNECT_SECONDS = 5.0
@@ -134,7 +135,7 @@ class Dialler:
         self._passed_on = False
         self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
         self._last_text = ""
-        self._wake_read, self._wake_write = os.pipe()
+        self._wake = -1  # of `run`
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -151,7 +152,8 @@ class Dialler:
                 heard = self._heard
                 outcome = self._serve()
                 self._hang_up()
-                tries = 0 if self._heard > heard else tries
+                if self._heard > heard:
+                    tries = 0
                 if outcome is not None:
                     return outcome
             if self._signals:
@@ -163,9 +165,7 @@ class Dialler:
             tries += 1
 
     def _catch_signals(self) -> None:
-        for end in (self._wake_read, self._wake_write):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self._wake = wake_by_signals()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda got, _: self._signals.append(got))
         for number in USER_SIGNALS.values():
@@ -179,15 +179,9 @@ class Dialler:
     def _rest(self, seconds: float) -> None:
         """Sleeps, but a signal ends it."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_read, selectors.EVENT_READ)
+            selector.register(self._wake, selectors.EVENT_READ)
             if selector.select(seconds):
-                self._clear_wake()
-
-    def _clear_wake(self) -> None:
-        try:
-            os.read(self._wake_read, 512)
-        except OSError:
-            pass
+                clear_wake(self._wake)
 
     def _once(self, text: str) -> None:
         if text != self._last_text:
@@ -209,7 +203,7 @@ class Dialler:
                 return None
             except SecureError as error:
                 if not self._begun and not isinstance(error, ForeignError):
-                    text = "%s:%d: %s; set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
+                    text = "%s:%d: %s. Set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
                     return DialOutcome(USAGE, text)
                 word = "foreign"
                 text = str(error)
@@ -290,12 +284,12 @@ class Dialler:
             self._socket.fileno(): (len(self._in) < HIGH_WATER, bool(self._out)),
             child_out: (len(self._out) < HIGH_WATER, False),
             child_in: (False, bool(self._in)),
-            self._wake_read: (True, False),
+            self._wake: (True, False),
         }
         _want(selector, wanted)
         for key, events in selector.select(1.0):
-            if key.fd == self._wake_read:
-                self._clear_wake()
+            if key.fd == self._wake:
+                clear_wake(self._wake)
             elif key.fd == child_out:
                 self._from_child(child_out)
             elif key.fd == child_in:
@@ -437,13 +431,13 @@ class Dialler:
         where = ", ".join("%s:%d" % place for place in self._places)
         if not self._begun:
             tried = tuple(self._tried)
-            why = "; ".join("%s: %s" % (probe.address, probe.text) for probe in tried)
+            reasons = ["%s: %s" % (probe.address, probe.text) for probe in tried]
             text = "no coordinator answered at %s within %g s" % (where, limit)
-            return DialOutcome(NODE_FAILED, text + (" (%s)" % why if why else ""), tried)
+            return DialOutcome(NODE_FAILED, _with_reasons(text, reasons), tried)
         self._end_agent(0.0, "lease")
         text = "nothing was heard from the coordinator (%s) for the lease of %g s: the ranks here are ended"
-        why = "; ".join(str(probe.text) for probe in self._tried)
-        return DialOutcome(NODE_FAILED, text % (where, limit) + (" (%s)" % why if why else ""))
+        reasons = [str(probe.text) for probe in self._tried]
+        return DialOutcome(NODE_FAILED, _with_reasons(text % (where, limit), reasons))
 
     def _end_agent(self, grace: float, reason: str, release: bool = True) -> None:
         """Has this node's agent end its ranks and itself, and waits for it (as a controller would)."""
@@ -503,6 +497,12 @@ def _connect(host: str, port: int, tried: List[str]) -> socket.socket:
     raise failure
 
 
+def _with_reasons(text: str, reasons: List[str]) -> str:
+    if not reasons:
+        return text
+    return "%s (%s)" % (text, "; ".join(reasons))
+
+
 def _sentence(text: str) -> str:
     """Words of the coordinator's, on one line and of bounded length."""
     return "".join(char if char.isprintable() else " " for char in text[:MOST_TEXT])
@@ -510,17 +510,8 @@ def _sentence(text: str) -> str:
 
 def _want(selector: selectors.BaseSelector, wanted: Dict[int, Tuple[bool, bool]]) -> None:
     """Makes the selector watch exactly what is wanted: descriptor → (read, write)."""
-    masks = {
-        fd: (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
-        for fd, (read, write) in wanted.items()
-        if fd >= 0
-    }
-    present = {key.fd: key.events for key in selector.get_map().values()}
-    for fd, events in present.items():
-        if not masks.get(fd):
-            selector.unregister(fd)
-        elif masks[fd] != events:
-            selector.modify(fd, masks[fd])
-    for fd, mask in masks.items():
-        if mask and fd not in present:
-            selector.register(fd, mask)
+    for fd in [key.fd for key in selector.get_map().values() if key.fd not in wanted]:
+        selector.unregister(fd)
+    for fd, (read, write) in wanted.items():
+        if fd >= 0:
+            want(selector, fd, selectors.EVENT_READ * read | selectors.EVENT_WRITE * write)

@@ -12,9 +12,10 @@ import signal
 import time
 from typing import AbstractSet, Dict, NamedTuple, Optional
 
+from .files import names_in
 from .native import position
 from .observing import STACKS_SIGNAL, catches
-from .processes import Process, send_signal
+from .processes import Process, send_signal, signal_mask
 
 SECONDS = 2.0  # for the handler to write
 MOVED = 0.2  # seconds after which a program that was interrupted is seen elsewhere
@@ -101,25 +102,10 @@ class _Dump:
 
 def helper_thread(pid: int) -> Optional[int]:
     """The thread that answers for a rank, known by the signals that it blocks: all but faults and the dump's own."""
-    wanted = _mask(set(signal.valid_signals()) - FAULTS - {signal.SIGKILL, signal.SIGSTOP, STACKS_SIGNAL})
-    try:
-        threads = [int(name) for name in os.listdir("/proc/%d/task" % pid)]
-    except OSError:
-        return None
-    return next((t for t in threads if t != pid and _blocked(pid, t) == wanted), None)
-
-
-def _mask(signals: AbstractSet[int]) -> int:
-    return sum(1 << (int(number) - 1) for number in signals)
-
-
-def _blocked(pid: int, thread: int) -> int:
-    try:
-        with open("/proc/%d/task/%d/status" % (pid, thread)) as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:")), 0)
+    signals = set(signal.valid_signals()) - FAULTS - {signal.SIGKILL, signal.SIGSTOP, STACKS_SIGNAL}
+    wanted = sum(1 << (int(number) - 1) for number in signals)
+    threads = [int(name) for name in names_in("/proc/%d/task" % pid)]
+    return next((t for t in threads if t != pid and signal_mask(pid, t, "SigBlk") == wanted), None)
 
 
 def _tgkill(pid: int, thread: int) -> bool:

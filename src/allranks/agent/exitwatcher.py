@@ -14,7 +14,7 @@ from typing import Dict, List, Optional
 from allranks.protocol.foreign import ReportMessage
 
 from .attempt import RankAttempt
-from .processes import Process, read_process
+from .processes import Process, environment_of, read_process, stat_fields
 
 PIDFD_OPEN = 434  # the same on every architecture
 EXEC_TRIES = 50
@@ -38,7 +38,7 @@ class ExitWatcher:
         if attempt is not self._attempt:
             self.forget()
             self._attempt = attempt
-        if report.pid is not None and self._proof in _environment(report.pid):
+        if report.pid is not None and _has_variable(report.pid, self._proof):
             fd = _pidfd(report.pid)
             if fd is not None:
                 self._follow(fd, report.pid, report.rank)
@@ -71,29 +71,23 @@ class ExitWatcher:
 
 def exit_status(pid: int) -> Optional[int]:
     """The wait status of a process that has ended and is not reaped; None where there is none."""
-    try:
-        with open("/proc/%d/stat" % pid) as file:
-            fields = file.read().rpartition(") ")[2].split()
-    except OSError:
+    fields = stat_fields(pid)
+    if fields[:1] != ["Z"] or len(fields) < 50:
         return None
-    return int(fields[49]) if fields[:1] == ["Z"] and len(fields) > 49 else None
+    return int(fields[49])
 
 
-def _environment(pid: int) -> List[bytes]:
-    """The entries; none where they cannot be read.
+def _has_variable(pid: int, entry: bytes) -> bool:
+    """Whether a process was started with this variable.
 
-    A process reports, then becomes the runner: in the midst of exec(2) its environment reads as empty.
+    It reports, then becomes the runner: in the midst of exec(2) its environment reads as empty.
     """
     for _ in range(EXEC_TRIES):
-        try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                data = file.read()
-        except OSError:
-            return []
-        if data:
-            return data.split(b"\0")
+        entries = environment_of(pid)
+        if entries != [b""] or read_process(pid) is None:
+            return entry in entries
         time.sleep(EXEC_PAUSE)
-    return []
+    return False
 
 
 def _pidfd(pid: int) -> Optional[int]:
@@ -101,7 +95,9 @@ def _pidfd(pid: int) -> Optional[int]:
     try:
         if hasattr(os, "pidfd_open"):
             return os.pidfd_open(pid)
-        fd = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_OPEN, pid, 0)
+        fd = int(ctypes.CDLL(None, use_errno=True).syscall(PIDFD_OPEN, pid, 0))
     except OSError:
         return None
-    return fd if fd >= 0 else None
+    if fd < 0:
+        return None
+    return fd

@@ -7,11 +7,13 @@ import os
 import signal
 import time
 import traceback
-from typing import Callable, Generic, NamedTuple, NoReturn, Optional, Type, TypeVar
+from functools import partial
+from typing import Callable, NamedTuple, NoReturn, Optional, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.jsontext import JsonObject, read_object, write_json
 
+from .files import write_all
 from .processes import read_process, send_signal
 
 LIMIT = 1 << 30  # bytes of a result; the child is ours
@@ -22,7 +24,7 @@ class Nothing(NamedTuple):
     """The result of a task that is done for what it does."""
 
 
-class Task(Generic[Result]):
+class Task:
     """A function that runs in a child; its result, a record of `kind`, comes back through a pipe.
 
     `done` gets the record and no error, or None and the error."""
@@ -35,10 +37,9 @@ class Task(Generic[Result]):
         seconds: float,
         done: Callable[[Optional[Result], str], None],
     ) -> None:
-        self._name = name
-        self._kind = kind
-        self._seconds = seconds
-        self._done = done
+        self._finish: Callable[[bytes], None] = partial(_finish, name, kind, done)
+        self._fail: Callable[[str], None] = partial(done, None)
+        self._late = "%s did not finish within %g s" % (name, seconds)
         self._data = bytearray()
         self.deadline = time.monotonic() + seconds
         self.pipe, write_end = os.pipe()
@@ -62,20 +63,7 @@ class Task(Generic[Result]):
     def finish(self) -> None:
         """Close the pipe and hand over the result."""
         os.close(self.pipe)
-        try:
-            value = read_object(bytes(self._data), LIMIT)
-        except DecodeError:
-            self._done(None, "%s ended without a result" % self._name)
-            return
-        if "error" in value:
-            self._done(None, str(value["error"]))
-            return
-        try:
-            result = decode(self._kind, value.get("result"))
-        except DecodeError as error:
-            self._done(None, "%s gave another result: %s" % (self._name, error))
-            return
-        self._done(result, "")
+        self._finish(bytes(self._data))
 
     def expire(self) -> None:
         """End the child, which took too long."""
@@ -83,7 +71,25 @@ class Task(Generic[Result]):
         if process is not None and process.parent == os.getpid():
             send_signal(process, signal.SIGKILL)
         os.close(self.pipe)
-        self._done(None, "%s did not finish within %g s" % (self._name, self._seconds))
+        self._fail(self._late)
+
+
+def _finish(name: str, kind: Type[Result], done: Callable[[Optional[Result], str], None], data: bytes) -> None:
+    """Hand over the result that a child has written."""
+    try:
+        value = read_object(data, LIMIT)
+    except DecodeError:
+        done(None, "%s ended without a result" % name)
+        return
+    if "error" in value:
+        done(None, str(value["error"]))
+        return
+    try:
+        result = decode(kind, value["result"])
+    except (KeyError, DecodeError) as error:
+        done(None, "%s gave another result: %s" % (name, error))
+        return
+    done(result, "")
 
 
 def _run_in_child(function: Callable[[], object], write_end: int) -> NoReturn:
@@ -98,9 +104,7 @@ def _run_in_child(function: Callable[[], object], write_end: int) -> NoReturn:
         except Exception as error:
             traceback.print_exc()
             answer["error"] = "%s: %s" % (type(error).__name__, error)
-        data = write_json(answer)
-        while data:
-            data = data[os.write(write_end, data) :]
+        write_all(write_end, write_json(answer))
         status = 0
     finally:
         os._exit(status)

@@ -10,6 +10,8 @@ from typing import Dict, List, Mapping
 
 from allranks.protocol.facts import Gpus
 
+from .files import names_in, read_text
+
 _NVIDIA = re.compile(r"nvidia\d+\Z")
 
 
@@ -25,10 +27,7 @@ def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
 
 
 def _nvidia_devices(root: str) -> List[str]:
-    try:
-        names = [n for n in os.listdir(os.path.join(root, "dev")) if _NVIDIA.match(n)]
-    except OSError:
-        return []
+    names = [n for n in names_in(os.path.join(root, "dev")) if _NVIDIA.match(n)]
     return sorted((n[len("nvidia") :] for n in names), key=int)
 
 
@@ -71,11 +70,7 @@ def _amd_devices(root: str) -> List[str]:
 
 
 def _properties(path: str) -> Dict[str, str]:
-    try:
-        with open(path) as file:
-            pairs = [line.split(None, 1) for line in file]
-    except OSError:
-        return {}
+    pairs = [line.split(None, 1) for line in read_text(path).splitlines()]
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 

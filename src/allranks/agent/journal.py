@@ -15,6 +15,8 @@ from allranks.protocol.messages import (
     StartedMessage,
 )
 
+from .files import read_bytes
+
 NAME = "journal.jsonl"
 LIMIT = 64 << 20
 LINE_LIMIT = 1 << 20
@@ -104,7 +106,9 @@ class Past(NamedTuple):
     @property
     def left(self) -> Tuple[RemainingProcess, ...]:
         """What could not be ended after the agent's death."""
-        return self.death.left if self.death is not None else ()
+        if self.death is None:
+            return ()
+        return self.death.left
 
 
 def read_journal(node_dir: str) -> Past:
@@ -150,12 +154,7 @@ def _last_attempt(started: List[StartedMessage], exits: List[ExitMessage]) -> At
 
 def _lines(path: str) -> List[JsonObject]:
     values = []
-    try:
-        with open(path, "rb") as file:
-            lines = file.read(LIMIT).splitlines()
-    except OSError:
-        return []
-    for line in lines:
+    for line in read_bytes(path, LIMIT).splitlines():
         try:
             values.append(read_object(line, LINE_LIMIT))
         except DecodeError:

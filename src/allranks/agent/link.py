@@ -1,7 +1,9 @@
 """One connection to a controller, as the agent or the supervisor has it: buffers over a Unix socket."""
 
 import os
+import selectors
 import socket
+import sys
 import time
 import traceback
 from typing import List, NamedTuple, Optional
@@ -40,6 +42,11 @@ class Link:
         """Bytes that wait to be sent."""
         return len(self._out)
 
+    @property
+    def events(self) -> int:
+        """What a selector waits for: input, and room where something is to be sent."""
+        return selectors.EVENT_READ | selectors.EVENT_WRITE * bool(self._out)
+
     def send(self, message: Message) -> None:
         """Queue a message."""
         self._out += pack_message(message)
@@ -76,6 +83,18 @@ class Link:
         self.sock.close()
 
 
+def want(selector: selectors.BaseSelector, fd: int, events: int) -> None:
+    """Have a selector wait for these events of a descriptor; for none where they are 0."""
+    key: Optional[selectors.SelectorKey] = selector.get_map().get(fd)
+    if key is None:
+        if events:
+            selector.register(fd, events)
+    elif not events:
+        selector.unregister(fd)
+    elif key.events != events:
+        selector.modify(fd, events)
+
+
 class PipeNote(NamedTuple):
     """What an agent sends its supervisor: its control group; with the read end of a pipe, whose output that is."""
 
@@ -92,6 +111,12 @@ def write_note(note: PipeNote) -> bytes:
 def read_note(data: bytes) -> PipeNote:
     """Read the datagram of a note; raise DecodeError."""
     return decode(PipeNote, read_json(data))
+
+
+def log_traceback() -> None:
+    """Write the traceback of an exception that is being handled to the node's log, which standard error is."""
+    traceback.print_exc()
+    sys.stderr.flush()
 
 
 def describe_error(error: Exception) -> str:

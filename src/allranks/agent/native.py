@@ -10,7 +10,8 @@ import struct
 import subprocess
 from typing import BinaryIO, List, NamedTuple, Optional, Tuple
 
-from .observing import command_line
+from .files import read_link, read_text
+from .processes import command_line
 
 # System calls in which a program waits, by number (asm/unistd_64.h, asm-generic/unistd.h); others have only theirs.
 X86_64 = {
@@ -75,18 +76,20 @@ class Position(NamedTuple):
 
 def position(pid: int) -> Position:
     """Of the main thread."""
-    words = _read("/proc/%d/task/%d/syscall" % (pid, pid)).split()
+    words = read_text("/proc/%d/task/%d/syscall" % (pid, pid)).split()
     if len(words) < 3 or not words[0].lstrip("-").isdecimal():
         return Position("", 0, 0)
     number = int(words[0])
-    name = CALLS.get(os.uname().machine, {}).get(number, "system call %d" % number)
-    return Position(name if number >= 0 else "", int(words[-2], 16), int(words[-1], 16))
+    name = ""
+    if number >= 0:
+        name = CALLS.get(os.uname().machine, {}).get(number, "system call %d" % number)
+    return Position(name, int(words[-2], 16), int(words[-1], 16))
 
 
 def calling_library(pid: int, here: Position) -> Optional[str]:
     """The innermost library on the stack that is neither C's nor Python's: by the first return address in one."""
     code = _code_ranges(pid)
-    program = os.path.basename(_link("/proc/%d/exe" % pid))
+    program = os.path.basename(read_link("/proc/%d/exe" % pid))
     if not code or not here.stack:
         return None
     try:
@@ -110,7 +113,7 @@ def calling_library(pid: int, here: Position) -> Optional[str]:
 def _code_ranges(pid: int) -> List[Tuple[int, int, str]]:
     """Executable mappings of files."""
     ranges = []
-    for line in _read("/proc/%d/maps" % pid, 4 << 20).splitlines():
+    for line in read_text("/proc/%d/maps" % pid, 4 << 20).splitlines():
         words = line.split(None, 5)
         if len(words) == 6 and "x" in words[1] and words[5].startswith("/"):
             low, _, high = words[0].partition("-")
@@ -174,21 +177,8 @@ def _run(command: List[str], seconds: float) -> NativeStacks:
 
 def _py_spy_tool(pid: int) -> Optional[str]:
     """On PATH, else beside the interpreter that the rank was started with."""
+    tool = shutil.which("py-spy")
     words = command_line(pid)
-    beside = os.path.dirname(words[0]) if words and os.path.isabs(words[0]) else None
-    return shutil.which("py-spy") or (shutil.which("py-spy", path=beside) if beside else None)
-
-
-def _read(path: str, limit: int = 4096) -> str:
-    try:
-        with open(path) as file:
-            return file.read(limit).strip()
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+    if tool is None and words and os.path.isabs(words[0]):
+        tool = shutil.which("py-spy", path=os.path.dirname(words[0]))
+    return tool

@@ -13,6 +13,8 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from allranks.protocol.facts import Address, InterfaceFacts, OwnName
 
+from .files import read_text
+
 IFF_UP = 0x1
 IFF_LOOPBACK = 0x8
 IFF_RUNNING = 0x40
@@ -52,12 +54,12 @@ def _with_address(item: InterfaceFacts, address: Address) -> InterfaceFacts:
 
 def _from_netlink() -> List[InterfaceFacts]:
     items: Dict[int, InterfaceFacts] = {}
-    for body in _dump(_RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0), _RTM_NEWLINK):
+    for body in dump(socket.NETLINK_ROUTE, _RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0), _RTM_NEWLINK):
         index, flags = struct.unpack_from("=iI", body, 4)
         names = [value for kind, value in _attributes(body, 16) if kind == _IFLA_IFNAME]
         if names:
             items[index] = interface(_text(names[0]), index, flags)
-    for body in _dump(_RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, 0), _RTM_NEWADDR):
+    for body in dump(socket.NETLINK_ROUTE, _RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, 0), _RTM_NEWADDR):
         index = struct.unpack_from("=I", body, 4)[0]
         if index in items:
             address = _address(body, items[index].name)
@@ -66,11 +68,10 @@ def _from_netlink() -> List[InterfaceFacts]:
     return list(items.values())
 
 
-def _dump(request: int, body: bytes, answer: int) -> Iterator[bytes]:
-    """The bodies of one netlink dump."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+def dump(protocol: int, request: int, body: bytes, answer: int) -> Iterator[bytes]:
+    """The bodies of one dump by netlink(7)."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
         link.settimeout(NETLINK_SECONDS)
-        link.bind((0, 0))
         link.send(struct.pack("=IHHII", 16 + len(body), request, _DUMP_REQUEST, 1, 0) + body)
         while True:
             data = link.recv(1 << 18)
@@ -80,7 +81,7 @@ def _dump(request: int, body: bytes, answer: int) -> Iterator[bytes]:
                 if kind == 3:  # NLMSG_DONE
                     return
                 if kind == 2 or length < 16:  # NLMSG_ERROR
-                    raise OSError("netlink refused")
+                    raise OSError("netlink refused the request")
                 if kind == answer:
                     yield data[offset + 16 : offset + length]
                 offset += (length + 3) & ~3
@@ -111,9 +112,15 @@ def _address(body: bytes, name: str) -> Optional[Address]:
     if _IFA_FLAGS in values:
         flags = struct.unpack("=I", values[_IFA_FLAGS])[0]
     words = [word for bit, word in _ADDRESS_FLAGS.items() if flags & bit and not _is_secondary(bit, family)]
-    label = _text(values.get(_IFA_LABEL, b""))
-    address = described(socket.inet_ntop(family, raw), prefix, scope)
-    return address._replace(flags=tuple(words) or None, label=label if label and label != name else None)
+    address = described(socket.inet_ntop(family, raw), prefix, scope)._replace(flags=tuple(words) or None)
+    return _labelled(address, _text(values.get(_IFA_LABEL, b"")), name)
+
+
+def _labelled(address: Address, label: str, name: str) -> Address:
+    """Add the label where it is not the interface's name."""
+    if label in ("", name):
+        return address
+    return address._replace(label=label)
 
 
 def _is_secondary(bit: int, family: int) -> bool:
@@ -138,7 +145,7 @@ def _from_ioctl() -> List[InterfaceFacts]:
             name = label.split(":")[0]
             item = items.get(name) or interface(label, 0, _flags(sock, label))
             address = described(text, _prefix(sock, label), 254 if text.startswith("127.") else 0)
-            items[name] = _with_address(item, address._replace(label=label if label != item.name else None))
+            items[name] = _with_address(item, _labelled(address, label, item.name))
     for name, address in _inet6():
         if name in items:
             items[name] = _with_address(items[name], address)
@@ -174,12 +181,7 @@ def _configured(sock: socket.socket) -> List[Tuple[str, str]]:
 
 def _inet6() -> Iterator[Tuple[str, Address]]:
     """/proc/net/if_inet6: address, index, prefix, scope (0x20 link, 0x10 host), flags, name."""
-    try:
-        with open("/proc/net/if_inet6") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in read_text("/proc/net/if_inet6").splitlines():
         words = line.split()
         text = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
         scope = {0x10: 254, 0x20: 253}.get(int(words[3], 16), 0)
@@ -189,18 +191,23 @@ def _inet6() -> Iterator[Tuple[str, Address]]:
 def own_name(name: str, seconds: float = NAME_SECONDS) -> OwnName:
     """Resolve the own host name; a resolver that hangs costs `seconds`, no more."""
     answers: List[OwnName] = []
-
-    def resolve() -> None:
-        try:
-            addresses = [str(a[4][0]) for a in socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)]
-            answers.append(OwnName(tuple(dict.fromkeys(addresses))))
-        except (OSError, UnicodeError) as error:
-            answers.append(OwnName(error=getattr(error, "strerror", None) or str(error)))
-
-    thread = threading.Thread(target=resolve, daemon=True)
+    thread = threading.Thread(target=lambda: answers.append(resolve(name)), daemon=True)
     thread.start()
     thread.join(seconds)
-    return answers[0] if answers else OwnName(error="no answer within %g s" % seconds)
+    if not answers:
+        return OwnName(error="no answer within %g s" % seconds)
+    return answers[0]
+
+
+def resolve(name: str) -> OwnName:
+    """Give the addresses of a name, in the resolver's order, or its error."""
+    try:
+        addresses = [str(answer[4][0]) for answer in socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)]
+    except OSError as error:
+        return OwnName(error=error.strerror or str(error))
+    except UnicodeError as error:
+        return OwnName(error=str(error))
+    return OwnName(tuple(dict.fromkeys(addresses)))
 
 
 def dual_stack() -> bool:

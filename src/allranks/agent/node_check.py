@@ -10,7 +10,6 @@ import os
 import pwd
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import threading
@@ -35,8 +34,11 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import SetupOrder
 
 from . import gpufacts, netfacts
+from .files import names_in, read_file, read_text
 from .node_directory import bases
-from .prelude import run_prelude
+from .prelude import end_group, run_prelude
+from .processes import user_name
+from .rendezvous_check import port_range
 
 FILE_SECONDS = 5.0
 CONF_LIMIT = 4096
@@ -124,9 +126,20 @@ def check_node(order: SetupOrder, session: Dict[str, str]) -> NodeCheck:
 
 def collect(order: SetupOrder) -> JsonObject:
     """Collect the facts of this node (keys: see `_parts`, and hostname, t, monotonic). Never raises."""
-    facts: JsonObject = {"hostname": _hostname()}
+    facts = {"hostname": _hostname(), **collect_parts(_parts(order))}
+    if order.checks:
+        from .checks import NodeHost, collect_checks  # late: they need preflight, a third of an agent's start
+
+        facts.update(collect_checks(order.checks, NodeHost(encode(order), order.environ, facts)))
+    facts["t"] = time.time()
+    facts["monotonic"] = time.monotonic()
+    return facts
+
+
+def collect_parts(parts: Sequence[FactPart]) -> JsonObject:
+    """Collect parts side by side, each within its limit; one that fails is {"error": …}."""
+    facts: JsonObject = {}
     begun = time.monotonic()
-    parts = _parts(order)
     waiting = [(part, _start(part, facts)) for part in parts if part.seconds]
     for part in parts:
         if not part.seconds:
@@ -134,16 +147,9 @@ def collect(order: SetupOrder) -> JsonObject:
     for part, thread in waiting:
         if thread is not None:
             thread.join(max(0.0, begun + part.seconds - time.monotonic()))
-    result = dict(facts)  # a thread that comes late writes into the other one
+    result = facts.copy()  # a thread that comes late writes into the other one
     for part in parts:
         result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
-    if order.checks:
-        from . import checks  # here: what they need takes a third of an agent's start
-        from .real_host import NodeHost
-
-        result.update(checks.collect(order.checks, NodeHost(encode(order), order.environ, result)))
-    result["t"] = time.time()
-    result["monotonic"] = time.monotonic()
     return result
 
 
@@ -164,7 +170,7 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("shm", lambda: _shm("/dev/shm")),
         FactPart("gpus", lambda: gpufacts.gpus(environ)),
         FactPart("logind", logind),
-        FactPart("port_range", _port_range),
+        FactPart("port_range", port_range),
         FactPart("identity", _identity),
         FactPart("ipv6", netfacts.dual_stack),
         FactPart("cpu", lambda: len(os.sched_getaffinity(0))),
@@ -195,18 +201,6 @@ def _hostname() -> str:
         return socket.gethostname()
     except OSError:
         return "?"
-
-
-def _read(path: str, limit: int = 65536) -> str:
-    with open(path, "rb") as file:
-        return file.read(limit).decode("utf-8", "replace")
-
-
-def _read_or_none(path: str) -> Optional[str]:
-    try:
-        return _read(path).strip()
-    except OSError:
-        return None
 
 
 def _workdir(path: str) -> DirectoryFacts:
@@ -241,8 +235,7 @@ def _shm(path: str) -> SharedMemory:
 def _nccl(environ: Mapping[str, str]) -> NcclFacts:
     rdma = "/sys/class/infiniband"
     variables = {k: str(v) for k, v in environ.items() if k.startswith(NCCL_PREFIXES)}
-    devices = tuple(sorted(os.listdir(rdma))) if os.path.isdir(rdma) else ()
-    return NcclFacts(variables, _conf_files(environ), tuple(_plugins(environ)), devices)
+    return NcclFacts(variables, _conf_files(environ), tuple(_plugins(environ)), tuple(sorted(names_in(rdma))))
 
 
 def _conf_files(environ: Mapping[str, str]) -> Dict[str, str]:
@@ -251,7 +244,7 @@ def _conf_files(environ: Mapping[str, str]) -> Dict[str, str]:
     texts: Dict[str, str] = {}
     for path in (user_file, "/etc/nccl.conf"):
         try:
-            texts[path] = _read(path, CONF_LIMIT)
+            texts[path] = read_file(path, CONF_LIMIT).decode("utf-8", "replace")
         except OSError:
             continue
     return texts
@@ -269,15 +262,9 @@ def _plugins(environ: Mapping[str, str]) -> List[str]:
     """Network plug-ins that dlopen would find: LD_LIBRARY_PATH and the loader's cache."""
     libraries: Set[str] = set()
     for directory in environ.get("LD_LIBRARY_PATH", "").split(":"):
-        try:
-            names = os.listdir(directory) if directory else []
-        except OSError:
-            continue
-        libraries.update(n for n in names if n.startswith(PLUGIN_PREFIXES) and ".so" in n)
-    try:
-        cache = _read("/etc/ld.so.cache", 4 << 20)
-    except OSError:
-        cache = ""
+        if directory:
+            libraries.update(n for n in names_in(directory) if n.startswith(PLUGIN_PREFIXES) and ".so" in n)
+    cache = read_text("/etc/ld.so.cache", 4 << 20)
     for prefix in PLUGIN_PREFIXES:
         at = cache.find(prefix)
         while at >= 0:
@@ -296,10 +283,12 @@ def logind(root: str = "/") -> Optional[LoginFacts]:
         return None
     values = {"KillUserProcesses": "no", "RemoveIPC": "yes", "KillExcludeUsers": "root", "KillOnlyUsers": ""}
     for path in _logind_files(root):
-        for line in (_read_or_none(path) or "").splitlines():
+        for line in read_text(path).splitlines():
             key, sign, value = line.strip().partition("=")
             is_default = key.startswith("#") and path.endswith("/logind.conf")
-            key = key.lstrip("#").strip() if is_default else key.strip()
+            if is_default:
+                key = key.lstrip("#")
+            key = key.strip()
             if sign and key in values and (value.strip() or not is_default):
                 values[key] = value.strip()
     user = _user()
@@ -307,8 +296,8 @@ def logind(root: str = "/") -> Optional[LoginFacts]:
     only = values["KillOnlyUsers"].split()
     kills = kills and user not in values["KillExcludeUsers"].split() and (not only or user in only)
     linger = os.path.exists(os.path.join(root, "var/lib/systemd/linger", user))
-    group = _read_or_none(os.path.join(root, "proc/self/cgroup")) or ""
-    return LoginFacts(kills, _is_on(values["RemoveIPC"]), linger, "session-" in group)
+    in_session = "session-" in read_text(os.path.join(root, "proc/self/cgroup"))
+    return LoginFacts(kills, _is_on(values["RemoveIPC"]), linger, in_session)
 
 
 def _is_on(value: str) -> bool:
@@ -325,21 +314,14 @@ def _logind_files(root: str) -> List[str]:
     return main + [by_name[name] for name in sorted(by_name)]
 
 
-def _port_range() -> List[int]:
-    return [int(word) for word in _read("/proc/sys/net/ipv4/ip_local_port_range").split()]
-
-
 def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
+    return user_name(os.getuid())
 
 
 def _identity() -> Identity:
     return Identity(
-        _read_or_none("/proc/sys/kernel/random/boot_id"),
-        _read_or_none("/etc/machine-id"),
+        read_text("/proc/sys/kernel/random/boot_id") or None,
+        read_text("/etc/machine-id") or None,
         _inode("/proc/self/ns/net"),
         _inode("/proc/self/ns/pid"),
         os.getuid(),
@@ -356,7 +338,7 @@ def _inode(path: str) -> Optional[int]:
 
 def _memory() -> Memory:
     sizes: Dict[str, int] = {}
-    for line in _read("/proc/meminfo").splitlines():
+    for line in read_file("/proc/meminfo").decode().splitlines():
         key, _, rest = line.partition(":")
         if key in ("MemTotal", "MemAvailable"):
             sizes[key] = int(rest.split()[0]) * 1024
@@ -420,7 +402,9 @@ def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]
     name = os.path.expanduser(name)
     if "/" in name:
         path = os.path.join(workdir, name)
-        return path if os.path.isfile(path) and os.access(path, os.X_OK) else None
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+        return None
     return shutil.which(name, path=environ.get("PATH", os.defpath))
 
 
@@ -482,15 +466,6 @@ def ask(
         end_group(process)
         return Interpreter(error="did not answer within %g s" % seconds)
     return _answer(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), process.returncode)
-
-
-def end_group(child: "subprocess.Popen[bytes]") -> None:
-    """End the session that a command of ours was started in, with a shim's child; what the kernel holds is left."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait(1.0)
-    except (OSError, subprocess.TimeoutExpired):
-        pass
 
 
 def _answer(out: str, err: str, code: int) -> Interpreter:

@@ -7,6 +7,7 @@ import stat
 from typing import List, Optional, Sequence, Tuple
 
 from . import receiver
+from .files import names_in
 
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 LONGEST_NAME = len("/report.sock")
@@ -32,8 +33,10 @@ def make(wanted: Optional[str], run: str, node: str) -> str:
     for base in bases(wanted):
         try:
             return _make_below(base, run, node)
-        except (OSError, NoNodeDir) as error:
-            why.append("%s: %s" % (base, error.strerror if isinstance(error, OSError) else error))
+        except OSError as error:
+            why.append("%s: %s" % (base, error.strerror))
+        except NoNodeDir as error:
+            why.append("%s: %s" % (base, error))
     raise NoNodeDir("no usable node directory: " + "; ".join(why))
 
 
@@ -61,24 +64,28 @@ def kept_outputs(path: str) -> Optional[str]:
 
 
 def _kept(path: str) -> List[str]:
-    outputs = os.path.join(path, "outputs")
-    kept = ["outputs"] if os.path.isdir(outputs) and _worth_keeping(outputs) else []
-    return kept + ([receiver.NAME] if receiver.has_results(path) else [])
+    kept: List[str] = []
+    if any(not _is_metrics(name) for name in names_in(os.path.join(path, "outputs"))):
+        kept.append("outputs")
+    if receiver.has_results(path):
+        kept.append(receiver.NAME)
+    return kept
 
 
 def remove(path: str) -> None:
     """Removes the directory, but keeps what `kept_outputs` names, and that a second time too."""
     kept = _kept(path)
-    kept += [receiver.MANIFEST] if receiver.NAME in kept else []
+    if receiver.NAME in kept:
+        kept.append(receiver.MANIFEST)
     for name in os.listdir(path):
         if name not in kept:
             _remove_entry(os.path.join(path, name))
     _remove_empty((path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))))
 
 
-def _worth_keeping(outputs: str) -> List[str]:
-    """Everything but the metrics, which travel to the run directory."""
-    return [n for n in os.listdir(outputs) if not (n.startswith("rank_") and n.endswith("_metrics.jsonl"))]
+def _is_metrics(name: str) -> bool:
+    """Whether a file of the outputs travels to the run directory."""
+    return name.startswith("rank_") and name.endswith("_metrics.jsonl")
 
 
 def _remove_entry(path: str) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import List, NamedTuple, Optional, Sequence
 
-from .processes import Process, read_process
+from .processes import Process, command_line, read_process, signal_mask
 
 # agent/runner.py catches it; exec resets the handlers of a process. macOS, which starts no ranks, has no SIGRTMIN.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7
@@ -40,7 +40,9 @@ class Observed:
             return None
         if now.state == "Z":
             self._gone += 1
-            return Change("main-gone") if self._gone == GONE_SAMPLES else None
+            if self._gone == GONE_SAMPLES:
+                return Change("main-gone")
+            return None
         program = self._other_program()
         if program is None or program in self._programs or len(self._programs) == BECOME_LIMIT:
             return None
@@ -58,7 +60,8 @@ class Observed:
         plain = self._argv[: self._runner] + self._argv[self._runner + 1 :]
         if words[1:] == plain[1:]:  # what the runner cannot run, it leaves to the plain interpreter
             return None
-        if catches(self._process.pid, STACKS_SIGNAL) or _has_file(self._process.pid, STACKS_FILE):
+        pid = self._process.pid
+        if catches(pid, STACKS_SIGNAL) or os.path.lexists("/proc/%d/fd/%d" % (pid, STACKS_FILE)):
             return None
         return program_name(words)
 
@@ -74,26 +77,6 @@ def program_name(words: List[str]) -> str:
     return name[:80]
 
 
-def command_line(pid: int) -> List[str]:
-    """The words of a process's command line; empty where it may not be read, or it is a zombie."""
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return [os.fsdecode(word) for word in file.read(1 << 16).split(b"\0")[:-1]]
-    except OSError:
-        return []
-
-
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal; by default a signal would end it."""
-    try:
-        with open("/proc/%d/status" % pid) as file:
-            for line in file:
-                if line.startswith("SigCgt:"):
-                    return bool(int(line.split()[1], 16) & (1 << (number - 1)))
-    except (OSError, ValueError):
-        pass
-    return False
-
-
-def _has_file(pid: int, descriptor: int) -> bool:
-    return os.path.lexists("/proc/%d/fd/%d" % (pid, descriptor))
+    return bool(signal_mask(pid, pid, "SigCgt") & (1 << (number - 1)))

@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Tuple, Union
 from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output, stream_key
 from allranks.protocol.messages import DroppedMessage
 
+from .link import HIGH_WATER, Link
 from .spool import Budget, Spool, spool_names
 
 
@@ -92,7 +93,9 @@ class Outlet:
     def spool(self, stream: Stream) -> Optional[Spool]:
         """The spool of a stream, None where it has none."""
         source = self._sources.get(stream)
-        return source if isinstance(source, Spool) else None
+        if isinstance(source, Spool):
+            return source
+        return None
 
     def controller_has(self, sizes: Dict[str, int]) -> None:
         """A controller connected and said how much of each log it has: sending starts there."""
@@ -139,6 +142,13 @@ class Outlet:
                 messages.append(DroppedMessage(*stream, source.dropped, source.bounded))
                 self._reported_drops[stream] = source.dropped
         return messages
+
+    def send_to(self, link: Link) -> None:
+        """Queue what the controller does not have yet, as far as a connection has room for it."""
+        if link.backlog < HIGH_WATER:
+            link.send_bytes(self.fill(HIGH_WATER - link.backlog))
+            for drop in self.new_drops():
+                link.send(drop)
 
     def drops(self) -> Dict[str, int]:
         """Bytes dropped in all, by stream; for whoever comes after this process."""

@@ -13,14 +13,15 @@ import socket
 import struct
 import threading
 import time
-from typing import Any, Dict, NamedTuple, Optional, Set, Tuple, Union
+from typing import Dict, NamedTuple, Optional, Set, Tuple, Union
 
 from allranks.protocol.codec import DecodeError, decode, encode, omit_none
 from allranks.protocol.jsontext import JsonObject, read_json, write_json
 from allranks.protocol.messages import ReachedMessage
 from allranks.protocol.orders import PeerAddress, ReachOrder
 
-from .rendezvous_check import failure_word
+from .netfacts import resolve
+from .rendezvous_check import failure_word, wildcard
 
 AT_ONCE = 8  # peers tried at a time
 MOST_CLIENTS = 1024  # connections answered at a time: who asks may be anybody
@@ -51,19 +52,11 @@ LINE = 4096
 
 def open_doors() -> Tuple[socket.socket, socket.socket]:
     """The two sockets a node serves on, bound to any address and ports that the kernel picks."""
-    doors = []
-    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-        try:
-            door = socket.socket(socket.AF_INET6, kind)
-            door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            door.bind(("::", 0))
-        except OSError:
-            door = socket.socket(socket.AF_INET, kind)
-            door.bind(("0.0.0.0", 0))
-        doors.append(door)
-    doors[0].listen(1024)
-    doors[1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    return doors[0], doors[1]
+    tcp = wildcard(0, reuse=False)
+    udp = wildcard(0, reuse=False, kind=socket.SOCK_DGRAM)
+    tcp.listen(1024)
+    udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    return tcp, udp
 
 
 # -- serving ---------------------------------------------------------------------------------------
@@ -132,28 +125,23 @@ def _answer(client: socket.socket, token: str, counts: _Counts, room: threading.
     """One TCP peer: its token, then lines: `bulk N` and N bytes, or `count SENDER`."""
     try:
         client.settimeout(CLIENT_SECONDS)
-        with client, client.makefile("rwb") as stream:
+        with client, client.makefile("rb") as stream:
             if stream.readline(LINE).decode().strip() != token:
                 return
-            _write(stream, token.encode())
+            client.sendall(token.encode() + b"\n")
             for raw in iter(lambda: stream.readline(LINE), b""):
                 word, _, value = raw.decode().strip().partition(" ")
                 if word == "bulk":
                     left = min(int(value), BULK)
                     while left > 0:
                         left -= len(stream.read(min(left, 65536))) or left
-                    _write(stream, b"got")
+                    client.sendall(b"got\n")
                 elif word == "count":
-                    _write(stream, counts.answer(int(value)))
+                    client.sendall(counts.answer(int(value)) + b"\n")
     except (OSError, ValueError):
         pass
     finally:
         room.release()
-
-
-def _write(stream: Any, line: bytes) -> None:
-    stream.write(line + b"\n")
-    stream.flush()
 
 
 # -- trying ----------------------------------------------------------------------------------------
@@ -216,11 +204,11 @@ def _json(pair: Pair) -> JsonObject:
 
 
 def _resolve(name: str, names: Dict[str, Resolved]) -> None:
-    try:
-        answers = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
-        names[name] = tuple(sorted({str(a[4][0]) for a in answers}))
-    except (OSError, UnicodeError) as error:
-        names[name] = Unresolved(getattr(error, "strerror", None) or str(error))
+    answer = resolve(name)
+    if answer.error:
+        names[name] = Unresolved(answer.error)
+    else:
+        names[name] = tuple(sorted(answer.addresses))
 
 
 def _try_peer(
@@ -287,7 +275,9 @@ def _connect(
 
 def _word(error: OSError) -> str:
     """As the rendezvous check says it; a connection that was open and breaks is no refusal."""
-    return "reset" if error.errno == errno.ECONNRESET else failure_word(error)
+    if error.errno == errno.ECONNRESET:
+        return "reset"
+    return failure_word(error)
 
 
 class _Way(threading.Thread):

@@ -4,8 +4,6 @@ Sockets come from sock_diag(7), which also knows sockets that are bound and do n
 Linux 6.8 and newer), else from /proc/net/tcp and tcp6. The process comes from /proc/PID/fd.
 """
 
-import os
-import pwd
 import re
 import socket
 import struct
@@ -14,17 +12,17 @@ from typing import List, NamedTuple, Optional, Set, Tuple
 
 from allranks.protocol.messages import PortOwner
 
-from .processes import Process, command_of, read_process, run_tag_of
+from .files import read_link, read_text
+from .netfacts import dump
+from .processes import Process, command_of, open_names, read_process, run_tag_of, snapshot, user_name
 
 NODE_LOG = re.compile(r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$")
 LISTEN = 10
 BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
 SCAN_SECONDS = 1.0
+TABLE_LIMIT = 32 << 20  # bytes of /proc/net/tcp
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
-_DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_DONE = 3
-_ERROR = 2
 
 
 class _Socket(NamedTuple):
@@ -46,7 +44,7 @@ def who_holds(port: int) -> Optional[PortOwner]:
     if not sockets:
         return None
     best = min(sockets, key=lambda s: (s.state != LISTEN, s.state not in BOUND, s.inode == 0))
-    owner = PortOwner(uid=best.uid, user=_user(best.uid), state=_state_name(best.state))
+    owner = PortOwner(uid=best.uid, user=user_name(best.uid), state=_state_name(best.state))
     if best.inode == 0:
         return owner._replace(note="an old connection in %s, no process" % owner.state)
     process = _process_of({s.inode for s in sockets if s.state == best.state and s.inode})
@@ -74,58 +72,39 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
 
 def _run_of_agent(pid: int) -> Optional[str]:
     """The uid of the run that an agent works for: its standard error is the log in its node directory."""
-    try:
-        match = NODE_LOG.search(os.readlink("/proc/%d/fd/2" % pid))
-    except OSError:
+    match = NODE_LOG.search(read_link("/proc/%d/fd/2" % pid))
+    if match is None:
         return None
-    return match.group(1) if match else None
+    return match.group(1)
 
 
 def _sockets(port: int) -> List[_Socket]:
     sockets: List[_Socket] = []
-    for family in (socket.AF_INET, socket.AF_INET6):
+    for family, table in ((socket.AF_INET, "/proc/net/tcp"), (socket.AF_INET6, "/proc/net/tcp6")):
         try:
             sockets += _from_sock_diag(family, port)
         except OSError:
-            sockets += _from_proc("/proc/net/tcp6" if family == socket.AF_INET6 else "/proc/net/tcp", port)
+            sockets += _from_proc(table, port)
     return sockets
 
 
 def _from_sock_diag(family: int, port: int) -> List[_Socket]:
     """One inet_diag dump (linux/inet_diag.h: inet_diag_req_v2, inet_diag_msg)."""
     body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + bytes(48)
-    head = struct.pack("=IHHII", 16 + len(body), _SOCK_DIAG_BY_FAMILY, _DUMP_REQUEST, 1, 0)
     sockets: List[_Socket] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as link:
-        link.settimeout(SCAN_SECONDS)
-        link.send(head + body)
-        while True:
-            data = link.recv(1 << 16)
-            offset = 0
-            while offset + 16 <= len(data):
-                length, kind = struct.unpack_from("=IH", data, offset)
-                if kind == _DONE:
-                    return sockets
-                if kind == _ERROR or length < 16:
-                    raise OSError("sock_diag refused")
-                state = data[offset + 17]
-                if struct.unpack_from(">H", data, offset + 20)[0] == port:
-                    uid, inode = struct.unpack_from("=II", data, offset + 16 + 64)
-                    sockets.append(_Socket(state, uid, inode))
-                offset += (length + 3) & ~3
+    for answer in dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY):
+        if struct.unpack_from(">H", answer, 4)[0] == port:
+            uid, inode = struct.unpack_from("=II", answer, 64)
+            sockets.append(_Socket(answer[1], uid, inode))
+    return sockets
 
 
 def _from_proc(path: str, port: int) -> List[_Socket]:
     sockets: List[_Socket] = []
-    try:
-        with open(path) as file:
-            next(file, None)
-            for line in file:
-                words = line.split()
-                if int(words[1].rsplit(":", 1)[1], 16) == port:
-                    sockets.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
-    except (OSError, ValueError, IndexError):
-        pass
+    for line in read_text(path, TABLE_LIMIT).splitlines()[1:]:
+        words = line.split()
+        if len(words) > 9 and int(words[1].rpartition(":")[2], 16) == port:
+            sockets.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
     return sockets
 
 
@@ -134,36 +113,12 @@ def _process_of(inodes: Set[int]) -> Optional[Process]:
     wanted = {"socket:[%d]" % inode for inode in inodes}
     deadline = time.monotonic() + SCAN_SECONDS
     owners: List[Process] = []
-    for name in os.listdir("/proc"):
+    for process in snapshot().values():
         if time.monotonic() > deadline:
             break
-        if name.isdecimal() and _has_open(int(name), wanted):
-            process = read_process(int(name))
-            if process is not None:
-                owners.append(process)
+        if not wanted.isdisjoint(open_names(process.pid)):
+            owners.append(process)
     return min(owners, key=lambda p: (p.start, p.pid), default=None)
-
-
-def _has_open(pid: int, links: Set[str]) -> bool:
-    directory = "/proc/%d/fd" % pid
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return False
-    for name in names:
-        try:
-            if os.readlink("%s/%s" % (directory, name)) in links:
-                return True
-        except OSError:
-            continue
-    return False
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _state_name(state: int) -> str:

@@ -165,7 +165,7 @@ class _Run:
                 if ended and not ready:
                     return True
                 if time.monotonic() > deadline:
-                    self._kill()
+                    end_group(self.process)
                     return False
 
     def _take(self, fd: int) -> bool:
@@ -177,13 +177,6 @@ class _Run:
         if fd != self.reports:
             del self.data[fd][: -4 * TAIL]
         return bool(data)
-
-    def _kill(self) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(1)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
 
     def close(self) -> None:
         """Close the pipes."""
@@ -199,6 +192,15 @@ class _Run:
             if text:
                 return text[-TAIL:]
         return ""
+
+
+def end_group(child: "subprocess.Popen[bytes]") -> None:
+    """End the session that a command of ours was started in, with a shim's child; what the kernel holds is left."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait(1.0)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
 
 
 def _read(run: _Run, finished: bool) -> Outcome:
@@ -226,7 +228,9 @@ def _sentence(report: PreludeFailure) -> str:
 
 
 def _with(sentence: str, last_words: str) -> str:
-    return "%s\n%s" % (sentence, last_words) if last_words else sentence
+    if not last_words:
+        return sentence
+    return "%s\n%s" % (sentence, last_words)
 
 
 def _ends_in_condition(path: str) -> bool:

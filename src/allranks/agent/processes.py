@@ -7,12 +7,16 @@ processes that cleared their environment or are not dumpable, and finds those wh
 
 import ctypes
 import os
+import pwd
 import resource
 import signal
 import time
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
+from .files import names_in, read_bytes, read_link, read_text
+
 RUN_TAG = "ALLRANKS_MARK"
+ENVIRONMENT_LIMIT = 1 << 20
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER = 0x59616D61
@@ -51,6 +55,16 @@ class Process(NamedTuple):
     state: str
     start: int
 
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether it is a zombie: nothing of it runs."""
+        return self.state in "ZX"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Tell whether a signal or a tracer has stopped it."""
+        return self.state in "Tt"
+
 
 def prctl(option: int, value: int) -> None:
     """prctl(2) with one argument; raises OSError."""
@@ -71,27 +85,20 @@ def everything(run_tag: str, group: List[int]) -> List[Process]:
 
 def read_process(pid: int) -> Optional[Process]:
     """The process with this pid, or None where there is none."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            text = file.read()
-    except OSError:
-        return None
-    fields = text[text.rfind(b")") + 2 :].split()
+    fields = stat_fields(pid)
     if len(fields) < 20:
         return None
-    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+    return Process(pid, int(fields[1]), fields[0], int(fields[19]))
+
+
+def stat_fields(pid: int) -> List[str]:
+    """The fields of /proc/PID/stat from the state on (proc(5) counts them from 3); none where there is no process."""
+    return read_text("/proc/%d/stat" % pid).rpartition(") ")[2].split()
 
 
 def machine() -> Tuple[str, str, str]:
     """Host name, boot and pid namespace: where a pid of ours means something."""
-    boot = space = ""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot = file.read().strip()
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        pass
-    return os.uname().nodename, boot, space
+    return os.uname().nodename, read_text("/proc/sys/kernel/random/boot_id"), read_link("/proc/self/ns/pid")
 
 
 def snapshot() -> Dict[int, Process]:
@@ -124,15 +131,35 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> List[Pro
 
 def run_tag_of(pid: int) -> Optional[str]:
     """The run tag in a process's environment, or None (none there, or it may not be read)."""
-    prefix = RUN_TAG.encode() + b"="
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            for entry in file.read(1 << 20).split(b"\0"):
-                if entry.startswith(prefix):
-                    return entry[len(prefix) :].decode("utf-8", "replace")
-    except OSError:
-        pass
+    return variable_of(pid, RUN_TAG)
+
+
+def variable_of(pid: int, name: str) -> Optional[str]:
+    """A variable that a process was started with, or None (none there, or it may not be read)."""
+    prefix = name.encode() + b"="
+    for entry in environment_of(pid):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode("utf-8", "replace")
     return None
+
+
+def environment_of(pid: int) -> List[bytes]:
+    """The environment that a process was started with, as NAME=value; empty where it may not be read."""
+    return read_bytes("/proc/%d/environ" % pid, ENVIRONMENT_LIMIT).split(b"\0")
+
+
+def command_line(pid: int) -> List[str]:
+    """The words of a process's command line; empty where it may not be read, or it is a zombie."""
+    return [os.fsdecode(word) for word in read_bytes("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
+
+
+def signal_mask(pid: int, thread: int, name: str) -> int:
+    """A set of signals in the status of a thread (SigBlk, SigCgt), one bit each; 0 where it may not be read."""
+    for line in read_text("/proc/%d/task/%d/status" % (pid, thread)).splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value, 16)
+    return 0
 
 
 def tagged(run_tag: str, processes: Dict[int, Process]) -> List[Process]:
@@ -142,16 +169,13 @@ def tagged(run_tag: str, processes: Dict[int, Process]) -> List[Process]:
 
 def command_of(pid: int) -> str:
     """A process's command line for messages, at most 200 characters."""
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            words = file.read(4096).split(b"\0")
-        text = b" ".join(words).strip().decode("utf-8", "replace")
-        if not text:
-            with open("/proc/%d/comm" % pid, "rb") as file:
-                text = "[%s]" % file.read(64).strip().decode("utf-8", "replace")
-    except OSError:
+    text = read_text("/proc/%d/cmdline" % pid, 4096).replace("\0", " ").strip()
+    if text:
+        return text[:200]
+    name = read_text("/proc/%d/comm" % pid)
+    if not name:
         return "?"
-    return text[:200]
+    return "[%s]" % name
 
 
 def send_signal(process: Process, number: int) -> bool:
@@ -181,9 +205,14 @@ def alive(processes: Iterable[Process]) -> List[Process]:
     running = []
     for process in processes:
         now = read_process(process.pid)
-        if now is not None and now.start == process.start and now.state not in "ZX":
+        if now is not None and now.start == process.start and not now.has_ended:
             running.append(process)
     return running
+
+
+def lives(pid: int, start: int) -> bool:
+    """Tell whether the process that started then as this pid still runs."""
+    return bool(alive([Process(pid, 0, "", start)]))
 
 
 def end_all(find: Callable[[], List[Process]], reap: Callable[[], object], seconds: float) -> List[Process]:
@@ -222,13 +251,33 @@ def reap_children() -> Dict[int, int]:
         statuses[pid] = status
 
 
-def open_names(pids: Iterable[int]) -> Set[str]:
-    """Targets of the open file descriptors of these processes, as far as they may be read."""
-    names: Set[str] = set()
-    for pid in pids:
-        try:
-            for entry in os.listdir("/proc/%d/fd" % pid):
-                names.add(os.readlink("/proc/%d/fd/%s" % (pid, entry)))
-        except OSError:
-            continue
-    return names
+def open_names(pid: int) -> Set[str]:
+    """Targets of the open file descriptors of a process, as far as they may be read."""
+    directory = "/proc/%d/fd" % pid
+    return {read_link("%s/%s" % (directory, entry)) for entry in names_in(directory)}
+
+
+def user_name(uid: int) -> str:
+    """The name of a user, else the number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def wake_by_signals() -> int:
+    """Have every signal with a handler write to a pipe, SIGCHLD among them; give the end that a selector watches."""
+    read_end, write_end = os.pipe()
+    for end in (read_end, write_end):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    return read_end
+
+
+def clear_wake(read_end: int) -> None:
+    """Empty the pipe of `wake_by_signals`."""
+    try:
+        os.read(read_end, 4096)
+    except BlockingIOError:
+        pass

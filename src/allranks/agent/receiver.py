@@ -16,6 +16,8 @@ from allranks.protocol.frames import OutputFrame
 from allranks.protocol.messages import GotMessage, ShippedMessage
 from allranks.protocol.orders import ShipOrder
 
+from .files import write_all
+
 NAME = "tree"
 MANIFEST = "tree.json"
 MOST = 1 << 30  # bytes of an archive that a node takes at all
@@ -86,7 +88,7 @@ class TreeReceiver:
         try:
             if self._have + len(frame.data) > order.packed:
                 raise OSError(errno.EFBIG, "more arrived than was announced")
-            _write(self._fd, frame.data)
+            write_all(self._fd, frame.data)
         except OSError as error:
             self._give_up(error)
             return
@@ -124,7 +126,7 @@ class TreeReceiver:
 
 def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
     """Fill the target, or say why there is none; the archive is removed in either case."""
-    import tarfile  # here: a run without --sync has no use for it
+    import tarfile  # late: 10 ms that a run without --sync does not need
 
     try:
         sha256 = _sha256(archive)
@@ -178,15 +180,16 @@ def has_results(node_dir: str) -> bool:
 
 
 def _failure(error: OSError, target: str) -> ShippedMessage:
-    name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
-    where = ": %s" % name if name else ""
     text = os.strerror(error.errno) if error.errno else str(error)
-    more = " (%s)" % error.strerror if error.strerror and error.strerror != text else ""
-    return ShippedMessage(target, error=text + more + where, errno=error.errno)
+    if error.strerror and error.strerror != text:
+        text += " (%s)" % error.strerror
+    if error.filename:
+        text += ": " + os.fsdecode(error.filename)
+    return ShippedMessage(target, error=text, errno=error.errno)
 
 
 def _sha256(path: str) -> str:
-    import hashlib  # here, as tarfile: only a run with --sync needs it
+    import hashlib  # late: as tarfile
 
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -197,7 +200,7 @@ def _sha256(path: str) -> str:
 
 def extract(archive: str, target: str, most_files: int, most_bytes: int) -> int:
     """Makes `target` and fills it; gives the number of files and links. Raises Refused, OSError, TarError."""
-    import tarfile  # here, as above
+    import tarfile  # late: as in `unpack`
 
     tree = _Target(os.fsencode(target), most_files, most_bytes)
     with tarfile.open(archive, "r|gz", encoding="utf-8", errors="surrogateescape") as tar:
@@ -259,7 +262,7 @@ class _Target:
         try:
             os.fchmod(fd, 0o700 if executable else 0o600)
             for part in iter(lambda: source.read(PART), b""):
-                _write(fd, part)
+                write_all(fd, part)
         finally:
             os.close(fd)
 
@@ -289,9 +292,3 @@ class _Target:
 
     def _join(self, parts: Tuple[bytes, ...]) -> bytes:
         return b"/".join((self._path, *parts))
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -7,7 +7,6 @@ off the port, and torch still binds over it.
 """
 
 import errno
-import ipaddress
 import os
 import random
 import selectors
@@ -18,6 +17,8 @@ from typing import List, Optional, Sequence, Set, Tuple
 from allranks.protocol.messages import AddressProbe, PortFailure, ProbedMessage
 from allranks.protocol.orders import ProbeOrder
 
+from .files import read_text
+from .netfacts import resolve
 from .portowner import who_holds
 
 LOWEST_PORT = 10240
@@ -44,20 +45,17 @@ def failure_word(error: OSError) -> str:
     return FAILURES.get(error.errno or 0, "failed")
 
 
-def wildcard(port: int, reuse: bool) -> socket.socket:
-    """Bind a stream socket as torch's TCPStore does; raise OSError."""
+def wildcard(port: int, reuse: bool, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """Bind a socket as torch's TCPStore does, for IPv6 and IPv4 where there is IPv6; raise OSError."""
     try:
-        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        sock = socket.socket(socket.AF_INET6, kind)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    except OSError:
-        return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ("0.0.0.0", port), reuse)
-    try:
         return _bound(sock, ("::", port), reuse)
     except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:
+        if error.errno == errno.EADDRINUSE:
             raise
-    # IPv6 is built in but switched off
-    return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ("0.0.0.0", port), reuse)
+        # IPv6 is absent (EAFNOSUPPORT), or built in and switched off (EADDRNOTAVAIL)
+    return _bound(socket.socket(socket.AF_INET, kind), ("0.0.0.0", port), reuse)
 
 
 def _bound(sock: socket.socket, place: Tuple[str, int], reuse: bool) -> socket.socket:
@@ -71,14 +69,14 @@ def _bound(sock: socket.socket, place: Tuple[str, int], reuse: bool) -> socket.s
     return sock
 
 
+def port_range() -> Tuple[int, ...]:
+    """The lowest and the highest port that the kernel hands out by itself; empty where it does not say."""
+    return tuple(int(word) for word in read_text("/proc/sys/net/ipv4/ip_local_port_range").split())
+
+
 def _free_port() -> int:
     """A port that nobody uses in any way, below the range the kernel hands out by itself."""
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-            low, high = (int(word) for word in file.read().split())
-    except (OSError, ValueError):
-        low = 32768
-        high = 60999
+    low, high = port_range() or (32768, 60999)
     ranges = [r for r in ((LOWEST_PORT, low - 1), (high + 1, 65535)) if r[1] - r[0] > 100]
     first, last = ranges[0] if ranges else (LOWEST_PORT, 65535)
     for _ in range(TRIES):
@@ -273,12 +271,15 @@ class Allowed:
     """Where a node that joined by itself may look for the master: names, addresses and networks of its own."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._networks = [ipaddress.ip_network(word, strict=False) for word in words if "/" in word]
+        from ipaddress import ip_address, ip_network  # late: 2 ms that only a joined node needs
+
+        self._parse = ip_address
+        self._networks = [ip_network(word, strict=False) for word in words if "/" in word]
         self._addresses = {address for word in words if "/" not in word for address in _resolved(word)}
 
     def has(self, address: str) -> bool:
         """Tell whether an IP address is one of them."""
-        candidate = ipaddress.ip_address(address.partition("%")[0])
+        candidate = self._parse(address.partition("%")[0])
         return str(candidate) in self._addresses or any(candidate in network for network in self._networks)
 
     def __str__(self) -> str:
@@ -287,15 +288,11 @@ class Allowed:
 
 def _resolved(word: str) -> Set[str]:
     """The IP addresses that a name or an address has here, without zones."""
-    try:
-        answers = socket.getaddrinfo(word, None, 0, socket.SOCK_STREAM)
-    except OSError:
-        return set()
-    return {str(answer[4][0]).partition("%")[0] for answer in answers}
+    return {address.partition("%")[0] for address in resolve(word).addresses}
 
 
 def probe(order: ProbeOrder) -> ProbedMessage:
-    """Try all addresses at once. Blocks for the order's seconds at most: run it as a task."""
+    """Try all addresses at once, and see whether the nonce is here. Blocks for the order's seconds at most."""
     began = time.monotonic()
     allowed = Allowed(order.only) if order.only is not None else None
     token = order.token.encode() + b"\n"
@@ -317,7 +314,9 @@ def probe(order: ProbeOrder) -> ProbedMessage:
     for item in probes:
         if not item.done:
             item.expire()
-    return ProbedMessage(tuple(item.result for item in probes))
+    directory = order.nonce_dir
+    shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(order.token)))
+    return ProbedMessage(tuple(item.result for item in probes), shared=shared)
 
 
 def _advance(selector: selectors.BaseSelector, item: _Probe, events: int) -> None:

@@ -28,8 +28,10 @@ import time
 
 TYPE_CHECKING = False  # `typing` is not built in
 if TYPE_CHECKING:
-    from types import CodeType, TracebackType
-    from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Tuple
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType, TracebackType
+    from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 NAME = "<allranks importlib._bootstrap>"  # what the runner's frames are called, see the last lines
 C10D = "torch.distributed.distributed_c10d"
@@ -494,7 +496,9 @@ class TorchFinder:
         self.wanted = wanted
         self.file = file
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
         """Find the wanted module with the other finders, then watch its loader."""
         if name != self.wanted:
             return None
@@ -507,7 +511,7 @@ class TorchFinder:
                 return spec
         return None
 
-    def attend(self, loader: Any) -> None:
+    def attend(self, loader: Optional[Loader]) -> None:
         """In the rank itself, with the values that the agent gave: the program may have changed its environment."""
         try:
             if os.getpid() == PID:

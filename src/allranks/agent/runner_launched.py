@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 import time
-from typing import Any, List, Optional
+from typing import Iterable, List, Optional
 
 # torch's names, and those that accelerate and deepspeed read under MPI
 RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
@@ -45,7 +45,7 @@ def take_files(rank: int) -> None:
             os.environ[name] = path.replace("{rank}", "%03d" % rank)
 
 
-def number(names: Any) -> Optional[int]:
+def number(names: Iterable[str]) -> Optional[int]:
     """The first of the variables that holds a number."""
     for name in names:
         text = os.environ.get(name, "")

@@ -25,7 +25,9 @@ import time
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
     import socket
-    from typing import Any, Callable, Dict, List
+    from _thread import LockType
+    from types import FrameType, ModuleType
+    from typing import Any, Callable, Dict, List, Optional
 
     from .runner import Known
 
@@ -36,7 +38,7 @@ THREADS = 30
 BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))  # one recorder each, torch >= 2.5, 2.8
 
 
-def start(module: Any, runner: Known) -> Callable[[], None]:
+def start(module: ModuleType, runner: Known) -> Callable[[], None]:
     """Begins to answer; the function that comes back ends it. `module` is distributed_c10d."""
     import _thread
     import signal
@@ -86,7 +88,7 @@ def listen(path: str) -> socket.socket:
     return socket.socket(fileno=high)
 
 
-def answer(listener: socket.socket, module: Any, runner: Known, over: Any) -> None:
+def answer(listener: socket.socket, module: ModuleType, runner: Known, over: LockType) -> None:
     """The thread: one question after the other, until stop()."""
     try:
         while True:
@@ -104,7 +106,7 @@ def answer(listener: socket.socket, module: Any, runner: Known, over: Any) -> No
         over.release()
 
 
-def serve(channel: socket.socket, module: Any, runner: Known) -> None:
+def serve(channel: socket.socket, module: ModuleType, runner: Known) -> None:
     """Answer one request for torch's records."""
     import json
     import socket
@@ -119,7 +121,7 @@ def serve(channel: socket.socket, module: Any, runner: Known) -> None:
     channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
 
 
-def groups(module: Any) -> List[Dict[str, Any]]:
+def groups(module: ModuleType) -> List[Dict[str, Any]]:
     """The process groups this rank is in. torch's own table of them (pg_config) is broken in 2.13."""
     world = module._world
     described = []
@@ -142,8 +144,8 @@ def stacks() -> str:
     main = threading.main_thread().ident
     texts = []
     for ident, frame in sys._current_frames().items():
-        lines = []  # type: List[str]
-        at = frame  # type: Any
+        lines: List[str] = []
+        at: Optional[FrameType] = frame
         while at is not None and len(lines) < DEPTH:
             place = at.f_code.co_filename, str(at.f_lineno or "???"), at.f_code.co_name
             lines.append('  File "%s", line %s in %s' % place)

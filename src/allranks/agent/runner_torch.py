@@ -10,8 +10,9 @@ import os
 
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
+    from datetime import timedelta
     from types import ModuleType
-    from typing import Any, List
+    from typing import Any, Callable, List, Optional
 
     from .runner import Known
 
@@ -36,7 +37,7 @@ def attend(loader: Any, runner: Known) -> None:
         pass
 
 
-def set_timeout(runner: Known) -> Any:
+def set_timeout(runner: Known) -> Optional[timedelta]:
     """Before distributed_c10d runs: what it copies, also into default arguments (torch 2.1), is then ours."""
     try:
         import datetime
@@ -52,7 +53,7 @@ def set_timeout(runner: Known) -> Any:
         return None
 
 
-def watch(module: Any, forced: Any, runner: Known) -> None:
+def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
     """Wraps what starts and ends process groups."""
     from functools import wraps
     from inspect import signature
@@ -139,10 +140,10 @@ def watch_processes(started: List[int]) -> None:
 class Recorder:
     """Answers the agent's questions (runner_recorder.py) while there are process groups."""
 
-    def __init__(self, module: Any, runner: Known) -> None:
+    def __init__(self, module: ModuleType, runner: Known) -> None:
         self.module = module
         self.runner = runner
-        self.end = None
+        self.end: Optional[Callable[[], None]] = None
 
     def start(self) -> None:
         """After the first group; never fails, and never in a forked child."""

@@ -8,14 +8,15 @@ import os
 import time
 from typing import AbstractSet, Dict, List, NamedTuple, Optional
 
-from allranks.protocol.codec import encode, omit_none
+from allranks.protocol.codec import decode_parts, encode, omit_none
 from allranks.protocol.jsontext import JsonObject
 
 from .ask_ras import ask_ras
-from .asking import Asking, counted
+from .asking import Asking, HelperAnswer, counted
 from .dumping import dump, stacks_file
+from .files import append, read_link, read_text
 from .native import ENDED_BY_STOP, calling_library, position, py_spy
-from .processes import Process, read_process
+from .processes import Process, read_process, stat_fields
 
 STACK_LIMIT = 64 << 10
 PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
@@ -66,20 +67,20 @@ def sample(ranks: Dict[int, Process], node_dir: str, word: str, signalled: Abstr
     samples: Dict[int, RankSample] = {}
     deadline = time.monotonic() + OUTSIDE_SECONDS
     for rank, process in ranks.items():
-        answer = answers.get(rank, {})
-        text = str(answer.pop("stacks", ""))[-STACK_LIMIT:]
-        if text:
-            samples[rank] = RankSample(text=text, how="asked")
+        answer = decode_parts(HelperAnswer, answers.get(rank))
+        if answer.stacks:
+            samples[rank] = RankSample(text=answer.stacks[-STACK_LIMIT:], how="asked")
         else:
-            samples[rank] = from_outside(process, bool(answer.get("silent")), word == "dump", deadline)
+            samples[rank] = from_outside(process, answer.silent, word == "dump", deadline)
     if word != "look":
         _signal_blind(samples, ranks, node_dir, signalled)
     for rank, one in samples.items():
         if one.how in ("asked", "py-spy"):  # the handler of the signal writes there itself
-            _append(stacks_file(node_dir, rank), one.text or "")
+            append(stacks_file(node_dir, rank), ((one.text or "") + "\n").encode("utf-8", "replace"))
         samples[rank] = with_process_facts(one, ranks[rank].pid)
         if rank in answers:
-            samples[rank] = samples[rank]._replace(recorder=answers[rank], counted=counted(answers[rank]))
+            recorder = {key: value for key, value in answers[rank].items() if key != "stacks"}
+            samples[rank] = samples[rank]._replace(recorder=recorder, counted=counted(recorder))
     return Samples(
         {rank: encode(one) for rank, one in samples.items()},
         ask_ras(ranks, node_dir) if word == "dump" else None,
@@ -100,23 +101,14 @@ def _signal_blind(
             samples[rank] = one._replace(text=stack.text, how="signal")
 
 
-def _append(path: str, text: str) -> None:
-    """To the evidence; a full disk has none."""
-    try:
-        with open(path, "a") as file:
-            file.write(text + "\n")
-    except OSError:
-        pass
-
-
 def from_outside(process: Process, silent: bool, last: bool, deadline: float) -> RankSample:
     """Read what can be read of a rank that gave no stack itself.
 
     `silent`: its thread that answers was asked and did not, so something holds the interpreter's lock: then, at the
     last sample, py-spy stops the process for its native frames, unless it is in a call that a stop would end."""
     now = read_process(process.pid)
-    if now is None or now.state in "TtZX":
-        state = now.state if now is not None else "gone"
+    if now is None or now.is_stopped or now.has_ended:
+        state = "gone" if now is None else now.state
         return RankSample(error="no stack: the process is in state %s" % state, state=state)
     one = RankSample()
     if silent:
@@ -134,17 +126,17 @@ def from_outside(process: Process, silent: bool, last: bool, deadline: float) ->
 
 def with_process_facts(one: RankSample, pid: int) -> RankSample:
     """Add what /proc says of a process; what cannot be read is left out."""
-    fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
+    fields = stat_fields(pid)
     if len(fields) > 12:
         ticks = os.sysconf("SC_CLK_TCK")
         one = one._replace(state=fields[0], cpu=(int(fields[11]) + int(fields[12])) / ticks)
-    ready = _read("/proc/%d/schedstat" % pid).split()
+    ready = read_text("/proc/%d/schedstat" % pid).split()
     if len(ready) > 1:
         one = one._replace(ready=int(ready[1]) / 1e9)
-    moved = [line.split()[1] for line in _read("/proc/%d/io" % pid).splitlines() if line[1:6] == "char:"]
+    moved = [line.split()[1] for line in read_text("/proc/%d/io" % pid).splitlines() if line[1:6] == "char:"]
     if moved:  # rchar and wchar: what went through read and write, whatever it was
         one = one._replace(io=sum(map(int, moved)))
-    wchan = _read("/proc/%d/wchan" % pid)
+    wchan = read_text("/proc/%d/wchan" % pid)
     if wchan not in ("", "0"):
         one = one._replace(wchan=wchan)
     return one._replace(file=_file_in_read(pid))
@@ -152,19 +144,10 @@ def with_process_facts(one: RankSample, pid: int) -> RankSample:
 
 def _file_in_read(pid: int) -> Optional[str]:
     """The file that the main thread of a process is reading."""
-    call = _read("/proc/%d/syscall" % pid).split()
+    call = read_text("/proc/%d/syscall" % pid).split()
     if len(call) < 2 or call[0] != READ.get(os.uname().machine):
         return None
-    try:
-        path = os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
-    except (OSError, ValueError):
+    path = read_link("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
+    if not path.startswith("/") or path.startswith("/dev/"):
         return None
-    return path if path.startswith("/") and not path.startswith("/dev/") else None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read(4096).strip()
-    except OSError:
-        return ""
+    return path

@@ -124,7 +124,7 @@ class Spool:
             except BlockingIOError:
                 return taken
             if moved == 0:
-                return None if taken == 0 else taken
+                return taken or None
             taken += moved
             if taken >= MOVE:
                 return taken
@@ -167,9 +167,14 @@ class Spool:
             self._write(segment, data)
         return len(data)
 
+    def _last(self) -> Optional[_Segment]:
+        if not self._segments:
+            return None
+        return self._segments[-1]
+
     def _memory(self) -> Optional[_Segment]:
         """The memory segment to write to; None where no descriptor is left."""
-        last = self._segments[-1] if self._segments else None
+        last = self._last()
         if last is not None and last.path is None and last.end - last.start < MEMORY_SEGMENT:
             return last
         try:
@@ -195,7 +200,7 @@ class Spool:
 
     def _room(self) -> Optional[_Segment]:
         """The segment to write to; None where no file can be made."""
-        last = self._segments[-1] if self._segments else None
+        last = self._last()
         if last is not None and last.path is not None and last.end - last.start < SEGMENT:
             return last
         return self._new_file()
@@ -222,7 +227,7 @@ class Spool:
         """The controller has everything before `offset`: whole segments before it go.
 
         One file stays, as its name says how far the stream is; a large one gives way to an empty one."""
-        last = self._segments[-1] if self._segments else None
+        last = self._last()
         if last is not None and last.path is not None and last.end <= offset and last.end - last.start >= LARGE:
             self._new_file()
         while len(self._segments) > 1 and self._segments[0].end <= offset:

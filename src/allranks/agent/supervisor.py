@@ -8,11 +8,8 @@ controller can fetch what is left and learn what happened.
 import array
 import os
 import selectors
-import signal
 import socket
-import sys
 import time
-import traceback
 from typing import Dict, List, Optional, Sequence
 
 from allranks.protocol.codec import DecodeError
@@ -25,17 +22,19 @@ from .attempt import remaining
 from .cgroups import members
 from .cgroups import remove as remove_group
 from .journal import AgentDeath, Journal, Past, read_journal
-from .link import HIGH_WATER, Link, describe_error, hello, read_note
+from .link import Link, describe_error, hello, log_traceback, read_note
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     Process,
+    clear_wake,
     end_all,
     everything,
     prctl,
     read_process,
     reap_children,
+    wake_by_signals,
 )
 
 TICK = 1.0
@@ -66,16 +65,12 @@ class Supervisor:
     def run(self) -> None:
         """Returns when nothing of the run is left to be done here."""
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        read_end, write_end = os.pipe()
-        for end in (read_end, write_end):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        wake = wake_by_signals()
         self._link.setblocking(False)
         with selectors.DefaultSelector() as selector:
-            selector.register(read_end, selectors.EVENT_READ)
+            selector.register(wake, selectors.EVENT_READ)
             selector.register(self._link, selectors.EVENT_READ)
-            how = self._wait(selector, read_end)
+            how = self._wait(selector, wake)
         left = end_all(self._everything, reap_children, END_SECONDS)
         remove_group(self._group)
         if how == "released":
@@ -100,7 +95,7 @@ class Supervisor:
                     how = _how(self._agent_status)
                 elif failures > FAILURES:
                     agent = read_process(self._agent)
-                    if agent is not None and agent.state not in "ZX":
+                    if agent is not None and not agent.has_ended:
                         raise
                     how = "is gone"  # nobody but this process can end its ranks
         return how
@@ -108,10 +103,7 @@ class Supervisor:
     def _poll_agent(self, selector: selectors.BaseSelector, wake: int) -> Optional[str]:
         """Wait for a tick or an event; say how the agent has ended, None while it lives."""
         selector.select(max(0.0, self._next_sample - time.monotonic()))
-        try:
-            os.read(wake, 4096)
-        except BlockingIOError:
-            pass
+        clear_wake(wake)
         statuses = reap_children()
         self._agent_status = statuses.get(self._agent, self._agent_status)
         self._take_pipes()
@@ -125,8 +117,7 @@ class Supervisor:
 
     def _report_defect(self, error: Exception) -> None:
         """A defect of the supervisor: its traceback goes to the node's log, and the agent ends the ranks."""
-        traceback.print_exc()
-        sys.stderr.flush()
+        log_traceback()
         try:
             self._link.send(describe_error(error).encode("utf-8", "backslashreplace"))
         except OSError:
@@ -135,7 +126,10 @@ class Supervisor:
     def _agent_is_stopped(self) -> bool:
         """Two samples a second apart: a shell's momentary stop is none."""
         process = read_process(self._agent)
-        self._stops = self._stops + 1 if process is not None and process.state in "Tt" else 0
+        if process is not None and process.is_stopped:
+            self._stops += 1
+        else:
+            self._stops = 0
         return self._stops >= 2
 
     def _take_pipes(self) -> None:
@@ -174,8 +168,7 @@ class Supervisor:
         try:
             self._drain(outlet)
         except Exception:
-            traceback.print_exc()  # into the node's log; what was drained is served
-            sys.stderr.flush()
+            log_traceback()  # what was drained is served
         outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(self._dir, "node.log"))
         keeper = Keeper(self._dir, outlet, read_journal(self._dir))
         if keeper.serve(self._listener, self._header.lease):
@@ -218,8 +211,7 @@ class Keeper:
             with selectors.DefaultSelector() as selector:
                 selector.register(listener, selectors.EVENT_READ)
                 if link is not None:
-                    mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.backlog else 0)
-                    selector.register(link.sock, mask)
+                    selector.register(link.sock, link.events)
                 selector.select(min(TICK, lease))
             link = self._accept(listener, link)
             if link is None:
@@ -272,10 +264,7 @@ class Keeper:
         return False
 
     def _send_output(self, link: Link) -> None:
-        if link.backlog < HIGH_WATER:
-            link.send_bytes(self._outlet.fill(HIGH_WATER))
-            for drop in self._outlet.new_drops():
-                link.send(drop)
+        self._outlet.send_to(link)
         if self._outlet.drained and not self._drain_reported:
             self._drain_reported = True
             link.send(DrainedMessage(self._past.attempt.attempt, self._outlet.sizes(), kept_outputs(self._dir)))

@@ -7,6 +7,7 @@ from typing import Dict, Iterable, List, Optional, Set, Tuple
 from allranks.protocol.header import SweepHeader
 from allranks.protocol.messages import SweptMessage, SweptProcess
 
+from .files import names_in
 from .journal import AgentBegun, read_journal
 from .node_directory import bases, remove
 from .portowner import who_holds
@@ -16,6 +17,7 @@ from .processes import (
     command_of,
     descendants,
     end_all,
+    lives,
     machine,
     open_names,
     read_process,
@@ -41,7 +43,7 @@ def sweep(header: SweepHeader) -> SweptMessage:
     orphans = []
     for process in snapshot().values():
         run_tag = run_tag_of(process.pid)
-        if run_tag is None or process.state in "ZX":
+        if run_tag is None or process.has_ended:
             continue
         uid, _, node = run_tag.partition("/")
         orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, run_tag in live)
@@ -56,7 +58,7 @@ def _foreign(port: int) -> List[SweptProcess]:
     if holder is not None and holder.pid:
         reasons[holder.pid] = "holds port %d" % port
     for pid in snapshot():
-        devices = sorted(n for n in open_names([pid]) if n.startswith(GPU_DEVICES) and n not in NOT_A_GPU)
+        devices = sorted(n for n in open_names(pid) if n.startswith(GPU_DEVICES) and n not in NOT_A_GPU)
         if devices:
             reasons.setdefault(pid, "holds " + devices[0])
     user = os.getuid()
@@ -93,16 +95,9 @@ def _run_dirs(wanted: Optional[str]) -> List[str]:
     directories: Set[str] = set()
     for base in bases(wanted):
         top = os.path.join(os.path.abspath(base), "allranks-%d" % os.getuid())
-        for run in _names(top):
-            directories.update(os.path.join(top, run, node) for node in _names(os.path.join(top, run)))
+        for run in names_in(top):
+            directories.update(os.path.join(top, run, node) for node in names_in(os.path.join(top, run)))
     return sorted(directories)
-
-
-def _names(path: str) -> List[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
 
 
 def _tag_of(node_dir: str) -> str:
@@ -115,7 +110,11 @@ def _agents(wanted: Optional[str]) -> Set[str]:
     tags = set()
     for path in _run_dirs(wanted):
         begun = read_journal(path).begun
-        if _is_being_made(path) if begun is None else _may_live(begun):
+        if begun is None:
+            has_agent = _is_being_made(path)
+        else:
+            has_agent = _may_live(begun)
+        if has_agent:
             tags.add(_tag_of(path))
     return tags
 
@@ -123,7 +122,7 @@ def _agents(wanted: Optional[str]) -> Set[str]:
 def _may_live(begun: AgentBegun) -> bool:
     host, boot, space = machine()
     is_elsewhere = begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
-    return is_elsewhere or bool(alive([Process(pid, 0, "", start) for pid, start in begun.keepers]))
+    return is_elsewhere or any(lives(pid, start) for pid, start in begun.keepers)
 
 
 def _is_being_made(path: str) -> bool:

@@ -24,8 +24,8 @@ from allranks.gang.session import Session, own_environment
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
-from allranks.protocol.facts import NodeFacts
 from allranks.protocol.orders import ORDERS
+from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.directory import RunDirectory
 from allranks.runs.result import Document
 from allranks.settings import RunSpec

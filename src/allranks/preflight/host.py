@@ -1,4 +1,4 @@
-"""What a check may do on a node: read files, run commands. The real one is `allranks.agent.real_host.Host`.
+"""What a check may do on a node: read files, run commands. The real one is `allranks.agent.checks.NodeHost`.
 
 So checks stay pure: their tests give them recorded files and outputs.
 """

@@ -24,6 +24,7 @@ from allranks.preflight import checks as package
 from allranks.preflight.host import CouldNotLook
 from allranks.preflight.judge import judge
 from allranks.preflight.registry import built_in
+from allranks.protocol.codec import encode
 
 HERE = Path(__file__).parent
 CASES = sorted(HERE.glob("*/*.json"))
@@ -45,8 +46,7 @@ def facts_of(path: Path, case: dict[str, Any]) -> dict[str, Any]:
     for node, recording in case["hosts"].items():
         recording = case["hosts"][recording["like"]] if "like" in recording else recording
         host = RecordedHost(case["request"], recording, path.parent)
-        results: dict[str, Any] = {}
-        node_checks._run(check, host, results)
+        results = {check.name: encode(node_checks.collected(check, host))}
         facts[node] = {**recording.get("facts", {}), **json.loads(json.dumps(results))}
     return facts
 
@@ -153,8 +153,8 @@ def test_a_check_without_facts_says_nothing(name: str) -> None:
 def test_a_bare_host_is_no_failure(name: str) -> None:
     """Nothing is installed and no file is there: a check may not be able to look, and says no more."""
     check = CHECKS[name]
-    results: dict[str, Any] = {}
-    node_checks._run(check, RecordedHost({"workdir": "/w", "command": []}, {}, HERE), results)
+    host = RecordedHost({"workdir": "/w", "command": []}, {}, HERE)
+    results = {name: encode(node_checks.collected(check, host))}
     found = judge({}, {"h1": results, "h2": results}, [check])
     assert [f for f in found if f.status == "fail"] == []
     error = (results[name] or {}).get("error", "") if isinstance(results[name], dict) else ""
@@ -185,10 +185,9 @@ def test_could_not_look_is_unknown_with_the_reason() -> None:
     def refuse(host: Any) -> Any:
         raise CouldNotLook("dmesg is restricted")
 
-    results: dict[str, Any] = {}
     check = next(c for c in CHECKS.values() if c.collect is None)
     check = type(check)(check.name, check.group, check.level, check.title, lambda request, nodes: [], refuse)
-    node_checks._run(check, RecordedHost({}, {}, HERE), results)
+    results = {check.name: encode(node_checks.collected(check, RecordedHost({}, {}, HERE)))}
     found = judge({}, {"h1": results, "h2": results, "h3": {check.name: 1}}, [check])
     assert [(f.status, f.where.nodes, f.check) for f in found] == [("unknown", ("h1", "h2"), check.name)]
     assert found[0].message == "could not look at h1 and h2: dmesg is restricted"

@@ -1,0 +1,57 @@
+"""Read files that others write, as far as a limit: /proc and /sys, settings of the machine, what a program leaves."""
+
+import os
+from typing import List
+
+LIMIT = 64 << 10  # bytes
+
+
+def read_file(path: str, limit: int = LIMIT) -> bytes:
+    """Give the first bytes of a file; raise OSError."""
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def read_bytes(path: str, limit: int = LIMIT) -> bytes:
+    """Give the first bytes of a file; none where it cannot be read."""
+    try:
+        return read_file(path, limit)
+    except OSError:
+        return b""
+
+
+def read_text(path: str, limit: int = LIMIT) -> str:
+    """Give the text of a file without surrounding blanks; none where it cannot be read."""
+    return read_bytes(path, limit).decode("utf-8", "replace").strip()
+
+
+def read_link(path: str) -> str:
+    """Give the target of a symbolic link; none where it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def names_in(path: str) -> List[str]:
+    """List a directory; nothing where it cannot be read."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def append(path: str, data: bytes) -> None:
+    """Add to a file of evidence; a full disk loses it."""
+    try:
+        with open(path, "ab") as file:
+            file.write(data)
+    except OSError:
+        pass
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write to a descriptor that blocks; raise OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
