@@ -16,7 +16,7 @@ from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
 from .excerpts import Log, Sizes, excerpt, logs_of
-from .machines import Preflight
+from .machines import SavedPreflight
 from .record import Document, NodeText, Record, ResultText, RunText, SideRunRecord, VerdictText
 
 MOST_LOGS = 96
@@ -120,7 +120,7 @@ def _about(path: Path) -> tuple[str, tuple[str, ...], float]:
     result = decode_parts(ResultText, document)
     if result.suite is not None:
         return result.suite, result.nodes, result.started or 0.0
-    saved = decode_parts(Preflight, _preflight(beside))
+    saved = decode_parts(SavedPreflight, _preflight(beside))
     suite = "check" if saved.nodes and not document else ""
     return suite, tuple(saved.nodes), saved.t or 0.0
 

@@ -69,7 +69,7 @@ class Nic:
 
 
 @dataclass(frozen=True)
-class Port:
+class RdmaPort:
     """A port of an RDMA device."""
 
     state: str = ""
@@ -107,7 +107,7 @@ class MachineFacts:
     gpu_driver: GpuDriver = GpuDriver()
     interfaces: tuple[MachineInterface, ...] = ()
     nic: Mapping[str, Nic] = field(default_factory=dict)
-    ib_ports: Mapping[str, Port] = field(default_factory=dict)
+    ib_ports: Mapping[str, RdmaPort] = field(default_factory=dict)
     nccl: NcclFacts = NcclFacts()
 
     @property
@@ -124,7 +124,7 @@ class CheckRequest:
 
 
 @dataclass(frozen=True)
-class Preflight:
+class SavedPreflight:
     """evidence/preflight.json: what was asked, and what each node answered."""
 
     t: float | None = None
@@ -134,7 +134,7 @@ class Preflight:
 
 def facts_of(preflight: Mapping[str, object]) -> dict[str, MachineFacts]:
     """Give the facts of all nodes in evidence/preflight.json."""
-    answers = decode_parts(Preflight, preflight).nodes
+    answers = decode_parts(SavedPreflight, preflight).nodes
     return {node: decode_parts(MachineFacts, facts) for node, facts in answers.items() if isinstance(facts, Mapping)}
 
 
@@ -172,7 +172,7 @@ def machine(facts: MachineFacts) -> Rows:
 
 def scheduler(source: str, spec: Mapping[str, object], preflight: Mapping[str, object]) -> str:
     """Say where the nodes came from, as far as the run says."""
-    names = decode_parts(Preflight, preflight).request.environ_
+    names = decode_parts(SavedPreflight, preflight).request.environ_
     for kind, prefix in SCHEDULERS.items():
         if spec.get(kind.lower()) or any(name.startswith(prefix) for name in names):
             return f"{kind} ({source})" if source else kind
