@@ -55,7 +55,7 @@ def test_a_whole_run_comes_through(run: RunDirectory) -> None:
     nodes = [{"name": "demo-0", "host": "demo-0", "slots": None}, {"name": "demo-1", "host": "demo-1", "slots": None}]
     odd = b"\xff\xfe not UTF-8\n"
     lines = spoken(
-        ("say", ["2 of 2 nodes are here"]),
+        ("say", ["join", "2 of 2 nodes are here"]),
         ("opening", [{"run": "inner", "nodes": nodes, "command": ["train.py"]}]),
         ("event", [{"t": 1.0, "event": "attempt-start", "attempt": 0}]),
         ("output", ["demo-1", 1, "grün\n".encode(), 1.0]),
