@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.test_runner_torch import PROGRAM, finish, free_port, pytestmark, start  # noqa: F401
+from tests.agent.test_runner_torch import PROGRAM, finish, pytestmark, start  # noqa: F401
 from tests.hosts.waiting import stop_process, wait_until
+from tests.ports import free_port
 
 from allranks.agent.asking import KEPT, Asking, ask_path, counted, flight_file, newest
 from allranks.agent.processes import Process, read_process

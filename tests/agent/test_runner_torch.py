@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.test_runner import RUNNER
+from tests.ports import free_port
 
 PROGRAM = str(Path(__file__).parent / "programs" / "groups.py")
 pytestmark = [
@@ -20,15 +20,6 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 Ranks = list["subprocess.Popen[str]"]
-
-
-def free_port() -> int:
-    """Outside the range the kernel hands out by itself: tests run side by side."""
-    while True:
-        port = random.randint(11000, 30000)
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
 
 
 def start(*words: str, world: int = 2, runner: bool = True, **more: str) -> Ranks:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import random
 import runpy
 import signal
 import socket
@@ -15,6 +14,8 @@ import time
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 GENEROUS = 120.0  # seconds: this machine may be busy
 PRELOAD = [
@@ -25,15 +26,6 @@ PRELOAD = [
 CONTEXT = multiprocessing.get_context("forkserver")
 CUT = "TEST_CUT"  # the rank whose connections break in all_gather
 FOREIGN = ("ALLRANKS_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "NCCL_", "GLOO_")
-
-
-def free_port() -> int:
-    """Outside the range the kernel hands out by itself: tests run side by side."""
-    while True:
-        port = random.randint(11000, 30000)
-        with socket.socket() as listener, contextlib.suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
 
 
 def warm_up() -> None:

@@ -9,9 +9,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from tests.agent.test_runner_torch import free_port
 from tests.hosts.waiting import wait_until
 from tests.local.running import LocalRun
+from tests.ports import free_port
 
 HOLDS = """import os, socket, time
 if os.environ["RANK"] == "0":

@@ -13,11 +13,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import yaml
 
 STATE = Path(os.environ["ALLRANKS_STANDIN"])
+ENDS_OTHERS = 5.0  # seconds
 
 
 def launch(words: list[str]) -> int:
@@ -32,11 +34,26 @@ def launch(words: list[str]) -> int:
     threads = [threading.Thread(target=_show, args=(node, rank)) for rank, node in enumerate(nodes)]
     for thread in threads:
         thread.start()
+    _end_with_the_first_that_fails(nodes)
     for thread in threads:
         thread.join()
     codes = [node.wait() for node in nodes]
     print(f"✓ Job finished (status: {'FAILED' if any(codes) else 'SUCCEEDED'}).", flush=True)
     return 100 if any(codes) else 0
+
+
+def _end_with_the_first_that_fails(nodes: list[subprocess.Popen[str]]) -> None:
+    """End the others a while after a node has failed, as SkyPilot does: no node of a job outlives another's failure."""
+    failed_at = 0.0
+    while any(node.poll() is None for node in nodes):
+        if failed_at and time.monotonic() > failed_at + ENDS_OTHERS:
+            for node in nodes:
+                if node.poll() is None:
+                    os.killpg(node.pid, signal.SIGTERM)
+            return
+        if not failed_at and any(node.poll() for node in nodes):
+            failed_at = time.monotonic()
+        time.sleep(0.1)
 
 
 def _node(task: dict, rank: int, count: int, name: str) -> subprocess.Popen[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests import forked
+from tests.ports import free_port
 
 BOUND = 120.0
 HERE = Path(__file__).parent
@@ -28,10 +28,7 @@ class Sky:
         tool = place / "bin" / "sky"
         tool.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "standin.py"} "$@"\n')
         tool.chmod(0o755)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        (place / "allranks.toml").write_text(f"join-port = {port}\nlease = 8\n")
+        (place / "allranks.toml").write_text(f"join-port = {free_port()}\nlease = 8\n")
         self.env = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "ALLRANKS_STANDIN": str(self.state)}
 
     def start(self, code: str, *options: str) -> forked.Process:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.fabric import gang as gang_
 from tests.hosts.waiting import wait_until
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.torch,
@@ -32,7 +33,7 @@ class Gang:
     """Four nodes on loopback, one rank each or more, forked from a process that has imported torch."""
 
     def __init__(self, out: Path, *words: str, ranks_here: int = 1, without: tuple[int, ...] = (), **more: str) -> None:
-        self.out, self.port = out, gang_.free_port()
+        self.out, self.port = out, free_port()
         self.world, self.ranks_here, self.more = 4 * ranks_here, ranks_here, {"OMP_NUM_THREADS": "1", **more}
         self.words = ["--nodes", NAMES, "--quick", "--out", str(out), *words]
         self.ranks = {rank: self._start(rank) for rank in range(self.world) if rank not in without}
@@ -259,7 +260,7 @@ def test_nothing_gets_through() -> None:
 
 
 def test_a_refused_connection_is_known_at_once_on_both_sides() -> None:
-    found = both(60.0, lambda port: gang_.free_port())
+    found = both(60.0, lambda port: free_port())
     assert "refused" in str(found["one"]) and str(found["two"]) == "one could not connect"
 
 
