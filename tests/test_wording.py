@@ -14,6 +14,7 @@ from allranks.diagnose.verdict import judge
 from allranks.findings import Finding, Where, typed_here
 from allranks.gang.remarks import too_small
 from allranks.report.sentences import closing_lines, event_line
+from allranks.runs.documents import result_record
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_the_end_of_a_run_counts_one_as_one() -> None:
         "unfetched": {"h1": {"fetched_bytes": {"x": 1}, "node_dir": "/tmp/x"}},
         "dropped": {"h1": {"0": 1}},
     }
-    assert [found for line in closing_lines(result, None) if (found := wording.fault(line))] == []
+    assert [found for line in closing_lines(result_record(result)) if (found := wording.fault(line))] == []
 
 
 def test_refused_arguments_without_the_reason_end_no_sentence_with_a_colon() -> None:

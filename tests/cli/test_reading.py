@@ -12,6 +12,7 @@ from tests import forked
 from allranks.cli import main
 from allranks.cli.clean import may_live
 from allranks.cli.status import describe, lines
+from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
@@ -74,7 +75,7 @@ def call(capsys, verb, *words):
 
 
 def test_status_has_the_designs_form(runs):
-    document = describe(make(runs, over=False, controller=controller_identity()), time.time())
+    document = describe(make(runs, over=False, controller=encode(controller_identity())), time.time())
     assert (document["state"], [n["name"] for n in document["nodes"]]) == ("running", ["h1", "h2"])
     first = document["nodes"][0]["ranks"][0]
     assert (first["rank"], first["pid"], first["step"]) == (0, 100, 7)
@@ -83,7 +84,7 @@ def test_status_has_the_designs_form(runs):
 
 
 def test_status_of_a_run_in_progress_says_steps_and_pids(runs):
-    text = lines(describe(make(runs, over=False, controller=controller_identity()), time.time()))
+    text = lines(describe(make(runs, over=False, controller=encode(controller_identity())), time.time()))
     (line,) = [line for line in text if line.startswith("h1")]
     assert line.split() == ["h1", "running", "1", "initialised", "step", "7", "2.00", "steps/s", "output", "5", "s",
                             "ago"]  # fmt: skip
@@ -153,7 +154,7 @@ def test_metrics_are_the_last_lines_of_each_rank(runs, capsys):
 
 
 def test_clean_spares_what_may_live_and_what_is_not_ours(runs, capsys):
-    live = make(runs, "live", age=5000, over=False, controller=controller_identity())
+    live = make(runs, "live", age=5000, over=False, controller=encode(controller_identity()))
     shared = make(runs, "shared", age=4000, over=False)  # its controller is on another host: status.json is fresh
     age_of(shared, 10_000)
     shared.write_document("status.json", {"state": "running"})

@@ -19,6 +19,7 @@ from allranks.engines.slurm import ended, engine, following, jobs
 from allranks.engines.slurm.following import HOPELESS_LOOKS, JobFollower
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument
 
 
 class Kept(JsonView):
@@ -63,8 +64,8 @@ def test_the_exit_code_tells_ctrl_c_from_sigterm(
     os.kill(os.getpid(), number)
     request = read_request(signals, follower)
     assert request == wanted
-    assert follower.finish({"exit": 143}, request)["exit"] == code
-    assert follower.finish({"exit": 1}, request)["exit"] == 1
+    assert follower.finish(ResultDocument(exit=143), request).exit == code
+    assert follower.finish(ResultDocument(exit=1), request).exit == 1
 
 
 def test_signals_for_the_ranks_go_to_the_controller_in_the_job(
@@ -162,7 +163,8 @@ def test_who_follows_a_job_that_is_cancelled_while_it_waits_says_so(
     follower._over_since = float("-inf")
     follower._next = float("inf")
     result = follower.turn()
-    assert result is not None and (result["exit"], result["verdict"]["cause"]) == (4, "slurm-cancelled")
+    assert result is not None and result.verdict is not None
+    assert (result.exit, result.verdict.cause) == (4, "slurm-cancelled")
     assert (run.read_document("status.json") or {})["state"] == "failed"
 
 
@@ -172,9 +174,9 @@ def test_what_will_not_start_is_given_up_and_left_in_the_queue(
     follower, view = looks(monkeypatch, run, [pending("PartitionNodeLimit")] * HOPELESS_LOOKS)
     follower._next = float("inf")
     result = follower.turn()
-    assert result is not None and result["exit"] == 4
-    assert result["verdict"]["cause"] == "slurm-config"
-    assert f"allranks stop {run.name}" in result["verdict"]["remedy"]
+    assert result is not None and result.exit == 4 and result.verdict is not None
+    assert result.verdict.cause == "slurm-config"
+    assert f"allranks stop {run.name}" in result.verdict.remedy
     assert run.read_document("result.json") is None, "it may be changed, and start after all"
 
 

@@ -21,6 +21,7 @@ from allranks.gang.states import Audited, State
 from allranks.protocol.frames import AUDIT, RANK_LOG, Stream
 from allranks.report.sentences import closing_lines
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import result_record
 
 BAD = Finding("data-same-samples", "fail", "ranks 0-1 and 2-3 read the same samples", "shard", check="data-audit")
 LAYOUT = {0: ("h1", 0), 1: ("h1", 1), 2: ("h2", 0), 3: ("h2", 1)}
@@ -162,4 +163,4 @@ def test_on_audit_stop_ends_the_run_with_a_verdict_of_its_own() -> None:
 
 def test_the_warning_stands_again_at_the_end() -> None:
     result = {"exit": 0, "directory": "runs/x", "findings": [{**BAD.to_json(), "status": "warn"}]}
-    assert closing_lines(result, None)[:2] == [f"DATA      {BAD.message}", "  fix     shard"]
+    assert closing_lines(result_record(result))[:2] == [f"DATA      {BAD.message}", "  fix     shard"]

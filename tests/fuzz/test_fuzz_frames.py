@@ -224,7 +224,7 @@ def test_the_controller_takes_any_frame_of_a_node(
             if message is not None and message["type"] in [m["type"] for m in OWN]:
                 controller._frames(member, [message])
     assert all(isinstance(count, int) for count in controller.undecodable.counts.values())
-    assert json.loads(json.dumps(controller.status()))["nodes"]
+    assert json.loads(json.dumps(encode(controller.status())))["nodes"]
     capsys.readouterr()
 
 

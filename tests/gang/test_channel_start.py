@@ -28,6 +28,7 @@ from allranks.gang.agent_archive import MARKER, payload
 from allranks.gang.channel import Channel
 from allranks.gang.checking import look
 from allranks.gang.transport import NodeReach
+from allranks.protocol.codec import encode
 from allranks.protocol.header import AgentHeader, SweepHeader
 from allranks.protocol.orders import HelloOrder
 from allranks.report.live import JsonView
@@ -54,7 +55,7 @@ def run(tmp_path: Path, cluster: Cluster, **more: Any) -> dict[str, Any]:
     """A whole run in this process."""
     spec = spec_of(tmp_path, **more)
     started = time.monotonic()
-    result = sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView).run()
+    result = encode(sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView).run())
     assert time.monotonic() - started < BOUND
     return result
 
@@ -131,7 +132,7 @@ def test_an_engine_whose_command_fails(tmp_path: Path) -> None:
     transport = Broken(NodeError("srun: error: Unable to confirm allocation"))
     spec = spec_of(tmp_path)
     session = sessions.create(spec, remote("h1"), NodeReach(transport), dict(os.environ), str(tmp_path), JsonView)
-    refused(session.run(), "unknown", "Unable to confirm allocation")
+    refused(encode(session.run()), "unknown", "Unable to confirm allocation")
 
 
 def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
         spec_of(tmp_path), remote("h1"), NodeReach(Broken(KeyError("a bug"))), dict(os.environ), str(tmp_path), JsonView
     )
     started = time.monotonic()
-    result = session.run()
+    result = encode(session.run())
     assert (result["exit"], result["verdict"]["cause"]) == (70, "internal-error")
     assert "KeyError: 'a bug'" in result["verdict"]["message"]
     assert time.monotonic() - started < BOUND

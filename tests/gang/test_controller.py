@@ -12,6 +12,7 @@ from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
 from allranks.gang.controller import Controller
+from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import Message, read_message
 from allranks.report.live import JsonView
@@ -56,7 +57,7 @@ os._exit(3) if os.environ["RANK"] == "1" else time.sleep(1000)
 
 def test_a_node_is_clean_once_all_exits_are_known(tmp_path: Path) -> None:
     session = start(tmp_path, sys.executable, "-c", SLOW_TO_DIE)
-    result = session.run()
+    result = encode(session.run())
     events = session.run_dir.read_events()[0]
     kinds = [e["event"] for e in events if e["event"] in ("rank-exit", "node-clean", "note")]
     assert kinds == ["rank-exit", "rank-exit", "node-clean"]
@@ -76,7 +77,7 @@ def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.Monke
         session.controller._judge = broken  # type: ignore[assignment]
     else:
         monkeypatch.setattr(Controller, names[where], broken)
-    result = session.run()
+    result = encode(session.run())
     assert (result["exit"], result["verdict"]["cause"], result["verdict"]["where"]) == (70, "internal-error", {})
     assert "ZeroDivisionError: a bug (test_controller.py:" in result["verdict"]["message"]
     deadline = time.monotonic() + 60
@@ -96,7 +97,8 @@ def test_a_launcher_that_is_not_installed(tmp_path: Path, check: bool) -> None:
         runs_dir=str(tmp_path / "runs"),
     )  # fmt: skip
     (tmp_path / "train.py").touch()
-    result = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView).run()
+    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView)
+    result = encode(session.run())
     verdict = result["verdict"]
     assert (verdict["cause"], result["exit"]) == ("missing-module", 3 if check else 1), verdict
     assert f"no module {launcher} in {sys.executable}" in verdict["message"]
@@ -116,7 +118,7 @@ def test_a_node_whose_first_words_cannot_be_read_ends_the_start_at_once(
 
     monkeypatch.setattr("allranks.gang.controller.read_message", read)
     session = start(tmp_path, "sh", "-c", "exit 0")
-    result = session.run()
+    result = encode(session.run())
     assert result["exit"] == 4
     assert "local0" in result["verdict"]["message"] and field in result["verdict"]["message"]
     assert not [e for e in session.run_dir.read_events()[0] if e["event"] == "init-timeout"]

@@ -21,6 +21,7 @@ from tests.hosts.bed import Bed
 from tests.hosts.waiting import BOUND, wait_until
 from tests.record.verdicts import keep
 
+from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
 
@@ -134,7 +135,7 @@ class Launch:
         shutil.rmtree(self.place / "again", ignore_errors=True)
         kept = self.place / "again" / self.run_dir.name
         shutil.copytree(self.run_dir, kept, ignore=shutil.ignore_patterns("verdict.json", "result.json"))
-        again = judge_run(RunDirectory(kept))
+        again = encode(judge_run(RunDirectory(kept)))
         same = ("cause", "where", "victims", "message")
         again_same = {k: again[k] for k in same}
         verdict_same = {k: verdict[k] for k in same}

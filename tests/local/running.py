@@ -13,6 +13,7 @@ from typing import Any
 from tests import forked
 from tests.hosts.waiting import wait_until
 
+from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
 
@@ -71,7 +72,7 @@ class LocalRun:
         if verdict is not None:
             kept = self.place / "again" / self.directory.name
             shutil.copytree(self.directory, kept, ignore=shutil.ignore_patterns("verdict.json", "result.json"))
-            again = judge_run(RunDirectory(kept))
+            again = encode(judge_run(RunDirectory(kept)))
             assert {k: again[k] for k in ("cause", "where", "message")} == {
                 k: verdict[k] for k in ("cause", "where", "message")
             }

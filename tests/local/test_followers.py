@@ -19,6 +19,7 @@ from allranks.engines.remote import read_place
 from allranks.engines.skypilot import following as sky
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument
 
 PROGRAM = """
 import pathlib, sys, time
@@ -96,7 +97,7 @@ def test_a_stop_does_not_change_how_a_run_had_ended(
     run = directory(tmp_path, where)
     one = sky.SkyFollower(run, read_place(run, sky.ClusterOfRun), JsonView(), (), {})
     one.stop()
-    one.finish({"run": run.name, "exit": ended, "verdict": None}, "")
+    one.finish(ResultDocument(run.name, exit=ended), "")
     assert (run.read_document("result.json") or {})["exit"] == code
 
 

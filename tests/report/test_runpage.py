@@ -108,7 +108,7 @@ def test_the_links_of_the_newest_test_beside_it(tmp_path: Path) -> None:
     for name, started, rows in tests:
         (tmp_path / name).mkdir()
         document = {"suite": "pairs", "ok": False, "exit": 3, "nodes": ["h1", "h2"], "started": started, "links": rows,
-                    "findings": [{"status": "fail", "message": f"{name}: slow"}]}  # fmt: skip
+                    "findings": [{"id": "link-slow", "status": "fail", "message": f"{name}: slow"}]}  # fmt: skip
         (tmp_path / name / "result.json").write_text(json.dumps(document))
     (tmp_path / "test-else").mkdir()
     other = {"suite": "sync", "ok": True, "exit": 0, "nodes": ["elsewhere"], "started": T, "links": []}

@@ -9,6 +9,7 @@ import pytest
 
 from allranks.report.live import JsonView, LiveView
 from allranks.report.screen import Screen
+from allranks.runs.documents import result_record
 
 STATUS = {"world_size": 1, "nodes": [{"name": f"h{i}", "state": "ready", "ranks": []} for i in range(50)]}
 
@@ -128,7 +129,7 @@ def test_words_of_others_cannot_steer_the_terminal():
     view = LiveView(stream=out)
     verdict = {"message": "boom \x1b]0;title\x07\nsecond \x1b[2J", "cause": "c", "evidence": ["\x9b2J"]}
     view.event({"event": "note", "message": "note \x1b[10;10H"})
-    view.closing({"exit": 1, "directory": "r"}, verdict)
+    view.closing(result_record({"exit": 1, "directory": "r", "verdict": verdict}))
     assert not set("\x1b\x07\x9b") & set(out.getvalue())
     assert "second" in out.getvalue()
 
@@ -161,6 +162,6 @@ def test_json_leaves_standard_output_alone(capsys):
     view.status(STATUS, 0.0)
     view.output("h1", 0, b"hello\nunfinished", 1.0)
     view.tick(10.0)
-    view.closing({"exit": 1}, {"message": "no"})
+    view.closing(result_record({"exit": 1, "verdict": {"cause": "c", "message": "no"}}))
     out, err = capsys.readouterr()
     assert (out, err) == ("", "[h1 0] hello\n[h1 0] unfinished\n")

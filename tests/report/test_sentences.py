@@ -12,6 +12,7 @@ from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.live import LiveView, node_line, table_lines
 from allranks.report.sentences import closing_lines, event_line, verdict_lines
 from allranks.report.testview import TestView
+from allranks.runs.documents import VerdictDocument, as_record, result_record
 from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
@@ -76,7 +77,7 @@ def test_output_without_room_is_told_once_a_source_and_is_not_said_to_be_in_the_
         total += 1000
         view.event({"event": "dropped", "node": "h2", "rank": 1, "bytes": 1000, "total": total})
     view.output("h2", 1, b"x\n" * 5000, 0.0)
-    view.closing({"exit": 0, "directory": "/r", "dropped": {"h2": {"1": total}}}, None)
+    view.closing(result_record({"exit": 0, "directory": "/r", "dropped": {"h2": {"1": total}}}))
     lines = [line for line in stream.getvalue().splitlines() if "rank 1's output" in line]
     assert lines == [
         "rank 1's output on h2 is being dropped: it finds no room there",
@@ -163,7 +164,8 @@ ATTEMPTS = [
 
 
 def test_verdict_first_with_three_lines_of_evidence():
-    lines = closing_lines({"exit": 1, "directory": "runs/x", "timing": {"total": 3.0}, "attempts": ATTEMPTS}, VERDICT)
+    document = {"exit": 1, "directory": "runs/x", "timing": {"total": 3.0}, "attempts": ATTEMPTS, "verdict": VERDICT}
+    lines = closing_lines(result_record(document))
     assert lines[1] == "VERDICT   rank 3 on h2 raised ValueError: bad"
     assert [line for line in lines if "saw" in line] == ["  saw     a", "  saw     b", "  saw     c"]
     assert "          then that" in lines
@@ -174,13 +176,13 @@ def test_verdict_first_with_three_lines_of_evidence():
         "attempt 1  failed after 2.0 s: unknown, rank 3 on h2; not tried again: the retry is used up",
     ]
     assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1), logs in runs/x/logs"
-    assert "(confidence 40%)" in verdict_lines({**VERDICT, "confidence": 0.4})[1]
+    assert "(confidence 40%)" in verdict_lines(as_record(VerdictDocument, {**VERDICT, "confidence": 0.4}))[1]
 
 
 def test_what_is_left_and_what_is_missing_are_said():
-    lines = closing_lines(
+    lines = closing_lines(result_record(
         {"exit": 4, "directory": "r", "left": {"h1": [{"pid": 7, "command": "train"}]},
-         "unfetched": {"h3": {"node_dir": "/tmp/a", "fetched_bytes": {"0/1/0": 1234}}}}, None)  # fmt: skip
+         "unfetched": {"h3": {"node_dir": "/tmp/a", "fetched_bytes": {"0/1/0": 1234}}}}))  # fmt: skip
     assert "LEFT on h1: pid 7 (train)" in lines
     assert any(line.startswith("h3's logs end early (1,234 bytes") and "/tmp/a" in line for line in lines)
 
@@ -236,7 +238,7 @@ def test_the_table_stays_below_the_log(monkeypatch):
     assert out.getvalue() == before
     view.resume()
     assert "later" in out.getvalue()
-    view.closing({"exit": 0, "directory": "r"}, None)
+    view.closing(result_record({"exit": 0, "directory": "r"}))
     assert out.getvalue().endswith("done after 0.0 s (exit 0), logs in r/logs\n")
 
 
@@ -259,12 +261,13 @@ def test_a_reader_that_left_does_not_end_the_run():
     view = LiveView(stream=Closed())
     view.output("h1", 0, b"x\n", 0.0)
     view.tick(10.0)
-    view.closing({"exit": 3, "directory": "r"}, None)
+    view.closing(result_record({"exit": 3, "directory": "r"}))
     assert view._screen.gone
 
 
 def test_a_test_that_passed_says_what_that_means() -> None:
     stream = io.StringIO()
     view = TestView(stream=stream)
-    view.closing({"exit": 0, "directory": "runs/t", "timing": {"total": 3.0}, "meaning": SYNC_PASSED}, None)
+    document = {"exit": 0, "directory": "runs/t", "timing": {"total": 3.0}, "meaning": SYNC_PASSED, "ok": True}
+    view.closing(result_record(document))
     assert "the cluster carries collectives. Look at the training code\npassed after 3.0 s" in stream.getvalue()

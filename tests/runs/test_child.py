@@ -21,6 +21,7 @@ from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.errors import NodeError, UsageError
 from allranks.gang import session as sessions
+from allranks.protocol.codec import encode
 from allranks.report.live import JsonView
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.settings import RunSpec
@@ -114,7 +115,7 @@ def test_the_verdict_never_waits_for_the_reading_of_logs(tmp_path: Path, monkeyp
     monkeypatch.setattr(sessions, "SURE", 1.0)  # the verdict is not sure without them
     monkeypatch.setattr(judged, "complete", lambda *given: endless())
     session = failed_run(tmp_path)
-    result = session.run()
+    result = encode(session.run())
     assert (result["exit"], result["program_exit"]["code"]) == (1, 3), result["verdict"]
     notes = [e["message"] for e in session.run_dir.read_events()[0] if e["event"] == "note"]
     assert [n for n in notes if n.startswith("the logs were not read for the verdict (not ready within 0.5 s)")]

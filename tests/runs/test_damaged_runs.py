@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         runs_dir=str(work / "runs"),
     )  # fmt: skip
     session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(work), JsonView)
-    assert session.run()["exit"] == 1
+    assert session.run().exit == 1
     # Its controller is this process: for `attach` and `stop` it is one that has gone.
     document = json.loads((session.run_dir.path / "run.json").read_text())
     document["controller"]["start_time"] += 1

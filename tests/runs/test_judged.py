@@ -10,6 +10,7 @@ import pytest
 
 from allranks.diagnose.recorded import fold, last_attempt, own_addresses
 from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
 from allranks.runs.judged import complete, judge_run
@@ -51,7 +52,7 @@ def failed(run: RunDirectory, attempt: int = 0) -> None:
 
 def test_the_verdict_comes_from_events_and_error_files(run: RunDirectory) -> None:
     failed(run)
-    verdict = judge_run(run)
+    verdict = encode(judge_run(run))
     assert verdict["cause"] == "program-exception"
     assert verdict["where"] == {"node": "h2", "rank": 1, "pid": 71}
     assert (verdict["victims"], verdict["detected_after_s"]) == ([0], 0.1)
@@ -61,7 +62,7 @@ def test_the_verdict_comes_from_events_and_error_files(run: RunDirectory) -> Non
 def test_only_the_last_attempt_counts(run: RunDirectory) -> None:
     failed(run)
     tell(run, START, PLAN, exited(0, T + 50, signal=9), ("failed", {"t": T + 51}), attempt=1)
-    verdict = judge_run(run)
+    verdict = encode(judge_run(run))
     assert (verdict["attempt"], verdict["where"]) == (1, {"node": "h1", "rank": 0, "pid": 70})
     assert "SIGKILL" in verdict["message"] and verdict["victims"] == []
 
@@ -70,7 +71,7 @@ def test_a_newer_allranks_judges_by_its_own_rules(run: RunDirectory) -> None:
     """What the run said at its end is not what counts."""
     failed(run)
     run.write_document("verdict.json", Verdict(Finding("unknown", "fail", "no idea"), "unknown", 0.9).to_json())
-    assert judge_run(run)["cause"] == "program-exception"
+    assert encode(judge_run(run))["cause"] == "program-exception"
 
 
 def test_what_a_full_disk_has_swallowed_is_not_missed(run: RunDirectory) -> None:
@@ -78,7 +79,7 @@ def test_what_a_full_disk_has_swallowed_is_not_missed(run: RunDirectory) -> None
     tell(run, START, PLAN)
     kept = Verdict(Finding("disk-full", "fail", "h2: full", where=Where(node="h2")), "disk-full", 0.9, (0, 1), 2)
     run.write_document("verdict.json", kept.to_json())
-    again = judge_run(run)
+    again = encode(judge_run(run))
     assert (again["cause"], again["where"]) == ("disk-full", {"node": "h2"})
     assert (again["victims"], again["attempt"]) == ([0, 1], 2)
 
@@ -89,16 +90,16 @@ def test_the_verdict_on_collective_tests_is_kept(run: RunDirectory) -> None:
     failed(run)
     kept = Verdict(Finding("node-network-down", "fail", "h1-h2: dead"), "node-network-down", 0.9)
     run.write_document("verdict.json", kept.to_json())
-    assert judge_run(run)["cause"] == "node-network-down"
+    assert encode(judge_run(run))["cause"] == "node-network-down"
     tell(run, ("test-passed", {}))
     failed(run, attempt=1)
-    assert judge_run(run)["cause"] == "program-exception"
+    assert encode(judge_run(run))["cause"] == "program-exception"
 
 
 def test_events_of_another_version_are_no_error(run: RunDirectory) -> None:
     tell(run, START, ("rank-exit", {"rank": 1}))
     assert read_incident(run) is None
-    assert judge_run(run)["cause"] == "unknown"
+    assert encode(judge_run(run))["cause"] == "unknown"
 
 
 @pytest.mark.parametrize("confidence", [0.4, 0.7])

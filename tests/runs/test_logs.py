@@ -8,6 +8,7 @@ import time
 import pytest
 
 from allranks.errors import RunNotFound
+from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
@@ -76,7 +77,7 @@ def test_an_exact_name_and_a_run_that_goes_on_win(tmp_path, runs, wanted, found)
     made = []
     for at, (name, state) in enumerate(runs):
         one = RunDirectory.create(tmp_path, name, NOW + 86400 * at)
-        controller = {**controller_identity(), **({} if state == LIVES else {"start_time": 1})}
+        controller = {**encode(controller_identity()), **({} if state == LIVES else {"start_time": 1})}
         one.write_document("run.json", {"started": NOW + at, "controller": controller})
         if state == OVER:
             one.write_document("result.json", {"exit": 0})
@@ -227,7 +228,7 @@ def test_reader_filters_and_names_nodes_as_the_user_did(run):
 
 
 def test_controller_is_known_by_pid_and_start_time(run):
-    identity = controller_identity()
+    identity = encode(controller_identity())
     run.write_document("run.json", {"controller": identity})
     assert run.controller_alive()
     run.write_document("run.json", {"controller": {**identity, "start_time": identity["start_time"] + 1}})

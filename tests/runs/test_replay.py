@@ -10,6 +10,7 @@ import pytest
 
 from allranks.report.json_lines import LinesView
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
@@ -64,12 +65,12 @@ def test_a_whole_run_comes_through(run: RunDirectory) -> None:
         ("event", [{"t": 2.0, "event": "attempt-start", "attempt": 1}]),
         ("output", ["demo-0", 0, b"again\n", 1.0]),
         ("event", [{"t": 3.0, "event": "run-end", "exit": 0}]),
-        ("closing", [{"run": "inner", "exit": 0, "verdict": None}, None]),
+        ("closing", [ResultDocument("inner")]),
     )
     for line in lines:
         assert replay.result is None
         replay.line(line)
-    assert replay.result is not None and replay.result["exit"] == 0
+    assert replay.result is not None and replay.result.exit == 0
     write_result(run, replay.result, False)
     replay.close()
     assert (run.path / "logs/node_01_demo-1/rank_001.log").read_bytes() == "grün\n".encode() + odd

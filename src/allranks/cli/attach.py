@@ -19,7 +19,7 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool)
 
     directory = find_run(run, runs_dir)
     view = JsonView() if json_ else LiveView()
-    result = directory.read_document("result.json")
+    result = directory.read_result()
     if result is not None:
         return print_end(directory, result, view, json_, page=False)
     return follow_to_end(follow_run(directory, view, take_over), view, json_)

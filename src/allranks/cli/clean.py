@@ -127,10 +127,11 @@ def may_live(run: RunDirectory, now: float) -> bool:
     """A run with a living controller, or without an end and within twice its lease of its last word."""
     if run.controller_alive():
         return True
-    if run.read_document("result.json") is not None:
+    if run.has_ended:
         return False
-    spec = (run.read_document("run.json") or {}).get("spec") or {}
-    return now - _last_word(run) < 2 * float(spec.get("lease") or 60.0)
+    lease = run.read_run().spec.get("lease")
+    seconds = lease if isinstance(lease, (int, float)) and lease else 60.0
+    return now - _last_word(run) < 2 * seconds
 
 
 def _last_word(run: RunDirectory) -> float:

@@ -74,8 +74,7 @@ def _words(kind: str, typed: Mapping[str, object]) -> list[str]:
 def _nodes(typed: Mapping[str, object]) -> dict[str, list[int]]:
     """The ranks of each node of the run that was named, else of the newest."""
     run = find_run(_text(typed.get("argument_run")), _text(typed.get("option_runs_dir")))
-    nodes = (run.read_document("status.json") or {}).get("nodes") or []
-    return {str(node["name"]): [int(rank["rank"]) for rank in node.get("ranks") or []] for node in nodes}
+    return {node.name: [rank.rank for rank in node.ranks] for node in run.read_status().nodes}
 
 
 def _text(value: object) -> str | None:

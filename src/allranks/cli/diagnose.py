@@ -6,16 +6,17 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from allranks.diagnose.verdict import judge_logs
 from allranks.engines import settle
 from allranks.errors import RunNotFound, UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import Verdict
+from allranks.protocol.codec import encode
 from allranks.report.sentences import verdict_lines
 from allranks.report.terminal import redraw_line
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import VerdictDocument, verdict_document
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import evidence, find_logs, read_stream, scan
 from allranks.settings.parsers import path
@@ -31,7 +32,7 @@ def command(what: tuple[str, ...], html: str | None, runs_dir: str | None, json_
     """Judge a run, or logs."""
     verdict = _verdict(list(what), runs_dir, html)
     if json_:
-        print(json.dumps(verdict))
+        print(json.dumps(encode(verdict)))
         return DONE
     for line in lines(verdict):
         print(line)
@@ -60,17 +61,15 @@ COMMAND = Declared(
 )
 
 
-def lines(verdict: dict[str, Any]) -> list[str]:
+def lines(verdict: VerdictDocument) -> list[str]:
     """The verdict as `run` words it, with what else it may be; of a run that has not failed a sentence."""
-    if verdict.get("cause") is None:
-        return [str(verdict["message"])]
-    described = verdict_lines(verdict)
-    for other in verdict.get("runners_up") or []:
-        described.append(f"  or      {other['id']}: {other['message'][:160]}")
-    return described
+    if verdict.cause is None:
+        return [verdict.message]
+    others = [f"  or      {other.id}: {other.message[:160]}" for other in verdict.runners_up]
+    return [*verdict_lines(verdict), *others]
 
 
-def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> dict[str, Any]:
+def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> VerdictDocument:
     run = _run(words, runs_dir) if words != ["-"] else None
     if run is not None:
         if html is not None:
@@ -84,7 +83,7 @@ def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> dict[s
         from .report import write_log_page  # imported late: allranks.pyz has no Jinja2
 
         write_log_page(verdict.to_json(), scanned, Path(html))
-    return verdict.to_json()
+    return verdict_document(verdict)
 
 
 def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:

@@ -13,10 +13,11 @@ import click
 from allranks import exitcodes
 from allranks.engines.following import FollowerView, StartedRun
 from allranks.errors import AllranksError
+from allranks.protocol.codec import encode
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument
 from allranks.runs.opening import take_control
-from allranks.runs.result import Document
 
 
 def follow_to_end(
@@ -38,7 +39,7 @@ def follow_to_end(
 
 def print_end(
     run: RunDirectory | None,
-    result: Document,
+    result: ResultDocument,
     view: FollowerView,
     json_: bool,
     page: bool,
@@ -46,12 +47,11 @@ def print_end(
 ) -> int:
     """Print the result of a run, and write its `page` where it failed. Return the exit code."""
     if json_ and prints_document:
-        sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
-    view.closing(result, result.get("verdict"))
-    code = int(result["exit"])
+        sys.stdout.write(json.dumps({"schema": 1, **encode(result)}) + "\n")
+    view.closing(result)
     if page and run is not None:
-        leave_page(run, code, json_)
-    return code
+        leave_page(run, result.exit, json_)
+    return result.exit
 
 
 def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
@@ -97,7 +97,7 @@ def _follow_as_daemon(started: StartedRun, run: RunDirectory, fold: bool) -> int
     return follow_to_end(started, view, json_=False, asks=False)
 
 
-def _await_ranks(run: RunDirectory, pid: int, view: FollowerView) -> Document | None:
+def _await_ranks(run: RunDirectory, pid: int, view: FollowerView) -> ResultDocument | None:
     """Show what happens until ranks have started; return the result where the run has ended before.
 
     Raise AllranksError where the daemon `pid` ended without a result.
@@ -112,8 +112,8 @@ def _await_ranks(run: RunDirectory, pid: int, view: FollowerView) -> Document | 
         if names & {"rank-started", "run-end"} or has_ended:
             break
         time.sleep(0.1)
-    result = run.read_document("result.json")
-    if result is not None and result.get("exit"):
+    result = run.read_result()
+    if result is not None and result.exit:
         return result
     if result is None and has_ended:
         raise AllranksError(f"the detached launcher ended at once. See {run.path}/controller.log")

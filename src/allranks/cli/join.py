@@ -13,12 +13,12 @@ import click
 from allranks import exitcodes
 from allranks.engines import NotStarted
 from allranks.engines.following import FollowerView, NoView
-from allranks.engines.joined import ENGINE, JoinLaunch
+from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult
 from allranks.errors import UsageError
 from allranks.report.json_lines import LinesView
 from allranks.report.live import LiveView
 from allranks.report.sentences import verdict_lines
-from allranks.runs.result import Document
+from allranks.runs.documents import ResultDocument
 from allranks.settings.layers import Resolved
 from allranks.settings.parsers import FLAG, choice
 from allranks.settings.table import SUITES, SettingRow, settings_of
@@ -52,8 +52,8 @@ def command(typed: Given, check_nodes: bool, suite: str | None, config: str | No
             return on_met_nodes(launch, view, check_nodes, json_)
         return follow_to_end(launch.start(view), view, json_, prints_document=False)
     except NotStarted as refused:
-        view.closing(refused.result, refused.result.get("verdict"))
-        return int(refused.result["exit"])
+        view.closing(refused.result)
+        return refused.result.exit
 
 
 COMMAND = Declared(
@@ -133,10 +133,11 @@ class NodeView(NoView):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    def closing(self, result: Document, verdict: Document | None) -> None:
+    def closing(self, result: ResultDocument) -> None:
         """Show the end: as node 0 has it, or why this node never reached node 0."""
+        assert isinstance(result, NodeResult)  # of JoinedNode, which this view is for
         if self._as_json:
-            sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
+            sys.stdout.write(json.dumps({"schema": 1, **result.to_json()}) + "\n")
             return
-        for line in verdict_lines(verdict) if verdict is not None else [str(result["message"])]:
+        for line in verdict_lines(result.verdict) if result.verdict is not None else [result.message]:
             self.say("join", line)

@@ -92,7 +92,7 @@ class LogPrinter:
 
     def __init__(self, run: RunDirectory, fold: bool) -> None:
         self._folder = Folder(fold=fold, colour=sys.stdout.isatty(), most=None, window=WINDOW)
-        self._folder.ranks = int((run.read_document("status.json") or {}).get("world_size") or 0)
+        self._folder.ranks = run.read_status().world_size or 0
 
     def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
         """Bytes of a rank."""
@@ -176,13 +176,11 @@ def _wanted(run: RunDirectory, nodes: list[str], ranks: list[int]) -> set[int]:
 
 def _places(run: RunDirectory) -> dict[int, str]:
     """The node of each rank, once ranks have been planned."""
-    nodes = (run.read_document("status.json") or {}).get("nodes") or []
-    return {r["rank"]: n["name"] for n in nodes for r in n.get("ranks") or []}
+    return {rank.rank: node.name for node in run.read_status().nodes for rank in node.ranks}
 
 
 def _names(run: RunDirectory) -> set[str]:
-    nodes = (run.read_document("run.json") or {}).get("nodes") or []
-    return {str(n["name"]) for n in nodes}
+    return {node.name for node in run.read_run().nodes}
 
 
 def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool) -> None:

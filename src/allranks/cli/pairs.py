@@ -19,10 +19,11 @@ from allranks.preflight.peer_pairs import Pair, tried
 from allranks.preflight.typed_facts import Facts
 from allranks.report.sentences import finding_line
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import SuiteSummary
 from allranks.settings import RunSpec
 
 from .check import ProgressLine
-from .together import run_together
+from .together import print_document, run_together
 
 LOOK = "ports"  # the check that tries every pair by TCP
 
@@ -38,8 +39,9 @@ def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport
     findings = [
         f for f in checking.judge_evidence(evidence, [all_checks()[LOOK]], spec.preflight.allow) if f.status == "fail"
     ]
-    for finding in findings if not json_ else []:
-        sys.stdout.write(finding_line(finding.to_json()) + "\n")
+    if not json_:
+        for finding in findings:
+            sys.stdout.write(finding_line(finding.to_json()) + "\n")
     dead = dead_pairs(evidence["nodes"])
     rest = without(named(cluster, evidence["hosts"]), set(evidence["nodes"]), dead)
     if len(rest.nodes) < 2:
@@ -75,12 +77,9 @@ def without(cluster: Cluster, reached: set[str], dead: set[Pair]) -> Cluster:
 
 def _nothing_left(findings: list[Finding], json_: bool) -> int:
     """No two nodes reach one another."""
-    import json
-
     code = exitcodes.NODE_FAILED
     if json_:
-        document = {"schema": 1, "suite": "pairs", "ok": False, "exit": code, "links": [], "collectives": []}
-        sys.stdout.write(json.dumps({**document, "findings": [f.to_json() for f in findings]}) + "\n")
+        print_document(SuiteSummary(suite="pairs", exit=code, findings=tuple(findings)))
     else:
         sys.stdout.write("no two nodes reach one another: nothing was measured\n")
     return code

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
 from allranks.fabric.analysis.schedule import ALL_PASSED, Group, SuiteStage, group_name, stages
+from allranks.findings import Finding
 from allranks.gang import session as sessions
 from allranks.gang.session import run_round
 from allranks.gang.tasks import run_loop
 from allranks.gang.transport import NodeReach, Transport
 from allranks.plan.launchers.collectives import of_a_stage
+from allranks.protocol.codec import decode_each, encode
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import replace_result
+from allranks.runs.documents import GroupResult, ResultDocument, StageResult, SuiteSummary
 from allranks.settings import RunSpec
 
-Document = dict[str, Any]
+from .together import save_suite
+
 STOPPED = (exitcodes.CTRL_C, exitcodes.TERMINATED)
 
 
 def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
-    """Gives the exit code: that of the first group that failed."""
+    """Return the exit code: that of the first group that failed."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "test", time.time())
     staged = Staged(spec, cluster, run, json_, transport)
     code = exitcodes.DONE
@@ -45,7 +46,7 @@ def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transpor
 
 
 class Staged:
-    """The stages of one test, what was found in each, and what is said of it."""
+    """The stages of one test, with the results of their groups."""
 
     def __init__(self, spec: RunSpec, cluster: Cluster, run: RunDirectory, json_: bool, transport: Transport) -> None:
         self._transport = transport
@@ -53,9 +54,10 @@ class Staged:
         self._cluster = cluster
         self._run = run
         self._json = json_
-        self._stages: list[Document] = []
-        self._findings: list[Document] = []
-        self._started, self._began = time.time(), time.monotonic()
+        self._stages: list[StageResult] = []
+        self._findings: list[Finding] = []
+        self._started = time.time()
+        self._began = time.monotonic()
         self._say(f"test      {run.name}\nnodes     {', '.join(n.name for n in cluster.nodes)}")
 
     def _say(self, text: str) -> None:
@@ -64,32 +66,34 @@ class Staged:
             sys.stdout.flush()
 
     def stage(self, stage: SuiteStage) -> list[tuple[Group, int]]:
-        """Runs a stage; gives the groups that failed with their exit codes."""
+        """Run a stage; return the groups that failed with their exit codes."""
         self._say(f"stage     {stage.name}: {len(stage.groups())} groups of {stage.size}")
-        groups: list[Document] = []
+        groups: list[GroupResult] = []
         failed: list[tuple[Group, int]] = []
         for number in range(len(stage.rounds)):
             for group, result in self._round(stage.rounds[number]):
-                code = int(result["exit"])
-                seconds = (result.get("timing") or {}).get("total", 0.0)
-                groups.append({"nodes": list(group), "ok": code == 0, "seconds": seconds, "run": result["directory"]})
-                failed += [(group, code)] if code else []
+                seconds = result.timing.total or 0.0
+                groups.append(GroupResult(tuple(group), result.exit == 0, seconds, result.directory))
+                if result.exit:
+                    failed.append((group, result.exit))
                 self._tell(group, result)
             if failed and failed[-1][1] in STOPPED:
                 break
-        meaning = "" if not failed else stage.meaning([group for group, _ in failed])
-        self._stages.append({"name": stage.name, "groups": groups, "meaning": meaning})
+        meaning = stage.meaning([group for group, _ in failed]) if failed else ""
+        self._stages.append(StageResult(stage.name, tuple(groups), meaning))
         return failed
 
-    def _tell(self, group: Group, result: Document) -> None:
-        code = int(result["exit"])
-        verdict = result.get("verdict") or {}
-        seconds = (result.get("timing") or {}).get("total", 0.0)
-        why = f"   {verdict.get('message') or ''}" if code else ""
-        self._say(f"{'FAIL' if code else 'PASS'}      {group_name(group)}   {seconds:.1f} s{why}")
-        self._findings += [{k: v for k, v in verdict.items() if k in FINDING}] if verdict else []
+    def _tell(self, group: Group, result: ResultDocument) -> None:
+        verdict = result.verdict
+        line = f"{group_name(group)}   {result.timing.total or 0.0:.1f} s"
+        if result.exit == 0:
+            self._say(f"PASS      {line}")
+        else:
+            self._say(f"FAIL      {line}   {verdict.message if verdict is not None else ''}")
+        if verdict is not None:
+            self._findings += decode_each(Finding, [encode(verdict)])
 
-    def _round(self, groups: Sequence[Group]) -> list[tuple[Group, Document]]:
+    def _round(self, groups: Sequence[Group]) -> list[tuple[Group, ResultDocument]]:
         """Disjoint groups side by side, each a gang of its own with its own directory below this run's."""
         made = [self._session(group) for group in groups]
         return list(zip(groups, run_loop(lambda: run_round(made)), strict=True))
@@ -104,33 +108,22 @@ class Staged:
         return sessions.create(spec, part, NodeReach(self._transport), os.environ, os.getcwd(), lambda: view)
 
     def close(self, code: int, meaning: str) -> int:
-        """Says what it means, and saves it."""
-        from allranks.report.testpage import test_page
-
-        nodes = [n.name for n in self._cluster.nodes]
-        result = {
-            "run": self._run.name,
-            "directory": str(self._run.path),
-            "suite": "staged",
-            "ok": code == 0,
-            "exit": code,
-            "nodes": nodes,
-            "findings": self._findings,
-            "stages": self._stages,
-            "meaning": meaning,
-            "collectives": [],
-            "links": [],
-            "statement": [meaning],
-            "started": self._started,
-        }
-        replace_result(self._run, result)
-        (self._run.path / "report.html").write_text(test_page(result), encoding="utf-8")
-        if self._json:
-            sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
-        word = "passed" if code == 0 else "failed"
+        """Say what it means, and save it."""
+        result = SuiteSummary(
+            self._run.name,
+            str(self._run.path),
+            "staged",
+            code == exitcodes.DONE,
+            code,
+            nodes=tuple(n.name for n in self._cluster.nodes),
+            findings=tuple(self._findings),
+            stages=tuple(self._stages),
+            meaning=meaning,
+            statement=(meaning,),
+            started=self._started,
+        )
+        save_suite(self._run, result, self._json)
+        word = "passed" if code == exitcodes.DONE else "failed"
         seconds = time.monotonic() - self._began
         self._say(f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}). The report is in {self._run.path}")
         return code
-
-
-FINDING = ("id", "status", "where", "message", "remedy", "evidence", "check")

@@ -14,9 +14,10 @@ from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import engine_of
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
+from allranks.protocol.codec import encode
 from allranks.report.live import JsonView, LiveView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import Document
+from allranks.runs.documents import Document, Left
 from allranks.settings.parsers import FLAG, duration
 from allranks.settings.table import SettingRow
 from allranks.text import count_of, join_words
@@ -29,7 +30,7 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
     """Stop a run, or all."""
     directory = runs_directory(runs_dir)
     if all_:
-        runs = [r for r in list_runs(directory) if r.read_document("result.json") is None]
+        runs = [r for r in list_runs(directory) if not r.has_ended]
     else:
         runs = [_the_one(directory, run)]
     grace = 0.0 if now else stop_grace
@@ -73,11 +74,11 @@ COMMAND = Declared(
 
 
 def _is_active(run: RunDirectory) -> bool:
-    return run.read_document("result.json") is None and run.controller_alive()
+    return not run.has_ended and run.controller_alive()
 
 
 def _stop(run: RunDirectory, grace: float | None, json_: bool) -> Document:
-    if run.read_document("result.json") is not None:
+    if run.has_ended:
         if not json_:
             click.echo(f"{run.name} is over")
         return {"run": run.name, "how": "over", "code": 0}
@@ -88,10 +89,11 @@ def _stop(run: RunDirectory, grace: float | None, json_: bool) -> Document:
 
 
 def _controller(run: RunDirectory) -> Process | None:
-    document = (run.read_document("run.json") or {}).get("controller") or {}
-    here = document.get("host") == socket.gethostname()
-    process = read_process(int(document.get("pid") or 0)) if here and run.controller_alive() else None
-    return process if process is not None and process.start == document.get("start_time") else None
+    controller = run.read_run().controller
+    if controller is None or controller.host != socket.gethostname() or not run.controller_alive():
+        return None
+    process = read_process(controller.pid or 0)
+    return process if process is not None and process.start == controller.start_time else None
 
 
 def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> Document:
@@ -100,7 +102,7 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
         click.echo(f"stopping {run.name}: ranks have {_seconds(run, grace):g} s to save")
     send_signal(controller, signal.SIGTERM)
     hurried = time.monotonic() + (grace if grace is not None else float("inf"))
-    while run.read_document("result.json") is None:
+    while not run.has_ended:
         process = read_process(controller.pid)
         if process is None or process.start != controller.start or process.state == "Z":
             break
@@ -108,12 +110,12 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
             send_signal(controller, signal.SIGTERM)
             hurried = float("inf")
         time.sleep(0.05)
-    result = run.read_document("result.json")
+    result = run.read_result()
     if result is None:
         return _through_engine(run, _seconds(run, grace), json_)
     if not json_:
-        _print_left(run, result)
-    return {"run": run.name, "how": "controller", "code": NODE_FAILED if result.get("left") else DONE}
+        _print_left(run, result.left)
+    return {"run": run.name, "how": "controller", "code": NODE_FAILED if result.left else DONE}
 
 
 def _through_engine(run: RunDirectory, grace: float, json_: bool) -> Document:
@@ -123,23 +125,25 @@ def _through_engine(run: RunDirectory, grace: float, json_: bool) -> Document:
         click.echo(engine.stop_notice(run, grace))
     view = JsonView() if json_ else LiveView()
     stopped = engine.stop(run, grace, view)
-    result = run.read_document("result.json") or {}
-    if stopped.shows_end and result:
+    result = run.read_result()
+    left: Left = result.left if result is not None else {}
+    if stopped.shows_end and result is not None:
         from .follow import leave_page  # imported late: most runs have a controller
 
-        view.closing(result, result.get("verdict"))
-        leave_page(run, int(result["exit"]), json_)
+        view.closing(result)
+        leave_page(run, result.exit, json_)
     elif not json_:
-        _print_left(run, result)
-    code = NODE_FAILED if result.get("left") or stopped.failed else DONE
+        _print_left(run, left)
+    code = NODE_FAILED if left or stopped.failed else DONE
     return {"run": run.name, "how": stopped.how, **stopped.fields, "code": code}
 
 
-def _print_left(run: RunDirectory, result: Document) -> None:
-    left = result.get("left")
-    click.echo(f"left: {left}" if left else f"{run.name} has ended. Nothing of it is left")
+def _print_left(run: RunDirectory, left: Left) -> None:
+    click.echo(f"left: {encode(left)}" if left else f"{run.name} has ended. Nothing of it is left")
 
 
 def _seconds(run: RunDirectory, grace: float | None) -> float:
-    spec = (run.read_document("run.json") or {}).get("spec") or {}
-    return grace if grace is not None else float(spec.get("stop_grace") or 30.0)
+    if grace is not None:
+        return grace
+    seconds = run.read_run().spec.get("stop_grace")
+    return float(seconds) if isinstance(seconds, (int, float)) and seconds else 30.0

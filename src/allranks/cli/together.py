@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
@@ -15,8 +15,11 @@ from allranks.findings import Finding
 from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
 from allranks.gang.transport import NodeReach, Transport
+from allranks.protocol.codec import encode
 from allranks.report.live import JsonView
 from allranks.report.testview import TestView
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument, SuiteResult, SuiteSummary, suite_result, verdict_document
 from allranks.runs.result import replace_result
 from allranks.settings import RunSpec
 
@@ -39,25 +42,41 @@ def run_together(
     session = sessions.create(spec, cluster, NodeReach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
     session.view.opening(opening(session))
     result = session.run(None)
-    result["findings"] = [f.to_json() for f in before] + list(result.get("findings") or [])
-    if before and result["exit"] == exitcodes.DONE:
-        result.update(exit=exitcodes.CHECK_FAILED, verdict=verdict_of(before[0]).to_json())
-    return close(spec, session, result, json_)
+    result = replace(result, findings=(*before, *result.findings))
+    if before and result.exit == exitcodes.DONE:
+        result = replace(result, exit=exitcodes.CHECK_FAILED, verdict=verdict_document(verdict_of(before[0])))
+    close(spec, session, result, json_)
+    return result.exit
 
 
-def close(spec: RunSpec, session: sessions.Session, result: dict[str, Any], json_: bool) -> int:
-    """Prints and saves the end; gives the exit code."""
+def close(spec: RunSpec, session: sessions.Session, result: ResultDocument, json_: bool) -> None:
+    """Print and save the end."""
+    roster = session.controller.gang.roster
+    tested = replace(
+        suite_result(result),
+        suite=spec.tests.suite,
+        ok=result.exit == exitcodes.DONE,
+        nodes=tuple(node.name for node in roster.cluster.nodes),
+        ranks=len(roster.ranks()),
+        started=session.started,
+    )
+    if spec.tests.suite == "sync" and tested.ok:
+        tested = replace(tested, meaning=SYNC_PASSED)
+    save_suite(session.run_dir, tested, json_)
+    session.view.closing(tested)
+
+
+def save_suite(run: RunDirectory, tested: SuiteResult | SuiteSummary, json_: bool) -> None:
+    """Write the result of a test and its page; print the document where `json_`."""
+    # Imported late: Jinja2 is wanted for the page alone
     from allranks.report.testpage import test_page
 
-    gang = session.controller.gang
-    run = session.run_dir
-    result = {**result, "suite": spec.tests.suite, "ok": result["exit"] == exitcodes.DONE, "started": session.started}
-    if spec.tests.suite == "sync" and result["ok"]:
-        result["meaning"] = SYNC_PASSED
-    result.update(nodes=[n.name for n in gang.roster.cluster.nodes], ranks=len(gang.roster.ranks()))
-    replace_result(run, result)
-    (run.path / "report.html").write_text(test_page(result), encoding="utf-8")
+    replace_result(run, tested)
+    (run.path / "report.html").write_text(test_page(encode(tested)), encoding="utf-8")
     if json_:
-        sys.stdout.write(json.dumps({"schema": 1, **result}) + "\n")
-    session.view.closing(result, result.get("verdict"))
-    return int(result["exit"])
+        print_document(tested)
+
+
+def print_document(tested: SuiteResult | SuiteSummary) -> None:
+    """Print the JSON document of a test."""
+    sys.stdout.write(json.dumps({"schema": 1, **encode(tested)}) + "\n")

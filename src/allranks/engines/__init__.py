@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from allranks.cluster import Cluster
     from allranks.gang.transport import NodeReach
     from allranks.runs.directory import RunDirectory
-    from allranks.runs.result import Document
+    from allranks.runs.documents import Document, ResultDocument
     from allranks.settings import RunSpec
     from allranks.settings.layers import Resolved
 
@@ -52,7 +52,7 @@ LISTED = "allranks.engines.ssh"
 class NotStarted(Exception):
     """The engine refused a run. Its end is written: `result`."""
 
-    def __init__(self, run: RunDirectory, result: Document) -> None:
+    def __init__(self, run: RunDirectory, result: ResultDocument) -> None:
         super().__init__(run.name)
         self.run = run
         self.result = result
@@ -167,5 +167,5 @@ def lives(run: RunDirectory) -> bool:
 
 def settle(run: RunDirectory, now: float) -> None:
     """Write the end of a run that is over while nobody followed it, where its engine knows the end."""
-    if run.read_document("result.json") is None:
+    if not run.has_ended:
         engine_of(run).finish(run, now)

@@ -12,7 +12,8 @@ from allranks.gang.session import Session
 from allranks.gang.transport import NodeReach
 from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import Document, over_when_interrupted
+from allranks.runs.documents import Document, ResultDocument
+from allranks.runs.result import over_when_interrupted
 from allranks.settings.layers import Resolved
 
 from . import reach_nodes
@@ -91,18 +92,19 @@ class ControlledRun:
         """Show what comes in another view from now on."""
         self.session.take_view(view)
 
-    def follow(self, asks: bool) -> Document | None:
+    def follow(self, asks: bool) -> ResultDocument | None:
         """Control the run until it is over; None where another controller has taken it over."""
         on_stop_key: Callable[[Session], None] | None = offer if asks else None
         try:
             result = self.session.run(on_stop_key)
         finally:
             self.session.reach.end()
-        return None if result.get("replaced") else result
+        return None if self.session.controller.replaced else result
 
-    def linger(self, result: Document) -> None:
+    def linger(self, result: ResultDocument) -> None:
         """Stay as long as the engine needs this process after the end."""
-        self.session.reach.linger(str((result.get("verdict") or {}).get("cause")))
+        cause = result.verdict.cause if result.verdict is not None else None
+        self.session.reach.linger(str(cause))
 
 
 def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:

@@ -11,9 +11,9 @@ from typing import Protocol
 from allranks.errors import Interrupted, NodeError, UsageError
 from allranks.exitcodes import TERMINATED
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document, ResultDocument
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Shown
-from allranks.runs.result import Document
 
 from . import engine_of
 from .signals import Signals
@@ -48,7 +48,7 @@ class FollowerView(Shown, Protocol):
     def resume(self) -> None:
         """Show again."""
 
-    def closing(self, result: Document, verdict: Document | None) -> None:
+    def closing(self, result: ResultDocument) -> None:
         """End: how the run ended, and why."""
 
 
@@ -79,7 +79,7 @@ class NoView:
     def resume(self) -> None:
         """Show again."""
 
-    def closing(self, result: Document, verdict: Document | None) -> None:
+    def closing(self, result: ResultDocument) -> None:
         """End: how the run ended, and why."""
 
 
@@ -97,7 +97,7 @@ class Followed(Protocol):
         """Show what comes in another view from now on."""
         ...
 
-    def turn(self) -> Document | None:
+    def turn(self) -> ResultDocument | None:
         """Show what is new. Return the result once the run is over; called a few times a second."""
         ...
 
@@ -109,7 +109,7 @@ class Followed(Protocol):
         """Pass USR1 or USR2 on to the ranks, or show why that is not possible."""
         ...
 
-    def finish(self, result: Document, reason: str) -> Document:
+    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Write the end where nobody else does, and remove what the run made. `reason`: ctrl-c, stop or empty."""
         ...
 
@@ -130,14 +130,14 @@ class StartedRun(Protocol):
         """Show what comes in another view from now on."""
         ...
 
-    def follow(self, asks: bool) -> Document | None:
+    def follow(self, asks: bool) -> ResultDocument | None:
         """Return the result once the run is over; None where it goes on without this process.
 
         `asks`: a person at the terminal may be asked.
         """
         ...
 
-    def linger(self, result: Document) -> None:
+    def linger(self, result: ResultDocument) -> None:
         """Stay as long as the engine needs this process once the end was shown."""
         ...
 
@@ -157,11 +157,11 @@ class FollowedRun:
         """Show what comes in another view from now on."""
         self._followed.show_in(view)
 
-    def follow(self, asks: bool) -> Document | None:
+    def follow(self, asks: bool) -> ResultDocument | None:
         """Return the result once the run is over; None where the person has left. `_ask` knows whether it may."""
         return follow(self._followed)
 
-    def linger(self, result: Document) -> None:
+    def linger(self, result: ResultDocument) -> None:
         """Nothing: the controller is another process."""
 
 
@@ -178,7 +178,7 @@ def follow_run(run: RunDirectory, view: FollowerView, take_over: bool) -> Starte
     return engine_of(run).follow(run, view)
 
 
-def follow(followed: Followed, stop_first: bool = False) -> Document | None:
+def follow(followed: Followed, stop_first: bool = False) -> ResultDocument | None:
     """Return the result once the run is over; None where the person has left, or lost the terminal."""
     signals = Signals()
     reason = ""
@@ -282,11 +282,11 @@ class Watched:
         self.view = view
         self._display.view = view
 
-    def turn(self) -> Document | None:
+    def turn(self) -> ResultDocument | None:
         """Show what is new; the result once it is there. Raise NodeError where the controller died without one."""
         self._display.turn()
         alive = self.run.controller_alive()  # asked first: a controller writes the result, then it ends
-        result = self.run.read_document("result.json")
+        result = self.run.read_result()
         if result is not None:
             self._display.turn()
         elif not alive:
@@ -299,6 +299,6 @@ class Watched:
     def pass_signal(self, name: str) -> None:
         """Nothing: signals of the follower are not the run's."""
 
-    def finish(self, result: Document, reason: str) -> Document:
+    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Return the result as the controller wrote it."""
         return result

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from allranks.engines import PreparedLaunch, Stopped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import Document
+from allranks.runs.documents import Document
 
 if TYPE_CHECKING:
     from allranks.settings.layers import Resolved

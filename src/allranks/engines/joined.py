@@ -24,10 +24,11 @@ from allranks.gang.session import Session, own_environment
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
+from allranks.protocol.codec import encode
 from allranks.protocol.orders import ORDERS
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import Document
+from allranks.runs.documents import Document, ResultDocument, VerdictDocument, verdict_document
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.whereabouts import node_names
@@ -63,6 +64,20 @@ OWN_SETUP = (
     "node_dir",
     "output_dir",
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeResult(ResultDocument):
+    """How a run ended, as a node that is not the first knows it: what node 0 said, or a `verdict` of its own."""
+
+    message: str = ""
+
+    def to_json(self) -> Document:
+        """Write what this node knows: the run directory is on node 0."""
+        document: Document = {"exit": self.exit, "message": self.message}
+        if self.verdict is not None:
+            document["verdict"] = encode(self.verdict)
+        return document
 
 
 class JoinLaunch:
@@ -129,10 +144,9 @@ class CoordinatedMeeting:
         self._meeting.open()
         cluster = self._meeting.gather(self._signals.taken)
         if isinstance(cluster, NoStart):
-            run = self._meeting.no_start(cluster)
-            result = run.read_document("result.json") or {}
-            _terminate(result.get("verdict"), cluster.finding.message)
-            raise NotStarted(run, result)
+            refused = self._meeting.no_start(cluster)
+            _terminate(refused.result.verdict, cluster.finding.message)
+            raise refused
         self._signals.throw()
         return cluster
 
@@ -162,8 +176,7 @@ class CoordinatedMeeting:
         try:
             yield
         except NotStarted as refused:
-            verdict = refused.result.get("verdict") or {}
-            self.finish(int(refused.result["exit"]), str(verdict.get("message")))
+            self.finish(refused.result.exit, end_sentence(refused.result))
             raise
         except AllranksError as error:
             self.finish(error.exit_code, str(error))
@@ -198,16 +211,17 @@ class CoordinatedRun:
         """Show what comes in another view from now on."""
         self._controlled.show_in(view)
 
-    def follow(self, asks: bool) -> Document | None:
+    def follow(self, asks: bool) -> ResultDocument | None:
         """Control the run until it is over, and tell every node how it ended."""
         with self._meeting.failure_is_sent():
             result = self._controlled.follow(asks)
-        message = end_sentence(result or {})
-        _terminate((result or {}).get("verdict"), message)
-        self._meeting.finish(int((result or {}).get("exit") or 0), message)
+        ended = result if result is not None else ResultDocument()
+        message = end_sentence(ended)
+        _terminate(ended.verdict, message)
+        self._meeting.finish(ended.exit, message)
         return result
 
-    def linger(self, result: Document) -> None:
+    def linger(self, result: ResultDocument) -> None:
         """Nothing: no engine takes these nodes back."""
 
 
@@ -229,7 +243,7 @@ class JoinedNode:
         """Show what comes in another view from now on."""
         self._view = view
 
-    def follow(self, asks: bool) -> Document:
+    def follow(self, asks: bool) -> NodeResult:
         """Dial node 0 and stay until the run is over; return exit code and message, with a verdict of this node's."""
         spec = self._spec
         hello = hello_of(spec, spec.target.node_rank or 0, os.getcwd())
@@ -238,17 +252,17 @@ class JoinedNode:
         host, port = places[0]
         say(f"node {spec.target.node_rank} of {spec.target.nodes} ({hello.hostname}): dialling {host}:{port}")
         outcome = follow(spec, own_of(spec), self._secret, hello, places, say)
-        result: Document = {"exit": outcome.exit, "message": outcome.message}
+        result = NodeResult(exit=outcome.exit, message=outcome.message)
         if outcome.tried:
             facts = NodeFacts(interfaces=tuple(interfaces()))
             finding = never_reached(hello.hostname, spec, facts, outcome.tried)
             say(outcome.message)
-            verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE).to_json()
-            result = {"exit": outcome.exit, "message": finding.message, "verdict": verdict}
-        _terminate(result.get("verdict"), result["message"])
+            verdict = verdict_document(Verdict(finding, finding.id, VERDICT_CONFIDENCE))
+            result = NodeResult(exit=outcome.exit, message=finding.message, verdict=verdict)
+        _terminate(result.verdict, result.message)
         return result
 
-    def linger(self, result: Document) -> None:
+    def linger(self, result: ResultDocument) -> None:
         """Nothing: node 0 has the run."""
 
 
@@ -267,7 +281,7 @@ def own_of(spec: RunSpec) -> NodeArguments:
     return NodeArguments(spec, {key: message[key] for key in OWN_SETUP}, tuple(all_checks()))
 
 
-def _terminate(verdict: Document | None, message: str) -> None:
+def _terminate(verdict: VerdictDocument | None, message: str) -> None:
     path = os.environ.get(TERMINATION_LOG)
     if path:
         write_termination(path, verdict, message)

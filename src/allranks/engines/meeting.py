@@ -5,24 +5,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from allranks.cluster import Cluster, Node
+from allranks.engines import NotStarted
 from allranks.engines.dialled import DialledTransport, Listener
 from allranks.engines.join import Admission, require_loopback
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import untold_result, write_result
+from allranks.runs.documents import NamedNode, ResultDocument, VerdictDocument
+from allranks.runs.opening import Opening, write_opening
+from allranks.runs.result import least_result, write_result
 from allranks.settings import RunSpec
-from allranks.settings.document import to_document
 from allranks.text import format_duration
+
+TERMINATION_FIELDS = ("cause", "message", "remedy", "where", "victims")
+TERMINATION_LIMIT = 4096  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,20 +118,17 @@ class Meeting:
         """Every node hears how it ended."""
         self._listener.finish(exit_code, message)
 
-    def no_start(self, ended: NoStart) -> RunDirectory:
-        """The run directory of a run that did not begin: its verdict, and what was asked."""
+    def no_start(self, ended: NoStart) -> NotStarted:
+        """Write the run directory of a run that did not begin, and return the error to raise, with its result."""
         run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
-        nodes = [{"name": name, "index": rank, "host": name} for rank, name in self._known().items()]
+        nodes = [NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items()]
         began = time.time() - (time.monotonic() - self._started)
-        run.write_document(
-            "run.json",
-            {"run": run.name, "spec": to_document(self._spec), "nodes": nodes, "started": began, "source": "join"},
-        )
+        write_opening(run, Opening(self._spec, "", nodes, "join", os.getcwd(), began, controller=None))
         run.append_event({"t": time.time(), "event": "run-start", "run": run.name})
         run.append_event({"t": time.time(), "event": "finding", **ended.finding.to_json()})
-        result = untold_result(run, ended.exit, ended.verdict, [ended.finding])
+        result = least_result(run, ended.exit, ended.verdict, [ended.finding])
         write_result(run, result, ended.exit in (CTRL_C, TERMINATED))
-        return run
+        return NotStarted(run, result)
 
     # -- words -------------------------------------------------------------------------------------
 
@@ -196,20 +199,19 @@ def _unique(names: Mapping[int, str]) -> dict[int, str]:
     return {rank: name if shown.count(name) == 1 else f"{name}-{rank}" for rank, name in names.items()}
 
 
-def end_sentence(result: Mapping[str, Any]) -> str:
-    """What the other nodes are told: how it ended, in one sentence."""
-    verdict = result.get("verdict") or {}
-    if verdict.get("message"):
-        return str(verdict["message"])
-    code = int(result.get("exit") or 0)
-    return "done" if code == 0 else f"ended with code {code}"
+def end_sentence(result: ResultDocument) -> str:
+    """Say to the other nodes how the run ended, in one sentence."""
+    if result.verdict is not None:
+        return result.verdict.message
+    return "done" if result.exit == 0 else f"ended with code {result.exit}"
 
 
-def write_termination(path: str, verdict: Mapping[str, Any] | None, message: str) -> None:
-    """Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
-    short = {k: v for k, v in (verdict or {}).items() if k in ("cause", "message", "remedy", "where", "victims")}
-    text = json.dumps(short or {"message": message})
-    if len(text.encode()) > 4096:
-        text = json.dumps({"cause": short.get("cause"), "message": str(short.get("message") or message)[:1500]})
+def write_termination(path: str, verdict: VerdictDocument | None, message: str) -> None:
+    """Write Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
+    text = json.dumps({"message": message})
+    if verdict is not None:
+        text = json.dumps({name: encode(getattr(verdict, name)) for name in TERMINATION_FIELDS})
+        if len(text.encode()) > TERMINATION_LIMIT:
+            text = json.dumps({"cause": verdict.cause, "message": (verdict.message or message)[:1500]})
     with contextlib.suppress(OSError), open(path, "w") as file:
         file.write(text)

@@ -7,6 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,8 +17,8 @@ from allranks.plan.render.pod_spec import object_name
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document, NamedNode, ResultDocument
 from allranks.runs.opening import Opening, controller_identity, write_first_status, write_opening
-from allranks.runs.result import Document
 from allranks.settings import RunSpec
 
 from .following import FollowerView
@@ -36,7 +37,7 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
     """Make a run directory as `run` makes it. `place`: the engine's record of where the run really is."""
     run = RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, now)
     (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
-    listed = [{"name": node, "host": node, "index": i} for i, node in enumerate(nodes)]
+    listed = [NamedNode(node, index, node, node_rank=index) for index, node in enumerate(nodes)]
     document: Document = encode(place)
     opening = Opening(
         spec,
@@ -56,7 +57,7 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
 
 def show_opening(run: RunDirectory, view: FollowerView, spec: RunSpec) -> None:
     """Show what run.json says of a run that begins."""
-    document = run.read_document("run.json") or {}
+    document = encode(run.read_run())
     view.opening({**document, "directory": str(run.path), "launcher": spec.launch.launcher})
 
 
@@ -70,17 +71,17 @@ def read_place(run: RunDirectory, kind: type[Place]) -> Place:
 
 def was_followed_here(run: RunDirectory) -> bool:
     """Return whether the run's last follower was a process of this host: then `controller_alive` knows its end."""
-    controller = (run.read_document("run.json") or {}).get("controller")
-    return not isinstance(controller, dict) or controller.get("host") == socket.gethostname()
+    controller = run.read_run().controller
+    return controller is None or controller.host == socket.gethostname()
 
 
-def is_failure(result: Document | None) -> bool:
+def is_failure(result: ResultDocument | None) -> bool:
     """Return whether a run that was stopped has ended in another way; None: the person has left it."""
-    return result is not None and result["exit"] not in (DONE, CTRL_C, TERMINATED)
+    return result is not None and result.exit not in (DONE, CTRL_C, TERMINATED)
 
 
-def as_stopped(result: Document, reason: str) -> Document:
+def as_stopped(result: ResultDocument, reason: str) -> ResultDocument:
     """Return the result of a run that was stopped from here: a failure that the stop made is none of the run's."""
-    if result["exit"] not in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):
+    if result.exit not in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):
         return result
-    return {**result, "exit": CTRL_C if reason == "ctrl-c" else TERMINATED, "verdict": None}
+    return replace(result, exit=CTRL_C if reason == "ctrl-c" else TERMINATED, verdict=None)

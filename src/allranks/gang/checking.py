@@ -15,7 +15,8 @@ from allranks.preflight.judge import judge
 from allranks.preflight.peer_pairs import covered
 from allranks.protocol.codec import decode_each
 from allranks.runs.directory import RunDirectory
-from allranks.runs.preflight import Document, document, save
+from allranks.runs.documents import Document
+from allranks.runs.preflight import document, save
 from allranks.settings import RunSpec
 
 from .inspection import Inspection

@@ -35,8 +35,10 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Master, NodeEntry, ResultDocument, StatusDocument
 from allranks.runs.errorfiles import save_error
 from allranks.runs.logs import LogWriter
+from allranks.runs.opening import change_nodes, write_status
 from allranks.runs.preflight import document, save
 from allranks.settings import RunSpec
 
@@ -137,7 +139,7 @@ class View(Protocol):
     def resume(self) -> None:
         """Show again."""
 
-    def closing(self, result: dict[str, Any], verdict: dict[str, Any] | None) -> None:
+    def closing(self, result: ResultDocument) -> None:
         """End: how the run ended, and why."""
 
 
@@ -321,13 +323,16 @@ class Controller:
 
     def _write_places(self) -> None:
         """run.json: who has which place now, for a controller that takes over."""
-        document = self.run_dir.read_document("run.json")
-        if document is not None:
-            ranks = {name: rank for rank, name in enumerate(self.roster.nodes)}
-            for entry in document["nodes"]:
-                entry["node_rank"] = ranks.get(entry["name"])
-                entry["life"] = self.roster.everyone[entry["name"]].incarnation
-            self.run_dir.write_document("run.json", document)
+        ranks = {name: rank for rank, name in enumerate(self.roster.nodes)}
+        everyone = self.roster.everyone
+
+        def placed(entry: NodeEntry) -> NodeEntry:
+            if entry.name not in everyone:
+                return entry
+            life = everyone[entry.name].incarnation
+            return dataclasses.replace(entry, node_rank=ranks.get(entry.name), life=life)
+
+        change_nodes(self.run_dir, placed)
 
     def _note(self, note: Note) -> None:
         event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.roster.attempt, **note.fields}
@@ -518,10 +523,13 @@ class Controller:
         member.node = dataclasses.replace(member.node, name=hostname)
         self.members = {m.node.name: m for m in self.members.values()}
         self.roster.rename(old, hostname)
-        document = self.run_dir.read_document("run.json")
-        if document is not None:
-            document["nodes"][member.node.index].update(name=hostname, address=old)
-            self.run_dir.write_document("run.json", document)
+
+        def renamed(entry: NodeEntry) -> NodeEntry:
+            if entry.name != old:
+                return entry
+            return dataclasses.replace(entry, name=hostname, address=old)
+
+        change_nodes(self.run_dir, renamed)
 
     def _output(self, member: Member, frame: OutputFrame) -> None:
         node = member.node
@@ -667,29 +675,32 @@ class Controller:
             self.progress.first_step_told = True
             self._note(Note("first-step", {"seconds": round(at - self.roster.began_at, 3)}))
 
-    def status(self) -> dict[str, Any]:
-        """The status.json document."""
+    def status(self) -> StatusDocument:
+        """Describe the run as it is now."""
         live = self.progress.by_rank()
         roster = self.roster
-        return {
-            "run": self.setting.run,
-            "state": roster.state.value,
-            "t": round(time.time(), 3),
-            "attempt": roster.attempt,
-            "master": {"address": roster.master_addr, "port": roster.master_port},
-            "world_size": roster.plan.world_size if roster.plan is not None else len(roster.ranks()) or None,
-            "nodes": [
-                *(encode(n.status(live)) for n in roster.nodes.values()),
-                *(encode(n.status({})) for n in (*roster.spares.values(), *roster.retired.values())),
-            ],
-        }
+        nodes = [node.status(live) for node in roster.nodes.values()]
+        nodes += [node.status({}) for node in (*roster.spares.values(), *roster.retired.values())]
+        if roster.plan is not None:
+            world_size: int | None = roster.plan.world_size
+        else:
+            world_size = len(roster.ranks()) or None
+        return StatusDocument(
+            self.setting.run,
+            roster.state.value,
+            round(time.time(), 3),
+            roster.attempt,
+            Master(roster.master_addr, roster.master_port),
+            world_size,
+            tuple(nodes),
+        )
 
     def _write_status(self) -> None:
-        document = self.status()
-        self.view.status(document, time.time())
+        status = self.status()
+        self.view.status(encode(status), time.time())
         if self._dirty or self.progress.changed():
             self._dirty = False
-            self.run_dir.write_document("status.json", document)
+            write_status(self.run_dir, status)
 
     # -- the end -----------------------------------------------------------------------------------
 

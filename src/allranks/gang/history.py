@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from allranks.findings import Verdict
+from allranks.runs.documents import AttemptRecord, Replacement, verdict_document
 
 from .gang import Gang
 from .policy import Decision, Means, Tried, decide
@@ -16,7 +16,7 @@ class History:
     """The attempts of one run, in order; tests before the program are none."""
 
     def __init__(self) -> None:
-        self.attempts: list[dict[str, Any]] = []
+        self.attempts: list[AttemptRecord] = []
         self._failed: list[Tried] = []
 
     def add(
@@ -40,18 +40,18 @@ class History:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = dataclasses.replace(verdict, decision=f"{again}: {decision.reason}")
         self.attempts.append(
-            {
-                "attempt": gang.roster.attempt,
-                "outcome": outcome,
-                "cause": verdict.cause if verdict is not None else None,
-                "culprit": verdict.finding.where.to_json() if verdict is not None else None,
-                "step": step,
-                "seconds": seconds,
-                "decision": decision.kind,
-                "reason": decision.reason,
-                "replaced": [{"node": old, "by": new} for old, new in decision.replace.items() if new != old],
-                "verdict": verdict.to_json() if verdict is not None else None,
-            }
+            AttemptRecord(
+                attempt=gang.roster.attempt,
+                outcome=outcome,
+                cause=verdict.cause if verdict is not None else None,
+                culprit=verdict.finding.where if verdict is not None else None,
+                step=step,
+                seconds=seconds,
+                decision=decision.kind,
+                reason=decision.reason,
+                replaced=tuple(Replacement(old, new) for old, new in decision.replace.items() if new != old),
+                verdict=verdict_document(verdict) if verdict is not None else None,
+            )
         )
         return decision, verdict
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from allranks.plan.node_facts import gpu_count, outer_addresses
 from allranks.protocol.messages import AddressProbe, RemainingProcess
 from allranks.protocol.plan_facts import NodeFacts, read_facts
+from allranks.runs.documents import NodeStatus, RankStatus
 
 from .lingering import Departure
 from .states import Exit, Note
@@ -20,28 +21,6 @@ class RankProgress(NamedTuple):
     step: int | None = None
     rate: float | None = None
     last_output: float | None = None
-
-
-class RankStatus(NamedTuple):
-    """A rank in status.json."""
-
-    rank: int
-    local_rank: int
-    state: str
-    pid: int | None
-    step: int | None
-    rate: float | None
-    last_output: float | None
-
-
-class NodeStatus(NamedTuple):
-    """A node in status.json."""
-
-    name: str
-    index_: int
-    address: str | None
-    state: str
-    ranks: tuple[RankStatus, ...]
 
 
 @dataclass

@@ -29,8 +29,20 @@ from allranks.preflight.judge import of_level
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import (
+    AttemptRecord,
+    Master,
+    NodeEntry,
+    ProgramExit,
+    ResultDocument,
+    StatusDocument,
+    Timing,
+    Unfetched,
+    as_record,
+    verdict_document,
+)
 from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
-from allranks.runs.result import over_when_interrupted, untold_result, write_result
+from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.text import join_words
@@ -97,10 +109,11 @@ class Session:
 
     def run(
         self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
-    ) -> dict[str, Any]:
-        """Runs to the end and returns the result document; `stop_first` ends an adopted run at once.
+    ) -> ResultDocument:
+        """Run to the end and return the result, which is empty where another controller has taken the run over.
 
-        A crash of allranks itself is such an end, too: cause `internal-error`."""
+        `stop_first` ends an adopted run at once. A crash of allranks itself is an end, too: cause `internal-error`.
+        """
         try:
             try:
                 with over_when_interrupted(self.run_dir):
@@ -207,7 +220,7 @@ class Session:
             verdict = self._completed(verdict)
         steps = {rank: progress.step for rank, progress in self.controller.progress.by_rank().items()}
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), self._against_retry())
-        self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **self.history.attempts[-1]})
+        self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **encode(self.history.attempts[-1])})
         if decision.kind == "retry" and self.verdict is not None:
             self._say(
                 {
@@ -286,12 +299,12 @@ class Session:
         self.run_dir.append_event(event)
         self.view.event(event)
 
-    def finish(self) -> dict[str, Any]:
-        """The result document, written down; after `run` has gone through it is there already."""
+    def finish(self) -> ResultDocument:
+        """Write the result down and return it; where another controller has taken the run over it writes the result."""
         gang = self.controller.gang
         roster = gang.roster
         if self.controller.replaced:
-            return {"run": self.setting.run, "exit": 0, "replaced": True, "verdict": None}
+            return ResultDocument(self.setting.run)
         code = exit_code(self.verdict, roster.stop_reason, roster.program_failed)
         if roster.refused_by_check:
             code = CHECK_FAILED
@@ -301,29 +314,31 @@ class Session:
             code = self.tested.exit
         result = self._result(code)
         if roster.testing and self.tested is not None:
-            result.update(self.tested.to_json())
+            result = self.tested.add_to(result)
         write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status())
         return result
 
-    def _result(self, code: int) -> dict[str, Any]:
+    def _result(self, code: int) -> ResultDocument:
         roster = self.controller.roster
-        return {
-            "run": self.setting.run,
-            "directory": str(self.run_dir.path),
-            "exit": code,
-            "program_exit": self._program_exit(roster),
-            "verdict": self.verdict.to_json() if self.verdict else None,
-            "findings": [f.to_json() for f in roster.findings],
-            "attempts": self.history.attempts,
-            "timing": self._timing(roster),
-            "left": {n.name: encode(n.left) for n in roster.everyone.values() if n.left},
-            "unfetched": self._unfetched(roster),
-            "dropped": {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()},
-            "undecodable": self.controller.undecodable.counts,
-            "outputs": self._outputs(roster),
-        }
+        left = {n.name: n.left for n in roster.everyone.values() if n.left}
+        dropped = {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()}
+        return ResultDocument(
+            self.setting.run,
+            str(self.run_dir.path),
+            code,
+            self._program_exit(roster),
+            verdict_document(self.verdict) if self.verdict is not None else None,
+            tuple(roster.findings),
+            tuple(self.history.attempts),
+            self._timing(roster),
+            left,
+            self._unfetched(roster),
+            dropped,
+            self.controller.undecodable.counts,
+            self._outputs(roster),
+        )
 
-    def _failed_itself(self, error: Exception) -> dict[str, Any]:
+    def _failed_itself(self, error: Exception) -> ResultDocument:
         """The result of a run that a defect of allranks has ended; its traceback is evidence.
 
         The state of the run may be what is broken, so each part of it is left out where it can't be read."""
@@ -332,40 +347,43 @@ class Session:
         save_traceback(self.run_dir, error)
         self.verdict = internal_verdict(error, self.run_dir.name)
         code = exit_code(self.verdict, None, False)
+        status: StatusDocument | None = None
         try:
             result = self._result(code)
             status = self.controller.status()
         except Exception:
-            result = untold_result(self.run_dir, code, self.verdict)
-            status = None
+            result = least_result(self.run_dir, code, self.verdict)
         write_result(self.run_dir, result, False, status)
         return result
 
-    def _program_exit(self, roster: Roster) -> dict[str, Any]:
-        rank = self.verdict.finding.where.rank if self.verdict is not None else None
+    def _program_exit(self, roster: Roster) -> ProgramExit:
+        culprit = 0
+        if self.verdict is not None and self.verdict.finding.where.rank is not None:
+            culprit = self.verdict.finding.where.rank
         for item in roster.exits:
-            if item.rank == (rank if rank is not None else 0):
+            if item.rank == culprit:
                 program_code = roster.program_code(item)
                 if program_code is not None:
-                    return {"rank": item.rank, "code": program_code, "signal": None}
-                return {"rank": item.rank, "code": item.code, "signal": item.signal}
-        return {"rank": None, "code": None, "signal": None}
+                    return ProgramExit(item.rank, program_code)
+                return ProgramExit(item.rank, item.code, item.signal)
+        return ProgramExit()
 
-    def _timing(self, roster: Roster) -> dict[str, Any]:
-        seconds = {"total": round(time.monotonic() - roster.began_at, 3)}
+    def _timing(self, roster: Roster) -> Timing:
+        timing = Timing(round(time.monotonic() - roster.began_at, 3))
         if roster.initialised_t is not None:
-            seconds["initialised"] = round(roster.initialised_t - roster.started, 3)
-        if self.controller.progress.first_step_at is not None:
-            seconds["first_step"] = round(self.controller.progress.first_step_at - roster.began_at, 3)
-        return seconds
+            timing = dataclasses.replace(timing, initialised=round(roster.initialised_t - roster.started, 3))
+        first_step_at = self.controller.progress.first_step_at
+        if first_step_at is not None:
+            timing = dataclasses.replace(timing, first_step=round(first_step_at - roster.began_at, 3))
+        return timing
 
-    def _unfetched(self, roster: Roster) -> dict[str, Any]:
-        """Nodes whose logs end before their ranks did, with how far each log goes."""
+    def _unfetched(self, roster: Roster) -> dict[str, Unfetched]:
+        """Give nodes whose logs end before their ranks did, with how far each log goes."""
         unfetched = {}
         for node in roster.everyone.values():
             if node.ranks and node.node_dir and self.controller.unfetched(node.name):
                 sizes = self.controller.logs.sizes(node.index, node.name)
-                unfetched[node.name] = {"node_dir": node.node_dir, "fetched_bytes": sizes}
+                unfetched[node.name] = Unfetched(node.node_dir, sizes)
         return unfetched
 
     def _outputs(self, roster: Roster) -> dict[str, str]:
@@ -381,8 +399,8 @@ class Session:
 # -- several sessions -------------------------------------------------------------------------------------
 
 
-async def run_round(sessions: Sequence[Session]) -> list[dict[str, Any]]:
-    """Run disjoint gangs side by side (`allranks test --suite staged`) and give their result documents.
+async def run_round(sessions: Sequence[Session]) -> list[ResultDocument]:
+    """Run disjoint gangs side by side (`allranks test --suite staged`) and give their results.
 
     Ctrl-C and SIGTERM end all of them.
     """
@@ -449,13 +467,12 @@ def create(
 def _continue(session: Session) -> None:
     """A run that an engine starts again: its attempts go on, its result is open again."""
     run = session.run_dir
-    before = run.read_document("result.json")
-    session.history.attempts = list((before or {}).get("attempts") or [])
-    numbers = [int(a.get("attempt") or 0) for a in session.history.attempts]
+    before = reopen(run)
+    if before is not None:
+        session.history.attempts = list(before.attempts)
+    numbers = [attempt.attempt for attempt in session.history.attempts]
     numbers += [int(e["attempt"]) for e in run.read_events()[0] if e.get("event") == "attempt-start"]
     session.controller.roster.attempt = max(numbers, default=-1) + 1
-    for name in ("result.json", "verdict.json"):
-        (run.path / name).unlink(missing_ok=True)
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
@@ -514,65 +531,66 @@ def _named(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]
     return {name: environ[name] for name in names if name in environ}
 
 
-def node_entries(cluster: Cluster) -> list[dict[str, Any]]:
-    """The nodes as run.json has them, spares last."""
+def node_entries(cluster: Cluster) -> list[NodeEntry]:
+    """Describe the nodes as run.json has them, spares last."""
     entries = []
     for rank, node in enumerate((*cluster.nodes, *cluster.spares)):
         node_rank = rank if rank < len(cluster) else None
-        fields = ("name", "index", "host", "user", "port", "slots", "is_local")
-        entries.append({**{name: getattr(node, name) for name in fields}, "node_rank": node_rank})
+        entries.append(
+            NodeEntry(node.name, node.index, node.host, node.user, node.port, node.slots, node.is_local, node_rank)
+        )
     return entries
-
-
-_OF_A_NODE = frozenset({"index", "name", "host", "user", "port", "slots", "is_local"})
 
 
 def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReach]) -> Session:
     """A session for a run whose controller is gone: its agents are looked for and taken over."""
-    document = run.read_document("run.json") or {}
-    status = run.read_document("status.json") or {}
-    missing = [name for name in ("nodes", "spec", "uid", "workdir") if not document.get(name)]
-    if missing or not all(node.keys() >= _OF_A_NODE for node in document["nodes"]):
+    document = run.read_run()
+    status = run.read_status()
+    gang = document.gang  # hot spares end by themselves
+    nodes = []
+    for entry in gang:
+        if entry.index is not None and entry.host is not None:
+            nodes.append(
+                Node(entry.index, entry.name, entry.host, entry.user, entry.port, entry.slots, bool(entry.is_local))
+            )
+    missing = [name for name in ("nodes", "spec", "uid", "workdir") if not getattr(document, name)]
+    if missing or not nodes or len(nodes) < len(gang):
         lacking = join_words(missing or ["addresses of nodes"])
         raise UsageError(
             f"{run.path}/run.json is damaged: it has no {lacking}, so agents of this run cannot be looked for. "
             "They end by themselves when their lease is over"
         )
-    entries = [n for n in document["nodes"] if n.get("node_rank", n["index"]) is not None]  # spares end by themselves
-    entries.sort(key=lambda n: int(n.get("node_rank", n["index"])))
-    nodes = tuple(
-        Node(n["index"], n["name"], n["host"], n["user"], n["port"], n["slots"], n["is_local"]) for n in entries
-    )
-    cluster = Cluster(nodes, document.get("source", "run.json"))
-    spec = from_document(document["spec"])
+    cluster = Cluster(tuple(nodes), document.source or "run.json")
+    spec = from_document(document.spec)
     setting = Setting(
         run=run.name,
-        uid=document["uid"],
+        uid=document.uid,
         token="",
-        workdir=document["workdir"],
+        workdir=document.workdir or "",
         run_outputs=str(run.path.absolute() / "outputs"),
         local_nodes=frozenset(n.index for n in nodes if n.is_local),
     )
     session = Session(spec, cluster, setting, run, view, reach_for(spec), adopted=True)
-    ranks = {n["name"]: {r["rank"]: r["state"] for r in n["ranks"]} for n in status.get("nodes", [])}
-    master = status.get("master") or {}
-    session.controller.roster.adopt(
-        int(status.get("attempt") or 0),
-        {n.name: ranks.get(n.name, {}) for n in nodes},
-        (str(master.get("address") or ""), int(master.get("port") or 0)),
+    ranks = {node.name: {rank.rank: rank.state for rank in node.ranks} for node in status.nodes}
+    master = status.master or Master()
+    roster = session.controller.roster
+    roster.adopt(
+        status.attempt,
+        {node.name: ranks.get(node.name, {}) for node in nodes},
+        (master.address or "", master.port or 0),
     )
-    for entry in entries:
-        state = session.controller.roster.nodes[entry["name"]]
-        state.address = entry.get("address")
-        state.incarnation = int(entry.get("life") or 0)
-    _remember(session, run, float(document.get("started") or session.started))
+    for entry in gang:
+        state = roster.nodes[entry.name]
+        state.address = entry.address
+        state.incarnation = entry.life or 0
+    _remember(session, run, document.started or session.started)
     take_control(run)
     run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
     return session
 
 
 def _remember(session: Session, run: RunDirectory, started: float) -> None:
-    """Times that the controller before us has told already."""
+    """Take over the times that the controller before this one has written down."""
     roster = session.controller.roster
     progress = session.controller.progress
     session.started = roster.started = started
@@ -581,7 +599,7 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     session.controller.logs.resume(events)
     for event in events:
         if event.get("event") == "attempt-end" and "decision" in event:
-            session.history.attempts.append({k: v for k, v in event.items() if k not in ("t", "event")})
+            session.history.attempts.append(as_record(AttemptRecord, event))
         elif event.get("event") == "first-step":
             progress.first_step_at = roster.began_at + event["seconds"]
             progress.first_step_told = True

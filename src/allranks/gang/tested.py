@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED
@@ -14,6 +13,7 @@ from allranks.findings import Finding, Verdict, Where, typed_here
 from allranks.protocol.codec import decode_each
 from allranks.protocol.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument, SuiteResult, suite_result
 from allranks.runs.tests import Row, read_rows
 
 from .roster import Roster
@@ -44,17 +44,18 @@ class Tested:
     verdict: Verdict | None
     exit: int
 
-    def to_json(self) -> dict[str, Any]:
-        """What `test --json` adds to a run's document."""
+    def add_to(self, result: ResultDocument) -> SuiteResult:
+        """Add what the tests found to a run's result."""
         ends = decode_each(SuiteEndRow, self.rows.get("end"))
-        return {
-            "ok": self.exit == 0,
-            "findings": [f.to_json() for f in self.findings],
-            "collectives": self.rows.get("collective", []),
-            "bandwidth": self.rows.get("bandwidth", []),
-            "links": self.rows.get("link", []),
-            "statement": list(ends[-1].statement) if ends else [],
-        }
+        return dataclasses.replace(
+            suite_result(result),
+            findings=self.findings,
+            ok=self.exit == 0,
+            collectives=tuple(self.rows.get("collective", ())),
+            bandwidth=tuple(self.rows.get("bandwidth", ())),
+            links=tuple(self.rows.get("link", ())),
+            statement=tuple(ends[-1].statement) if ends else (),
+        )
 
 
 def judge_test(roster: Roster, run: RunDirectory, ended: Verdict | None, quick: bool) -> Tested:

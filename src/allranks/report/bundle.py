@@ -204,7 +204,7 @@ def _fill(bundle: Bundle, run: RunDirectory, gathered: Record, record: Record) -
         bundle.file(f"run/{log.file}", log.path, budget, _telling(excerpts.get(log.file)))
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl"))[:8]:
         bundle.file(f"run/outputs/{path.name}", path, LEAST)
-    for directory in related(run, gathered.run):
+    for directory in related(run):
         _beside(bundle, directory)
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import ConfigError
-from allranks.protocol.codec import decode_each, decode_parts
+from allranks.protocol.codec import encode
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import PreflightDocument, SuiteResult, VerdictDocument, as_record
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, Progress, evidence, scan
 from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
 from .excerpts import Log, Sizes, excerpt, logs_of
-from .machines import SavedPreflight
-from .record import Document, NodeText, Record, ResultText, RunText, SideRunRecord, VerdictText
+from .record import Document, Record, SideRunRecord
 
 MOST_LOGS = 96
 MOST_TEXTS = 48
@@ -43,18 +43,20 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
     saved = _preflight(run)
     excerpts = [e for log in logs[:MOST_LOGS] if (e := excerpt(log, scanned.get(log.path), sizes or Sizes()))]
     document = run.read_document("run.json") or {}
+    result = run.read_document("result.json") or {}
+    status = run.read_document("status.json") or {}
     return Record(
         name=run.name,
         directory=str(run.path.absolute()),
         state=run.state(),
         run=document,
-        result=run.read_document("result.json") or {},
-        status=run.read_document("status.json") or {},
-        verdict=verdict,
+        result=result,
+        status=status,
+        verdict=encode(verdict),
         events=tuple(run.read_events()[0][:MOST_EVENTS]),
         preflight=saved,
         checks=judge(saved)[1] if saved else {},
-        tests=tuple(_tested(path, judge) for path in related(run, document)),
+        tests=tuple(_tested(path, judge) for path in related(run)),
         rows=read_rows(run),
         texts=dict(_texts(run)),
         excerpts=tuple(excerpts),
@@ -62,9 +64,9 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
     )
 
 
-def _first(logs: list[Log], verdict: Document) -> list[Log]:
+def _first(logs: list[Log], verdict: VerdictDocument) -> list[Log]:
     """The culprit's logs before the others."""
-    culprit = decode_parts(VerdictText, verdict).where.get("rank")
+    culprit = verdict.where.rank
     return sorted(logs, key=lambda log: log.rank is None or log.rank != culprit)
 
 
@@ -99,10 +101,10 @@ def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
 # -- tests and checks beside the run ---------------------------------------------------------------
 
 
-def related(run: RunDirectory, document: Document) -> list[Path]:
+def related(run: RunDirectory) -> list[Path]:
     """Of each suite of tests, and of checks, the newest directory beside the run that is about nodes of it."""
-    started = decode_parts(RunText, document).started or 0.0
-    nodes = {node.name for node in decode_each(NodeText, document.get("nodes"))}
+    nodes = {node.name for node in run.read_run().nodes}
+    started = run.started
     newest: dict[str, tuple[float, Path]] = {}
     for path in run.path.absolute().parent.glob("*"):
         if path.name == run.name or path.is_symlink() or not path.name.startswith(("test", "check")):
@@ -116,13 +118,12 @@ def related(run: RunDirectory, document: Document) -> list[Path]:
 def _about(path: Path) -> tuple[str, tuple[str, ...], float]:
     """Suite, nodes and time of a directory; no suite where it is no test."""
     beside = RunDirectory(path)
-    document = beside.read_document("result.json")
-    result = decode_parts(ResultText, document)
-    if result.suite is not None:
+    result = beside.read_result()
+    if isinstance(result, SuiteResult) and result.suite:
         return result.suite, result.nodes, result.started or 0.0
-    saved = decode_parts(SavedPreflight, _preflight(beside))
-    suite = "check" if saved.nodes and not document else ""
-    return suite, tuple(saved.nodes), saved.t or 0.0
+    saved = as_record(PreflightDocument, _preflight(beside))
+    suite = "check" if saved.nodes and result is None else ""
+    return suite, tuple(saved.nodes), saved.t
 
 
 def _tested(path: Path, judge: Checks) -> SideRunRecord:
@@ -142,4 +143,4 @@ def _tested(path: Path, judge: Checks) -> SideRunRecord:
                 "nodes": list(saved.get("nodes") or ()),
             },
         )
-    return SideRunRecord(path.name, result, tuple(decode_each(dict[str, object], result.get("links"))))
+    return SideRunRecord(path.name, result, as_record(SuiteResult, result).links)

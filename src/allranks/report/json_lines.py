@@ -7,6 +7,9 @@ import json
 import sys
 from typing import TextIO
 
+from allranks.protocol.codec import encode
+from allranks.runs.documents import ResultDocument
+
 from .sentences import Document
 
 
@@ -63,7 +66,7 @@ class LinesView:
     def resume(self) -> None:
         """Nobody was asked anything."""
 
-    def closing(self, result: Document, verdict: Document | None) -> None:
+    def closing(self, result: ResultDocument) -> None:
         """The last line: what `run --json` would print."""
-        self._write({"schema": 1, **result})
+        self._write({"schema": 1, **encode(result)})
         self._stream.flush()

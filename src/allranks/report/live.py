@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import TextIO
 
+from allranks.runs.documents import ResultDocument
 from allranks.text import count_of, name_with
 
 from .fold import Folder
@@ -74,9 +75,9 @@ class LiveView:
             self._table = table_lines(self._status, now, width, max(1, min(NODES_SHOWN, height - 4)))
             self._print([])
 
-    def closing(self, result: Document, verdict: Document | None) -> None:
+    def closing(self, result: ResultDocument) -> None:
         """The last lines; the table goes."""
-        self._finish(closing_lines(result, verdict))
+        self._finish(closing_lines(result))
 
     def pause(self) -> None:
         """Nothing is drawn until `resume`: somebody is being asked something."""
@@ -162,6 +163,6 @@ class JsonView(LiveView):
     def status(self, document: Document, now: float) -> None:
         """Nothing: status.json has it."""
 
-    def closing(self, result: Document, verdict: Document | None) -> None:
+    def closing(self, result: ResultDocument) -> None:
         """The rest of the training output."""
         self._finish([])

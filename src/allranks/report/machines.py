@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, field
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.facts import Address, Gpus, Interpreter, Memory, NcclFacts, SharedMemory
+from allranks.runs.documents import PreflightDocument, as_record
 from allranks.text import count_of, format_size, group, join_names, list_first
 
 Rows = list[tuple[str, str]]
@@ -116,26 +117,10 @@ class MachineFacts:
         return [interface for interface in self.interfaces if interface.up and not interface.loopback]
 
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """What was asked of the nodes, as far as it tells of a scheduler."""
-
-    environ_: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SavedPreflight:
-    """evidence/preflight.json: what was asked, and what each node answered."""
-
-    t: float | None = None
-    request: CheckRequest = CheckRequest()
-    nodes: Mapping[str, object] = field(default_factory=dict)
-
-
 def facts_of(preflight: Mapping[str, object]) -> dict[str, MachineFacts]:
     """Give the facts of all nodes in evidence/preflight.json."""
-    answers = decode_parts(SavedPreflight, preflight).nodes
-    return {node: decode_parts(MachineFacts, facts) for node, facts in answers.items() if isinstance(facts, Mapping)}
+    answers = as_record(PreflightDocument, preflight).nodes
+    return {node: decode_parts(MachineFacts, facts) for node, facts in answers.items()}
 
 
 def _joined(*texts: str | None) -> str:
@@ -172,7 +157,7 @@ def machine(facts: MachineFacts) -> Rows:
 
 def scheduler(source: str, spec: Mapping[str, object], preflight: Mapping[str, object]) -> str:
     """Say where the nodes came from, as far as the run says."""
-    names = decode_parts(SavedPreflight, preflight).request.environ_
+    names = as_record(PreflightDocument, preflight).request.environ_
     for kind, prefix in SCHEDULERS.items():
         if spec.get(kind.lower()) or any(name.startswith(prefix) for name in names):
             return f"{kind} ({source})" if source else kind

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from allranks.findings import Finding
-from allranks.protocol.codec import decode_each
 from allranks.text import cut
 
 from .checks_table import WORDS, Rows, counts
@@ -35,6 +33,7 @@ def environment() -> Environment:
         loader=PackageLoader("allranks.report"), autoescape=True, undefined=StrictUndefined, finalize=_cut
     )
     templates.filters["place"] = "{:.1f}".format  # in a drawing
+    templates.filters["level"] = finding_level
     return templates
 
 
@@ -62,27 +61,15 @@ def capped(lines: Sequence[str], most: int = LINES) -> list[str]:
     return [*lines[:most], f"and {len(lines) - most} more"]
 
 
-@dataclass(frozen=True)
-class PageFinding:
-    """What a page shows of a finding."""
-
-    message: str
-    status: str = "unknown"
-    id: str = ""
-    check: str = ""
-    remedy: str = ""
-    evidence: tuple[str, ...] = ()
-
-    @property
-    def level(self) -> str:
-        """Give a status that the style sheet has."""
-        return self.status if self.status in ORDER else "unknown"
+def findings_of(findings: Iterable[Finding], except_for: str = "") -> list[Finding]:
+    """List findings, failures first, without those whose message is shown elsewhere."""
+    shown = [finding for finding in findings if finding.message not in ("", except_for)]
+    return sorted(shown, key=lambda finding: ORDER.index(finding_level(finding)))[:FINDINGS]
 
 
-def findings_of(values: object, except_for: str = "") -> list[PageFinding]:
-    """Read findings, failures first, without those whose message is shown elsewhere."""
-    findings = [finding for finding in decode_each(PageFinding, values) if finding.message not in ("", except_for)]
-    return sorted(findings, key=lambda finding: ORDER.index(finding.level))[:FINDINGS]
+def finding_level(finding: Finding) -> str:
+    """Give a status that the style sheet has."""
+    return finding.status if finding.status in ORDER else "unknown"
 
 
 def check_page(
@@ -99,7 +86,7 @@ def check_page(
         name=name,
         summary=counts(findings, rows),
         covered=saved.get("covered") or "",
-        findings=findings_of([finding.to_json() for finding in findings]),
+        findings=findings_of(findings),
         nodes=list(saved["nodes"]),
         rows=rows,
         titles=titles,

@@ -15,7 +15,17 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
-from allranks.protocol.codec import decode_each, decode_parts
+from allranks.findings import Finding
+from allranks.protocol.codec import encode
+from allranks.runs.documents import (
+    ResultDocument,
+    RunDocument,
+    StatusDocument,
+    SuiteResult,
+    VerdictDocument,
+    as_record,
+    each_record,
+)
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 from allranks.text import count_of, cut, format_ranks, format_size, plural
@@ -24,18 +34,7 @@ from .checks_table import WORDS, fine
 from .linkmaps import LinkMap, link_maps
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
-from .record import (
-    AttemptRecord,
-    Excerpt,
-    NodeText,
-    RankText,
-    Record,
-    ResultText,
-    RunnerUp,
-    RunText,
-    StatusText,
-    VerdictText,
-)
+from .record import Excerpt, Record
 from .redact import Hidden
 from .timeline import timeline
 from .timeplot import duration, legend, timeline_plot
@@ -51,13 +50,13 @@ STATES = {"done": "ok", "failed": "fail", "orphaned": "fail", "stopped": "warn"}
 def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     """Write the page as HTML; `record` is without secrets already, `hidden` says what was hidden."""
     script = environment().get_template("search.js").render().strip()
-    run = decode_parts(RunText, record.run)
-    result = decode_parts(ResultText, record.result)
-    status = decode_parts(StatusText, record.status)
-    verdict = decode_parts(VerdictText, record.verdict)
+    run = as_record(RunDocument, record.run)
+    result = as_record(SuiteResult, record.result)
+    status = as_record(StatusDocument, record.status)
+    verdict = as_record(VerdictDocument, record.verdict)
     facts = facts_of(record.preflight)
     nodes, aliases = _nodes(run, status)
-    culprit = verdict.where.get("rank")
+    culprit = verdict.where.rank
     line = timeline(record.events, nodes, aliases)
     return render(
         "run.html",
@@ -66,18 +65,20 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         name=record.name,
         state=record.state,
         level=STATES.get(record.state, "unknown"),
-        summary=_summary(run, result, status),
+        summary=_summary(run, result if record.result else None, status),
         verdict=verdict,
         failed=verdict.status == "fail",
         victims=format_ranks(verdict.victims) if verdict.victims else "",
         remedy=verdict.remedy.splitlines()[:LINES],
-        others=decode_each(RunnerUp, verdict.runners_up)[:LINES],
+        where=encode(verdict.where),
+        others=verdict.runners_up[:LINES],
         detected=_duration(verdict.detected_after_s),
         findings=findings_of(
-            result.findings or [event for event in record.events if event.get("event") == "finding"], verdict.message
+            result.findings or each_record(Finding, [e for e in record.events if e.get("event") == "finding"]),
+            verdict.message,
         ),
         attempts=_attempts(result),
-        plot=timeline_plot(line, [culprit] if isinstance(culprit, int) else []),
+        plot=timeline_plot(line, [culprit] if culprit is not None else []),
         legend=legend(line),
         began=moment(line.start),
         maps=_maps(record, list(nodes)),
@@ -105,39 +106,39 @@ def _duration(seconds: float | None) -> str:
 # -- the head --------------------------------------------------------------------------------------
 
 
-def _nodes(run: RunText, status: StatusText) -> tuple[dict[str, list[int]], dict[str, str]]:
+def _nodes(run: RunDocument, status: StatusDocument) -> tuple[dict[str, list[int]], dict[str, str]]:
     """Give nodes with the ranks that they have, and names of those listed by address."""
     nodes: dict[str, list[int]] = {}
     aliases = {}
-    for node in decode_each(NodeText, run.nodes):
-        nodes[node.name] = []
-        if node.address is not None:
-            aliases[node.address] = node.name
-    for node in decode_each(NodeText, status.nodes):
-        nodes[node.name] = [rank.rank for rank in decode_each(RankText, node.ranks)]
+    for entry in run.nodes:
+        nodes[entry.name] = []
+        if entry.address is not None:
+            aliases[entry.address] = entry.name
+    for node in status.nodes:
+        nodes[node.name] = [rank.rank for rank in node.ranks]
     return nodes, aliases
 
 
-def _summary(run: RunText, result: ResultText, status: StatusText) -> str:
+def _summary(run: RunDocument, result: ResultDocument | None, status: StatusDocument) -> str:
     parts = []
     if status.world_size:
-        nodes = len(decode_each(NodeText, run.nodes))
-        parts.append(f"{count_of(status.world_size, 'rank')} on {count_of(nodes, 'node')}")
+        parts.append(f"{count_of(status.world_size, 'rank')} on {count_of(len(run.nodes), 'node')}")
     if moment(run.started):
         parts.append(f"started {moment(run.started)}")
-    if _duration(result.timing.total):
-        parts.append(f"took {_duration(result.timing.total)}")
-    if result.exit is not None:
+    if result is not None:
+        if _duration(result.timing.total):
+            parts.append(f"took {_duration(result.timing.total)}")
         parts.append(f"exit {result.exit}")
     return "; ".join(parts)
 
 
-def _attempts(result: ResultText) -> list[tuple[int, str, str]]:
+def _attempts(result: ResultDocument) -> list[tuple[int, str, str]]:
     """Give (number, outcome, why and what followed) where there were several."""
-    attempts = decode_each(AttemptRecord, result.attempts)[:FINDINGS]
+    if len(result.attempts) < 2:
+        return []
     rows = []
-    for attempt in attempts if len(attempts) > 1 else ():
-        verdict = decode_parts(VerdictText, attempt.verdict)
+    for attempt in result.attempts[:FINDINGS]:
+        verdict = attempt.verdict or VerdictDocument()
         why = "; ".join(text for text in (verdict.message, verdict.decision) if text)
         rows.append((attempt.attempt, attempt.outcome, why))
     return rows
@@ -173,20 +174,20 @@ class TestLine:
 TestLine.__test__ = False  # type: ignore[attr-defined]  # for pytest
 
 
-def _tests(record: Record, result: ResultText) -> list[TestLine]:
-    results = [(tested.name, decode_parts(ResultText, tested.result)) for tested in record.tests]
-    if result.suite is not None:
+def _tests(record: Record, result: SuiteResult) -> list[TestLine]:
+    results = [(tested.name, as_record(SuiteResult, tested.result)) for tested in record.tests]
+    if result.suite:
         results.insert(0, (record.name, result))
     return [_test(name, tested) for name, tested in results]
 
 
-def _test(name: str, result: ResultText) -> TestLine:
+def _test(name: str, result: SuiteResult) -> TestLine:
     failures = [finding.message for finding in findings_of(result.findings) if finding.status == "fail"]
     text = "; ".join(cut(message, 300) for message in failures[:FAILURES])
     if len(failures) > FAILURES:
         text += f" and {len(failures) - FAILURES} more"
     nodes = cut(", ".join(result.nodes), 300)
-    return TestLine(name, result.suite or "", result.ok, nodes, moment(result.started), text or result.meaning)
+    return TestLine(name, result.suite, result.ok, nodes, moment(result.started), text or result.meaning)
 
 
 @dataclass(frozen=True)
@@ -276,16 +277,18 @@ def _affordable(lines: list[tuple[int, str]], share: int) -> list[tuple[int, str
 # -- environment -----------------------------------------------------------------------------------
 
 
-def _environment(record: Record, run: RunText, status: StatusText) -> list[tuple[str, str]]:
+def _environment(record: Record, run: RunDocument, status: StatusDocument) -> list[tuple[str, str]]:
     """List command, settings that are not the defaults, versions, places."""
-    master = f"{status.master.address}:{status.master.port}" if status.master.address else ""
+    master = ""
+    if status.master is not None and status.master.address:
+        master = f"{status.master.address}:{status.master.port}"
     rows = [
         ("command", shlex.join(run.command)),
         ("scheduler", scheduler(run.source, run.spec, record.preflight) if record.run else ""),
         ("working directory", run.workdir),
         ("run directory" if record.run else "directory", record.directory),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
-        ("launched on", run.controller.host),
+        ("launched on", run.controller.host if run.controller is not None else ""),
         ("master", master),
         *((f"setting {name}", value) for name, value in settings(run)),
     ]
@@ -295,7 +298,7 @@ def _environment(record: Record, run: RunText, status: StatusText) -> list[tuple
 _DEFAULT = re.compile(r"schema|command|name|hosts|local|dry_run|json|fold")
 
 
-def settings(run: RunText) -> list[tuple[str, str]]:
+def settings(run: RunDocument) -> list[tuple[str, str]]:
     """List what the user set, as far as it differs from nothing: names and values."""
     usual = to_document(RunSpec())
     chosen = [(name, value) for name, value in run.spec.items() if not _DEFAULT.fullmatch(name)]

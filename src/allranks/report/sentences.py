@@ -7,6 +7,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from allranks.exitcodes import CTRL_C, DONE, TERMINATED
+from allranks.findings import Finding, Where
+from allranks.runs.documents import AttemptRecord, Left, ResultDocument, VerdictDocument, as_record
 from allranks.text import count_of, format_ranks, list_first, name_with, plural
 
 Document = dict[str, Any]
@@ -125,7 +128,8 @@ def _tree_line(event: Document) -> str:
 
 
 def _retry_line(event: Document) -> str:
-    return "\n".join([*verdict_lines(event["verdict"]), f"attempt {event['attempt'] + 1} follows"])
+    verdict = as_record(VerdictDocument, event["verdict"])
+    return "\n".join([*verdict_lines(verdict), f"attempt {event['attempt'] + 1} follows"])
 
 
 def _ending_line(event: Document) -> str | None:
@@ -180,70 +184,64 @@ _WRITERS: dict[str, Callable[[Document], str | None]] = {
 }
 
 
-def verdict_lines(verdict: Document) -> list[str]:
+def verdict_lines(verdict: VerdictDocument) -> list[str]:
     """Write cause and culprit in a sentence, its process, up to three lines of evidence, the fix, the victims."""
-    confidence = verdict.get("confidence", 1)
-    doubt = f" (confidence {confidence:.0%})" if confidence < 0.9 else ""
-    lines = [f"VERDICT   {verdict['message']}", f"  cause   {verdict['cause']}{doubt}"]
-    where = verdict.get("where") or {}
-    if "pid" in where:
-        gpu = f", GPU {where['gpu']}" if "gpu" in where else ""
-        lines.append(f"  culprit rank {where['rank']} on {where.get('node', '?')}, pid {where['pid']}{gpu}")
-    lines += [f"  saw     {item}" for item in verdict.get("evidence", [])[:3]]
-    fix = [line for line in str(verdict.get("remedy") or "").splitlines() if line.strip()]
+    doubt = ""
+    if verdict.confidence is not None and verdict.confidence < 0.9:
+        doubt = f" (confidence {verdict.confidence:.0%})"
+    lines = [f"VERDICT   {verdict.message}", f"  cause   {verdict.cause}{doubt}"]
+    where = verdict.where
+    if where.pid is not None:
+        gpu = f", GPU {where.gpu}" if where.gpu is not None else ""
+        lines.append(f"  culprit rank {where.rank} on {where.node or '?'}, pid {where.pid}{gpu}")
+    lines += [f"  saw     {item}" for item in verdict.evidence[:3]]
+    fix = [line for line in verdict.remedy.splitlines() if line.strip()]
     lines += [f"  {head:<8}{line}" for head, line in zip(["fix", *[""] * len(fix)], fix, strict=False)]
-    if verdict.get("victims"):
-        lines.append(f"  victims {format_ranks(verdict['victims'])} ended because of it")
-    if verdict.get("decision"):
-        lines.append(f"  next    {verdict['decision']}")
+    if verdict.victims:
+        lines.append(f"  victims {format_ranks(verdict.victims)} ended because of it")
+    if verdict.decision:
+        lines.append(f"  next    {verdict.decision}")
     return lines
 
 
-def left_lines(result: Document) -> list[str]:
+def left_lines(left: Left) -> list[str]:
     """Say what is left on nodes; what has no process id is an object of an engine."""
     lines = []
-    for place, left in (result.get("left") or {}).items():
-        if all(item["pid"] for item in left):
-            processes = ", ".join(f"pid {item['pid']} ({item['command']})" for item in left)
+    for place, items in left.items():
+        if all(item.pid for item in items):
+            processes = ", ".join(f"pid {item.pid} ({item.command})" for item in items)
             lines.append(f"LEFT on {place}: {processes}")
         else:
-            lines.append(f"LEFT {place}: " + ", ".join(str(item["command"]) for item in left))
+            lines.append(f"LEFT {place}: " + ", ".join(item.command for item in items))
     return lines
 
 
-def seconds_of(result: Document) -> float:
-    """Give how long a run took."""
-    seconds: float = (result.get("timing") or {}).get("total", 0.0)
-    return seconds
-
-
-def closing_lines(result: Document, verdict: Document | None) -> list[str]:
+def closing_lines(result: ResultDocument) -> list[str]:
     """Write the end of a run: the verdict first, the run directory last."""
     lines: list[str] = []
-    if verdict is not None:
-        lines += ["", *verdict_lines(verdict)]
-    lines += [*data_lines(result), *left_lines(result), *_lost_lines(result)]
-    top = os.path.abspath(str(result.get("directory")))
-    outputs = [f"{node}:{path}" for node, path in (result.get("outputs") or {}).items() if not path.startswith(top)]
+    if result.verdict is not None:
+        lines += ["", *verdict_lines(result.verdict)]
+    lines += [*data_lines(result.findings), *left_lines(result.left), *_lost_lines(result)]
+    top = os.path.abspath(result.directory)
+    outputs = [f"{node}:{path}" for node, path in result.outputs.items() if not path.startswith(top)]
     if outputs:
         more = " …" if len(outputs) > FILES_SHOWN else ""
         lines.append("outputs   " + ", ".join(outputs[:FILES_SHOWN]) + more)
-    attempts = result.get("attempts") or []
-    lines += attempt_lines(attempts)
-    word = {0: "done", 130: "stopped by Ctrl-C", 143: "stopped"}.get(result["exit"], "failed")
-    after = f"after {seconds_of(result):.1f} s"
-    if len(attempts) > 1:
-        after += f", {count_of(len(attempts), 'attempt')}"
-    return [*lines, f"{word} {after} (exit {result['exit']}), logs in {result.get('directory')}/logs"]
+    lines += attempt_lines(result.attempts)
+    word = {DONE: "done", CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(result.exit, "failed")
+    after = f"after {result.timing.total or 0.0:.1f} s"
+    if len(result.attempts) > 1:
+        after += f", {count_of(len(result.attempts), 'attempt')}"
+    return [*lines, f"{word} {after} (exit {result.exit}), logs in {result.directory}/logs"]
 
 
-def _lost_lines(result: Document) -> list[str]:
+def _lost_lines(result: ResultDocument) -> list[str]:
     """Count output that did not arrive, and output that was dropped."""
     lines = []
-    for node, logs in (result.get("unfetched") or {}).items():
-        arrived = _bytes(sum(logs["fetched_bytes"].values()))
-        lines.append(f"{node}'s logs end early ({arrived} arrived), what is left of the rest is in {logs['node_dir']}")
-    for node, ranks in (result.get("dropped") or {}).items():
+    for node, logs in result.unfetched.items():
+        arrived = _bytes(sum(logs.fetched_bytes.values()))
+        lines.append(f"{node}'s logs end early ({arrived} arrived), what is left of the rest is in {logs.node_dir}")
+    for node, ranks in result.dropped.items():
         for rank, count in ranks.items():
             lines.append(f"{_bytes(count)} of rank {rank}'s output on {node} were dropped: no room there")
     return lines
@@ -253,33 +251,33 @@ def _bytes(count: int) -> str:
     return f"{count:,} {plural(count, 'byte')}"
 
 
-def attempt_lines(attempts: Sequence[Document]) -> list[str]:
+def attempt_lines(attempts: Sequence[AttemptRecord]) -> list[str]:
     """Write a line an attempt, where there were several."""
     return [_attempt(attempt) for attempt in attempts] if len(attempts) > 1 else []
 
 
-def _attempt(attempt: Document) -> str:
-    line = f"attempt {attempt['attempt']}  {attempt['outcome']} after {attempt['seconds']:.1f} s"
-    if attempt.get("step") is not None:
-        line += f" at step {attempt['step']}"
-    if attempt.get("cause"):
-        culprit = attempt.get("culprit") or {}
-        rank = f"rank {culprit['rank']}" if culprit.get("rank") is not None else ""
-        place = culprit.get("node") or ", ".join(culprit.get("nodes") or [])
+def _attempt(attempt: AttemptRecord) -> str:
+    line = f"attempt {attempt.attempt}  {attempt.outcome} after {attempt.seconds or 0.0:.1f} s"
+    if attempt.step is not None:
+        line += f" at step {attempt.step}"
+    if attempt.cause:
+        culprit = attempt.culprit or Where()
+        rank = f"rank {culprit.rank}" if culprit.rank is not None else ""
+        place = culprit.node or ", ".join(culprit.nodes)
         who = " on ".join(word for word in (rank, place) if word)
-        line += f": {attempt['cause']}, {who}" if who else f": {attempt['cause']}"
-    if attempt.get("reason"):
-        followed = {"retry": "tried again: ", "finish": "not tried again: "}.get(str(attempt.get("decision")), "")
-        line += f"; {followed}{attempt['reason']}"
+        line += f": {attempt.cause}, {who}" if who else f": {attempt.cause}"
+    if attempt.reason:
+        followed = {"retry": "tried again: ", "finish": "not tried again: "}.get(attempt.decision, "")
+        line += f"; {followed}{attempt.reason}"
     return line
 
 
-def data_lines(result: Document) -> list[str]:
+def data_lines(findings: Sequence[Finding]) -> list[str]:
     """Repeat what --audit-data warned of: in a long log the first warning is far away."""
     lines = []
-    for finding in result.get("findings") or []:
-        if finding.get("check") == "data-audit" and finding.get("status") == "warn":
-            lines.append(f"DATA      {finding.get('message')}")
-            if finding.get("remedy"):
-                lines.append(f"  fix     {finding['remedy']}")
+    for finding in findings:
+        if finding.check == "data-audit" and finding.status == "warn":
+            lines.append(f"DATA      {finding.message}")
+            if finding.remedy:
+                lines.append(f"  fix     {finding.remedy}")
     return lines

@@ -8,12 +8,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from allranks.protocol.codec import decode_each, decode_parts
+from allranks.protocol.codec import encode
+from allranks.runs.documents import (
+    ResultDocument,
+    RunDocument,
+    StatusDocument,
+    SuiteResult,
+    VerdictDocument,
+    as_record,
+)
 from allranks.text import count_of, cut, format_ranks, plural
 
 from .machines import facts_of, machine_groups, scheduler
 from .page import findings_of
-from .record import NodeText, Record, ResultText, RunText, SideRunRecord, StatusText, VerdictText
+from .record import Record, SideRunRecord
 from .redact import Hidden
 
 MOST = 60  # lines
@@ -27,9 +35,12 @@ OF_A_NODE = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA por
 
 def summary(record: Record, hidden: Sequence[Hidden], files: int) -> str:
     """Write the summary; `record` is without secrets, `files` is how many the bundle has."""
-    result = decode_parts(ResultText, record.result)
-    verdict = decode_parts(VerdictText, record.verdict)
-    lines = [f"# allranks: {code(record.name)}", "", *_verdict(WORDS.get(record.state, record.state), result, verdict)]
+    result = as_record(SuiteResult, record.result)
+    verdict = as_record(VerdictDocument, record.verdict)
+    ended = f"**{WORDS.get(record.state, record.state)}**"
+    if record.result:
+        ended += f" (exit {result.exit})"
+    lines = [f"# allranks: {code(record.name)}", "", *_verdict(ended, verdict)]
     lines += ["", "## Run", "", *_run(record, result), "", "## Nodes", "", *_nodes(record)]
     lines += [*_findings(result, verdict), *_tests(record.tests), "", "## This bundle", "", *_bundle(hidden, files)]
     return "\n".join(lines[:MOST]) + "\n"
@@ -48,14 +59,14 @@ def _fence(lines: Sequence[str], most: int) -> list[str]:
     return ["```", *(_line(line) for line in lines[:most]), "```"] if lines else []
 
 
-def _verdict(state: str, result: ResultText, verdict: VerdictText) -> list[str]:
-    ended = f"**{state}**" if result.exit is None else f"**{state}** (exit {result.exit})"
+def _verdict(ended: str, verdict: VerdictDocument) -> list[str]:
     if verdict.status != "fail":
         return [f"{ended}: {code(verdict.message or 'no verdict')}"]
     confidence = f", confidence {verdict.confidence_text}" if verdict.confidence_text else ""
     lines = [f"{ended}, cause {code(verdict.cause, 80)}{confidence}", "", code(verdict.message), ""]
-    if verdict.where:
-        where = ", ".join(f"{name} {_line(value, 80)}" for name, value in verdict.where.items())
+    place = encode(verdict.where)
+    if place:
+        where = ", ".join(f"{name} {_line(value, 80)}" for name, value in place.items())
         lines.append(f"- culprit: {code(where)}")
     if verdict.victims:
         lines.append(f"- victims: {code(format_ranks(verdict.victims))}")
@@ -67,12 +78,12 @@ def _verdict(state: str, result: ResultText, verdict: VerdictText) -> list[str]:
     return lines
 
 
-def _run(record: Record, result: ResultText) -> list[str]:
-    run = decode_parts(RunText, record.run)
-    world_size = decode_parts(StatusText, record.status).world_size
+def _run(record: Record, result: ResultDocument) -> list[str]:
+    run = as_record(RunDocument, record.run)
+    world_size = as_record(StatusDocument, record.status).world_size
     ranks = "ranks unknown" if world_size is None else count_of(world_size, "rank")
-    nodes = count_of(len(decode_each(NodeText, run.nodes)), "node")
-    attempts = count_of(len(decode_each(dict[str, object], result.attempts)), "attempt")
+    nodes = count_of(len(run.nodes), "node")
+    attempts = count_of(len(result.attempts), "attempt")
     launcher = code(run.spec.get("launcher", "direct"), 40)
     seconds = "time unknown" if result.timing.total is None else f"{result.timing.total:g} s"
     versions = ", ".join(f"{name} {_line(version, 60)}" for name, version in run.versions.items())
@@ -97,7 +108,7 @@ def _nodes(record: Record) -> list[str]:
     return lines or ["- not looked at (no evidence/preflight.json)"]
 
 
-def _findings(result: ResultText, verdict: VerdictText) -> list[str]:
+def _findings(result: ResultDocument, verdict: VerdictDocument) -> list[str]:
     findings = findings_of(result.findings, verdict.message)
     if not findings:
         return []
@@ -112,9 +123,9 @@ def _tests(tests: Sequence[SideRunRecord]) -> list[str]:
         return []
     lines = ["", "## Tests and checks of these nodes", ""]
     for tested in tests[:TESTS]:
-        result = decode_parts(ResultText, tested.result)
+        result = as_record(SuiteResult, tested.result)
         passed = "passed" if result.ok else "FAILED"
-        lines.append(f"- {_line(result.suite or '', 20)} {passed}: {code(tested.name, 80)}")
+        lines.append(f"- {_line(result.suite, 20)} {passed}: {code(tested.name, 80)}")
     return lines
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from allranks.fabric.records import BandwidthRow, CollectiveRow, Failure, SuiteHang, WrongElement
+from allranks.findings import Finding
 from allranks.protocol.codec import decode_each, decode_parts
 from allranks.text import count_of, cut, format_ranks, format_rate, format_size_option, format_time
 
@@ -75,7 +76,7 @@ def test_page(value: object) -> str:
         run=document.run,
         passed=document.passed,
         summary=_summary(document),
-        findings=findings_of(document.findings),
+        findings=findings_of(decode_each(Finding, document.findings)),
         tests=[_test(row) for row in document.collectives[:ROWS]],
         plot=busbw_plot(document.bandwidth),
         rates=[_rate(row) for row in document.bandwidth[:ROWS]],

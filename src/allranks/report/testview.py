@@ -6,8 +6,10 @@ import re
 import sys
 from typing import TextIO
 
+from allranks.runs.documents import ResultDocument, SuiteResult
+
 from .live import LiveView
-from .sentences import Document, left_lines, seconds_of, verdict_lines
+from .sentences import Document, left_lines, verdict_lines
 
 SHOWN = ("tree", "gate-proved", "finding", "note", "node-silent", "node-back", "node-lost")
 UNNAMED = "  cause   unknown"  # of no label's kind: the sentence says what it is
@@ -48,20 +50,21 @@ class TestView(LiveView):
         texts = [line.decode("utf-8", "replace")[:LONGEST] for line in lines]
         self._print([text for text in texts if not WARNING.match(text)])
 
-    def closing(self, result: Document, verdict: Document | None) -> None:
+    def closing(self, result: ResultDocument) -> None:
         """The verdict, the other findings, and where everything lies."""
         if self._quiet:
             return
         lines = []
-        if verdict is not None:
-            lines = ["", *(line for line in verdict_lines(verdict) if line != UNNAMED)]
-        shown = verdict["message"] if verdict else ""
-        findings = [f for f in result.get("findings") or [] if f["status"] in ("fail", "unknown")]
-        more = [finding["message"] for finding in findings if finding["message"] != shown]
+        shown = ""
+        if result.verdict is not None:
+            lines = ["", *(line for line in verdict_lines(result.verdict) if line != UNNAMED)]
+            shown = result.verdict.message
+        failures = [finding for finding in result.findings if finding.status in ("fail", "unknown")]
+        more = [finding.message for finding in failures if finding.message != shown]
         lines += [f"also      {message}" for message in more[:FINDINGS]]
-        lines += left_lines(result)
-        if result.get("meaning"):
-            lines += ["", result["meaning"]]
-        word = "passed" if result["exit"] == 0 else "failed"
-        ended = f"{word} after {seconds_of(result):.1f} s (exit {result['exit']})"
-        self._finish([*lines, f"{ended}, report in {result.get('directory')}"])
+        lines += left_lines(result.left)
+        if isinstance(result, SuiteResult) and result.meaning:
+            lines += ["", result.meaning]
+        word = "passed" if result.exit == 0 else "failed"
+        ended = f"{word} after {result.timing.total or 0.0:.1f} s (exit {result.exit})"
+        self._finish([*lines, f"{ended}, report in {result.directory}"])

@@ -8,17 +8,17 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from allranks.agent.processes import read_process
 from allranks.errors import RunNotFound, UsageError
+from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, read_object
 
+from .documents import Document, ResultDocument, RunDocument, StatusDocument, as_record, result_record, shaped
 from .regular import open_regular
-from .shapes import shaped
 
 Lives = Callable[["RunDirectory"], bool]
 
@@ -28,6 +28,7 @@ ASK_EVERY = 2.0  # seconds between two questions to an engine
 GOES_ON = 0
 UNFINISHED = 1
 ENDED = 2
+STATES = {DONE: "done", CTRL_C: "stopped", TERMINATED: "stopped"}  # by exit code
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
 STAMP = re.compile(r"-\d{8}-\d{6}(-\w+){0,2}\Z")  # what `create` puts behind the --name of a run
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -112,19 +113,25 @@ class RunDirectory:
     @property
     def activity(self) -> int:
         """GOES_ON, then UNFINISHED (its controller is gone, and nothing says that it is over), then ENDED."""
-        if self.read_document("result.json") is not None:
+        if self.has_ended:
             return ENDED
-        return GOES_ON if self.controller_alive() else UNFINISHED
+        if self.controller_alive():
+            return GOES_ON
+        return UNFINISHED
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether the run has a result."""
+        return self.read_document("result.json") is not None
 
     @property
     def started(self) -> float:
         """Unix seconds of the start; 0 where run.json does not say."""
-        value = (self.read_document("run.json") or {}).get("started")
-        return float(value) if isinstance(value, (int, float)) else 0.0
+        return self.read_run().started or 0.0
 
     # -- documents ---------------------------------------------------------------------------------
 
-    def write_document(self, name: str, document: dict[str, Any]) -> None:
+    def write_document(self, name: str, document: Document) -> None:
         """Replaces a JSON document as a whole; on a full disk the old one stays."""
         path = self.path / name
         part = path.with_name(f".{name}.part")
@@ -137,7 +144,7 @@ class RunDirectory:
             with contextlib.suppress(OSError):
                 part.unlink()
 
-    def read_document(self, name: str) -> dict[str, Any] | None:
+    def read_document(self, name: str) -> Document | None:
         """Read a document; None where there is none, or what is there is not a JSON object of its kind.
 
         A run whose last event says that it has ended has a result, though it may be only its exit code: the file was
@@ -153,7 +160,7 @@ class RunDirectory:
             return self._end_by_events()
         return document
 
-    def _end_by_events(self) -> dict[str, Any] | None:
+    def _end_by_events(self) -> Document | None:
         """Make the least result of the event that the run has ended; it is the last one of all."""
         try:
             with open_regular(self.path / "events.jsonl") as file:
@@ -167,7 +174,20 @@ class RunDirectory:
         verdict = self.read_document("verdict.json")
         return {"run": self.name, "directory": str(self.path), "exit": code, "verdict": verdict}
 
-    def append_event(self, event: dict[str, Any]) -> None:
+    def read_run(self) -> RunDocument:
+        """Read run.json; fields that it lacks are empty."""
+        return as_record(RunDocument, self.read_document("run.json") or {})
+
+    def read_status(self) -> StatusDocument:
+        """Read status.json; fields that it lacks are empty."""
+        return as_record(StatusDocument, self.read_document("status.json") or {})
+
+    def read_result(self) -> ResultDocument | None:
+        """Read result.json, of a run or of a test; None where the run has no result."""
+        document = self.read_document("result.json")
+        return result_record(document) if document is not None else None
+
+    def append_event(self, event: Document) -> None:
         """One line of events.jsonl in one write; a full disk is counted, never raised."""
         line = (b"\n" if self._torn else b"") + json.dumps(event).encode() + b"\n"
         written = 0
@@ -183,7 +203,7 @@ class RunDirectory:
             self.lost_events += 1
         self._torn = 0 < written < len(line) or (self._torn and not written)
 
-    def read_events(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+    def read_events(self, offset: int = 0) -> tuple[list[Document], int]:
         """Whole events from a byte offset on, and the offset to go on from."""
         try:
             with open_regular(self.path / "events.jsonl") as file:
@@ -222,24 +242,24 @@ class RunDirectory:
     @property
     def job(self) -> str | None:
         """The Slurm job that its controller runs in, or will; None for any other run."""
-        inside = (self.read_document("run.json") or {}).get("slurm")
-        owner = inside if isinstance(inside, dict) else self.read_document("job.json")
-        return str(owner["job"]) if owner is not None and str(owner.get("job") or "").isdecimal() else None
+        owner = self.read_run().slurm or self.read_document("job.json") or {}
+        job = str(owner.get("job") or "")
+        return job if job.isdecimal() else None
 
     @property
-    def engine(self) -> dict[str, Any]:
+    def engine(self) -> Mapping[str, object]:
         """Where it is, of a run in pods or on cloud machines; {} for any other."""
-        engine = (self.read_document("run.json") or {}).get("engine")
-        return engine if isinstance(engine, dict) else {}
+        return self.read_run().engine
 
     def controller_alive(self) -> bool:
         """Return whether the controller that run.json names lives on this host, or elsewhere as its engine knows."""
-        controller = (self.read_document("run.json") or {}).get("controller")
-        if not isinstance(controller, dict) or controller.get("host") != socket.gethostname():
+        controller = self.read_run().controller
+        if controller is None or controller.host != socket.gethostname():
             return self._lives_elsewhere()
-        pid = controller.get("pid")
-        process = read_process(pid) if isinstance(pid, int) else None
-        return process is not None and process.start == controller.get("start_time") and process.state not in "ZX"
+        if controller.pid is None:
+            return False
+        process = read_process(controller.pid)
+        return process is not None and process.start == controller.start_time and process.state not in "ZX"
 
     def _lives_elsewhere(self) -> bool:
         """As its engine knows, which is asked every few seconds at most."""
@@ -251,16 +271,13 @@ class RunDirectory:
     def state(self) -> str:
         """The run's state; "orphaned" where its controller died and nothing says that it is over."""
         alive = self.controller_alive()
-        result = self.read_document("result.json")  # after the look: a controller writes it, then it goes
-        status = str((self.read_document("status.json") or {}).get("state") or "starting")
+        result = self.read_result()  # asked second: a controller writes it, then it ends
+        status = self.read_status().state or "starting"
         if result is None:
             return status if alive else "orphaned"
-        return status if status in OVER else _state_of(result.get("exit"))
-
-
-def _state_of(code: object) -> str:
-    """Where a full disk has kept the last status.json from being written, the result tells."""
-    return {0: "done", 130: "stopped", 143: "stopped"}.get(code if isinstance(code, int) else 1, "failed")
+        if status in OVER:
+            return status
+        return STATES.get(result.exit, "failed")  # a full disk has kept the last status.json from being written
 
 
 def _no_engine(run: RunDirectory) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.logs.sightings import Evidence
@@ -17,6 +16,7 @@ from allranks.diagnose.verdict import judge, judge_logs
 from allranks.findings import Finding, Verdict
 
 from .directory import RunDirectory
+from .documents import VerdictDocument, verdict_document
 from .logdiagnosis import Progress, find_logs, read_logs
 from .recorded_incident import read_incident
 
@@ -27,7 +27,7 @@ NOTHING = Incident()
 Reader = Callable[[Sequence[Path], Progress | None], Evidence]
 
 
-def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> dict[str, Any]:
+def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> VerdictDocument:
     """Give the verdict on the last attempt, completed from all of its logs.
 
     A run that is not over is judged from its logs too: then `unknown` says so. One that ended well, or was stopped,
@@ -39,13 +39,13 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     words = WITHOUT_FAILURE.get(run.state()) if verdict is None else None
     if words is not None:
         finding = Finding("unknown", "ok", words.format(run.name))
-        return {**Verdict(finding, "unknown", 1.0).to_json(), "cause": None}
+        return replace(verdict_document(Verdict(finding, "unknown", 1.0)), cause=None)
     attempt = verdict.attempt if verdict is not None else 0
     logs = log_files(run, attempt)
     evidence = read(logs, progress) if logs else None
     if verdict is None:
-        return _without(run, judge_logs(evidence) if evidence is not None else None, attempt).to_json()
-    return (judge(incident, evidence, concluded) or verdict).to_json()
+        return verdict_document(_without(run, judge_logs(evidence) if evidence is not None else None, attempt))
+    return verdict_document(judge(incident, evidence, concluded) or verdict)
 
 
 def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
@@ -68,10 +68,8 @@ def log_files(run: RunDirectory, attempt: int) -> list[Path]:
 
 
 def _concluded(run: RunDirectory) -> Verdict | None:
-    """verdict.json, else the verdict in result.json."""
-    document = run.read_document("verdict.json")
-    if document is None:
-        document = (run.read_document("result.json") or {}).get("verdict")
+    """Read verdict.json, else the verdict in result.json."""
+    document = run.read_document("verdict.json") or (run.read_document("result.json") or {}).get("verdict")
     try:
         return Verdict.from_json(document) if isinstance(document, dict) else None
     except (KeyError, TypeError, ValueError):
@@ -80,8 +78,7 @@ def _concluded(run: RunDirectory) -> Verdict | None:
 
 def _was_test(run: RunDirectory) -> bool:
     """Whether the last attempt ran the collective tests, not a program."""
-    spec = (run.read_document("run.json") or {}).get("spec")
-    asked = isinstance(spec, dict) and bool(spec.get("test"))
+    asked = bool(run.read_run().spec.get("test"))
     return asked and not any(e.get("event") == "test-passed" for e in run.read_events()[0])
 
 

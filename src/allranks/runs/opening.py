@@ -1,21 +1,25 @@
-"""run.json: what a run is, written when it begins and where it changes hands (IO). No other module writes it."""
+"""run.json and status.json: what a run is, written when it begins and where it changes hands, and how it gets on (IO).
+
+No other module writes them.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import allranks
 from allranks.agent.processes import read_process
+from allranks.protocol.codec import encode
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv
 
 from .directory import RunDirectory
-from .result import Document
+from .documents import ControllerRecord, Document, NodeEntry, RunDocument, StatusDocument, WaitingNode
 
 
 @dataclass(frozen=True)
@@ -24,62 +28,77 @@ class Opening:
 
     spec: RunSpec
     uid: str
-    nodes: Sequence[Document]
+    nodes: Sequence[NodeEntry]
     source: str
     workdir: str
     started: float  # unix seconds
-    controller: Document | None  # see `controller_identity`; None: another process will be it
+    controller: ControllerRecord | None  # see `controller_identity`; None: another process will be it
     name: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    more: Document = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
 
 
 def write_opening(run: RunDirectory, opening: Opening) -> None:
     """Write run.json of a run that begins."""
-    document = {
-        "run": opening.name or run.name,
-        "uid": opening.uid,
-        "started": opening.started,
-        "command": redact_argv(opening.spec.launch.command),
-        "spec": to_document(opening.spec),
-        "nodes": list(opening.nodes),
-        "source": opening.source,
-        "workdir": opening.workdir,
-        "versions": {"allranks": allranks.__version__, **opening.versions},
-        "controller": opening.controller,
-    }
-    run.write_document("run.json", {**document, **opening.more})
+    document = RunDocument(
+        run=opening.name or run.name,
+        uid=opening.uid,
+        started=opening.started,
+        command=tuple(redact_argv(opening.spec.launch.command)),
+        spec=to_document(opening.spec),
+        nodes=tuple(opening.nodes),
+        source=opening.source,
+        workdir=opening.workdir,
+        versions={"allranks": allranks.__version__, **opening.versions},
+        controller=opening.controller,
+    )
+    run.write_document("run.json", {**encode(document), **opening.more})
 
 
-def write_first_status(run: RunDirectory, state: str, nodes: Sequence[Document] = (), name: str = "") -> None:
+def write_first_status(run: RunDirectory, state: str, nodes: Sequence[NodeEntry] = (), name: str = "") -> None:
     """Write status.json until the controller, wherever it is, writes its own."""
-    waiting = [{"name": n["name"], "index": n["index"], "state": "connecting", "ranks": []} for n in nodes]
-    status = {
-        "run": name or run.name,
-        "state": state,
-        "t": time.time(),
-        "attempt": 0,
-        "master": None,
-        "world_size": None,
-        "nodes": waiting,
-    }
-    run.write_document("status.json", status)
+    waiting = tuple(WaitingNode(node.name, node.index, state="connecting") for node in nodes)
+    write_status(run, StatusDocument(name or run.name, state, time.time(), nodes=waiting))
+
+
+def write_status(run: RunDirectory, status: StatusDocument) -> None:
+    """Write status.json."""
+    run.write_document("status.json", encode(status))
+
+
+def write_last_status(run: RunDirectory, state: str, last: StatusDocument | None) -> None:
+    """Write the state in which a run has ended. Without `last` the rest of status.json stays as it is."""
+    status: Document
+    if last is not None:
+        status = encode(last)
+    else:
+        status = run.read_document("status.json") or {"run": run.name, "t": time.time(), "nodes": []}
+    run.write_document("status.json", {**status, "state": state})
 
 
 def take_control(run: RunDirectory) -> None:
     """Say in run.json that this process controls the run, or follows it, from now on."""
-    document = run.read_document("run.json") or {}
-    run.write_document("run.json", {**document, "controller": controller_identity()})
+    _change(run, "controller", controller_identity())
 
 
-def write_nodes(run: RunDirectory, nodes: Sequence[Document]) -> None:
+def write_nodes(run: RunDirectory, nodes: Sequence[NodeEntry]) -> None:
     """Say in run.json which nodes the run has, once they are known."""
-    document = run.read_document("run.json") or {}
-    run.write_document("run.json", {**document, "nodes": list(nodes)})
+    _change(run, "nodes", nodes)
 
 
-def controller_identity() -> Document:
+def change_nodes(run: RunDirectory, change: Callable[[NodeEntry], NodeEntry]) -> None:
+    """Change each node of run.json; one that is damaged stays as it is."""
+    if run.read_document("run.json") is not None:
+        write_nodes(run, [change(entry) for entry in run.read_run().nodes])
+
+
+def _change(run: RunDirectory, name: str, value: object) -> None:
+    """Change a field; the others stay, also those that this version does not know."""
+    run.write_document("run.json", {**(run.read_document("run.json") or {}), name: encode(value)})
+
+
+def controller_identity() -> ControllerRecord:
     """Return host, pid and start time of this process: what `stop` and `attach` look for."""
     process = read_process(os.getpid())
     start_time = process.start if process is not None else 0
-    return {"host": socket.gethostname(), "pid": os.getpid(), "start_time": start_time}
+    return ControllerRecord(socket.gethostname(), os.getpid(), start_time)

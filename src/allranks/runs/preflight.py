@@ -12,15 +12,13 @@ from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.settings.secrets import redact_env
 
 from .directory import RunDirectory
+from .documents import Document, shaped
 from .regular import open_regular
-from .shapes import shaped
 
 SCHEMA = 1
 LIMIT = 256 << 20  # bytes of saved evidence
 NAME = "preflight.json"
 EXPECTED = "--from takes the evidence/preflight.json of a run."
-
-Document = dict[str, Any]
 
 
 def document(

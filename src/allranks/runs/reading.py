@@ -89,13 +89,8 @@ def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, Block]]:
 
 def node_folders(run: RunDirectory) -> dict[str, str]:
     """The nodes' log folders, with the names the user knows."""
-    nodes = (run.read_document("run.json") or {}).get("nodes")
-    files = {}
-    for node in nodes if isinstance(nodes, list) else []:
-        if isinstance(node, dict) and isinstance(node.get("index"), int):
-            name = str(node.get("name"))
-            files[f"node_{node['index']:02d}_{safe_name(name)}"] = name
-    return files
+    nodes = [node for node in run.read_run().nodes if node.index is not None]
+    return {f"node_{node.index:02d}_{safe_name(node.name)}": node.name for node in nodes}
 
 
 def _size(path: Path) -> int:

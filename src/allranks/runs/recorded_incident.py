@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.recorded import fold, last_attempt
@@ -15,6 +15,7 @@ from allranks.protocol.frames import METRICS, RANK_LOG
 from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory
+from .documents import Document, RunDocument
 from .errorfiles import read_error
 from .regular import open_regular
 
@@ -23,26 +24,27 @@ TAIL = 16 << 10  # bytes at either end of a failed rank's log
 
 def read_incident(run: RunDirectory) -> Incident | None:
     """None where the events do not tell of an attempt: an empty or foreign directory, a disk that was full."""
-    document = run.read_document("run.json") or {}
     events, _ = run.read_events()
     if not any(e.get("event") == "attempt-start" for e in events):
         return None
     try:
-        return _read(run, document, events)
+        return _read(run, run.read_run(), events)
     except (AttributeError, KeyError, TypeError, ValueError):  # written by another version, or damaged
         return None
 
 
-def _read(run: RunDirectory, document: Mapping[str, Any], events: list[dict[str, Any]]) -> Incident:
-    entries = document.get("nodes") or ()
-    nodes = {str(n["name"]): int(n["index"]) for n in entries}
-    ranked = {int(n.get("node_rank", n["index"])): str(n["name"]) for n in entries if n.get("node_rank", 0) is not None}
-    spec = document.get("spec") or {}
-    launcher = str(spec.get("launcher") or "direct")
-    incident = fold(events, last_attempt(events), [ranked[k] for k in sorted(ranked)], launcher)
-    incident = replace(incident, command=tuple(document.get("command") or ()), lease=float(spec.get("lease") or 0.0))
-    incident = replace(incident, local_nodes=frozenset(str(n["name"]) for n in entries if n.get("is_local")))
-    return replace(incident, exits=tuple(_complete(run, e, nodes) for e in incident.exits))
+def _read(run: RunDirectory, document: RunDocument, events: list[Document]) -> Incident:
+    nodes = {node.name: node.index or 0 for node in document.nodes}
+    launcher = str(document.spec.get("launcher") or "direct")
+    lease = document.spec.get("lease")
+    incident = fold(events, last_attempt(events), [node.name for node in document.gang], launcher)
+    return replace(
+        incident,
+        command=document.command,
+        lease=float(lease) if isinstance(lease, (int, float)) else 0.0,
+        local_nodes=frozenset(node.name for node in document.nodes if node.is_local),
+        exits=tuple(_complete(run, end, nodes) for end in incident.exits),
+    )
 
 
 def _complete(run: RunDirectory, end: ExitRecord, nodes: Mapping[str, int]) -> ExitRecord:
@@ -66,7 +68,7 @@ class RankEnd(Protocol):
         """Its attempt."""
 
 
-def read_log(run: RunDirectory, index: int, node: str, end: RankEnd) -> tuple[str, str, dict[str, Any] | None]:
+def read_log(run: RunDirectory, index: int, node: str, end: RankEnd) -> tuple[str, str, Document | None]:
     """Beginning and end of a rank's log, and the last row of its metrics."""
     log = run.log_path(index, node, RANK_LOG, end.rank, end.attempt)
     metrics = _last_row(_read_end(run.log_path(index, node, METRICS, end.rank, end.attempt)))
@@ -88,7 +90,7 @@ def _read_end(path: Path, first: bool = False) -> str:
         return ""
 
 
-def _last_row(text: str) -> dict[str, Any] | None:
+def _last_row(text: str) -> Document | None:
     """The last line that is a JSON object."""
     for line in reversed(text.splitlines()):
         with contextlib.suppress(DecodeError):

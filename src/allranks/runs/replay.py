@@ -6,15 +6,15 @@ import base64
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from allranks.protocol.frames import RANK_LOG, Stream
 
 from .directory import OVER, RunDirectory
+from .documents import Document, NamedNode, ResultDocument, RunDocument, StatusDocument, as_record, result_record
 from .logs import LogWriter
-from .opening import write_nodes
-
-Document = dict[str, Any]
+from .opening import write_nodes, write_status
 
 
 class Shown(Protocol):
@@ -36,13 +36,12 @@ class Replay:
     def __init__(self, run: RunDirectory, view: Shown, clock: Callable[[], float] = time.time) -> None:
         self.run = run
         self.view = view
-        self.result: Document | None = None
+        self.result: ResultDocument | None = None
         self.last_words: list[str] = []  # lines that are none of ours: an interpreter's complaint, a traceback
-        self._clock, self._logs = clock, LogWriter(run)
-        # What a follower before this one has found.
-        nodes = (run.read_document("run.json") or {}).get("nodes") or []
-        self._nodes: dict[str, int] = {str(n.get("name")): i for i, n in enumerate(nodes)}
-        self._attempt = int((run.read_document("status.json") or {}).get("attempt") or 0)
+        self._clock = clock
+        self._logs = LogWriter(run)
+        self._nodes = {node.name: index for index, node in enumerate(run.read_run().nodes)}
+        self._attempt = run.read_status().attempt
 
     def line(self, text: str) -> None:
         """One line of node 0's standard output; what is no document of ours is kept as its last words."""
@@ -62,7 +61,7 @@ class Replay:
         elif isinstance(document.get("say"), str):
             self.view.event({"t": now, "event": "join", "message": document["say"]})
         elif isinstance(document.get("exit"), int) and "run" in document:
-            self.result = {**document, "run": self.run.name, "directory": str(self.run.path)}
+            self.result = replace(result_record(document), run=self.run.name, directory=str(self.run.path))
 
     def close(self) -> None:
         """Closes the logs."""
@@ -89,7 +88,8 @@ class Replay:
         path = self.run.log_path(index, node, *stream)
         size = path.stat().st_size if path.exists() else 0
         offset = output.get("offset")
-        offset = offset if isinstance(offset, int) and offset >= 0 else size
+        if not isinstance(offset, int) or offset < 0:
+            offset = size
         self._logs.write(index, node, stream, offset, data)
         if offset + len(data) > size:  # else the follower before this one has shown it
             self.view.output(node, rank, data[max(0, size - offset) :], now)
@@ -97,13 +97,14 @@ class Replay:
     def _status(self, status: Document, now: float) -> None:
         if status.get("state") in OVER:
             return  # only with the result
-        self.run.write_document("status.json", {**status, "run": self.run.name})
+        write_status(self.run, replace(as_record(StatusDocument, status), run=self.run.name))
         self.view.status(status, now)
 
     def _opening(self, info: Document) -> None:
-        nodes = [n for n in info.get("nodes") or [] if isinstance(n, dict)]
-        self._nodes = {str(n.get("name")): i for i, n in enumerate(nodes)}
-        write_nodes(self.run, [{**n, "index": i} for i, n in enumerate(nodes)])
+        listed = enumerate(as_record(RunDocument, info).nodes)
+        nodes = [NamedNode(node.name, index, node.host, slots=node.slots, node_rank=index) for index, node in listed]
+        self._nodes = {node.name: index for index, node in enumerate(nodes)}
+        write_nodes(self.run, nodes)
 
 
 def _read(text: str) -> Document | None:

@@ -1,38 +1,38 @@
-"""The end of a run as it is written down: verdict.json, result.json, the last event and the last state (IO)."""
+"""The end of a run as it is written down: verdict.json, result.json, the last event and the last state (IO).
+
+No other module writes result.json or verdict.json.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from allranks.exitcodes import CTRL_C
 from allranks.findings import Finding, Verdict
+from allranks.protocol.codec import encode
 
 from .directory import RunDirectory
+from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing, verdict_document
+from .opening import write_last_status
 
-Document = dict[str, Any]  # a JSON object, as a run directory keeps it
+REOPENED = ("result.json", "verdict.json")
 
 
-def untold_result(run: RunDirectory, code: int, verdict: Verdict | None, findings: Sequence[Finding] = ()) -> Document:
-    """The result of a run whose controller told none: it did not begin, or its engine ended it."""
-    return {
-        "run": run.name,
-        "directory": str(run.path),
-        "exit": code,
-        "program_exit": {"rank": None, "code": None, "signal": None},
-        "verdict": verdict.to_json() if verdict is not None else None,
-        "findings": [f.to_json() for f in findings],
-        "attempts": [],
-        "timing": {"total": round(time.time() - run.started, 3)},
-        "left": {},
-        "unfetched": {},
-        "dropped": {},
-        "undecodable": {},
-        "outputs": {},
-    }
+def least_result(
+    run: RunDirectory, code: int, verdict: Verdict | None, findings: Sequence[Finding] = ()
+) -> ResultDocument:
+    """Make the result of a run without one of its controller: it did not begin, or its engine ended it."""
+    return ResultDocument(
+        run.name,
+        str(run.path),
+        code,
+        verdict=verdict_document(verdict) if verdict is not None else None,
+        findings=tuple(findings),
+        timing=Timing(round(time.time() - run.started, 3)),
+    )
 
 
 @contextlib.contextmanager
@@ -44,30 +44,36 @@ def over_when_interrupted(run: RunDirectory) -> Iterator[None]:
     except KeyboardInterrupt:
         if run.read_document("run.json") is None:
             shutil.rmtree(run.path, ignore_errors=True)
-        elif run.read_document("result.json") is None:
-            write_result(run, untold_result(run, CTRL_C, None), stopped=True)
+        elif not run.has_ended:
+            write_result(run, least_result(run, CTRL_C, None), stopped=True)
         raise
 
 
 def write_result(
-    run: RunDirectory, result: Mapping[str, Any], stopped: bool, status: Mapping[str, Any] | None = None
+    run: RunDirectory, result: ResultDocument, stopped: bool, status: StatusDocument | None = None
 ) -> None:
-    """Writes all four; `status` is the last look at nodes and ranks, where the one on disk is older."""
-    verdict = result.get("verdict")
-    if isinstance(verdict, dict):
-        run.write_document("verdict.json", verdict)
+    """Write all four; `status` is the last state of nodes and ranks, where the one on disk is older."""
+    if result.verdict is not None:
+        run.write_document("verdict.json", encode(result.verdict))
     replace_result(run, result)
-    run.append_event({"t": time.time(), "event": "run-end", "exit": result["exit"]})
-    last = status or run.read_document("status.json") or {"run": run.name, "t": time.time(), "nodes": []}
+    run.append_event({"t": time.time(), "event": "run-end", "exit": result.exit})
     if stopped:
         state = "stopped"
-    elif result["exit"]:
+    elif result.exit:
         state = "failed"
     else:
         state = "done"
-    run.write_document("status.json", {**last, "state": state})
+    write_last_status(run, state, status)
 
 
-def replace_result(run: RunDirectory, result: Mapping[str, Any]) -> None:
+def replace_result(run: RunDirectory, result: ResultDocument | SuiteSummary) -> None:
     """Write result.json alone: of a test, with what the ranks have measured."""
-    run.write_document("result.json", dict(result))
+    run.write_document("result.json", encode(result))
+
+
+def reopen(run: RunDirectory) -> ResultDocument | None:
+    """Remove the end of a run that goes on after all; give the result that it had."""
+    result = run.read_result()
+    for name in REOPENED:
+        (run.path / name).unlink(missing_ok=True)
+    return result

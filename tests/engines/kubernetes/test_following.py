@@ -26,6 +26,7 @@ from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.engines.remote import read_place
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument
 
 pytestmark = pytest.mark.processes
 
@@ -223,7 +224,7 @@ def test_a_run_ends_also_where_its_objects_cannot_be_removed(
     one, _, directory = followed
     monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(following, "STUCK", 0.0)
-    one.finish({"run": directory.name, "exit": 1, "verdict": None}, "")
+    one.finish(ResultDocument(directory.name, exit=1), "")
     result = directory.read_document("result.json") or {}
     assert result["exit"] == 1 and "allranks/run=demo" in result["left"]["demo"][0]["command"]
 
@@ -252,7 +253,7 @@ def test_a_stop_that_the_cluster_never_hears_ends(
     assert one.turn() is None
     monkeypatch.setattr(following, "STUCK", -1.0)
     result = one.turn()
-    assert result is not None and result["exit"] == 143
+    assert result is not None and result.exit == 143
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -276,7 +277,8 @@ def test_the_signal_that_ended_a_follower_is_its_exit_code(
 
     monkeypatch.setattr(one, "turn", turn)
     one.view = LiveView()
-    assert (follow(one) or {})["exit"] == code
+    result = follow(one)
+    assert result is not None and result.exit == code
     assert (directory.read_document("result.json") or {})["exit"] == code
     assert capsys.readouterr().out.count("SIGUSR1 is not passed on: kubernetes runs take no signals") == 1
 

@@ -24,9 +24,11 @@ from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where
 from allranks.plan.render.pod_spec import CONTAINER, RUN_LABEL
+from allranks.protocol.messages import RemainingProcess
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Left, ResultDocument, verdict_document
 from allranks.runs.replay import Replay
-from allranks.runs.result import Document, untold_result, write_result
+from allranks.runs.result import least_result, write_result
 
 from .kubectl import Kubectl, KubectlError
 from .podlog import PodLog
@@ -105,7 +107,7 @@ class PodsFollower:
         self.view = view
         self.replay.view = view
 
-    def turn(self) -> Document | None:
+    def turn(self) -> ResultDocument | None:
         """Shows what is new; the result once the run is over."""
         now = time.monotonic()
         self._read()
@@ -188,7 +190,7 @@ class PodsFollower:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def _over(self, now: float) -> Document | None:
+    def _over(self, now: float) -> ResultDocument | None:
         """Pod 0 has ended, or never can start, and has said nothing of a result."""
         if self._lost:
             given_up = self.stopping and now - self._stop_since > STUCK
@@ -248,7 +250,7 @@ class PodsFollower:
             "kubernetes",
         )
 
-    def _concluded(self, finding: Finding | None) -> Document:
+    def _concluded(self, finding: Finding | None) -> ResultDocument:
         verdict = None
         if finding is not None:
             verdict = Verdict(finding, finding.id, 0.4 if finding.id == "unknown" else 0.95)
@@ -256,28 +258,30 @@ class PodsFollower:
         code = exit_code(verdict, "stop" if self.stopping else None, failed)
         if verdict is not None and code not in (PROGRAM_FAILED, NODE_FAILED):
             code = NODE_FAILED
-        return untold_result(self.run, code, verdict)
+        return least_result(self.run, code, verdict)
 
     def _is_outer(self) -> bool:
         """Node 0 saw that something ended from outside of the program."""
-        verdict = (self.replay.result or {}).get("verdict")
-        return isinstance(verdict, dict) and verdict.get("cause") in OUTER and not self.stopping
+        result = self.replay.result
+        if result is None or result.verdict is None or self.stopping:
+            return False
+        return result.verdict.cause in OUTER
 
-    def _judge(self, result: Document) -> Document:
-        """Node 0's result, with Kubernetes' reason where that is nearer to the cause."""
-        if not self._is_outer():
+    def _judge(self, result: ResultDocument) -> ResultDocument:
+        """Return node 0's result, with Kubernetes' reason where that is nearer to the cause."""
+        verdict = result.verdict
+        if verdict is None or not self._is_outer():
             return result
-        verdict = result["verdict"]
-        blamed = (verdict.get("where") or {}).get("node")
+        blamed = verdict.where.node
         reasons = troubles(self.pods, self.events)
         if blamed is not None:
             reasons = [reason for reason in reasons if reason.where.node in (blamed, None)]
         if not reasons:
             return result
-        finding = dataclasses.replace(reasons[0], evidence=(*reasons[0].evidence, str(verdict.get("message"))))
-        nearer = Verdict(finding, finding.id, 0.95, tuple(verdict.get("victims") or ()), result.get("attempt") or 0)
-        code = NODE_FAILED if result["exit"] == DONE else result["exit"]
-        return {**result, "verdict": nearer.to_json(), "exit": code}
+        finding = dataclasses.replace(reasons[0], evidence=(*reasons[0].evidence, verdict.message))
+        nearer = Verdict(finding, finding.id, 0.95, verdict.victims, verdict.attempt)
+        code = NODE_FAILED if result.exit == DONE else result.exit
+        return dataclasses.replace(result, verdict=verdict_document(nearer), exit=code)
 
     def pass_signal(self, name: str) -> None:
         """Say once that pods take no signals from here."""
@@ -307,7 +311,7 @@ class PodsFollower:
             self._stop_asked = False
             self._lost = str(error)
 
-    def finish(self, result: Document, reason: str) -> Document:
+    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Remove all that the run made, and write the result with what is left of it."""
         left = self.clear(STUCK)
         return self._write(as_stopped(result, reason) if self.stopping else result, left)
@@ -339,18 +343,17 @@ class PodsFollower:
             self._read()
             time.sleep(0.05)
 
-    def _write(self, result: Document, left: Document) -> Document:
+    def _write(self, result: ResultDocument, left: Left) -> ResultDocument:
         self.replay.close()
         if self._log is not None:
             self._log.close()
-        keeps_outputs = bool(((self.run.read_document("run.json") or {}).get("spec") or {}).get("output_dir"))
-        complete = {**result, "left": left}
-        if not keeps_outputs:  # they were on the pods' own disks, which are no more
-            complete |= {"outputs": {}, "unfetched": {}}
+        complete = dataclasses.replace(result, left=left)
+        if not self.run.read_run().spec.get("output_dir"):  # they were on the pods' own disks, which are no more
+            complete = dataclasses.replace(complete, outputs={}, unfetched={})
         write_result(self.run, complete, self.stopping)
         return complete
 
-    def clear(self, patience: float) -> Document:
+    def clear(self, patience: float) -> Left:
         """Remove pods and parts; pods that do not go are removed without grace.
 
         A cluster that does not answer is asked again for `patience` seconds. Returns {object: what is left of it}.
@@ -372,7 +375,7 @@ class PodsFollower:
                 if reason:
                     return left_objects(self.name, reason)
                 if hurried:
-                    return {p["metadata"]["name"]: [{"pid": 0, "state": "?", "command": "pod"}] for p in pods}
+                    return {p["metadata"]["name"]: (RemainingProcess(0, "?", "pod"),) for p in pods}
                 self._stop_grace = 0
                 self._ask_to_stop()
                 end = time.monotonic() + 15.0
@@ -380,9 +383,9 @@ class PodsFollower:
             time.sleep(0.3)
 
 
-def left_objects(run: str, reason: str) -> Document:
+def left_objects(run: str, reason: str) -> Left:
     """`left` of a result whose objects could not all be removed; empty without a reason."""
     if not reason:
         return {}
     words = f"objects with the label {RUN_LABEL}={run} may be left: {reason}"
-    return {run: [{"pid": 0, "state": "?", "command": words}]}
+    return {run: (RemainingProcess(0, "?", words),)}

@@ -15,7 +15,7 @@ from shutil import which
 from allranks.errors import NodeError, UsageError
 from allranks.plan.render.pod_spec import RUN_LABEL, secret_names
 from allranks.plan.render.podsettings import QUEUE
-from allranks.runs.result import Document
+from allranks.runs.documents import Document
 
 PATIENCE = 60.0  # seconds for one call
 LONGEST_REASON = 600  # characters

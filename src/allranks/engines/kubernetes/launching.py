@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import secrets
@@ -21,7 +22,8 @@ from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, 
 from allranks.plan.render.pod_spec import PodJob
 from allranks.plan.render.yamltext import yaml_text
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import Document, untold_result, write_result
+from allranks.runs.documents import Document, Left
+from allranks.runs.result import least_result, write_result
 from allranks.settings import RunSpec
 
 from .following import PodsFollower, PodsOfRun, left_objects
@@ -81,10 +83,10 @@ class PodsLaunch:
     def _refused(self, run: RunDirectory, kubectl: Kubectl, error: KubectlError) -> NotStarted:
         """Remove what was made, and write the end with the reason as its verdict."""
         finding = refusal(error.reason)
-        left: Document = {}
+        left: Left = {}
         if error.made or not not_reached(error.reason):
             left = left_objects(self.job.name, kubectl.remove_all(self.job.name, self.job.spec.cloud.kind))
-        result = {**untold_result(run, NODE_FAILED, Verdict(finding, finding.id, 0.95)), "left": left}
+        result = dataclasses.replace(least_result(run, NODE_FAILED, Verdict(finding, finding.id, 0.95)), left=left)
         write_result(run, result, stopped=False)
         return NotStarted(run, result)
 

@@ -9,8 +9,8 @@ from allranks.engines.following import FollowedRun, FollowerView, NoView, follow
 from allranks.engines.remote import is_failure, read_place, was_followed_here
 from allranks.errors import NodeError
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document
 from allranks.runs.opening import take_control
-from allranks.runs.result import Document
 from allranks.settings.layers import Resolved
 
 from .following import ClusterOfRun, SkyFollower, call, log_argv

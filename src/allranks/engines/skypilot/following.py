@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from shutil import which
 from typing import NamedTuple, Optional
 
@@ -14,9 +15,11 @@ from allranks.engines.remote import as_stopped
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
+from allranks.protocol.messages import RemainingProcess
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Left, ResultDocument
 from allranks.runs.replay import Replay
-from allranks.runs.result import Document, untold_result, write_result
+from allranks.runs.result import least_result, write_result
 
 from ..program_lines import ProcessLines
 
@@ -100,7 +103,7 @@ class SkyFollower:
         self.view = view
         self._replay.view = view
 
-    def turn(self) -> Document | None:
+    def turn(self) -> ResultDocument | None:
         """Shows what is new; the result once the run is over."""
         for line in self._sky.take() if self._sky is not None else ():
             self._line(line)
@@ -125,9 +128,9 @@ class SkyFollower:
         code = self._sky.code if self._sky is not None else None
         return f"sky ended (exit code {code}) and node 0 has said nothing of a result"
 
-    def _without_result(self, message: str) -> Document:
+    def _without_result(self, message: str) -> ResultDocument:
         if self.stopping:
-            return untold_result(self.run, TERMINATED, None)
+            return least_result(self.run, TERMINATED, None)
         finding = Finding(
             "unknown",
             "fail",
@@ -136,7 +139,7 @@ class SkyFollower:
             evidence=tuple(self._last_lines[-5:]),
             check="skypilot",
         )
-        return untold_result(self.run, NODE_FAILED, Verdict(finding, "unknown", 0.4))
+        return least_result(self.run, NODE_FAILED, Verdict(finding, "unknown", 0.4))
 
     def stop(self) -> None:
         """Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
@@ -163,14 +166,14 @@ class SkyFollower:
         self.run.append_event(event)
         self.view.event(event)
 
-    def finish(self, result: Document, reason: str) -> Document:
+    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Take the machines down, unless --autostop keeps them for a while, and write the result."""
-        left: Document = {}
+        left: Left = {}
         if not self._place.autostop or self.stopping:
             try:
                 call("down", "--yes", self._place.name)
             except NodeError as error:
-                left = {self._place.name: [{"pid": 0, "state": "?", "command": str(error)}]}
+                left = {self._place.name: (RemainingProcess(0, "?", str(error)),)}
         return self._write(as_stopped(result, reason) if self.stopping else result, left)
 
     def settle(self) -> None:
@@ -178,11 +181,11 @@ class SkyFollower:
         message = f"the machines of {self._place.name} were taken down before its result was read"
         self._write(self._without_result(message), {})
 
-    def _write(self, result: Document, left: Document) -> Document:
+    def _write(self, result: ResultDocument, left: Left) -> ResultDocument:
         self._replay.close()
         if self._sky is not None:
             self._sky.end()
-        complete = {**result, "left": left}
+        complete = replace(result, left=left)
         write_result(self.run, complete, self.stopping)
         return complete
 

@@ -14,7 +14,7 @@ from allranks.plan.environment import forwarded
 from allranks.plan.render.pod_spec import ARCHIVE
 from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
 from allranks.plan.render.yamltext import yaml_text
-from allranks.runs.result import Document
+from allranks.runs.documents import Document
 from allranks.settings import RunSpec
 
 from .following import ClusterOfRun, SkyFollower, launch_argv, require

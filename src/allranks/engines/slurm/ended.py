@@ -8,8 +8,9 @@ from allranks.diagnose.slurm_jobs import SlurmJob, ended
 from allranks.exitcodes import DONE, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument
 from allranks.runs.regular import open_regular
-from allranks.runs.result import Document, untold_result, write_result
+from allranks.runs.result import least_result, write_result
 
 OUTPUT = "slurm.log"  # in the run directory: a link to the job's own output
 TAIL = 16 << 10
@@ -17,8 +18,8 @@ LATE = 10.0  # seconds that a shared file system may take to show the result of 
 _ABSENT = re.compile(r"No such file or directory|has no /|not found|[Uu]nable to (?:open|create)|couldn't chdir")
 
 
-def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> Document:
-    """Writes result.json, verdict.json and the end of events and status; gives the result."""
+def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> ResultDocument:
+    """Write result.json, verdict.json and the end of events and status, and return the result."""
     number = run.job or "?"
     finding = None if stopped else _finding(run, job, number)
     verdict = None
@@ -30,9 +31,9 @@ def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> 
         code = NODE_FAILED
     else:
         code = DONE
-    result = untold_result(run, code, verdict)
+    result = least_result(run, code, verdict)
     write_result(run, result, stopped)
-    return {"schema": 1, **result}
+    return result
 
 
 def has_begun(run: RunDirectory) -> bool:

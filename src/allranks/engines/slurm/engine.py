@@ -14,7 +14,7 @@ from allranks.engines import PreparedLaunch, Stopped, engine_named
 from allranks.engines.following import FollowedRun, FollowerView
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import Document
+from allranks.runs.documents import Document
 from allranks.settings.layers import Resolved
 
 from . import jobs
@@ -68,7 +68,7 @@ class Slurm:
         began = time.monotonic()
         asked = began
         is_cancelled = False
-        while run.read_document("result.json") is None:
+        while not run.has_ended:
             if time.monotonic() - asked > LOOK_EVERY:
                 job = jobs.look(number)
                 asked = time.monotonic()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from allranks.diagnose.slurm_jobs import SlurmJob, is_hopeless, never_starts, waiting
 from allranks.engines.following import Display, FollowerView, OnCtrlC, job_event
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict
+from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
-from allranks.runs.result import Document, untold_result
+from allranks.runs.documents import Document, ResultDocument
+from allranks.runs.result import least_result
 
 from . import jobs
 from .ended import LATE, OUTPUT, conclude
@@ -17,6 +20,7 @@ from .ended import LATE, OUTPUT, conclude
 LOOK_EVERY = 1.0  # seconds between two questions to slurmctld; it grows while nothing changes
 LOOK_AT_MOST = 15.0
 SOON = 1.0  # where it shows the job's output, and no controller has begun
+CAUSES_BY_SLURM = ("slurm-preempted-or-timeout", "node-network-down")
 HOPELESS_LOOKS = 4  # at a reason that waiting does not end: slurmctld may have looked at the job in passing
 
 
@@ -48,30 +52,30 @@ class JobFollower:
         self.view = view
         self._display.view = view
 
-    def turn(self) -> Document | None:
+    def turn(self) -> ResultDocument | None:
         """Show what is new; the result once the run is over."""
         now = time.monotonic()
         if self._first_words:
             self.view.event(job_event(self._number, self._first_words))
             self._first_words = ""
         self._display.turn(self._on_event)
-        result = self.run.read_document("result.json")
+        result = self.run.read_result()
         if now >= self._next or (result is not None and _by_slurm(result)):
             self._ask(now)
         if result is not None and not self._starts_again(result):
             self._display.turn(self._on_event)
             return result
         if self._over_since is not None and now - self._over_since > self._patience():
-            return self.run.read_document("result.json") or conclude(self.run, self._last, self.stopping)
+            return self.run.read_result() or conclude(self.run, self._last, self.stopping)
         if self._hopeless_looks >= HOPELESS_LOOKS and self._last is not None and not self.stopping:
             return self._never_starts(self._last)
         return None
 
-    def _never_starts(self, job: SlurmJob) -> Document:
+    def _never_starts(self, job: SlurmJob) -> ResultDocument:
         """Stop following, and leave the job to its owner: nothing is written, it may be changed and start after all."""
         finding = never_starts(job, self.run.name)
         verdict = Verdict(finding, finding.id, 0.9)
-        return untold_result(self.run, NODE_FAILED, verdict, [finding])
+        return least_result(self.run, NODE_FAILED, verdict, [finding])
 
     def _patience(self) -> float:
         """Seconds that a result may be on its way once the job is over: none where there can be no result."""
@@ -85,15 +89,14 @@ class JobFollower:
             self._open()
 
     def _open(self) -> None:
-        document = self.run.read_document("run.json") or {}
-        spec = document.get("spec") or {}
+        document = self.run.read_run()
         opening = {
             "run": self.run.name,
             "directory": str(self.run.path),
-            "command": document.get("command") or [],
-            "launcher": spec.get("launcher", "direct"),
-            "source": document.get("source", "Slurm"),
-            "nodes": document.get("nodes") or [],
+            "command": encode(document.command),
+            "launcher": document.spec.get("launcher", "direct"),
+            "source": document.source or "Slurm",
+            "nodes": encode(document.nodes),
         }
         if opening["nodes"]:
             self._display.reader.names_anew()
@@ -109,7 +112,7 @@ class JobFollower:
             job = self._last
             line = str(error)
         self._show_state(job, line)
-        if self.run.read_document("result.json") is not None:
+        if self.run.has_ended:
             self._pause = LOOK_EVERY
         self._last = job
         if job is not None and not job.over:
@@ -132,7 +135,7 @@ class JobFollower:
         if job is None or not job.over:
             self.view.event(job_event(self._number, _lower(line)))
 
-    def _starts_again(self, result: Document) -> bool:
+    def _starts_again(self, result: ResultDocument) -> bool:
         """Slurm ended the attempt and starts the job again: there is more to come."""
         if not _by_slurm(result) or self.stopping or self._last is None:
             return False
@@ -158,19 +161,16 @@ class JobFollower:
         except jobs.SlurmError as error:
             self.view.event(job_event(self._number, f"SIG{name} is not passed on: {error}"))
 
-    def finish(self, result: Document, reason: str) -> Document:
+    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Return the result for who followed: a stop ends the controller by SIGTERM, also where Ctrl-C asked for it."""
-        if reason == "ctrl-c" and result["exit"] == TERMINATED:
-            return {**result, "exit": CTRL_C}
+        if reason == "ctrl-c" and result.exit == TERMINATED:
+            return replace(result, exit=CTRL_C)
         return result
 
 
-def _by_slurm(result: Document) -> bool:
-    verdict = result.get("verdict") or {}
-    return verdict.get("check") == "slurm" or verdict.get("cause") in (
-        "slurm-preempted-or-timeout",
-        "node-network-down",
-    )
+def _by_slurm(result: ResultDocument) -> bool:
+    verdict = result.verdict
+    return verdict is not None and (verdict.check == "slurm" or verdict.cause in CAUSES_BY_SLURM)
 
 
 def _state_line(job: SlurmJob | None) -> str:

@@ -1,0 +1,452 @@
+"""The documents of a run as typed records: run.json, status.json, result.json and verdict.json (pure).
+
+A run directory lies on a file system that others write to, and disks fail. So every field has a default, and what has
+another type than its field is left out when a document is read (`fitting`): a reader never meets a text in the place
+of a list.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
+from allranks.protocol.messages import RemainingProcess
+
+LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
+Document = dict[str, Any]  # a JSON object, as a run directory keeps it
+Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node
+Record = TypeVar("Record")
+_ABSENT = object()
+
+
+# -- run.json ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ControllerRecord:
+    """The process that controls a run, or follows it: what `stop` and `attach` look for."""
+
+    host: str | None = None
+    pid: int | None = None
+    start_time: float | None = None  # as /proc/PID/stat has it
+
+
+@omit_empty("address", "life")
+@dataclass(frozen=True)
+class NodeEntry:
+    """A node. `node_rank`: its place in the gang, None for a hot spare. `address`: what the host list has for it.
+
+    `life` counts the agents that it has had before this one.
+    """
+
+    name: str = ""
+    index: int | None = None
+    host: str | None = None
+    user: str | None = None
+    port: int | None = None
+    slots: int | None = None
+    is_local: bool | None = None
+    node_rank: int | None = None
+    address: str | None = None
+    life: int | None = None
+
+
+@omit_empty()
+@dataclass(frozen=True)
+class NamedNode(NodeEntry):
+    """A node of which little more than its name is known here: the fields that are not known are absent."""
+
+
+@omit_empty("engine", "slurm")
+@dataclass(frozen=True)
+class RunDocument:
+    """run.json; `source` says where the nodes came from, `engine` and `slurm` are an engine's own fields."""
+
+    run: str = ""
+    uid: str = ""
+    started: float | None = None  # unix seconds
+    command: tuple[str, ...] = ()
+    spec: Mapping[str, object] = field(default_factory=dict)
+    nodes: tuple[NodeEntry, ...] = ()
+    source: str = ""
+    workdir: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    controller: ControllerRecord | None = None
+    engine: Mapping[str, object] = field(default_factory=dict)
+    slurm: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def gang(self) -> list[NodeEntry]:
+        """List the nodes in the order of their node ranks, without hot spares; all of them where none has a rank."""
+        if all(entry.node_rank is None for entry in self.nodes):
+            return list(self.nodes)
+        ranked = [(entry.node_rank, entry) for entry in self.nodes if entry.node_rank is not None]
+        return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
+
+
+# -- status.json ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Master:
+    """Where the ranks meet."""
+
+    address: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """A rank: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen."""
+
+    rank: int = -1
+    local_rank: int = 0
+    state: str = ""
+    pid: int | None = None
+    step: int | None = None
+    rate: float | None = None
+    last_output: float | None = None
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """A node, with the ranks that it has."""
+
+    name: str = ""
+    index: int | None = None
+    address: str | None = None
+    state: str = ""
+    ranks: tuple[RankStatus, ...] = ()
+
+
+@omit_empty("address")
+@dataclass(frozen=True)
+class WaitingNode(NodeStatus):
+    """A node that has not answered yet: its address is absent."""
+
+
+@dataclass(frozen=True)
+class StatusDocument:
+    """status.json."""
+
+    run: str = ""
+    state: str = ""
+    t: float = 0.0  # unix seconds
+    attempt: int = 0
+    master: Master | None = None
+    world_size: int | None = None
+    nodes: tuple[NodeStatus, ...] = ()
+
+
+# -- verdict.json, result.json -------------------------------------------------------------------------------
+
+
+@omit_empty("check", "decision")
+@dataclass(frozen=True)
+class VerdictDocument:
+    """verdict.json, or the verdict of a result or of an attempt: the fields of `allranks.findings.Verdict`."""
+
+    schema: int = 1
+    id: str = ""
+    status: str = ""
+    message: str = ""
+    remedy: str = ""
+    where: Where = Where()
+    evidence: tuple[str, ...] = ()
+    check: str = ""
+    cause: str | None = None  # None: the run has not failed
+    confidence: float | None = None
+    victims: tuple[int, ...] = ()
+    attempt: int = 0
+    detected_after_s: float | None = None
+    runners_up: tuple[Finding, ...] = ()
+    decision: str = ""
+
+    @property
+    def confidence_text(self) -> str:
+        """Write `85%`; empty for what is no probability."""
+        is_probability = self.confidence is not None and 0 <= self.confidence <= 1
+        return f"{self.confidence:.0%}" if is_probability else ""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A node whose place a hot spare has taken."""
+
+    node: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """An attempt that is over; `decision` is what followed, `step` the furthest, or the culprit's."""
+
+    attempt: int = 0
+    outcome: str = ""
+    cause: str | None = None
+    culprit: Where | None = None
+    step: int | None = None
+    seconds: float | None = None
+    decision: str = ""
+    reason: str = ""
+    replaced: tuple[Replacement, ...] = ()
+    verdict: VerdictDocument | None = None
+
+
+@omit_none
+@dataclass(frozen=True)
+class Timing:
+    """Seconds from the start of a run to its end, its process groups and its first step."""
+
+    total: float | None = None
+    initialised: float | None = None
+    first_step: float | None = None
+
+
+@dataclass(frozen=True)
+class ProgramExit:
+    """How the program itself ended: the rank at fault, else rank 0."""
+
+    rank: int | None = None
+    code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True)
+class Unfetched:
+    """A node whose logs end before its ranks did: how far each log goes, and where the rest is."""
+
+    node_dir: str = ""
+    fetched_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ResultDocument:
+    """result.json; `outputs` are directories by node."""
+
+    run: str = ""
+    directory: str = ""
+    exit: int = 0
+    program_exit: ProgramExit = ProgramExit()
+    verdict: VerdictDocument | None = None
+    findings: tuple[Finding, ...] = ()
+    attempts: tuple[AttemptRecord, ...] = ()
+    timing: Timing = Timing()
+    left: Left = field(default_factory=dict)
+    unfetched: Mapping[str, Unfetched] = field(default_factory=dict)
+    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    undecodable: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """Nodes that were tested in one gang; `run` is the directory of their own run."""
+
+    nodes: tuple[str, ...] = ()
+    ok: bool = False
+    seconds: float | None = None
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A stage of `--suite staged`; `meaning` says what its failed groups have in common."""
+
+    name: str = ""
+    groups: tuple[GroupResult, ...] = ()
+    meaning: str = ""
+
+
+@omit_empty("suite", "nodes", "ranks", "started", "meaning")
+@dataclass(frozen=True)
+class SuiteResult(ResultDocument):
+    """result.json of a test. The rows of `collectives`, `bandwidth` and `links` are as the ranks wrote them."""
+
+    ok: bool = False
+    collectives: tuple[Mapping[str, object], ...] = ()
+    bandwidth: tuple[Mapping[str, object], ...] = ()
+    links: tuple[Mapping[str, object], ...] = ()
+    statement: tuple[str, ...] = ()
+    suite: str = ""
+    nodes: tuple[str, ...] = ()
+    ranks: int | None = None
+    started: float | None = None  # unix seconds
+    meaning: str = ""
+
+
+@omit_empty("run", "directory", "nodes", "stages", "meaning", "statement", "started")
+@dataclass(frozen=True)
+class SuiteSummary:
+    """The result of a suite that is no single run: its groups are runs of their own, or it measured nothing."""
+
+    run: str = ""
+    directory: str = ""
+    suite: str = ""
+    ok: bool = False
+    exit: int = 0
+    nodes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    stages: tuple[StageResult, ...] = ()
+    meaning: str = ""
+    collectives: tuple[Mapping[str, object], ...] = ()
+    links: tuple[Mapping[str, object], ...] = ()
+    statement: tuple[str, ...] = ()
+    started: float | None = None  # unix seconds
+
+
+# -- evidence/preflight.json ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What the nodes were checked for; fields that only the judge reads stay beside it."""
+
+    spec: Mapping[str, object] = field(default_factory=dict)
+    environ_: Mapping[str, str] = field(default_factory=dict)  # of the scheduler
+
+
+@dataclass(frozen=True)
+class PreflightDocument:
+    """evidence/preflight.json."""
+
+    schema: int = 0
+    t: float = 0.0  # unix seconds
+    checks: tuple[str, ...] = ()
+    request: CheckRequest = CheckRequest()
+    nodes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    unreachable: tuple[Finding, ...] = ()
+    covered: str = ""
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+KINDS: dict[str, type] = {
+    "run.json": RunDocument,
+    "status.json": StatusDocument,
+    "result.json": ResultDocument,
+    "verdict.json": VerdictDocument,
+    "preflight.json": PreflightDocument,
+}
+# Without these fields a record says nothing, and is left out.
+NEEDED: dict[type, tuple[str, ...]] = {
+    NodeEntry: ("name",),
+    NodeStatus: ("name",),
+    RankStatus: ("rank",),
+    VerdictDocument: ("cause", "message"),
+    ResultDocument: ("exit",),
+    RemainingProcess: ("pid",),
+    SuiteResult: ("exit",),
+    CheckRequest: ("spec",),
+    PreflightDocument: ("nodes",),
+    Finding: ("message",),
+}
+# What stands for a field that is absent, where the record itself has no default.
+DEFAULTS: dict[type, Mapping[str, object]] = {Finding: {"id": "", "status": "unknown"}}
+
+
+def verdict_document(verdict: Verdict) -> VerdictDocument:
+    """Give a verdict as the documents have it."""
+    return as_record(VerdictDocument, verdict.to_json())
+
+
+def as_record(kind: type[Record], value: Mapping[str, object]) -> Record:
+    """Make a record of which every field has a default: what does not fit is left out, at the place where it stands."""
+    return decode_parts(kind, _fit_fields(kind, value))
+
+
+def each_record(kind: type[Record], values: Sequence[object]) -> list[Record]:
+    """Make records of values that fit, of each as much as fits."""
+    return decode_each(kind, _fit_items(kind, values))
+
+
+def suite_result(result: ResultDocument) -> SuiteResult:
+    """Give a run's result as the result of a test."""
+    return result if isinstance(result, SuiteResult) else SuiteResult(**vars(result))
+
+
+def result_record(document: Document) -> ResultDocument:
+    """Make the result of a run, or of a test, of the fields of result.json."""
+    return as_record(SuiteResult if "ok" in document else ResultDocument, document)
+
+
+def shaped(name: str, document: Document) -> Document | None:
+    """Give a document of a run by its file's name, without the fields that have another type than theirs.
+
+    None where it lacks a field that it must have.
+    """
+    kind = KINDS.get(name)
+    if kind is None:
+        return document
+    fitted = fitting(kind, document)
+    return fitted if isinstance(fitted, dict) else None
+
+
+def fitting(kind: object, value: object) -> object:
+    """Give the part of a JSON value that fits an annotation; _ABSENT where nothing of it does."""
+    origin = typing.get_origin(kind)
+    parts = typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        others = [part for part in parts if part is not type(None)]
+        return None if value is None else fitting(others[0], value)
+    if origin is typing.Literal:
+        return value if value in parts else _ABSENT
+    if origin is tuple:
+        return _fit_items(parts[0], value) if isinstance(value, (list, tuple)) else _ABSENT
+    if origin is not None and issubclass(origin, Mapping):
+        return _fit_values(parts[1], value)
+    if is_record(kind):
+        return _fit_record(kind, value)
+    return value if kind is object or _is_of(value, kind) else _ABSENT
+
+
+def _fit_items(kind: object, values: Sequence[object]) -> list[object]:
+    fitted = [fitting(kind, one) for one in values]
+    return [one for one in fitted if one is not _ABSENT]
+
+
+def _fit_values(kind: object, value: object) -> object:
+    if not isinstance(value, Mapping):
+        return _ABSENT
+    fitted = {name: fitting(kind, one) for name, one in value.items()}
+    return {name: one for name, one in fitted.items() if one is not _ABSENT}
+
+
+def _fit_record(kind: Any, value: object) -> object:
+    if not isinstance(value, Mapping):
+        return _ABSENT
+    fitted = {**DEFAULTS.get(kind, {}), **_fit_fields(kind, value)}
+    if any(fitted.get(name) is None for name in NEEDED.get(kind, ())):
+        return _ABSENT
+    return fitted
+
+
+def _fit_fields(kind: Any, value: Mapping[str, object]) -> Document:
+    """Leave out fields that do not fit; those that the record does not have stay as they are."""
+    annotations = _annotations(kind)
+    fitted = {}
+    for name, one in value.items():
+        part = fitting(annotations.get(name, object), one)
+        if part is not _ABSENT:
+            fitted[name] = part
+    return fitted
+
+
+@functools.cache
+def _annotations(kind: Any) -> Mapping[str, object]:
+    return {json_name(name): annotation for name, annotation in typing.get_type_hints(kind).items()}
+
+
+def _is_of(value: object, kind: object) -> bool:
+    if isinstance(value, bool) or kind in (bool, str):
+        return isinstance(value, typing.cast(type, kind))
+    if kind is int:
+        return isinstance(value, int) and abs(value) < LARGEST
+    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < LARGEST

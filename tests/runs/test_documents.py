@@ -1,0 +1,131 @@
+"""Documents of a run: one writer each, and what does not fit its field is left out where it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import allranks
+from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.codec import encode
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import (
+    AttemptRecord,
+    GroupResult,
+    NamedNode,
+    NodeEntry,
+    ResultDocument,
+    RunDocument,
+    StageResult,
+    StatusDocument,
+    SuiteResult,
+    SuiteSummary,
+    as_record,
+    each_record,
+    result_record,
+    verdict_document,
+)
+from allranks.runs.opening import controller_identity, take_control, write_first_status, write_nodes
+from allranks.runs.result import replace_result, write_result
+
+WRITERS = {
+    "run.json": ["runs/opening.py"],
+    "status.json": ["runs/opening.py"],
+    "result.json": ["runs/result.py"],
+    "verdict.json": ["runs/result.py"],
+}
+VERDICT = verdict_document(Verdict(Finding("oom", "fail", "m", where=Where(node="h1", rank=1)), "oom", 0.9, (0,)))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_one_module_writes_a_document(name: str) -> None:
+    package = Path(allranks.__file__).parent
+    call = re.compile(r'write_document\(\s*"' + re.escape(name))
+    writers = [p.relative_to(package).as_posix() for p in package.rglob("*.py") if call.search(p.read_text())]
+    assert sorted(writers) == WRITERS[name]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ResultDocument("r", "/r", 1, verdict=VERDICT, attempts=(AttemptRecord(verdict=VERDICT),)),
+        SuiteResult("r", "/r", 3, ok=False, suite="sync", links=({"kind": "link"},), nodes=("h1",)),
+    ],
+)
+def test_a_result_is_read_as_it_was_written(record: ResultDocument, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_document("result.json", encode(record))
+    assert run.read_result() == record
+
+
+def test_what_does_not_fit_is_left_out_at_its_place() -> None:
+    nodes = [{"name": "h1", "index": "x", "port": 22}, {"index": 1}, 5, {"name": "h2", "node_rank": 1}]
+    document = as_record(RunDocument, {"run": 5, "started": 1e400, "nodes": nodes, "command": ["a", 1], "other": []})
+    assert document == RunDocument(nodes=(NodeEntry("h1", port=22), NodeEntry("h2", node_rank=1)), command=("a",))
+    ranks = [{"rank": 0, "step": "x"}, {"state": "running"}]
+    status = as_record(StatusDocument, {"master": [], "nodes": [{"name": "h1", "ranks": ranks}]})
+    assert [rank.rank for node in status.nodes for rank in node.ranks] == [0] and status.master is None
+
+
+def test_a_finding_without_its_id_is_shown_all_the_same() -> None:
+    findings = [{"message": "m", "status": "odd", "where": None}, {"id": "oom"}, 5]
+    expected = Finding("", "unknown", "m")
+    assert each_record(Finding, findings) == [expected]
+    assert result_record({"exit": 1, "findings": findings}).findings == (expected,)
+
+
+def test_what_is_not_known_of_a_node_yet_is_absent(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    write_first_status(run, "starting", [NamedNode("h1", 0, "h1", node_rank=0)])
+    status = run.read_document("status.json") or {}
+    assert status["nodes"] == [{"name": "h1", "index": 0, "state": "connecting", "ranks": []}]
+    write_nodes(run, [NamedNode("h1", 0, "h1", node_rank=0)])
+    document = run.read_document("run.json") or {}
+    assert document["nodes"] == [{"name": "h1", "index": 0, "host": "h1", "node_rank": 0}]
+
+
+def test_a_run_that_changes_hands_keeps_what_this_version_does_not_know(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_document("run.json", {"run": "r", "later": {"x": 1}})
+    take_control(run)
+    document = run.read_document("run.json") or {}
+    assert document["later"] == {"x": 1} and document["controller"] == encode(controller_identity())
+
+
+@pytest.mark.parametrize("last", [None, StatusDocument("r", "running", 1.0, 2)])
+def test_the_last_state_stands_beside_what_was_known(last: StatusDocument | None, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    before = {"run": "r", "state": "running", "t": 0.0, "attempt": 1, "later": 1}
+    run.write_document("status.json", before)
+    write_result(run, ResultDocument("r", exit=3), False, last)
+    expected = before if last is None else encode(last)
+    assert run.read_document("status.json") == {"schema": 1, **expected, "state": "failed"}
+
+
+def test_a_suite_of_several_runs_has_no_fields_of_one(tmp_path: Path) -> None:
+    stages = (StageResult("one node", (GroupResult(("h1",), True, 1.0, "/r/1"),)),)
+    summary = SuiteSummary("t", "/t", "staged", True, nodes=("h1",), stages=stages, statement=("ok",), started=1.0)
+    run = RunDirectory(tmp_path)
+    replace_result(run, summary)
+    document = run.read_document("result.json") or {}
+    fields = "schema run directory suite ok exit nodes findings stages collectives links statement started"
+    assert list(document) == fields.split()
+    assert document["stages"][0] == {
+        "name": "one node",
+        "groups": [{"nodes": ["h1"], "ok": True, "seconds": 1.0, "run": "/r/1"}],
+        "meaning": "",
+    }
+    read = run.read_result()
+    assert isinstance(read, SuiteResult) and read.suite == "staged" and read.ok
+
+
+def test_a_verdict_without_its_cause_is_none() -> None:
+    assert result_record({"exit": 1, "verdict": {"message": "m"}}).verdict is None
+
+
+def test_the_gang_is_in_the_order_of_its_places_without_hot_spares() -> None:
+    nodes = (NodeEntry("h1", node_rank=1), NodeEntry("h2"), NodeEntry("h3", node_rank=0))
+    assert [node.name for node in RunDocument(nodes=nodes).gang] == ["h3", "h1"]
+    assert [node.name for node in RunDocument(nodes=(NodeEntry("a"), NodeEntry("b"))).gang] == ["a", "b"]
