@@ -14,10 +14,11 @@ from pathlib import Path
 from allranks.agent.processes import read_process
 from allranks.errors import RunNotFound, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
+from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, read_object
 
-from .documents import Document, ResultDocument, RunDocument, StatusDocument, as_record, result_record, shaped
+from .documents import Document, ResultDocument, RunDocument, StatusDocument, result_record, shaped
 from .regular import open_regular
 
 Lives = Callable[["RunDirectory"], bool]
@@ -71,11 +72,17 @@ class RunDirectory:
 
     @classmethod
     def list_runs(cls, runs_dir: Path, lives: Lives | None = None) -> list[RunDirectory]:
-        """Directories with a run.json, the oldest first."""
+        """Directories with a run.json, the oldest first; each run.json is read once."""
         if not runs_dir.is_dir():
             return []
-        runs = [cls(p, lives) for p in runs_dir.iterdir() if (p / "run.json").is_file() and not p.is_symlink()]
-        return sorted((r for r in runs if r.read_document("run.json") is not None), key=lambda r: r.started)
+        dated = []
+        for path in runs_dir.iterdir():
+            if (path / "run.json").is_file() and not path.is_symlink():
+                run = cls(path, lives)
+                document = run.read_document("run.json")
+                if document is not None:
+                    dated.append((document.get("started") or 0.0, run))
+        return [run for _, run in sorted(dated, key=lambda pair: pair[0])]
 
     @classmethod
     def find(cls, runs_dir: Path, wanted: str | None, lives: Lives | None = None) -> RunDirectory:
@@ -176,11 +183,11 @@ class RunDirectory:
 
     def read_run(self) -> RunDocument:
         """Read run.json; fields that it lacks are empty."""
-        return as_record(RunDocument, self.read_document("run.json") or {})
+        return decode_parts(RunDocument, self.read_document("run.json"))
 
     def read_status(self) -> StatusDocument:
         """Read status.json; fields that it lacks are empty."""
-        return as_record(StatusDocument, self.read_document("status.json") or {})
+        return decode_parts(StatusDocument, self.read_document("status.json"))
 
     def read_result(self) -> ResultDocument | None:
         """Read result.json, of a run or of a test; None where the run has no result."""

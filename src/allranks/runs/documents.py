@@ -1,7 +1,7 @@
 """The documents of a run as typed records: run.json, status.json, result.json and verdict.json (pure).
 
 A run directory lies on a file system that others write to, and disks fail. So every field has a default, and what has
-another type than its field is left out when a document is read (`fitting`): a reader never meets a text in the place
+another type than its field is left out when a document is read (`shaped`): a reader never meets a text in the place
 of a list.
 """
 
@@ -11,7 +11,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
 Document = dict[str, Any]  # a JSON object, as a run directory keeps it
 Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node
 Record = TypeVar("Record")
+Fitter = Callable[[object], object]
 _ABSENT = object()
 
 
@@ -364,7 +365,7 @@ def as_record(kind: type[Record], value: Mapping[str, object]) -> Record:
 
 def each_record(kind: type[Record], values: Sequence[object]) -> list[Record]:
     """Make records of values that fit, of each as much as fits."""
-    return decode_each(kind, _fit_items(kind, values))
+    return decode_each(kind, _fit_items(functools.partial(_fit_record, kind), values))
 
 
 def suite_result(result: ResultDocument) -> SuiteResult:
@@ -385,37 +386,44 @@ def shaped(name: str, document: Document) -> Document | None:
     kind = KINDS.get(name)
     if kind is None:
         return document
-    fitted = fitting(kind, document)
+    fitted = _fitter(kind)(document)
     return fitted if isinstance(fitted, dict) else None
 
 
-def fitting(kind: object, value: object) -> object:
-    """Give the part of a JSON value that fits an annotation; _ABSENT where nothing of it does."""
+@functools.cache
+def _fitter(kind: object) -> Fitter:
+    """Make what gives the part of a JSON value that fits an annotation, and _ABSENT where nothing of it does.
+
+    The annotation is looked at once, and not at every value: `status` and `stop` read all runs of a directory.
+    """
     origin = typing.get_origin(kind)
     parts = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        others = [part for part in parts if part is not type(None)]
-        return None if value is None else fitting(others[0], value)
+        present = _fitter(next(part for part in parts if part is not type(None)))
+        return lambda value: None if value is None else present(value)
     if origin is typing.Literal:
-        return value if value in parts else _ABSENT
+        return lambda value: value if value in parts else _ABSENT
     if origin is tuple:
-        return _fit_items(parts[0], value) if isinstance(value, (list, tuple)) else _ABSENT
+        item = _fitter(parts[0])
+        return lambda value: _fit_items(item, value) if isinstance(value, (list, tuple)) else _ABSENT
     if origin is not None and issubclass(origin, Mapping):
-        return _fit_values(parts[1], value)
+        return functools.partial(_fit_values, _fitter(parts[1]))
     if is_record(kind):
-        return _fit_record(kind, value)
-    return value if kind is object or _is_of(value, kind) else _ABSENT
+        return functools.partial(_fit_record, kind)
+    if kind is object:
+        return lambda value: value
+    return lambda value: value if _is_of(value, kind) else _ABSENT
 
 
-def _fit_items(kind: object, values: Sequence[object]) -> list[object]:
-    fitted = [fitting(kind, one) for one in values]
+def _fit_items(fit: Fitter, values: Sequence[object]) -> list[object]:
+    fitted = [fit(one) for one in values]
     return [one for one in fitted if one is not _ABSENT]
 
 
-def _fit_values(kind: object, value: object) -> object:
+def _fit_values(fit: Fitter, value: object) -> object:
     if not isinstance(value, Mapping):
         return _ABSENT
-    fitted = {name: fitting(kind, one) for name, one in value.items()}
+    fitted = {name: fit(one) for name, one in value.items()}
     return {name: one for name, one in fitted.items() if one is not _ABSENT}
 
 
@@ -430,18 +438,19 @@ def _fit_record(kind: Any, value: object) -> object:
 
 def _fit_fields(kind: Any, value: Mapping[str, object]) -> Document:
     """Leave out fields that do not fit; those that the record does not have stay as they are."""
-    annotations = _annotations(kind)
+    fitters = _field_fitters(kind)
     fitted = {}
     for name, one in value.items():
-        part = fitting(annotations.get(name, object), one)
+        fit = fitters.get(name)
+        part = one if fit is None else fit(one)
         if part is not _ABSENT:
             fitted[name] = part
     return fitted
 
 
 @functools.cache
-def _annotations(kind: Any) -> Mapping[str, object]:
-    return {json_name(name): annotation for name, annotation in typing.get_type_hints(kind).items()}
+def _field_fitters(kind: Any) -> Mapping[str, Fitter]:
+    return {json_name(name): _fitter(annotation) for name, annotation in typing.get_type_hints(kind).items()}
 
 
 def _is_of(value: object, kind: object) -> bool:
