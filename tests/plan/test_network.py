@@ -342,7 +342,7 @@ def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
     assert port_taken("h1", dead, target_words(spec)).remedy.endswith("clean --orphans --hosts 'my hosts.txt'`")
     other = {"pid": 4242, "why": "holds port 29511", "command": "python train.py"}
     (line,) = left_alone({"h1": {"foreign": [other]}, "h2": {"foreign": []}}, spec)
-    assert line.startswith("left alone, as no run of allranks started it: h1 pid 4242 holds port 29511")
+    assert line.startswith("left alone, because no run of allranks started it: h1 pid 4242 holds port 29511")
     assert line.endswith(clean)
 
 

@@ -20,6 +20,7 @@ IFF_LOOPBACK = 0x8
 IFF_RUNNING = 0x40
 NAME_SECONDS = 3.0
 NETLINK_SECONDS = 2.0
+INET6_LIMIT = 4 << 20  # bytes of /proc/net/if_inet6: 70,000 addresses; a cut line would not decode
 _RTM_NEWLINK = 16
 _RTM_GETLINK = 18
 _RTM_NEWADDR = 20
@@ -181,7 +182,7 @@ def _configured(sock: socket.socket) -> List[Tuple[str, str]]:
 
 def _inet6() -> Iterator[Tuple[str, Address]]:
     """/proc/net/if_inet6: address, index, prefix, scope (0x20 link, 0x10 host), flags, name."""
-    for line in read_text("/proc/net/if_inet6").splitlines():
+    for line in read_text("/proc/net/if_inet6", INET6_LIMIT).splitlines():
         words = line.split()
         text = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))
         scope = {0x10: 254, 0x20: 253}.get(int(words[3], 16), 0)

@@ -92,7 +92,7 @@ def read_process(pid: int) -> Optional[Process]:
 
 
 def stat_fields(pid: int) -> List[str]:
-    """The fields of /proc/PID/stat from the state on (proc(5) counts them from 3); none where there is no process."""
+    """Return the fields of /proc/PID/stat from the state on (proc(5) counts them from 3); empty without a process."""
     return read_text("/proc/%d/stat" % pid).rpartition(") ")[2].split()
 
 

@@ -70,12 +70,12 @@ def _bound(sock: socket.socket, place: Tuple[str, int], reuse: bool) -> socket.s
 
 
 def port_range() -> Tuple[int, ...]:
-    """The lowest and the highest port that the kernel hands out by itself; empty where it does not say."""
+    """Return the lowest and the highest port of the kernel's own range; an empty range where /proc does not say."""
     return tuple(int(word) for word in read_text("/proc/sys/net/ipv4/ip_local_port_range").split())
 
 
 def _free_port() -> int:
-    """A port that nobody uses in any way, below the range the kernel hands out by itself."""
+    """Return a port that nothing uses, below the kernel's own range."""
     low, high = port_range() or (32768, 60999)
     ranges = [r for r in ((LOWEST_PORT, low - 1), (high + 1, 65535)) if r[1] - r[0] > 100]
     first, last = ranges[0] if ranges else (LOWEST_PORT, 65535)

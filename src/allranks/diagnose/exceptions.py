@@ -179,13 +179,13 @@ def raised_in_log(tail: str) -> Raised | None:
     """The exception of a traceback at the very end of a log, for programs without an error file."""
     text = _PREFIX.sub("", tail)
     last = text.rfind(HEADER)
-    innermost = _to_end(text, last) if last >= 0 else None
-    if innermost is None:
+    last_link = _to_end(text, last) if last >= 0 else None
+    if last_link is None:
         return None
     start = _chain_start(text, last)
     earlier = read_traceback(text[start:last] + HEADER)
     threads = [head[1] for head in _THREAD.finditer(text, max(0, start - 300)) if head.end() == start]
-    return _as_raised([innermost, *earlier], text[start:].rstrip(), "".join(threads[:1]))
+    return _as_raised([last_link, *earlier], text[start:].rstrip(), "".join(threads[:1]))
 
 
 def _as_raised(links: Sequence[ExceptionLink], traceback: str, thread: str = "") -> Raised:

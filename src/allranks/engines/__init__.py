@@ -43,7 +43,7 @@ ENGINES = {
     "local": EngineEntry("local", "allranks.engines.hosts"),
 }
 DEFAULT = "local"  # of a target that names no engine
-# Engines whose nodes this process reaches by itself, by the setting of the target. A module has `find_nodes`, which
+# Engines whose nodes this process reaches directly, by the setting of the target. A module has `find_nodes`, which
 # gives the nodes, and `reach`, which gives the way to them. A target without a row here is a list, reached by ssh.
 REACHED = {"slurm": "allranks.engines.slurm.reach"}
 LISTED = "allranks.engines.ssh"
@@ -137,13 +137,13 @@ def _reaching_module(spec: RunSpec) -> ModuleType:
 
 
 def find_nodes(spec: RunSpec, spares: int) -> Cluster:
-    """Return the nodes of a target that this process reaches by itself, with room for `spares` behind them."""
+    """Return the nodes of a target that this process reaches directly, with room for `spares` behind them."""
     cluster: Cluster = _reaching_module(spec).find_nodes(spec, spares)
     return cluster
 
 
 def reach_nodes(spec: RunSpec, cluster: Cluster) -> NodeReach:
-    """Return how this process reaches the nodes of a target by itself. Its `end` gives them back."""
+    """Return how this process reaches the nodes of a target directly. Its `end` gives them back."""
     reach: NodeReach = _reaching_module(spec).reach(spec, cluster)
     return reach
 
@@ -166,6 +166,6 @@ def lives(run: RunDirectory) -> bool:
 
 
 def settle(run: RunDirectory, now: float) -> None:
-    """Write the end of a run that is over while nobody followed it, where its engine knows the end."""
+    """Write the end of a run that ended without a follower, where its engine knows the end."""
     if not run.has_ended:
         engine_of(run).finish(run, now)

@@ -26,7 +26,7 @@ from .ssh import ssh_reach
 
 
 class ControlledLaunch:
-    """A gang on nodes that this process reaches by itself."""
+    """A gang on nodes that this process reaches directly."""
 
     def __init__(self, resolved: Resolved) -> None:
         self._resolved = resolved

@@ -1,4 +1,4 @@
-"""ssh and local as engines: this process reaches the nodes by itself, and its controller is here.
+"""ssh and local as engines: this process reaches the nodes directly, and its controller is here.
 
 `status` asks this engine too, so the modules of a controller are imported where one begins.
 """

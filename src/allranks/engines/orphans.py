@@ -68,7 +68,7 @@ def left_alone(answers: Answers, spec: RunSpec) -> list[str]:
     """Name the processes that are in the way and that --end-orphans does not end, and the command that does."""
     command = f"allranks clean --foreign --master-port {spec.rendezvous.master_port} {target_words(spec)}"
     return [
-        f"left alone, as no run of allranks started it: {name} pid {process['pid']} {process['why']} "
+        f"left alone, because no run of allranks started it: {name} pid {process['pid']} {process['why']} "
         f"({process['command']}). To end it: {command}"
         for name, answer in answers.items()
         for process in answer.get("foreign") or []

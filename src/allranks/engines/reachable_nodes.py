@@ -1,4 +1,4 @@
-"""The nodes of a target that this process reaches by itself: a host list, an allocation, or this machine (IO)."""
+"""The nodes of a target that this process reaches directly: a host list, an allocation, or this machine (IO)."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _socket(facts: Facts, choice: InterfaceChoice, name: str) -> NetworkSetting:
 
 
 def who_set(facts: Facts, name: str) -> tuple[str, str]:
-    """Value and origin; two empty texts where nobody set it."""
+    """Value and origin; two empty texts where no source sets it."""
     return facts.nccl.settings().get(name, ("", ""))
 
 

@@ -140,12 +140,16 @@ class Facts(Dict[str, object]):
     @cached_property
     def cpus(self) -> int:
         """CPUs that the ranks may use; 0 where that is not known."""
-        return decode_parts(Load, self).cpu
+        return self._cpu_load.cpu
 
     @cached_property
     def load(self) -> float:
         """Processes that ran or waited for a CPU in the last minute."""
-        return decode_parts(Load, self).load[0]
+        return self._cpu_load.load[0]
+
+    @cached_property
+    def _cpu_load(self) -> Load:
+        return decode_parts(Load, self)
 
     @cached_property
     def interfaces(self) -> List[InterfaceFacts]:

@@ -177,7 +177,7 @@ class SkyFollower:
         return self._write(as_stopped(result, reason) if self.stopping else result, left)
 
     def settle(self) -> None:
-        """Write the end of a run whose machines are gone while nobody followed it."""
+        """Write the end of a run that ended without a follower, and whose machines are gone."""
         message = f"the machines of {self._place.name} were taken down before its result was read"
         self._write(self._without_result(message), {})
 
