@@ -7,7 +7,12 @@ number that no field of ours holds (10**400, 1e400, NaN). The words of the error
 import json
 import math
 import re
-from typing import Any, Dict, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence, Union
+
+if TYPE_CHECKING:  # a JSON value of which nothing is known yet: isinstance finds out what it is
+    Json = Union[None, bool, int, float, str, Sequence["Json"], Mapping[str, "Json"]]
+else:
+    Json = object  # which the codec takes as it is, wherever a record has a field of this type
 
 JsonObject = Dict[str, Any]  # an object whose fields another module reads, or none
 
@@ -21,14 +26,15 @@ class DecodeError(ValueError):
     """A text or a value is not what is expected; the words say where it stands and what was expected."""
 
 
-def read_json(data: Union[bytes, str], limit: int = LIMIT) -> Any:
+def read_json(data: Union[bytes, str], limit: int = LIMIT) -> Json:
     """Read one JSON value of at most `limit` bytes or characters."""
     if len(data) > limit:
         raise DecodeError("expected a JSON text of at most %d bytes, got %d" % (limit, len(data)))
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
         _check_depth(text)
-        return json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_no_number)
+        value: Json = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_no_number)
+        return value
     except DecodeError:
         raise
     except UnicodeDecodeError:
@@ -45,7 +51,7 @@ def read_object(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
     return value
 
 
-def write_json(value: object) -> bytes:
+def write_json(value: Json) -> bytes:
     """Write a JSON value without spaces, as UTF-8."""
     return json.dumps(value, separators=(",", ":")).encode()
 
