@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from allranks.protocol.frames import Decoder, OutputFrame, pack_json
 from allranks.protocol.secure import Handshake, Records, pack_control
@@ -199,8 +199,10 @@ class Hostile:
 
     # -- how a run begins ----------------------------------------------------------------------------
 
-    HEADER: Message = {"mode": "agent", "uid": "run-1", "node": "node_01", "run_tag": "run-1/node_01", "lease": 30.0,
-                       "grace": 0.5, "node_dir": None, "checks": [], "tests": False, "audit": False}  # fmt: skip
+    HEADER: ClassVar[Message] = {
+        "mode": "agent", "uid": "run-1", "node": "node_01", "run_tag": "run-1/node_01", "lease": 30.0,
+        "grace": 0.5, "node_dir": None, "checks": [], "tests": False, "audit": False,
+    }  # fmt: skip
 
     def open(self, **changed: Any) -> Hostile:
         """A channel with a relay."""

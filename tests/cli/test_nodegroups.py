@@ -54,7 +54,7 @@ def test_a_group_that_does_not_resolve(environ: dict[str, str], hosts: str, part
 
 def test_only_the_configuration_of_the_user_is_read(tmp_path: Path) -> None:
     """Not the samples that the package installs below the interpreter's prefix."""
-    with pytest.raises(UsageError, match="groups.conf does not exist"):
+    with pytest.raises(UsageError, match=r"groups\.conf does not exist"):
         expand_groups("@compute", {"XDG_CONFIG_HOME": str(tmp_path)})
 
 

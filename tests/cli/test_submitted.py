@@ -141,7 +141,7 @@ def pending(reason: str) -> SlurmJob:
 
 def test_reasons_that_take_turns_are_told_once(monkeypatch: pytest.MonkeyPatch, run: RunDirectory) -> None:
     turns = [pending("Priority"), pending("Resources")] * 5
-    follower, view = looks(monkeypatch, run, [*turns, SlurmJob("12", "RUNNING"), pending("Priority")])
+    _, view = looks(monkeypatch, run, [*turns, SlurmJob("12", "RUNNING"), pending("Priority")])
     assert [text.split(":")[1].strip() for text in view.told[:2]] == ["Priority", "Resources"]
     assert view.told[2:] == ["running", view.told[0]], "after it ran, the queue is told of again"
 
@@ -171,7 +171,7 @@ def test_who_follows_a_job_that_is_cancelled_while_it_waits_says_so(
 def test_what_will_not_start_is_given_up_and_left_in_the_queue(
     monkeypatch: pytest.MonkeyPatch, run: RunDirectory
 ) -> None:
-    follower, view = looks(monkeypatch, run, [pending("PartitionNodeLimit")] * HOPELESS_LOOKS)
+    follower, _ = looks(monkeypatch, run, [pending("PartitionNodeLimit")] * HOPELESS_LOOKS)
     follower._next = float("inf")
     result = follower.turn()
     assert result is not None and result.exit == 4 and result.verdict is not None

@@ -30,7 +30,7 @@ def test_more_nodes_than_hosts_says_how_many_there_are(first: int) -> None:
 
 
 def test_one_host_leaves_no_choice() -> None:
-    with pytest.raises(UsageError, match="--nodes 2: hosts.txt has 1 host. Set --nodes 1, or add hosts"):
+    with pytest.raises(UsageError, match=r"--nodes 2: hosts\.txt has 1 host\. Set --nodes 1, or add hosts"):
         make_cluster(NODES[:1], source="hosts.txt", first=2, is_local=lambda host: False)
 
 
@@ -96,7 +96,7 @@ def test_there_must_be_hosts_enough(spares: int, nodes: int | None) -> None:
 
 def test_a_spare_that_fits_nowhere_is_refused() -> None:
     assert set_aside(whole(FOUR), 1, None, None).spares[0].name == "h4", "it fits in the place of h3"
-    with pytest.raises(UsageError, match="h4 has slots=2 in hosts.txt, and every node runs 4 ranks or more"):
+    with pytest.raises(UsageError, match=r"h4 has slots=2 in hosts\.txt, and every node runs 4 ranks or more"):
         set_aside(whole(FOUR), 1, 2, None)
     with pytest.raises(UsageError, match="every node runs 3 ranks or more"):
         set_aside(whole(FOUR), 1, None, 3)

@@ -81,7 +81,7 @@ def test_it_joins_the_others_and_ships(install) -> None:
 )
 def test_what_is_no_check_is_refused(install, text: str, said: str) -> None:
     install(f"bad_{abs(hash(text))}", text)
-    with pytest.raises(ConfigError, match="cannot be used|has the ID") as error:
+    with pytest.raises(ConfigError, match=r"cannot be used|has the ID") as error:
         plugins.all_checks()
     assert said in str(error.value)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import NASTY, flipped, hostile_json, mutated
+from tests.outcome import outcome
 
 from allranks.agent.attempt import read_error_file
 from allranks.diagnose.exceptions import Raised
@@ -107,10 +108,9 @@ def test_numbers_of_a_step_pattern(campaign: Campaign) -> None:
 def test_reports_to_the_agent(campaign: Campaign) -> None:
     """A report has the fields that it should, or is refused."""
     for chance in campaign.cases(1000):
-        try:
-            found = read_report(written(chance, REPORTS)[:65536])
-        except DecodeError as error:
-            assert len(str(error)) < 100
+        found = outcome(DecodeError, read_report, written(chance, REPORTS)[:65536])
+        if isinstance(found, DecodeError):
+            assert len(str(found)) < 100
             campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1
             continue
         assert 0 < len(found.event) <= 40

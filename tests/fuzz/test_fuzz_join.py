@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.agent.hostile import TOKEN, Service
@@ -210,8 +210,10 @@ def orders(port: int) -> list[Message]:
 class Agent:
     """A real agent of this machine behind a node's own rules."""
 
-    HEADER: Message = {"mode": "agent", "uid": "r-1", "node": "node_01", "run_tag": "r-1/node_01", "lease": 60.0,
-                       "grace": 0.2, "checks": []}  # fmt: skip
+    HEADER: ClassVar[Message] = {
+        "mode": "agent", "uid": "r-1", "node": "node_01", "run_tag": "r-1/node_01", "lease": 60.0,
+        "grace": 0.2, "checks": [],
+    }  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
         self.rules = PinnedRules(own_of(spec))

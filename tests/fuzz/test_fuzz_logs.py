@@ -11,6 +11,7 @@ import pytest
 from tests.campaign import Campaign
 from tests.diagnose.test_cases import CASES
 from tests.fuzz.nasty import flipped
+from tests.outcome import outcome
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.sightings import Evidence
@@ -108,9 +109,9 @@ def test_hostile_files_give_a_verdict_or_are_refused(campaign: Campaign, tmp_pat
 
 
 def _read(files: list[Path], campaign: Campaign) -> Evidence | None:
-    try:
-        return logdiagnosis.read_logs(files, processes=1)
-    except UsageError as error:
-        assert str(files[0].parent) in str(error)
+    evidence = outcome(UsageError, logdiagnosis.read_logs, files, processes=1)
+    if isinstance(evidence, UsageError):
+        assert str(files[0].parent) in str(evidence)
         campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1
         return None
+    return evidence

@@ -166,8 +166,8 @@ def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(inspection.Inspection if step == "_beat" else inspection.Peer, step, broken)
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
+    spec = spec_of(tmp_path, local=1)
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        spec = spec_of(tmp_path, local=1)
         look(spec, virtual_cluster(1), run_dir, [], lambda *told: None, ssh_transport(spec))
 
 

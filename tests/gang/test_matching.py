@@ -54,7 +54,7 @@ def test_steps_come_from_lines_cut_anywhere() -> None:
     ("pattern", "line"), [(r"(a|aa)+$", b"a" * 60 + b"b"), (r"(x+x+)+y", b"x" * 60), (r"(.*,){12}P", b"1," * 40)]
 )
 def test_a_pattern_without_an_end_is_off_and_the_loop_goes_on(pattern: str, line: bytes) -> None:
-    seen, off, turns = drive(pattern, lambda m: m.feed(1, b"one\n" + line + b"\n", 0.5, 1.0), lambda _, off: bool(off))
+    _, off, turns = drive(pattern, lambda m: m.feed(1, b"one\n" + line + b"\n", 0.5, 1.0), lambda _, off: bool(off))
     assert off == [f"--step-pattern {pattern!r} is off: it took more than 0.5 s of processor time on one line"]
     assert turns > 10
 

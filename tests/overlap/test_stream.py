@@ -40,10 +40,9 @@ def test_a_bare_list_is_a_trace_too() -> None:
 
 def test_what_stands_before_the_break_is_read() -> None:
     text = json.dumps(DOCUMENT)
-    got = []
+    got: list[object] = []
     with pytest.raises(BrokenTrace, match="ends before"):
-        for event in Reader(cut(text[: text.index('{"ts": 123456')], 11)).events():
-            got.append(event)
+        got.extend(Reader(cut(text[: text.index('{"ts": 123456')], 11)).events())
     assert got == [e for e in DOCUMENT["traceEvents"] if isinstance(e, dict)][:3]
 
 

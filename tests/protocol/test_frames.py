@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
+from tests.outcome import outcome
 
 from allranks.protocol.frames import (
     MAX_OFFSET,
@@ -72,12 +73,11 @@ def test_control_frames_are_objects_with_a_type(body):
 @given(st.binary(max_size=2000))
 @settings(max_examples=examples(70))
 def test_random_bytes_raise_nothing_else(data):
-    decoder = Decoder()
-    try:
-        for frame in decoder.feed(data):
-            assert isinstance(frame, (dict, OutputFrame))
-    except FrameError as error:
-        assert str(error)
+    frames = outcome(FrameError, lambda: list(Decoder().feed(data)))
+    if isinstance(frames, FrameError):
+        assert str(frames)
+    else:
+        assert all(isinstance(frame, (dict, OutputFrame)) for frame in frames)
 
 
 def test_messages_are_plain_json_on_the_wire():

@@ -42,7 +42,7 @@ def test_what_the_work_gives_and_what_it_raises() -> None:
         in_child(lambda: (_ for _ in ()).throw(UsageError("no such place")), BOUND)
     with pytest.raises(NodeError):
         in_child(lambda: (_ for _ in ()).throw(NodeError("h1")), BOUND)
-    with pytest.raises(WorkFailed, match="ZeroDivisionError: .* by zero"):
+    with pytest.raises(WorkFailed, match=r"ZeroDivisionError: .* by zero"):
         in_child(lambda: 1 // 0, BOUND)
     with pytest.raises(WorkFailed) as caught:
         in_child(lambda: os.kill(os.getpid(), signal.SIGPROF), BOUND)

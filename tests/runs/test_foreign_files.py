@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.outcome import outcome
 
 from allranks.cluster.slurm_allocation import read_allocation
 from allranks.errors import AllranksError
@@ -71,10 +72,9 @@ ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h[1-4]", "SLURM_TASKS_
     "name", ["SLURM_JOB_ID", "SLURM_TASKS_PER_NODE", "SLURM_RESTART_COUNT", "SLURM_HET_SIZE", "SLURM_JOB_NODELIST"]
 )
 def test_digits_that_int_does_not_take_are_no_numbers(name: str, digits: str) -> None:
-    try:
-        found = read_allocation({**ALLOCATION, name: digits})
-    except AllranksError as error:
-        assert name in str(error) or digits in str(error)
+    found = outcome(AllranksError, read_allocation, {**ALLOCATION, name: digits})
+    if isinstance(found, AllranksError):
+        assert name in str(found) or digits in str(found)
     else:
         assert found is None or found.restarts == 0
 

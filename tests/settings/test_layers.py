@@ -126,7 +126,7 @@ def test_node_rank_is_ignored_with_a_note_and_world_size_is_kept() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "eight", "1e3", "²", "9" * 30])
 def test_a_world_size_that_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="^WORLD_SIZE: found"):
+    with pytest.raises(ConfigError, match=r"^WORLD_SIZE: found"):
         run({}, {"WORLD_SIZE": text})
 
 
@@ -134,7 +134,7 @@ def test_an_overridden_variable_may_be_nonsense_but_a_file_may_not() -> None:
     resolved = run({"nodes": 2}, {"NNODES": "1:4"})
     assert resolved.spec.target.nodes == 2
     assert resolved.notes == ("--nodes 2 overrides NNODES=1:4",)
-    with pytest.raises(ConfigError, match="^NNODES: found '1:4', set a whole number"):
+    with pytest.raises(ConfigError, match=r"^NNODES: found '1:4', set a whole number"):
         run({}, {"NNODES": "1:4"})
     with pytest.raises(ConfigError, match=r"^allranks.toml: nodes: found \[\], set a whole number"):
         run({"nodes": 2}, {}, {"nodes": []})
@@ -247,11 +247,11 @@ def test_values_of_the_file(key: str, value: object, expected: object) -> None:
 
 
 def test_an_option_is_named_as_typed() -> None:
-    with pytest.raises(UsageError, match="^--stop-grace: found 'soon', set a duration"):
+    with pytest.raises(UsageError, match=r"^--stop-grace: found 'soon', set a duration"):
         run({"stop_grace": "soon"})
-    with pytest.raises(UsageError, match="^--ssh-option: found"):
+    with pytest.raises(UsageError, match=r"^--ssh-option: found"):
         run({"ssh_options": ["x"]})
-    with pytest.raises(UsageError, match="--nprocs is not an option. Did you mean nproc"):
+    with pytest.raises(UsageError, match=r"--nprocs is not an option\. Did you mean nproc"):
         run({"nprocs": 1})
     assert run({"node_rank": 1}).spec.target.node_rank == 1
     with pytest.raises(ConfigError, match="Give --node-rank on the command line"):
@@ -301,7 +301,7 @@ def test_one_target_the_strongest() -> None:
 def test_two_targets_of_one_source_are_refused() -> None:
     with pytest.raises(UsageError, match="--local and --hosts are both set"):
         run({"local": 2, "hosts": "h1"})
-    with pytest.raises(ConfigError, match="allranks.toml: local and allranks.toml: hosts are both set"):
+    with pytest.raises(ConfigError, match=r"allranks\.toml: local and allranks\.toml: hosts are both set"):
         run({}, {}, {"local": 2, "hosts": "h1"})
 
 
@@ -345,5 +345,5 @@ def test_the_users_own_file_is_below_all_but_the_defaults() -> None:
     spec = resolved.spec
     assert (spec.limits.lease, spec.recovery.retries, spec.output.debug, spec.launch.env) == (70.0, 1, True, {"A": "1"})
     assert "--retries 1 overrides retries = 3 in config.toml" in resolved.notes
-    with pytest.raises(ConfigError, match="^config.toml: 'leese' is not a setting. Did you mean lease"):
+    with pytest.raises(ConfigError, match=r"^config\.toml: 'leese' is not a setting\. Did you mean lease"):
         resolve({}, {}, {}, config_source="", user_config={"leese": 1}, user_source="config.toml")

@@ -53,9 +53,10 @@ PRELUDES = {
 
 
 def dry_run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["allranks", "run", "--dry-run", *words])
-        main()
+        with pytest.raises(SystemExit) as ended:
+            main()
     assert ended.value.code in (0, None)
     said = capsys.readouterr()
     return said.out + said.err

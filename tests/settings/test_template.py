@@ -66,7 +66,7 @@ def test_what_was_found_is_active() -> None:
     [{"cards": "8"}, {"nproc": "many"}, {"command": "x"}, {"hosts": "a", "local": "2"}, {"workdir": "\ud800"}],
 )
 def test_what_cannot_be_written_is_refused(found: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="^init"):
+    with pytest.raises(UsageError, match=r"^init"):
         commented_config(found)
 
 

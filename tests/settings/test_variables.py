@@ -25,7 +25,7 @@ def test_values_and_names_of_options() -> None:
 
 
 def test_a_name_that_is_not_set_is_refused_as_option_and_noted_in_the_file() -> None:
-    with pytest.raises(UsageError, match="--env D: D is not set in the environment. Set it, or write --env D=VALUE"):
+    with pytest.raises(UsageError, match=r"--env D: D is not set in the environment\. Set it, or write --env D=VALUE"):
         run(["D"])
     resolved = run(None, {"forward": ["D", "E"]}, E="1")
     assert resolved.spec.launch.forward == ("E",)
@@ -64,7 +64,7 @@ def test_numbers_of_the_table_become_text() -> None:
 
 @pytest.mark.parametrize("item", ["", "=1", "1A=1", "A B=1", "A-B=1", "é=1", "A\n=1", "A=a\0b", "-x", 5])
 def test_bad_options(item: object) -> None:
-    with pytest.raises(UsageError, match="^--env"):
+    with pytest.raises(UsageError, match=r"^--env"):
         run([item])
 
 

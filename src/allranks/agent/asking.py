@@ -8,7 +8,7 @@ import os
 import select
 import socket
 import time
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
@@ -56,7 +56,7 @@ class FlightRecorder(NamedTuple):
     """One backend's recorder: its newest collectives, and numbers by group."""
 
     entries: Tuple[JsonObject, ...] = ()
-    pg_status: JsonObject = {}
+    pg_status: Mapping[str, object] = {}
 
 
 class HelperAnswer(NamedTuple):
@@ -65,7 +65,7 @@ class HelperAnswer(NamedTuple):
     stacks: str = ""
     silent: bool = False
     groups: Tuple[CountedGroup, ...] = ()
-    recorders: Dict[str, FlightRecorder] = {}
+    recorders: Mapping[str, FlightRecorder] = {}
 
 
 class Asking:

@@ -1,7 +1,7 @@
 """The journal of a node: what happened there, one JSON object a line, for the processes that come after the agent."""
 
 import os
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from allranks.protocol.codec import DecodeError, Vocabulary
 from allranks.protocol.jsontext import JsonObject, read_object, write_json
@@ -100,7 +100,7 @@ class Past(NamedTuple):
     begun: Optional[AgentBegun] = None
     death: Optional[AgentDeath] = None
     lease_over: Optional[LeaseOver] = None
-    dropped: Dict[str, int] = {}
+    dropped: Mapping[str, int] = {}
     attempt: AttemptSummary = AttemptSummary(0, {}, True)
 
     @property

@@ -112,7 +112,7 @@ def check_node(order: SetupOrder, session: Dict[str, str]) -> NodeCheck:
     environment = dict(session)
     for name in ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"):
         environment.pop(name, None)
-    remarks: List[str] = []
+    remarks: Sequence[str] = ()
     if order.prelude:
         outcome = run_prelude(order.prelude, environment, order.workdir)
         if outcome.environment is None:

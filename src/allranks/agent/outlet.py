@@ -5,7 +5,7 @@ metrics). The controller's log sizes are the only acknowledgement, so a new cont
 """
 
 import os
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output, stream_key
 from allranks.protocol.messages import DroppedMessage
@@ -97,14 +97,14 @@ class Outlet:
             return source
         return None
 
-    def controller_has(self, sizes: Dict[str, int]) -> None:
+    def controller_has(self, sizes: Mapping[str, int]) -> None:
         """A controller connected and said how much of each log it has: sending starts there."""
         self._have = dict(sizes)
         self._reported_drops = {}
         self._sent = {stream: sizes.get(stream_key(stream), 0) for stream in self._sources}
         self.acknowledge(sizes)
 
-    def acknowledge(self, sizes: Dict[str, int]) -> None:
+    def acknowledge(self, sizes: Mapping[str, int]) -> None:
         """Frees what the controller has on its disk."""
         for stream, source in self._sources.items():
             size = sizes.get(stream_key(stream))
@@ -154,7 +154,7 @@ class Outlet:
         """Bytes dropped in all, by stream; for whoever comes after this process."""
         return {stream_key(stream): source.dropped for stream, source in self._sources.items() if source.dropped}
 
-    def remember_drops(self, drops: Dict[str, int]) -> None:
+    def remember_drops(self, drops: Mapping[str, int]) -> None:
         """What `drops` of a process before this one gave."""
         for stream, source in self._sources.items():
             source.dropped += drops.get(stream_key(stream), 0)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional, Sequence
 
 SECONDS = 25.0
 TAIL = 2000  # characters of its last words
@@ -96,7 +96,7 @@ class Outcome(NamedTuple):
 
     environment: Optional[Dict[str, str]]
     error: str = ""
-    remarks: List[str] = []
+    remarks: Sequence[str] = ()
 
 
 def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> Outcome:

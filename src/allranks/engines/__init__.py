@@ -11,6 +11,7 @@ Callers ask `engine_for` or `engine_of`, and never for a name. This module stays
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -67,7 +68,7 @@ class Stopped(NamedTuple):
     how: str
     failed: bool = False
     shows_end: bool = True
-    fields: Document = {}
+    fields: Mapping[str, object] = {}
 
 
 class PreparedLaunch(Protocol):

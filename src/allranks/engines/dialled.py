@@ -76,12 +76,15 @@ def read_hello(record: bytes) -> HelloControl:
     return hello._replace(hostname=hello.hostname if is_name else "", instance=hello.instance[:MOST_LETTERS])
 
 
+_BEFORE_HELLO = HelloControl(-1)
+
+
 @dataclass
 class Seat:
     """A node rank: who sits there, and its present connection."""
 
     rank: int
-    hello: HelloControl = HelloControl(-1)
+    hello: HelloControl = _BEFORE_HELLO
     address: str = ""
     line: Line | None = None
     taken: bool = False

@@ -53,7 +53,7 @@ class NodeState:
     address: str | None = None  # what the list had, where `name` is the host's own
     synced: bool = False  # the caller's tree is there, where it is shipped
     facts: Mapping[str, Any] | None = None  # as the checks judge them
-    plan_facts: NodeFacts = NodeFacts()  # what the plan reads of them
+    plan_facts: NodeFacts = field(default_factory=NodeFacts)  # what the plan reads of them
     probes: tuple[AddressProbe, ...] | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
     ended: bool = False

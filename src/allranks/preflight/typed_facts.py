@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import MappingProxyType
-from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from allranks.protocol.codec import decode_each, decode_parts
 from allranks.protocol.facts import (
@@ -45,7 +45,7 @@ class Clock(NamedTuple):
 class Prelude(NamedTuple):
     """Commands of the prelude that failed without ending it."""
 
-    remarks: List[str] = []
+    remarks: Sequence[str] = ()
 
 
 class Load(NamedTuple):
@@ -79,7 +79,7 @@ class PeerResult(NamedTuple):
     arrived: int = 0
     mtu_arrived: int = 0
     mtu_local: int = 0
-    ways: List[PeerAttempt] = []
+    ways: Sequence[PeerAttempt] = ()
 
     @property
     def loss(self) -> float:
@@ -196,9 +196,9 @@ class Launching(NamedTuple):
     """What the command says of its launcher, see `allranks.plan.launchers.config_keys`."""
 
     name: str = ""
-    options: Dict[str, Optional[str]] = {}
+    options: Mapping[str, Optional[str]] = {}
     accelerate: Optional[str] = None
-    deepspeed: List[str] = []
+    deepspeed: Sequence[str] = ()
     holds: bool = False
 
 
@@ -213,22 +213,22 @@ class Proof(NamedTuple):
 class Asked(NamedTuple):
     """The fields of a request that checks read; `wrap` and the paths are empty where they are not set."""
 
-    command: List[str] = []
+    command: Sequence[str] = ()
     python: str = ""
     wrap: str = ""
     launcher: str = ""
     launching: Launching = Launching()
     gate: Optional[Proof] = None
-    spec: Dict[str, object] = {}
+    spec: Mapping[str, object] = {}
     nproc: Optional[int] = None
-    slots: Dict[str, Optional[int]] = {}
+    slots: Mapping[str, Optional[int]] = {}
     virtual: bool = False
-    local: List[str] = []
+    local: Sequence[str] = ()
     workdir: str = ""
     output_dir: str = ""
     runs_dir: str = ""
     node_dir: str = ""
-    data_paths: List[str] = []
+    data_paths: Sequence[str] = ()
     master_port: Optional[int] = None
     expect_gpus: Optional[int] = None
     uid: str = ""

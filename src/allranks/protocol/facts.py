@@ -4,7 +4,7 @@ Facts are an object by name: what `agent.node_check` collects, and what each che
 that could not be collected is {"error": …}. `plan_facts` reads them; the checks read the records one by one.
 """
 
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple
 
 from .codec import omit_empty, omit_none
 
@@ -46,8 +46,8 @@ class Identity(NamedTuple):
 class NcclFacts(NamedTuple):
     """What may speak about NCCL's or Gloo's interfaces: variables, files by path in NCCL's order, plug-ins, devices."""
 
-    environ_: Dict[str, str] = {}
-    conf: Dict[str, str] = {}
+    environ_: Mapping[str, str] = {}
+    conf: Mapping[str, str] = {}
     plugins: Tuple[str, ...] = ()
     rdma: Tuple[str, ...] = ()
 

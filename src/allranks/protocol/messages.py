@@ -4,7 +4,7 @@
 fit is counted and left out. `t` is unix time by the node's clock.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from .codec import Vocabulary, omit_empty, omit_none
 from .foreign import ReportMessage, check_report, clean_error
@@ -38,7 +38,7 @@ class AttemptSummary(NamedTuple):
     """The attempt of an agent that was away: its ranks, and how many signals it has passed on."""
 
     attempt: int
-    ranks: Dict[int, RankSummary] = {}
+    ranks: Mapping[int, RankSummary] = {}
     ending: bool = False
     signals: int = 0
 
@@ -81,7 +81,7 @@ class ShippedMessage(NamedTuple):
 class FactsMessage(NamedTuple):
     """The facts of a node (see `facts` and `plan_facts`), or why there are none."""
 
-    facts: JsonObject = {}
+    facts: Mapping[str, object] = {}
     prelude_error: str = ""
     error: str = ""
 
@@ -175,16 +175,16 @@ class DrainedMessage(NamedTuple):
     `refused` how many texts of the program could not be read, by source."""
 
     attempt: int = 0
-    sizes: Dict[str, int] = {}
+    sizes: Mapping[str, int] = {}
     outputs: Optional[str] = None
-    refused: Dict[str, int] = {}
+    refused: Mapping[str, int] = {}
 
 
 @omit_none
 class StacksMessage(NamedTuple):
     """Stack samples by rank (see agent.sample), and NCCL's word on the job."""
 
-    ranks: Dict[int, JsonObject] = {}
+    ranks: Mapping[int, JsonObject] = {}
     ras: Optional[str] = None
     error: str = ""
 
@@ -192,7 +192,7 @@ class StacksMessage(NamedTuple):
 class CountersMessage(NamedTuple):
     """How many collectives each rank has begun and done, in numbers that only grow."""
 
-    ranks: Dict[int, JsonObject] = {}
+    ranks: Mapping[int, JsonObject] = {}
     error: str = ""
 
 
@@ -246,8 +246,8 @@ class ServingMessage(NamedTuple):
 class ReachedMessage(NamedTuple):
     """What became of each peer (agent/peers.py says what), and what names resolve to here."""
 
-    pairs: Dict[str, JsonObject] = {}
-    names: Dict[str, Any] = {}
+    pairs: Mapping[str, JsonObject] = {}
+    names: Mapping[str, Any] = {}
     error: str = ""
 
 

@@ -3,7 +3,7 @@
 `ORDERS` names them in JSON. An agent decodes each once, where it arrives; what does not fit is refused there.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
 from .codec import Vocabulary
 from .frames import PROTOCOL, pack_json
@@ -18,7 +18,7 @@ class HelloOrder(NamedTuple):
 
     protocol: int = PROTOCOL
     lease: Optional[float] = None
-    have: Dict[str, int] = {}
+    have: Mapping[str, int] = {}
 
 
 class ShipOrder(NamedTuple):
@@ -43,7 +43,7 @@ class SetupOrder(NamedTuple):
     python: Optional[str] = None
     virtual_env: Optional[str] = None
     conda_prefix: Optional[str] = None
-    environ: Dict[str, str] = {}
+    environ: Mapping[str, str] = {}
     prelude: Optional[str] = None
     master_port: int = 0
     nproc: Optional[int] = None
@@ -87,7 +87,7 @@ class RankOrder(NamedTuple):
     workdir: str
     weak: Tuple[str, ...] = ()
     path_first: Optional[str] = None
-    files: Dict[str, str] = {}
+    files: Mapping[str, str] = {}
     error_files: Tuple[str, ...] = ()
     starts_ranks: bool = False
 
@@ -119,7 +119,7 @@ class PingOrder(NamedTuple):
 class AckOrder(NamedTuple):
     """The controller has these sizes on its disk, by stream."""
 
-    sizes: Dict[str, int] = {}
+    sizes: Mapping[str, int] = {}
 
 
 class EndOrder(NamedTuple):
@@ -165,7 +165,7 @@ class ReachOrder(NamedTuple):
     sender: int
     seconds: float
     names: Tuple[str, ...] = ()
-    peers: Dict[str, PeerAddress] = {}
+    peers: Mapping[str, PeerAddress] = {}
 
 
 class ReleaseOrder(NamedTuple):

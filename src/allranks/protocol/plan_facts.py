@@ -4,11 +4,10 @@
 """
 
 import ipaddress
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import Mapping, NamedTuple, Optional, Tuple, Union
 
 from .codec import DecodeError, decode, decode_parts
 from .facts import Address, Gpus, Identity, InterfaceFacts, Interpreter, Memory, NcclFacts, OwnName
-from .jsontext import JsonObject
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
@@ -49,7 +48,7 @@ def has_failed(part: object) -> bool:
     return isinstance(part, dict) and "error" in part
 
 
-def check_facts(facts: JsonObject) -> None:
+def check_facts(facts: Mapping[str, object]) -> None:
     """Raise DecodeError where a part that was collected cannot be read; each check judges its own part."""
     collected = {name: part for name, part in facts.items() if part is not None and not has_failed(part)}
     read = decode(NodeFacts, collected, "$.facts")

@@ -96,20 +96,20 @@ class MachineFacts:
 
     hostname: str = ""
     cpu: int | None = None
-    mem: Memory = Memory()
-    shm: SharedMemory = SharedMemory()
+    mem: Memory = field(default_factory=Memory)
+    shm: SharedMemory = field(default_factory=SharedMemory)
     kernel: System = System()
     machine: Kind = Kind()
     container: Kind = Kind()
-    interpreter: Interpreter = Interpreter()
+    interpreter: Interpreter = field(default_factory=Interpreter)
     torch_build: TorchBuild = TorchBuild()
-    gpus: Gpus = Gpus()
+    gpus: Gpus = field(default_factory=Gpus)
     gpu_model: GpuModels = GpuModels()
     gpu_driver: GpuDriver = GpuDriver()
     interfaces: tuple[MachineInterface, ...] = ()
     nic: Mapping[str, Nic] = field(default_factory=dict)
     ib_ports: Mapping[str, RdmaPort] = field(default_factory=dict)
-    nccl: NcclFacts = NcclFacts()
+    nccl: NcclFacts = field(default_factory=NcclFacts)
 
     @property
     def linked(self) -> list[MachineInterface]:

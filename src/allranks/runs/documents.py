@@ -159,7 +159,7 @@ class VerdictDocument:
     status: str = ""
     message: str = ""
     remedy: str = ""
-    where: Where = Where()
+    where: Where = field(default_factory=Where)
     evidence: tuple[str, ...] = ()
     check: str = ""
     cause: str | None = None  # None: the run has not failed

@@ -85,7 +85,7 @@ def node_names(environ: Mapping[str, str], master: str, count: int) -> list[str]
     nodes = environ.get("SLURM_STEP_NODELIST") if environ.get("SLURM_PROCID") else None
     if nodes:
         return expand(nodes)
-    pod, dot, rest = master.partition(".")
+    pod, _, _ = master.partition(".")
     if environ.get("JOB_COMPLETION_INDEX") and pod.endswith("-0"):
         return [f"{pod[:-1]}{rank}" for rank in range(count)]
     return []

@@ -237,7 +237,7 @@ def test_a_timeout_that_is_not_forced_stays_weak() -> None:
 
 @pytest.mark.parametrize("more", [{"test": "quick"}, {"spares": 1}, {"hang_pattern": "x"}, {"sync": True}])
 def test_what_pods_do_not_have_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="^--"):
+    with pytest.raises(UsageError, match=r"^--"):
         rendered(PLAIN.changed(**more))
 
 
@@ -266,7 +266,7 @@ def test_gpus_are_limits_and_ranks(gpus: str, expected: dict[str, int]) -> None:
 
 
 def test_a_model_of_gpu_is_no_resource() -> None:
-    with pytest.raises(UsageError, match="Set --gpus 8 or amd.com/gpu:8"):
+    with pytest.raises(UsageError, match=r"Set --gpus 8 or amd\.com/gpu:8"):
         rendered(PLAIN.changed(gpus="H100:8"))
 
 
@@ -282,7 +282,7 @@ def test_what_the_pod_file_says_is_laid_over() -> None:
     found = laid_over({"a": [{"name": "x", "k": 1}], "b": {"c": 1}, "l": [1]},
                       {"a": [{"name": "x", "j": 2}, {"name": "y"}], "b": {"d": 2}, "l": [2], "n": 0}, "")  # fmt: skip
     assert found == {"a": [{"name": "x", "k": 1, "j": 2}, {"name": "y"}], "b": {"c": 1, "d": 2}, "l": [1, 2], "n": 0}
-    with pytest.raises(UsageError, match="^--pod: b has the value 1, expected a map"):
+    with pytest.raises(UsageError, match=r"^--pod: b has the value 1, expected a map"):
         laid_over({"b": {}}, {"b": 1}, "--pod")
 
 

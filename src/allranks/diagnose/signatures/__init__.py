@@ -19,8 +19,10 @@ __all__ = ["Role", "Row", "Scope"]
 
 _REPORTS = frozenset(("agent-exit", "agent-rank", "agent-host", "agent-block", "srun-task", "signal-end"))
 _GENERAL = frozenset(
-    ("refused", "connect-timeout", "no-route", "peer-closed", "remote-closed", "segfault", "bus-error", "death-signal")
-    + ("nccl-general", "remote-error")
+    (
+        *("refused", "connect-timeout", "no-route", "peer-closed", "remote-closed", "remote-error"),
+        *("segfault", "bus-error", "death-signal", "nccl-general"),
+    )
 )
 _ALL = (*raised.ROWS, *harmless.ROWS, *hosts.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS)
 ROWS: tuple[Row, ...] = (
@@ -38,9 +40,13 @@ EXCEPTION = re.compile(rf"^(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:{'|'
 """The last line of a traceback, behind the prefixes; program.py's rows have taken what they know."""
 
 NEEDS: frozenset[str] = frozenset(
-    ("Traceback (most recent", 'File "', "TensorShape")
-    + tuple(f"{k}:" for k in KINDS)
-    + tuple(need for row in ROWS if Scope.LOG in row.scope for need in row.needs)
+    (
+        "Traceback (most recent",
+        'File "',
+        "TensorShape",
+        *(f"{kind}:" for kind in KINDS),
+        *(need for row in ROWS if Scope.LOG in row.scope for need in row.needs),
+    )
 )
 """Literals: a line without any of them tells nothing, but for a bare name of an exception at its end."""
 

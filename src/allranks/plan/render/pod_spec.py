@@ -43,7 +43,7 @@ class PodJob:
     archive: bytes
     stream: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
-    settings: PodSettings = PodSettings()
+    settings: PodSettings = field(default_factory=PodSettings)
 
     @property
     def nodes(self) -> int:

@@ -5,7 +5,7 @@ Names, sizes and, up to 1 MB, contents are compared; what runs write (outputs, l
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from allranks.protocol.codec import decode
 from allranks.text import join_names
@@ -108,7 +108,7 @@ class TreeHashes(NamedTuple):
     count_: int
     digest: str
     files: Optional[Dict[str, str]] = None
-    folders: Dict[str, str] = {}
+    folders: Mapping[str, str] = {}
     cut: str = ""
     top: str = ""
     git: bool = False
@@ -160,7 +160,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 def _odd(trees: Sequence[TreeHashes]) -> str:
     """The files that are not the same in all, or (of very many) the folders."""
-    items: List[Dict[str, str]] = [tree.files for tree in trees if tree.files is not None]
+    items: List[Mapping[str, str]] = [tree.files for tree in trees if tree.files is not None]
     if len(items) < len(trees):
         items = [tree.folders for tree in trees]
     everywhere = set(items[0].items()).intersection(*(one.items() for one in items))

@@ -57,8 +57,8 @@ def _kind(host: Host) -> str:
     if host.exists("/run/.containerenv"):
         return "Podman"
     init = host.text("/proc/1/environ") or ""
-    words = [w.partition("=")[2] for w in init.split("\0") if w.startswith("container=")]
-    word = (words + [host.text("/run/systemd/container", 64) or ""])[0]
+    words = (w.partition("=")[2] for w in init.split("\0") if w.startswith("container="))
+    word = next(words, "") or host.text("/run/systemd/container", 64)
     if word:
         return WORDS.get(word, word[:40])
     cgroup = host.text("/proc/1/cgroup") or ""

@@ -6,7 +6,7 @@ A container does not see those of others, but their memory counts. Desktops and 
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence
 
 from allranks.findings import Finding
 from allranks.text import join_words, plural
@@ -53,7 +53,7 @@ class Use(NamedTuple):
 
     processes: List[GpuProcess]
     count_: int
-    unseen: List[Taken] = []
+    unseen: Sequence[Taken] = ()
     exclusive: bool = False
 
 

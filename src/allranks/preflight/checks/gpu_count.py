@@ -8,7 +8,7 @@ so GPUs there count only if no driver holds them.
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from allranks.findings import Finding
 from allranks.text import count_of, plural
@@ -53,8 +53,8 @@ class Count(NamedTuple):
     """How many answer, those that do not, PCI addresses without a driver, why none answers."""
 
     answer: int = 0
-    lost: List[LostGpu] = []
-    idle: List[str] = []
+    lost: Sequence[LostGpu] = ()
+    idle: Sequence[str] = ()
     failed: str = ""
     vendor: str = "nvidia"
 

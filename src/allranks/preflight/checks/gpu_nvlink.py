@@ -9,7 +9,7 @@ imbue's host-health-checks and Azure NHC look for `<inactive>`.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.text import count_of
@@ -42,8 +42,8 @@ class NotReady(NamedTuple):
 class NvLinks(NamedTuple):
     """By GPU its links; GPUs whose fabric is not ready; the state of a fabric manager that does not run."""
 
-    links: Dict[str, Links] = {}
-    fabric: List[NotReady] = []
+    links: Mapping[str, Links] = {}
+    fabric: Sequence[NotReady] = ()
     manager: str = ""
 
 
@@ -125,7 +125,7 @@ def _fabric(node: str, one: NvLinks) -> Findings:
         yield warn("fabric-manager", node, message, remedy)
 
 
-def _is_down(index: str, links: Dict[str, Links]) -> bool:
+def _is_down(index: str, links: Mapping[str, Links]) -> bool:
     """The GPU has fewer links than most GPUs of its model on the node."""
     model, active, _ = links[index]
     alike = [other[1] for other in links.values() if other[0] == model]
@@ -133,7 +133,7 @@ def _is_down(index: str, links: Dict[str, Links]) -> bool:
     return active < most and 2 * alike.count(most) > len(alike)
 
 
-def _down(node: str, index: str, links: Dict[str, Links]) -> Finding:
+def _down(node: str, index: str, links: Mapping[str, Links]) -> Finding:
     _, active, inactive = links[index]
     message = f"GPU {index} of {node} has {count_of(active, 'active NVLink')}"
     if inactive and active:

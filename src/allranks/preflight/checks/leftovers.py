@@ -7,7 +7,7 @@ torchrun is killed, its workers stay.
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.text import count_of, join_names, plural
@@ -49,8 +49,8 @@ Process = Tuple[int, str]  # process id and program
 class Orphans(NamedTuple):
     """Processes of this user that outlived their run: of allranks by run, and of other launchers."""
 
-    runs: Dict[str, List[Process]] = {}
-    orphans: List[Process] = []
+    runs: Mapping[str, List[Process]] = {}
+    orphans: Sequence[Process] = ()
 
 
 class JournalStart(NamedTuple):
@@ -58,7 +58,7 @@ class JournalStart(NamedTuple):
     supervisor."""
 
     machine: Optional[Tuple[str, str, str]] = None
-    keepers: List[Tuple[int, int]] = []
+    keepers: Sequence[Tuple[int, int]] = ()
 
 
 def collect(host: Host) -> Orphans:

@@ -6,7 +6,7 @@ errors=remount-ro, systemd.mount(5) (x-systemd.automount, nofail).
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from allranks.text import join_names, plural
 
@@ -35,8 +35,8 @@ class Mounts(NamedTuple):
 
     absent: List[str]
     read_only: List[str]
-    network: Dict[str, str] = {}
-    exports: List[str] = []
+    network: Mapping[str, str] = {}
+    exports: Sequence[str] = ()
 
 
 def collect(host: Host) -> Optional[Mounts]:

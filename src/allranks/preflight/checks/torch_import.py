@@ -6,7 +6,7 @@ It is imported as the training program would import it, with the script's direct
 from __future__ import annotations
 
 import re
-from typing import List, Mapping, NamedTuple, Optional
+from typing import List, Mapping, NamedTuple, Optional, Sequence
 
 from allranks.protocol.facts import TargetFacts
 from allranks.text import count_of, join_names, plural, with_reason
@@ -57,12 +57,12 @@ class Torch(NamedTuple):
     version: str = ""
     file: str = ""
     distributed: bool = False
-    backends: List[str] = []
+    backends: Sequence[str] = ()
     cuda: Optional[bool] = None
     gpus: int = 0
     warning: str = ""
     failed: str = ""
-    lines: List[str] = []
+    lines: Sequence[str] = ()
     late: Optional[float] = None
 
 
