@@ -5,7 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 from allranks.preflight.check import read_check
-from allranks.preflight.compare import Differs, best_of_machines, differences, median, some, split
+from allranks.preflight.compare import (
+    Differs,
+    best_of_machines,
+    by_odd_nodes,
+    differences,
+    median,
+    some,
+    split,
+    unlike,
+)
 from allranks.preflight.typed_facts import Facts, Request
 
 
@@ -19,7 +28,7 @@ def said(what: str, *values: object) -> list[str]:
 
 @pytest.mark.parametrize("values", [(), ("a",), ("a", "a"), (None, None), ("a", "a", "a")])
 def test_where_all_agree_nothing_is_said(values: tuple[object, ...]) -> None:
-    assert split(nodes(*values)) is None
+    assert split(nodes(*values)) == []
     assert said("torch", *values) == []
 
 
@@ -58,8 +67,7 @@ def test_without_a_majority_all_values_are_said(values: tuple[object, ...], mess
     (found,) = differences("torch", nodes(*values))
     assert found.message == message
     assert (found.nodes, found.norm) == (list(nodes(*values)), None)
-    parted = split(nodes(*values))
-    assert parted is not None and parted.fine == []
+    assert [odd.fine for odd in split(nodes(*values))] == [[]]
 
 
 def test_very_many_values_are_cut() -> None:
@@ -70,6 +78,31 @@ def test_very_many_values_are_cut() -> None:
 def test_verb_and_form_of_the_value() -> None:
     found = differences("commit", nodes("abcdef", "abcdef", "123456"), lambda v: str(v)[:3], "is at", "are at")
     assert [d.message for d in found] == ["h2 is at commit 123 (the other 2 are at abc)"]
+
+
+def test_what_stands_behind_the_verb_may_hold_the_value_in_its_middle() -> None:
+    odd = differences("CPUs", nodes(8, 16, 16), one="may use", many="may use", phrase="{value} {what}")
+    assert [d.message for d in odd] == ["h0 may use 8 CPUs (the other 2 may use 16)"]
+    assert said("CPUs", 8, 16) == ["no two nodes agree on CPUs: 8 (h0) and 16 (h1)"]
+
+
+def test_a_value_that_is_absent_has_the_plain_verb() -> None:
+    odd = differences("commit", nodes(None, "a", "a"), one="is at", many="are at")
+    assert [d.message for d in odd] == ["h0 has no commit (the other 2 are at a)"]
+
+
+def test_values_too_long_to_be_shown() -> None:
+    assert [d.message for d in unlike("/code", nodes("a", "b", "b"))] == ["/code on h0 differs from the other 2"]
+    assert [d.message for d in unlike("changes", nodes("a", "b"), "differ")] == ["changes differ between h0 and h1"]
+
+
+def test_differences_of_the_same_nodes_stand_together() -> None:
+    versions = {"h0": {"a": "1", "b": "1"}, "h1": {"a": "2", "b": "2", "c": "1"}, "h2": {"a": "2", "b": "2"}}
+    odds = by_odd_nodes(["a", "b", "c"], versions)
+    assert [[(d.what, d.nodes, d.value, d.norm) for d in group] for group in odds] == [
+        [("a", ["h0"], "1", "2"), ("b", ["h0"], "1", "2")],
+        [("c", ["h1"], "1", None)],
+    ]
 
 
 def test_target_is_what_the_user_gave() -> None:

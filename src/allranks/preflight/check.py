@@ -51,7 +51,7 @@ class Check:
 
 
 def read_check(module: object) -> Check:
-    """The check a module describes; raises ValueError that says what it lacks."""
+    """Read the check that a module describes. Raise ValueError that says what it lacks."""
     values = {"ID": None, "GROUP": None, "LEVEL": None, **vars(module)}
     where = values.get("__name__", "a check")
     name = values["ID"]
@@ -83,7 +83,7 @@ def read_check(module: object) -> Check:
 
 
 def _comparison(name: str, compares: Sequence[Differs]) -> Judge:
-    """The judge of a check that is declared."""
+    """Make the judge of a check that is nothing but declared comparisons."""
 
     def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
         nodes = collected(facts_by_node, name, Dict[str, str])

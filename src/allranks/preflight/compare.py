@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import (
     Callable,
@@ -41,7 +41,7 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 def collected(facts_by_node: Nodes, check: str, kind: Type[Kind]) -> Dict[str, Kind]:
-    """What a check collected, decoded; nodes where it is absent or empty are left out. Raise DecodeError."""
+    """Decode what a check collected, without the nodes where it is absent or empty. Raise DecodeError."""
     values = {}
     for node, facts in facts_by_node.items():
         value = facts.get(check)
@@ -54,8 +54,9 @@ def collected(facts_by_node: Nodes, check: str, kind: Type[Kind]) -> Dict[str, K
 
 
 def place(nodes: Sequence[str], gpu: Optional[int] = None, interface: Optional[str] = None) -> Where:
-    """Where a finding about several nodes is; the first stands for all."""
-    return Where(node=nodes[0], nodes=tuple(nodes) if len(nodes) > 1 else (), gpu=gpu, interface=interface)
+    """Make the place of a finding about several nodes; the first stands for all."""
+    several = nodes if len(nodes) > 1 else ()
+    return Where(node=nodes[0], nodes=tuple(several), gpu=gpu, interface=interface)
 
 
 def fail_if(
@@ -68,7 +69,7 @@ def fail_if(
     gpu: Optional[int] = None,
     interface: Optional[str] = None,
 ) -> Finding:
-    """Make a finding about nodes, else a warning; `label` is a cause of failure or the check's own ID."""
+    """Make a failure of one or several nodes, else a warning; `label` is a cause of failure or the check's own ID."""
     where = place([nodes] if isinstance(nodes, str) else nodes, gpu, interface)
     return Finding(label, "fail" if fails else "warn", message, remedy, where, tuple(evidence))
 
@@ -83,7 +84,7 @@ def unknown(check: str, nodes: Sequence[str], message: str, remedy: str = "") ->
 
 
 def nodes_of(where: Where) -> Tuple[str, ...]:
-    """All nodes that a finding is about."""
+    """List all nodes that a finding is about."""
     return where.nodes or tuple(node for node in (where.node, where.peer) if node is not None)
 
 
@@ -91,41 +92,45 @@ def nodes_of(where: Where) -> Tuple[str, ...]:
 
 
 def who(nodes: Sequence[str], one: str = "has", many: str = "have") -> str:
-    """Nodes with their verb: `h3 has`, `h3 and h4 have`."""
+    """Name nodes with their verb: `h3 has`, `h3 and h4 have`."""
     return f"{join_names(nodes)} {plural(len(nodes), one, many)}"
 
 
-def others(fine: Sequence[str], have: str, has: str) -> str:
-    """` (the other 3 have it)`, or nothing where no node is fine."""
+def others(fine: Sequence[str], have: str = "have it", has: str = "has it") -> str:
+    """Write what the nodes that are fine have, ` (the other 3 have it)`; nothing where no node is fine."""
     if not fine:
         return ""
     return f" (the other {len(fine)} {have})" if len(fine) > 1 else f" ({fine[0]} {has})"
 
 
 def lack(absent: Sequence[str], fine: Sequence[str], what: str) -> str:
-    """`h3 has no /data (the other 7 have it)`."""
-    return f"{who(absent)} no {what}{others(fine, 'have it', 'has it')}"
+    """Write who lacks what: `h3 has no /data (the other 7 have it)`."""
+    return f"{who(absent)} no {what}{others(fine)}"
 
 
 def and_so_for(nodes: List[str]) -> str:
-    """What stands behind a command for the first of several nodes."""
+    """Write what stands behind a command for the first of several nodes."""
     return f" (and so for {join_names(nodes)})" if nodes else ""
 
 
 def some(words: Sequence[str], limit: int) -> str:
-    """The first words of a list: `a.py, b.py and 7 more`."""
-    more = f" and {len(words) - limit} more" if len(words) > limit else ""
-    return ", ".join(words[:limit]) + more
+    """List the first words: `a.py, b.py and 7 more`."""
+    listed = ", ".join(words[:limit])
+    return f"{listed} and {len(words) - limit} more" if len(words) > limit else listed
 
 
-def differing(values: Mapping[str, object]) -> str:
-    """`3.11 (h0, h1 and h2) and 3.9 (h3)`."""
-    shown = {node: str(value) for node, value in values.items()}
-    return join_words([f"{value} ({join_names(nodes)})" for value, nodes in by_value(shown).items()])
+def values_shown(groups: Mapping[Value, Sequence[str]], show: Callable[[Value], str] = str, limit: int = 0) -> str:
+    """Write values with their nodes: `3.11 (h0, h1 and h2) and 3.9 (h3)`; at most `limit` of them (0: all)."""
+    return join_words([f"{show(value)} ({join_names(nodes)})" for value, nodes in groups.items()], limit=limit)
+
+
+def differing(values: Mapping[str, Value]) -> str:
+    """Write the value of each node, that of most nodes first."""
+    return values_shown(by_value(values))
 
 
 def size(number: float) -> str:
-    """Bytes for people, in the powers of two that df and docker use."""
+    """Write bytes in the powers of two that df and docker use."""
     for unit in ("B", "KB", "MB", "GB"):
         if number < 1024:
             return f"{number:.0f} {unit}"
@@ -134,17 +139,18 @@ def size(number: float) -> str:
 
 
 def remote(node: str, command: str, *arguments: str) -> str:
-    """A command line that runs on a node: `command` as a shell reads it, `arguments` as they are.
+    """Write the line that runs a command on a node: `command` as a shell reads it, `arguments` as they are.
 
     The remote shell splits what ssh is given once more.
     """
     line = " ".join([command, *map(shlex.quote, arguments)])
-    plain = "'" not in line or any(c in line for c in '"$`\\!')
-    return f"ssh {node} {shlex.quote(line)}" if plain else f'ssh {node} "{line}"'
+    if "'" in line and not any(c in line for c in '"$`\\!'):
+        return f'ssh {node} "{line}"'
+    return f"ssh {node} {shlex.quote(line)}"
 
 
 def advise(advice: str, node: str, command: str, *arguments: str) -> str:
-    """Advice, and the command that shows more."""
+    """Write advice, and the command that shows more."""
     return f"{advice}. Look: {remote(node, command, *arguments)}"
 
 
@@ -152,34 +158,38 @@ def advise(advice: str, node: str, command: str, *arguments: str) -> str:
 
 
 def values_of(nodes: Mapping[str, Kind], value: Callable[[Kind], Item]) -> Dict[str, Item]:
-    """A value of each node."""
+    """Read a value of each node."""
     return {node: value(one) for node, one in nodes.items()}
 
 
 def having(nodes: Mapping[str, Kind], value: Callable[[Kind], Optional[Item]]) -> Dict[str, Item]:
-    """A value of each node that has one: it is neither None, empty nor 0."""
-    values = {}
-    for node, one in nodes.items():
-        item = value(one)
-        if item:
-            values[node] = item
-    return values
+    """Read a value of each node that has one: it is neither None, empty nor 0."""
+    return {node: item for node, item in values_of(nodes, value).items() if item}
 
 
 def those(nodes: Mapping[str, Kind], fits: Callable[[Kind], object]) -> Dict[str, Kind]:
-    """The nodes that fit."""
+    """Keep the nodes that fit."""
     return {node: one for node, one in nodes.items() if fits(one)}
 
 
+def nodes_with(nodes: Mapping[Value, Kind], fits: Callable[[Kind], object]) -> List[Value]:
+    """List the names of the nodes that fit."""
+    return [node for node, one in nodes.items() if fits(one)]
+
+
 def by_value(values: Mapping[str, Value]) -> Dict[Value, List[str]]:
-    """Nodes by value, the value of most nodes first (ties: the value of the earlier node)."""
+    """Group nodes by value, the value of most nodes first (ties: the value of the earlier node)."""
     groups = group(values, values.__getitem__)
-    order = list(groups)
-    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), order.index(item[0]))))
+    return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
+
+
+def alike(nodes: Mapping[str, Kind], value: Callable[[Kind], Optional[Value]]) -> Dict[Value, List[str]]:
+    """Group the nodes that have a value (see `having`) by it, as `by_value` does."""
+    return by_value(having(nodes, value))
 
 
 def by_item(values: Mapping[str, Mapping[Value, Item]]) -> Dict[Value, Dict[str, Item]]:
-    """What nodes have of each item (a port, an interface, a path): {item: {node: …}} of {node: {item: …}}."""
+    """Turn {node: {item: value}} into {item: {node: value}}; an item is a port, an interface, a path."""
     items: Dict[Value, Dict[str, Item]] = {}
     for node, of_node in values.items():
         for name, value in of_node.items():
@@ -188,20 +198,18 @@ def by_item(values: Mapping[str, Mapping[Value, Item]]) -> Dict[Value, Dict[str,
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle value, the mean of the two middle ones of an even number; 0 without any."""
+    """Return the middle value, the mean of the two middle ones of an even number; 0 without any."""
     ordered = sorted(values)
     middle = len(ordered) // 2
-    if not ordered:
-        return 0.0
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return (ordered[middle] + ordered[~middle]) / 2 if ordered else 0.0
 
 
 def best_of_machines(facts_by_node: Nodes, values: Mapping[str, float]) -> Dict[str, float]:
-    """The node with the largest value of each machine: those that share one are measured side by side."""
+    """Keep the node with the largest value of each machine: those that share one are measured side by side."""
     best: Dict[str, str] = {}
     for node, value in values.items():
         machine = facts_by_node[node].identity.boot_id or node
-        if machine not in best or value > values[best[machine]]:
+        if value > values.get(best.get(machine, ""), -1.0):
             best[machine] = node
     return {node: values[node] for node in best.values()}
 
@@ -209,7 +217,7 @@ def best_of_machines(facts_by_node: Nodes, values: Mapping[str, float]) -> Dict[
 def slow_machines(
     facts_by_node: Nodes, speeds: Mapping[str, float], least: float
 ) -> Iterator[Tuple[str, float, float]]:
-    """The nodes below this part of the median, their speed and the median. The best node of a machine counts."""
+    """Give nodes below this part of the median, their speed and the median. The best node of a machine counts."""
     best = best_of_machines(facts_by_node, speeds)
     usual = median(best.values())
     for node, speed in best.items():
@@ -223,44 +231,32 @@ LISTED = 8
 
 
 @dataclass(frozen=True)
-class Split(Generic[Value]):
-    """How nodes that differ divide: `norm` is what `fine` (more than half, at least two) have.
+class Difference(Generic[Value]):
+    """Nodes with a `value` other than the `norm` of those that are `fine`: more than half, at least two.
 
-    Without such a majority `fine` is empty, `norm` None, and `odd` holds all nodes.
+    Without such a majority `nodes` are all, `fine` is empty, `value` and `norm` are None. `rest` words who is fine:
+    `the other 3`, or `3 of 5 nodes` where the odd ones differ among themselves.
     """
 
-    norm: Optional[Value]
-    fine: List[str]
-    odd: Dict[Value, List[str]]
-
-    @property
-    def rest(self) -> str:
-        """The nodes that are fine: `the other 3`, or `3 of 5 nodes` where the odd ones differ among themselves."""
-        fine = len(self.fine)
-        if len(self.odd) == 1:
-            return f"the other {fine}"
-        return f"{fine} of {fine + sum(map(len, self.odd.values()))} nodes"
-
-
-@dataclass(frozen=True)
-class Difference(Generic[Value]):
-    """A sentence about `nodes`, the odd ones or, without a majority (`norm` None), all."""
-
     nodes: List[str]
-    message: str
+    fine: List[str]
+    rest: str
     value: Optional[Value]
     norm: Optional[Value]
+    what: str = ""
+    message: str = ""
 
 
-def split(values: Mapping[str, Value]) -> Optional[Split[Value]]:
-    """Which nodes are odd, by their (hashable) values; None where all have the same."""
+def split(values: Mapping[str, Value]) -> List[Difference[Value]]:
+    """Find the odd nodes by their (hashable) values: one Difference for each odd value; none where all agree."""
     groups = by_value(values)
     if len(groups) < 2:
-        return None
+        return []
     norm, fine = next(iter(groups.items()))
     if len(fine) < 2 or 2 * len(fine) <= len(values):
-        return Split(None, [], groups)
-    return Split(norm, fine, {value: nodes for value, nodes in groups.items() if value != norm})
+        return [Difference(list(values), [], "", None, None)]
+    rest = f"{len(fine)} of {len(values)} nodes" if len(groups) > 2 else f"the other {len(fine)}"
+    return [Difference(nodes, fine, rest, value, norm) for value, nodes in groups.items() if value != norm]
 
 
 def differences(
@@ -270,46 +266,64 @@ def differences(
     one: str = "has",
     many: str = "have",
     subject: str = "",
+    phrase: str = "{what} {value}",
 ) -> List[Difference[Value]]:
-    """`h3 has torch 2.6.0 (the other 7 have 2.13.0)`: one for each odd value; one in all without a majority.
+    """Say who is odd: `h3 has torch 2.6.0 (the other 7 have 2.13.0)`, or all values where there is no majority.
 
-    The value None reads `no torch`. `one` and `many` are the verb: `h3 is at commit …`. With a `subject` the sentence
-    is about a part of the nodes: `eth0 on h3 runs at 10 Gb/s (the other 7 run at 100 Gb/s)`.
+    The value None reads `has no torch`. `one` and `many` are the verb and `phrase` what stands behind it: `h3 is at
+    commit …`, `h3 may use 8 CPUs`. With a `subject` the sentence is about a part of the nodes: `eth0 on h3 runs at 10
+    Gb/s (the other 7 run at 100 Gb/s)`.
     """
-    parted = split(values)
-    if parted is None:
-        return []
-    if not parted.fine:
-        return [Difference(list(values), _no_majority(what, parted.odd, show), None, None)]
-    norm = "none" if parted.norm is None else show(parted.norm)
-    sentences = []
-    for value, nodes in parted.odd.items():
+
+    def shown(value: Optional[Value]) -> str:
+        return "none" if value is None else show(value)
+
+    def sentence(odd: Difference[Value]) -> str:
+        if not odd.fine:
+            groups = by_value(values)
+            head = "no two nodes agree on" if len(groups) == len(values) else "no majority for"
+            return f"{head} {what}: {values_shown(groups, shown, LISTED + 1)}"
+        rest = f"({odd.rest} {many} {shown(odd.norm)})"
         if subject:
-            sentence = f"{subject} on {join_names(nodes)} {one} {show(value)}"
-        elif value is None:
-            sentence = f"{who(nodes, one, many)} no {what}"
-        else:
-            sentence = f"{who(nodes, one, many)} {what} {show(value)}"
-        sentences.append(Difference(nodes, f"{sentence} ({parted.rest} {many} {norm})", value, parted.norm))
-    return sentences
+            return f"{subject} on {join_names(odd.nodes)} {one} {shown(odd.value)} {rest}"
+        if odd.value is None:
+            return f"{who(odd.nodes)} no {what} {rest}"
+        return f"{who(odd.nodes, one, many)} {phrase.format(what=what, value=show(odd.value))} {rest}"
+
+    return [replace(odd, what=what, message=sentence(odd)) for odd in split(values)]
 
 
-def _no_majority(what: str, groups: Mapping[Value, Sequence[str]], show: Callable[[Value], str]) -> str:
-    shown = [f"{'none' if v is None else show(v)} ({join_names(nodes)})" for v, nodes in groups.items()]
-    agree = any(len(nodes) > 1 for nodes in groups.values())
-    head = f"no majority for {what}" if agree else f"no two nodes agree on {what}"
-    return f"{head}: {join_words(shown, limit=LISTED + 1)}"
+def unlike(subject: str, values: Mapping[str, Value], verb: str = "differs") -> List[Difference[Value]]:
+    """Say whose value is odd without the values: `/code on h3 differs from the other 2`, `/code differs between …`."""
+    odds = []
+    for odd in split(values):
+        sentence = f"{subject} {verb} between {join_names(odd.nodes)}"
+        if odd.fine:
+            sentence = f"{subject} on {join_names(odd.nodes)} {verb} from {odd.rest}"
+        odds.append(replace(odd, message=sentence))
+    return odds
+
+
+def by_odd_nodes(
+    names: Iterable[str], nodes: Mapping[str, Mapping[str, str]]
+) -> Iterable[List[Difference[Optional[str]]]]:
+    """Compare what nodes have under each name (None: nothing); the differences of one set of odd nodes stand together.
+
+    `what` of a difference is the name.
+    """
+    odds = [odd for name in names for odd in differences(name, {node: one.get(name) for node, one in nodes.items()})]
+    return group(odds, lambda odd: tuple(odd.nodes)).values()
 
 
 def warn_each(
     label: str,
-    odd: Iterable[Difference[Value]],
+    odds: Iterable[Difference[Value]],
     remedy: Callable[[Difference[Value]], str],
     interface: Optional[str] = None,
 ) -> Findings:
-    """A warning for each difference."""
-    for one in odd:
-        yield warn(label, one.nodes, one.message, remedy(one), interface=interface)
+    """Make a warning of each difference."""
+    for odd in odds:
+        yield warn(label, odd.nodes, odd.message, remedy(odd), interface=interface)
 
 
 class Differs(NamedTuple):
@@ -327,8 +341,8 @@ class Differs(NamedTuple):
     default: str = ""
 
     def judge(self, check: str, nodes: Mapping[str, Mapping[str, str]]) -> Findings:
-        """A warning for each odd value of what was collected."""
-        values = {node: one[self.key] for node, one in nodes.items() if one.get(self.key)}
+        """Make a warning of each odd value of what was collected."""
+        values = having(nodes, lambda one: one.get(self.key))
         return warn_each(check, differences(self.label, values), self._remedy)
 
     def _remedy(self, odd: Difference[str]) -> str:

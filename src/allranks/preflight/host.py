@@ -52,47 +52,47 @@ class Host(Protocol):
     """The node's basic facts (see `allranks.agent.node_check`), without those of other checks."""
 
     def read(self, path: str, limit: int = 65536) -> str:
-        """A file's text; raises OSError."""
+        """Read a file's text. Raise OSError."""
         ...
 
     def text(self, path: str, limit: int = 65536) -> Optional[str]:
-        """A file's text without surrounding blanks; None where it cannot be read."""
+        """Read a file's text without surrounding blanks; None where it cannot be read."""
         ...
 
     def names(self, path: str) -> List[str]:
-        """Sorted names in a directory; empty where it cannot be read."""
+        """List the sorted names in a directory; empty where it cannot be read."""
         ...
 
     def glob(self, pattern: str) -> List[str]:
-        """Sorted paths that match."""
+        """List the sorted paths that match."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything."""
+        """Tell whether there is anything at a path."""
         ...
 
     def link(self, path: str) -> Optional[str]:
-        """Where a symbolic link leads, as written; None where it is none."""
+        """Read where a symbolic link leads, as written; None where it is none."""
         ...
 
     def which(self, name: str) -> Optional[str]:
-        """A program on the ranks' PATH (and in the usual sbin directories)."""
+        """Find a program on the ranks' PATH (and in the usual sbin directories)."""
         ...
 
     def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
-        """Runs a program in the ranks' environment with LC_ALL=C, ends its whole group when time is up."""
+        """Run a program in the ranks' environment with LC_ALL=C; end its whole group when time is up."""
         ...
 
     def python(self, code: str, seconds: float = 20.0) -> Ran:
-        """Runs code in the training interpreter, in the working directory."""
+        """Run code in the training interpreter, in the working directory."""
         ...
 
     def space(self, path: str) -> Space:
-        """Of the file system that holds a path; raises OSError."""
+        """Measure the file system that holds a path. Raise OSError."""
         ...
 
     def now(self) -> float:
-        """Unix seconds by the node's clock."""
+        """Read the node's clock, in Unix seconds."""
         ...
 
 
@@ -100,7 +100,7 @@ ANSWER = "ALLRANKS-ANSWER "
 
 
 def answer_of(ran: Ran) -> Optional[object]:
-    """What a program printed behind ANSWER, as JSON; None without it. All else (sitecustomize's …) is passed over."""
+    """Read what a program printed behind ANSWER, as JSON; None without it. All else (sitecustomize's …) is skipped."""
     for line in ran.out.splitlines():
         if line.startswith(ANSWER):
             answer: object = read_json(line[len(ANSWER) :], MOST_OUTPUT)
@@ -174,8 +174,8 @@ class ProcessStat(NamedTuple):
 
 
 def process_stat(host: Host, pid: int) -> Optional[ProcessStat]:
-    """What a process is; None where it cannot be read."""
-    head, _, rest = (host.text(f"/proc/{pid}/stat") or "").rpartition(")")
+    """Read what a process is; None where it cannot be read."""
+    head, _, rest = text_in(host, f"/proc/{pid}/stat").rpartition(")")
     words = rest.split()
     if len(words) < 20:
         return None
@@ -183,34 +183,44 @@ def process_stat(host: Host, pid: int) -> Optional[ProcessStat]:
 
 
 def user_of(host: Host, pid: int) -> str:
-    """The real user's number; empty where it cannot be read."""
-    fields = key_values(host.text(f"/proc/{pid}/status") or "", ":")
+    """Read the number of a process's real user; empty where it cannot be read."""
+    fields = key_values(text_in(host, f"/proc/{pid}/status"), ":")
     return fields.get("Uid", "").partition("\t")[0]
 
 
+def text_in(host: Host, path: str, limit: int = 65536) -> str:
+    """Read a file's text without surrounding blanks; empty where it cannot be read."""
+    return host.text(path, limit) or ""
+
+
 def lines_of(host: Host, path: str, limit: int = 65536) -> List[str]:
-    """The lines of a file; none where it cannot be read."""
-    return (host.text(path, limit) or "").splitlines()
+    """Read the lines of a file; none where it cannot be read."""
+    return text_in(host, path, limit).splitlines()
+
+
+def base_name(path: str) -> str:
+    """Return what stands behind the last slash."""
+    return path.rpartition("/")[2]
 
 
 def last_line(text: str, otherwise: str) -> str:
-    """The last words of a program, or what stands in their place where it printed none."""
+    """Return the last words of a program, or what stands in their place where it printed none."""
     return (text.strip().splitlines() or [otherwise])[-1][:300]
 
 
 def number_in(host: Host, path: str) -> Optional[int]:
-    """The number that a file of /proc or /sys holds; None where it holds none that is 0 or more."""
+    """Read the number in a file of /proc or /sys; None where it holds none that is 0 or more."""
     return decimal(host.text(path, 64))
 
 
 def decimal(text: Optional[str]) -> Optional[int]:
-    """A number that is 0 or more; None for anything else."""
+    """Read a number that is 0 or more; None for anything else."""
     return int(text) if text and text.isdecimal() else None
 
 
 def uptime(host: Host) -> Optional[float]:
     """Seconds since boot; None where they cannot be read."""
-    words = (host.text("/proc/uptime", 64) or "").split()
+    words = text_in(host, "/proc/uptime", 64).split()
     return float(words[0]) if words else None
 
 

@@ -18,7 +18,7 @@ ORDER = {"fail": 0, "unknown": 1, "warn": 2, "ok": 3, "skipped": 4}
 
 
 def of_level(checks: Iterable[Check], level: str, only: Sequence[str] = ()) -> list[Check]:
-    """The checks of a level (the full level has the quick ones too), or only those named."""
+    """Choose the checks of a level (the full level has the quick ones too), or only those named."""
     if only:
         return [c for c in checks if c.name in only]
     return [c for c in checks if LEVELS.index(c.level) <= LEVELS.index(level)]

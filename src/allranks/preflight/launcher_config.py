@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from allranks.text import count_of
 
-from .compare import Findings, Nodes, fail, lack
+from .compare import Findings, Nodes, fail, lack, nodes_with
 from .host import CouldNotLook, Host
 from .typed_facts import Facts, Request
 
@@ -23,7 +23,7 @@ _LINE = re.compile(r"( *)([A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*') *:(?: (.*)|)$")
 
 
 def read_table(host: Host, path: str) -> Table:
-    """A YAML or JSON file as {"key": value, "table.key": value}; {MISSING: path} without it; raises CouldNotLook."""
+    """Read a YAML or JSON file as {"key": value, "table.key": …}; {MISSING: path} without it. Raise CouldNotLook."""
     full_path = absolute(host, path)
     try:
         text = host.read(full_path, LIMIT)
@@ -40,7 +40,7 @@ def read_table(host: Host, path: str) -> Table:
 
 
 def absolute(host: Host, path: str) -> str:
-    """A path as the ranks will see it."""
+    """Make a path absolute as the ranks will see it."""
     home = host.env.get("HOME", "")
     if path.startswith("~/") and home:
         return home + path[1:]
@@ -48,7 +48,7 @@ def absolute(host: Host, path: str) -> str:
 
 
 def flat_json(value_tree: object, before: str = "") -> Table:
-    """Lists are left out; other values read as YAML writes them."""
+    """Flatten JSON: lists are left out, other values read as YAML writes them."""
     table: Table = {}
     for key, value in value_tree.items() if isinstance(value_tree, dict) else ():
         if isinstance(value, dict):
@@ -61,7 +61,7 @@ def flat_json(value_tree: object, before: str = "") -> Table:
 
 
 def flat_yaml(text: str) -> Table:
-    """Lists and texts of several lines are left out."""
+    """Flatten YAML: lists and texts of several lines are left out."""
     table: Table = {}
     above: List[Tuple[int, str]] = []
     for line in text.splitlines():
@@ -89,16 +89,16 @@ def _plain(value: str) -> str:
 
 
 def absent(tables: Mapping[str, Table], path: str) -> Findings:
-    """The nodes without a configuration that the command names."""
-    nodes = [node for node, table in tables.items() if MISSING in table]
+    """Fail the nodes without a configuration that the command names."""
+    nodes = nodes_with(tables, lambda table: MISSING in table)
     if nodes:
-        fine = [node for node, table in tables.items() if MISSING not in table]
+        fine = nodes_with(tables, lambda table: MISSING not in table)
         remedy = f"put it there ({tables[nodes[0]][MISSING]}), or run with --sync, which ships what is here"
         yield fail("missing-file", nodes, lack(nodes, fine, path), remedy)
 
 
 def whole_number(text: Optional[str]) -> Optional[int]:
-    """A whole number, as YAML and options have it; None for anything else ("auto")."""
+    """Read a whole number, as YAML and options have it; None for anything else ("auto")."""
     word = (text or "").strip()
     return int(word) if re.fullmatch(r"-?\d{1,9}", word) else None
 

@@ -25,7 +25,7 @@ Kind = TypeVar("Kind")
 
 
 def peers_of(nodes: Sequence[str]) -> Dict[str, List[str]]:
-    """The peers each node tries to reach, in an order that spreads the work over the peers.
+    """Choose the peers each node tries to reach, in an order that spreads the work over the peers.
 
     Up to `ALL_PAIRS` nodes that is every other one. Beyond, the next, and those at growing distances: every
     node tries `FEWER` others and is tried by as many.
@@ -38,7 +38,7 @@ def peers_of(nodes: Sequence[str]) -> Dict[str, List[str]]:
 
 
 def covered(nodes: int) -> str:
-    """What the schedule leaves out, in words; empty where it is all."""
+    """Say what the schedule leaves out; empty where it is nothing."""
     if nodes <= ALL_PAIRS:
         return ""
     return f"each of {nodes} nodes tried {FEWER} others and was tried by {FEWER} (all pairs up to {ALL_PAIRS} nodes)"
@@ -67,7 +67,7 @@ class Blame(NamedTuple):
         return f"from {self.node} to {join_names(self.others)}"
 
     def where(self) -> Where:
-        """The node at fault, or both ends of a link."""
+        """Return the node at fault, or both ends of a link."""
         if self.kind in ("node", "into", "out of"):
             return Where(node=self.node)
         return Where(node=self.node, peer=self.others[0])
@@ -116,5 +116,5 @@ def blame(pairs: Mapping[Pair, Kind], is_bad: Callable[[Pair, Kind], bool]) -> L
 
 
 def _all_failed(ways: List[Pair], failed: Set[Pair]) -> List[Pair]:
-    """The ways, where there are at least two and all of them failed."""
+    """Return the ways, where there are at least two and all of them failed."""
     return ways if len(ways) > 1 and failed.issuperset(ways) else []

@@ -34,7 +34,7 @@ class NetworkSetting(NamedTuple):
 def explain(
     spec: RunSpec, gate: Mapping[str, object], documents: Mapping[str, Mapping[str, object]]
 ) -> dict[str, list[NetworkSetting]]:
-    """The settings of every node; empty where nodes share one network, or no address was proved."""
+    """Explain the settings of every node; empty where nodes share one network, or no address was proved."""
     port = gate.get("port")
     facts = {node: Facts(document) for node, document in documents.items()}
     for_plan = {node: one.for_plan for node, one in facts.items()}

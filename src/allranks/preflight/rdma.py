@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from .compare import some
-from .host import Host, number_in
+from .host import Host, number_in, text_in
 
 MOST = 128
 WIDEST = 32  # lanes
@@ -47,11 +47,11 @@ def ports(host: Host) -> List[Port]:
 
 def word(host: Host, path: str) -> str:
     """`ACTIVE` of `4: ACTIVE`."""
-    return (host.text(path, 64) or "").rpartition(":")[2].strip()
+    return text_in(host, path, 64).rpartition(":")[2].strip()
 
 
 def is_active(host: Host, port: Port) -> bool:
-    """The port's link is up and set up."""
+    """Tell whether the port's link is up and set up."""
     return word(host, f"{port.path}/state") == "ACTIVE"
 
 

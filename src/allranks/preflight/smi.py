@@ -15,7 +15,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 from allranks.text import first_line, join_names, name_with
 
 from .compare import remote
-from .host import CouldNotLook, Host, Ran, decimal
+from .host import CouldNotLook, Host, Ran, base_name, decimal, text_in
 
 SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for each call
 MOST = 64
@@ -58,10 +58,10 @@ def of_driver(host: Host) -> List[str]:
     """PCI addresses of GPUs that the NVIDIA driver holds and that have a device file in this container."""
     addresses = []
     for path in host.glob("/proc/driver/nvidia/gpus/*"):
-        text = host.text(f"{path}/information", 4096) or ""
+        text = text_in(host, f"{path}/information", 4096)
         minor = re.search(r"Device Minor:\s*(\d+)", text)
         if minor is None or host.exists(f"/dev/nvidia{minor.group(1)}"):
-            addresses.append(short(path.rpartition("/")[2]))
+            addresses.append(short(base_name(path)))
     return addresses[:MOST]
 
 
@@ -70,8 +70,8 @@ def on_bus(host: Host) -> Dict[str, str]:
     drivers = {}
     for path in host.glob("/sys/bus/pci/devices/*"):
         vendor = host.text(f"{path}/vendor", 16)
-        if vendor == NVIDIA_ID and (host.text(f"{path}/class", 16) or "").startswith(_DISPLAY):
-            drivers[short(path.rpartition("/")[2])] = (host.link(f"{path}/driver") or "").rpartition("/")[2]
+        if vendor == NVIDIA_ID and text_in(host, f"{path}/class", 16).startswith(_DISPLAY):
+            drivers[short(base_name(path))] = (host.link(f"{path}/driver") or "").rpartition("/")[2]
     return dict(list(drivers.items())[:MOST])
 
 
@@ -97,7 +97,7 @@ def nvidia_smi(host: Host, *words: str) -> Ran:
 
 
 def table(host: Host, query: str) -> List[List[str]]:
-    """The cells of a query such as `--query-compute-apps=…`, row by row."""
+    """Read the cells of a query such as `--query-compute-apps=…`, row by row."""
     out = nvidia_smi(host, query, CSV).out
     return [[cell.strip() for cell in line.split(", ")] for line in out.splitlines()]
 
@@ -151,18 +151,18 @@ def parse(text: str, columns: Sequence[str]) -> Answer:
 
 
 def words_of(ran: Ran) -> str:
-    """The first line that a program printed."""
+    """Return the first line that a program printed."""
     return first_line(ran.out + "\n" + ran.err, 300) or f"it printed nothing and ended with {ran.code}"
 
 
 def value_of(value: Optional[str]) -> str:
-    """A field's value; empty where it has none: [N/A], N/A, [Not Supported], [Unknown Error], …"""
+    """Read a field's value; empty where it has none: [N/A], N/A, [Not Supported], [Unknown Error], …"""
     text = (value or "").strip()
     return "" if text.startswith("[") or text in ("N/A", "Not Supported", "Unknown Error", "Unknown") else text
 
 
 def number(value: Optional[str]) -> Optional[float]:
-    """A field's number; None where it has none."""
+    """Read a field's number; None where it has none."""
     try:
         return float(value_of(value))
     except ValueError:
@@ -183,7 +183,7 @@ def amd_smi(host: Host, *words: str) -> Optional[List[JsonObject]]:
 
 
 def amd_smi_quiet(host: Host, *words: str) -> List[JsonObject]:
-    """The same, but nothing where this amd-smi does not know the words."""
+    """Ask amd-smi, and take no GPU for the answer where this version does not know the words."""
     try:
         return amd_smi(host, *words) or []
     except CouldNotLook:
@@ -211,7 +211,7 @@ def _ask_rocm(host: Host, program: str, words: Sequence[str]) -> object:
 
 
 def _json(text: str) -> object:
-    """What stands after warnings; None where nothing does."""
+    """Decode the JSON that stands after warnings; None where there is none."""
     for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
         try:
             answer: object = json.JSONDecoder().raw_decode(text[match.start() :])[0]
@@ -222,14 +222,14 @@ def _json(text: str) -> object:
 
 
 def at(value: object, *keys: str) -> object:
-    """A value inside objects; None where one of them is absent."""
+    """Look up a value inside objects; None where one of them is absent."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def text_at(value: object, *keys: str) -> str:
-    """A text inside objects; empty where it is absent or N/A."""
+    """Look up a text inside objects; empty where it is absent or N/A."""
     text = str(at(value, *keys) or "")
     return "" if text == "N/A" else text
 
@@ -279,11 +279,11 @@ def gpu_of(row: Row, pci: str = "") -> Gpu:
 
 
 def reset(node: str, gpus: Sequence[HasPlace]) -> str:
-    """The command that resets these GPUs, or all where none of them has an index."""
+    """Write the command that resets these GPUs, or all where none of them has an index."""
     indices = ",".join(str(gpu.gpu) for gpu in gpus if gpu.gpu is not None)
     return remote(node, "sudo nvidia-smi -r" + (f" -i {indices}" if indices else ""))
 
 
 def driver_log(node: str, pattern: str) -> str:
-    """The command that shows what the kernel logged of the driver."""
+    """Write the command that shows what the kernel logged of the driver."""
     return f"ssh {node} 'sudo dmesg -T | grep -i {pattern}'"

@@ -20,7 +20,7 @@ class Mount(NamedTuple):
 
 
 def read_mounts(text: str) -> List[Mount]:
-    """The lines that mount something."""
+    """Read the lines that mount something."""
     mounts = []
     for line in text.splitlines():
         words = line.split()
@@ -31,5 +31,5 @@ def read_mounts(text: str) -> List[Mount]:
 
 
 def has_room(space: FreeSpace) -> bool:
-    """The node directory has some; else the check nodedir speaks, and not disk_space."""
+    """Tell whether the node directory has room; else the check nodedir speaks, and not disk_space."""
     return (space.bytes or 0) >= NODE_DIR_BYTES and (space.inodes is None or space.inodes >= NODE_DIR_INODES)

@@ -12,7 +12,7 @@ from typing import List, Mapping, Optional, Sequence
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, collected, differing, fail
+from ..compare import Findings, Nodes, by_value, collected, differing, fail, having, nodes_with, those, values_of
 from ..host import Host
 from ..launcher_config import MISSING, Ranks, Table, absent, read_table, whole_number
 from ..typed_facts import Facts, Request
@@ -31,7 +31,7 @@ _LEAVE_OUT = "or leave it out: allranks passes it to every node"
 
 
 def collect(host: Host) -> Optional[Table]:
-    """The configuration that `accelerate launch` would read on this node; None where it reads none."""
+    """Read the configuration that `accelerate launch` would read on this node; None where it reads none."""
     path = host.request.asked.launching.accelerate
     if path is None:
         return None
@@ -47,7 +47,7 @@ def collect(host: Host) -> Optional[Table]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """accelerate-config, world-size-mismatch and rank-missing-or-duplicate, each with the figure that it must be."""
+    """Fail with the figure that it must be: accelerate-config, world-size-mismatch, rank-missing-or-duplicate."""
     files = Files(collected(facts_by_node, ID, Table), Ranks(request, facts_by_node), facts_by_node)
     for finding in files.judge(request):
         if request.asked.launching.accelerate:
@@ -77,10 +77,10 @@ class Files:
             yield from self._machine_rank()
 
     def _values(self, key: str) -> "dict[str, str]":
-        return {node: table[key] for node, table in self.tables.items() if table.get(key)}
+        return having(self.tables, lambda table: table.get(key))
 
     def _numbers(self, key: str) -> "dict[str, int]":
-        numbers = {node: whole_number(value) for node, value in self._values(key).items()}
+        numbers = values_of(self._values(key), whole_number)
         return {node: number for node, number in numbers.items() if number is not None}
 
     def _wrong(self, label: str, nodes: Sequence[str], wrong: str, must: str, remedy: str) -> Finding:
@@ -89,7 +89,7 @@ class Files:
 
     def _count(self, key: str, must: int, why: str) -> Findings:
         """num_machines and num_processes (of all machines together)."""
-        wrong = {node: number for node, number in self._numbers(key).items() if number not in (-1, must)}
+        wrong = those(self._numbers(key), lambda number: number not in (-1, must))
         for number, nodes in by_value(wrong).items():
             of_one = " (of one node)" if key == "num_processes" and number == self.ranks.each else ""
             remedy = f"set {key}: {must}, {_LEAVE_OUT}"
@@ -110,13 +110,13 @@ class Files:
             yield self._wrong(_LABEL, nodes, f"{key}: {value}, which {whose}", must, remedy)
 
     def _port(self, wanted: Optional[int]) -> Findings:
-        """The same port on every node, and the one that --master-port names."""
+        """Judge main_process_port: the same on every node, and the one that --master-port names."""
         key = "main_process_port"
         ports = self._values(key)
         groups = by_value(ports)
         usual = next(iter(groups), "")
         if len(groups) > 1:
-            odd = [node for node, port in ports.items() if port != usual]
+            odd = nodes_with(ports, lambda port: port != usual)
             message = f"{key} differs between nodes, and it must be the same everywhere: {differing(ports)}"
             yield fail(_LABEL, odd, message, f"set {key}: {usual}, {_LEAVE_OUT}")
         elif wanted and usual and whole_number(usual) != wanted:
@@ -138,7 +138,7 @@ class Files:
 
 
 def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
-    """The node that has this name or address; "" where none has; None where that can't be told."""
+    """Find the node that has this name or address; "" where none has, None where that can't be told."""
     for node, facts in facts_by_node.items():
         hostname = facts.hostname or node
         if value in (node, hostname, hostname.partition(".")[0], *addresses_of(facts, loopback=True)):
@@ -149,13 +149,13 @@ def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
 
 
 def addresses_of(facts: Facts, loopback: bool = False) -> List[str]:
-    """A node's addresses, without link-local ones."""
+    """List a node's addresses, without link-local ones."""
     interfaces = [one for one in facts.interfaces if loopback or not one.loopback]
     return [a.address for one in interfaces for a in one.addresses if a.scope != "link"]
 
 
 def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> Findings:
-    """What the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
+    """Judge what the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
     launching = request.asked.launching
     options = launching.options
     for names, must, what in (

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from allranks.findings import Finding
 from allranks.text import first_line, join_names
 
-from ..compare import Findings, Nodes, by_value, collected, some, split, values_of, warn
+from ..compare import Findings, Nodes, by_value, collected, some, unlike, values_of, warn
 from ..host import CouldNotLook, Host, Ran
 from ..typed_facts import Request
 
@@ -51,7 +50,6 @@ DIFF = (
 )
 _OUTSIDE = re.compile(r"not a git repository|ambiguous argument 'HEAD'", re.IGNORECASE)  # or no commit yet
 _NEW = re.compile(r"^index [0-9a-f]+\.\.([0-9a-f]+)", re.MULTILINE)
-Files = Tuple[Tuple[str, str], ...]  # names and hashes
 
 
 class Changes(NamedTuple):
@@ -93,7 +91,7 @@ def _first(ran: Ran) -> str:
 
 
 def _status(text: str) -> Tuple[List[str], List[str], List[str]]:
-    """Changed files, new ones that are code, new folders. git-status(1): XY, a blank, the name, NUL."""
+    """List changed files, new ones that are code, new folders. git-status(1): XY, a blank, the name, NUL."""
     entries = [entry for entry in text.split("\0") if len(entry) > 3]
     changed = [entry[3:] for entry in entries if not entry.startswith("?? ")]
     untracked = [entry[3:] for entry in entries if entry.startswith("?? ")]
@@ -130,32 +128,23 @@ def _hash(text: str) -> str:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning for each odd node. Where commits differ, `code_git` says it and files can't be compared."""
+    """Warn of each odd node. Where commits differ, `code_git` says it and files can't be compared."""
     nodes = collected(facts_by_node, ID, Changes)
     values = values_of(nodes, lambda one: tuple(sorted(one.files.items())))
-    parted = split(values)
-    if parted is None or len({one.head for one in nodes.values()}) > 1:
+    if len({one.head for one in nodes.values()}) > 1:
         return
     remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks run {request.target}"
     remedy += " --launcher command -- git diff HEAD --stat"
-    groups = by_value(values)
-    if not parted.fine:
-        message = f"uncommitted changes differ between {join_names(list(nodes))}"
-        yield _finding(list(nodes), message, list(parted.odd), groups, remedy)
-        return
-    for value, names in parted.odd.items():
-        message = f"uncommitted changes on {join_names(names)} differ from {parted.rest}"
-        yield _finding(names, message, [value, values[parted.fine[0]]], groups, remedy)
+    for odd in unlike("uncommitted changes", values, "differ"):
+        files = _odd_files([set(values[node]) for node in odd.nodes + odd.fine])
+        evidence = []
+        for value, names in list(by_value(values).items())[:8]:
+            changed = [name for name, _ in value if name in files]
+            evidence.append(f"{join_names(names)}: {', '.join(changed[:SHOWN]) or 'no change'}")
+        yield warn(ID, odd.nodes, f"{odd.message}: {some(files, SHOWN)}", remedy, evidence)
 
 
-def _finding(
-    nodes: List[str], message: str, compared: List[Files], groups: Mapping[Files, List[str]], remedy: str
-) -> Finding:
-    """With the files that are not the same in all of `compared`."""
-    everywhere = set(compared[0]).intersection(*compared)
-    files = sorted({name for value in compared for name, _ in set(value) - everywhere})
-    evidence = []
-    for value, alike in list(groups.items())[:8]:
-        changed = [name for name, _ in value if name in files]
-        evidence.append(f"{join_names(alike)}: {', '.join(changed[:SHOWN]) or 'no change'}")
-    return warn(ID, nodes, f"{message}: {some(files, SHOWN)}", remedy, evidence)
+def _odd_files(every: List[Set[Tuple[str, str]]]) -> List[str]:
+    """Name the files that are not the same in all."""
+    everywhere = every[0].intersection(*every)
+    return sorted({name for files in every for name, _ in files - everywhere})

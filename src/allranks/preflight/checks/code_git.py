@@ -10,7 +10,7 @@ import re
 import shlex
 from typing import List, NamedTuple, Optional, Tuple
 
-from ..compare import Findings, Nodes, collected, differences, others, values_of, warn, who
+from ..compare import Findings, Nodes, collected, differences, nodes_with, others, values_of, warn, who
 from ..host import CouldNotLook, Host, lines_of
 from ..typed_facts import Request
 
@@ -50,7 +50,7 @@ def collect(host: Host) -> Optional[Repository]:
 
 
 def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
-    """The repository's top and its git directory, walking up."""
+    """Find the repository's top and its git directory, walking up; None outside of one."""
     while True:
         dot = path.rstrip("/") + "/.git"
         text = host.text(dot, 4096)
@@ -64,7 +64,7 @@ def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
 
 
 def _join(base: str, path: str) -> str:
-    """An absolute path without `..`."""
+    """Make a path absolute and free of `..`."""
     words: List[str] = []
     for word in (path if path.startswith("/") else f"{base}/{path}").split("/"):
         if word == "..":
@@ -92,7 +92,7 @@ def _real(host: Host, path: str) -> str:
 
 
 def _resolve(host: Host, bases: List[str], value: str) -> Optional[str]:
-    """A ref's commit: loose in the worktree's or the common directory, else packed."""
+    """Look up a ref's commit: loose in the worktree's or the common directory, else packed."""
     for _ in range(5):
         if not value.startswith("ref:"):
             match = _HASH.match(value)
@@ -118,12 +118,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     sync = "copy this machine's code to all nodes with run --sync"
     shown = [f"{n}: {str(one.commit)[:16]} {one.branch or '(detached)'}" for n, one in repositories.items()]
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
-        message = odd.message.replace("is at no commit", "has no commit").replace("are at no commit", "have no commit")
         top = shlex.quote(repositories[odd.nodes[0]].top)
         pull = f"allranks run {request.target} --launcher command -- git -C {top} pull --ff-only"
-        yield warn(ID, odd.nodes, message, f"{pull}, or {sync}", shown[:8])
+        yield warn(ID, odd.nodes, odd.message, f"{pull}, or {sync}", shown[:8])
     outside = {node: facts.workdir for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None}
-    without = [node for node, workdir in outside.items() if workdir.exists]
+    without = nodes_with(outside, lambda workdir: workdir.exists)
     if without and len(repositories) > max(1, len(without)):
         message = f"{outside[without[0]].path} on {who(without, 'is', 'are')} in no git"
         message += " repository" + others(list(repositories), "are in one", "is in one")

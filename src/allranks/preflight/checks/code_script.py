@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from allranks.text import count_of
 
-from ..compare import Findings, Nodes, collected, differences, fail_if, split, values_of
+from ..compare import Findings, Nodes, collected, differences, fail_if, values_of
 from ..host import Host
 from ..typed_facts import Request
 
@@ -37,16 +37,15 @@ def collect(host: Host) -> Optional[Content]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A failure where nodes would run different programs; a wrapper may well show another file: a warning."""
+    """Fail where nodes would run different programs; warn under a wrapper, which may well show another file."""
     scripts = collected(facts_by_node, ID, Content)
     hashes = values_of(scripts, lambda script: script.hash)
-    parted = split(hashes)
     evidence = [f"{n}: {one.hash[:8]} {count_of(one.size, 'byte')} {one.path}" for n, one in scripts.items()]
     for odd in differences("version", hashes, lambda value: value[:8]):
         path = scripts[odd.nodes[0]].path
         remedy = SYNC
-        if parted and parted.fine:
-            copy = f"scp -3 {shlex.quote(f'{parted.fine[0]}:{path}')} {shlex.quote(f'{odd.nodes[0]}:{path}')}"
+        if odd.fine:
+            copy = f"scp -3 {shlex.quote(f'{odd.fine[0]}:{path}')} {shlex.quote(f'{odd.nodes[0]}:{path}')}"
             remedy = f"{copy}, or {SYNC}"
         message = f"{path.rpartition('/')[2]} differs between nodes: {odd.message}"
         yield fail_if(not request.asked.wrap, ID, odd.nodes, message, remedy, evidence[:8])

@@ -10,7 +10,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 from allranks.protocol.codec import decode
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, collected, remote, some, split, unknown, values_of, warn
+from ..compare import Findings, Nodes, by_value, collected, remote, some, unknown, unlike, values_of, warn
 from ..host import Host, ask
 from ..typed_facts import Request
 
@@ -127,7 +127,7 @@ def collect(host: Host) -> Optional[TreeHashes]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning for each odd node. Where all are git checkouts, code_git and code_changes judge."""
+    """Warn of each odd node. Where all are git checkouts, code_git and code_changes judge."""
     nodes = collected(facts_by_node, ID, TreeHashes)
     if all(tree.git for tree in nodes.values()):
         return
@@ -136,30 +136,22 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         message = f"the working directory of {join_names(late)} could not be read within 30 s and is not compared"
         yield unknown(ID, late, message, "name a smaller directory with --workdir")
     trees = {node: tree for node, tree in nodes.items() if node not in late}
-    parted = split(values_of(trees, lambda tree: tree.digest))
-    if parted is None:
-        return
-    evidence = []
-    for count, alike in list(by_value(values_of(trees, lambda tree: tree.count_)).items())[:6]:
-        evidence.append(f"{join_names(alike)}: {count} files")
+    counts = list(by_value(values_of(trees, lambda tree: tree.count_)).items())
+    evidence = [f"{join_names(names)}: {count} files" for count, names in counts[:6]]
     cuts = [tree.cut for tree in trees.values() if tree.cut]
     evidence += [f"only the first of {cut} are compared" for cut in cuts[:1]]
     remedy = "copy this machine's code to all nodes with run --sync"
-    if not parted.fine:
-        top = next(iter(trees.values())).top
-        message = f"{top} differs between {join_names(list(trees))}: {_odd(list(trees.values()))}"
-        yield warn(ID, list(trees), message, remedy, evidence)
-        return
-    fine = parted.fine[0]
-    for odd in parted.odd.values():
-        tree = trees[odd[0]]
-        message = f"{tree.top} on {join_names(odd)} differs from {parted.rest}: {_odd([tree, trees[fine]])}"
-        copy = remote(fine, "rsync -a", f"{tree.top}/", f"{odd[0]}:{tree.top}/")
-        yield warn(ID, odd, message, f"{copy}, or {remedy}", evidence)
+    top = next((tree.top for tree in trees.values()), "")
+    for odd in unlike(top, values_of(trees, lambda tree: tree.digest)):
+        copy = ""
+        if odd.fine:
+            copy = remote(odd.fine[0], "rsync -a", f"{top}/", f"{odd.nodes[0]}:{top}/") + ", or "
+        files = _odd_files([trees[node] for node in odd.nodes + odd.fine])
+        yield warn(ID, odd.nodes, f"{odd.message}: {files}", copy + remedy, evidence)
 
 
-def _odd(trees: Sequence[TreeHashes]) -> str:
-    """The files that are not the same in all, or (of very many) the folders."""
+def _odd_files(trees: Sequence[TreeHashes]) -> str:
+    """Name the files that are not the same in all, or (of very many) the folders."""
     items: List[Mapping[str, str]] = [tree.files for tree in trees if tree.files is not None]
     if len(items) < len(trees):
         items = [tree.folders for tree in trees]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from ..compare import Findings, Nodes, advise, collected, differences, having, values_of, warn
-from ..host import Host
+from ..compare import Findings, Nodes, advise, collected, differences, having, values_of, warn_each
+from ..host import Host, text_in
 from ..typed_facts import Request
 
 ID = "container"
@@ -47,7 +47,7 @@ def collect(host: Host) -> Optional[ContainerFacts]:
 
 
 def _kind(host: Host) -> str:
-    """The innermost one first: apptainer runs inside pods too."""
+    """Tell which container this is, the innermost one first: apptainer runs inside pods too."""
     if host.env.get("APPTAINER_CONTAINER") or host.env.get("SINGULARITY_CONTAINER"):
         return "Apptainer"
     if host.env.get("KUBERNETES_SERVICE_HOST") or host.exists("/var/run/secrets/kubernetes.io"):
@@ -56,33 +56,28 @@ def _kind(host: Host) -> str:
         return "Docker"
     if host.exists("/run/.containerenv"):
         return "Podman"
-    init = host.text("/proc/1/environ") or ""
+    init = text_in(host, "/proc/1/environ")
     words = (w.partition("=")[2] for w in init.split("\0") if w.startswith("container="))
-    word = next(words, "") or host.text("/run/systemd/container", 64)
+    word = next(words, "") or text_in(host, "/run/systemd/container", 64)
     if word:
         return WORDS.get(word, word[:40])
-    cgroup = host.text("/proc/1/cgroup") or ""
+    cgroup = text_in(host, "/proc/1/cgroup")
     return next((kind for mark, kind in CGROUPS if mark in cgroup), OUTSIDE)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning where nodes are mixed; the namespaces only among nodes of one kind."""
+    """Warn where nodes are mixed; compare the namespaces only among nodes of one kind."""
     nodes = collected(facts_by_node, ID, ContainerFacts)
     kinds = values_of(nodes, lambda one: one.kind if one.kind == OUTSIDE else f"in {one.kind}")
-    odd = differences("containers", kinds, one="runs", many="run")
-    for one in odd:
-        message = one.message.replace(" containers ", " ", 1) if one.norm is not None else one.message
-        advice = "start all nodes alike, in the same image or on the bare host"
-        yield warn(ID, one.nodes, message, advise(advice, one.nodes[0], "cat /proc/1/cgroup"))
-    if odd:
+    odds = differences("containers", kinds, one="runs", many="run", phrase="{value}")
+    advice = "start all nodes alike, in the same image or on the bare host"
+    yield from warn_each(ID, odds, lambda odd: advise(advice, odd.nodes[0], "cat /proc/1/cgroup"))
+    if odds:
         return
     yield from _namespace("process namespace", "--pid=host", having(nodes, lambda one: one.pid))
     yield from _namespace("IPC namespace", "--ipc=host", having(nodes, lambda one: one.ipc))
 
 
 def _namespace(what: str, option: str, owners: "dict[str, str]") -> Findings:
-    for odd in differences(what, owners, one="uses", many="use"):
-        message = odd.message
-        for owner in ("its own", "the host's"):
-            message = message.replace(f"{what} {owner}", f"{owner} {what}", 1)
-        yield warn(ID, odd.nodes, message, f"start all containers alike: with {option}, or none with it")
+    odds = differences(what, owners, one="uses", many="use", phrase="{value} {what}")
+    return warn_each(ID, odds, lambda odd: f"start all containers alike: with {option}, or none with it")

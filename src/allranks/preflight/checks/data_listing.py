@@ -15,7 +15,20 @@ from allranks.findings import Finding
 from allranks.protocol.codec import decode
 from allranks.text import count_of, join_names
 
-from ..compare import Findings, Nodes, by_item, collected, remote, size, some, split, unknown, values_of, warn
+from ..compare import (
+    Findings,
+    Nodes,
+    by_item,
+    collected,
+    nodes_with,
+    remote,
+    size,
+    some,
+    split,
+    unknown,
+    values_of,
+    warn,
+)
 from ..host import Host, ask
 from ..typed_facts import Request
 
@@ -115,7 +128,7 @@ class PathListing(NamedTuple):
 
 
 def collect(host: Host) -> object:
-    """A `Listing` by path; None without a --data-path."""
+    """Read a `PathListing` by path; None without a --data-path."""
     paths = host.request.asked.data_paths[:PATHS]
     return ask(host, f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True) if paths else None
 
@@ -123,16 +136,14 @@ def collect(host: Host) -> object:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: each node may well have its own share of the data. `data_paths` speaks of absent ones."""
     for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, PathListing])).items():
-        late = [node for node, one in by_node.items() if one.cut == "time"]
+        late = nodes_with(by_node, lambda one: one.cut == "time")
         if late:
             message = f"{path} could not be listed within 20 s on {join_names(late)} and is not compared"
             yield unknown(ID, late, message, "name a smaller directory with --data-path")
         listings = {node: one for node, one in by_node.items() if node not in late and one.kind != "unreadable"}
-        parted = split(values_of(listings, lambda one: one.digest))
-        if parted is None or (not parted.fine and _shares(list(listings.values()))):
-            continue
-        for odd in parted.odd.values() if parted.fine else [list(listings)]:
-            yield _finding(path, listings, odd, parted.fine)
+        for odd in split(values_of(listings, lambda one: one.digest)):
+            if odd.fine or not _shares(list(listings.values())):
+                yield _finding(path, listings, odd.nodes, odd.fine)
 
 
 def _shares(listings: Sequence[PathListing]) -> bool:
@@ -168,7 +179,7 @@ def _finding(path: str, listings: Mapping[str, PathListing], odd: List[str], fin
 
 
 def _names(listings: Mapping[str, PathListing], one: str, other: str) -> str:
-    """The names by which two nodes differ, where the listings could travel."""
+    """Name the files by which two nodes differ, where the listings could travel."""
     if not listings[one].names or not listings[other].names:
         return ""
     first = listings[one].sizes()

@@ -12,7 +12,7 @@ from typing import Dict, Mapping, Optional, Tuple
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_item, by_value, collected, fail
+from ..compare import Findings, Nodes, by_item, by_value, collected, fail, values_of
 from ..host import CouldNotLook, Host
 from ..launcher_config import MISSING, Ranks, Table, absent, read_table, whole_number
 from ..typed_facts import Request
@@ -29,14 +29,14 @@ _KEYS = (_TRAIN, _MICRO, _STEPS, *_SHARING, MISSING)
 
 
 def collect(host: Host) -> Optional[Dict[str, Table]]:
-    """The figures of every configuration that the command names, by file; None where it names none."""
+    """Read the figures of every configuration that the command names, by file; None where it names none."""
     launching = host.request.asked.launching
     paths = list(launching.deepspeed)
     if launching.accelerate:
         with suppress(CouldNotLook):  # accelerate_config says so
             paths.append(read_table(host, launching.accelerate).get("deepspeed_config.deepspeed_config_file", ""))
     tables = {path: read_table(host, path) for path in dict.fromkeys(filter(None, paths))}
-    return {path: {key: table[key] for key in _KEYS if key in table} for path, table in tables.items()} or None
+    return values_of(tables, lambda table: {key: table[key] for key in _KEYS if key in table}) or None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -57,7 +57,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
-    """What does not multiply out, and the figures that would; None where it does."""
+    """Say what does not multiply out, and the figures that would; None where it does."""
     figures = {key: whole_number(table.get(key)) for key in (_TRAIN, _MICRO, _STEPS)}
     for key, value in figures.items():
         if value is not None and value < 1:

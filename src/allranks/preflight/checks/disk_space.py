@@ -11,7 +11,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size
-from ..host import Host
+from ..host import Host, text_in
 from ..storage import Mount, has_room, read_mounts
 from ..typed_facts import Request
 
@@ -58,7 +58,7 @@ class FileSystem(NamedTuple):
 def collect(host: Host) -> Optional[List[FileSystem]]:
     """One for each file system."""
     file_systems: Dict[Tuple[int, int, int], FileSystem] = {}
-    mounts = read_mounts(host.text("/proc/self/mounts", 1 << 20) or "")
+    mounts = read_mounts(text_in(host, "/proc/self/mounts", 1 << 20))
     for path, is_data in _places(host):
         try:
             space = host.space(path)
@@ -87,7 +87,7 @@ def _places(host: Host) -> List[Tuple[str, bool]]:
 
 
 def _is_read_only(mounts: List[Mount], path: str) -> bool:
-    """An image (squashfs) is always full, and nobody writes there."""
+    """Tell whether a path is read-only: an image (squashfs) is always full, and nobody writes there."""
     above = [mount for mount in mounts if (path + "/").startswith(mount.point.rstrip("/") + "/")]
     return bool(above) and "ro" in max(above, key=lambda mount: len(mount.point)).options
 

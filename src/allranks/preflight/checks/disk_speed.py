@@ -60,7 +60,7 @@ def collect(host: Host) -> Optional[DiskSpeed]:
 
 
 def _a_file(host: Host, path: str) -> str:
-    """The path itself, or the first large file below it."""
+    """Find a large file: the path itself, or the first one below it; empty without one."""
     ran = host.run(["find", "-L", path, "-type", "f", "-size", "+16384k", "-print", "-quit"], 10.0)
     return ran.out.partition("\n")[0]
 
@@ -76,7 +76,7 @@ def _result(ran: Ran, path: str, direct: bool) -> Optional[DiskSpeed]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning for a node that reads less than half as fast as the median."""
+    """Warn of a node that reads less than half as fast as the median."""
     nodes = collected(facts_by_node, ID, DiskSpeed)
     for direct in (True, False):
         speeds = {node: one.mb_s for node, one in nodes.items() if one.direct is direct}

@@ -46,7 +46,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _problem(active: List[rdma.UsedPort], nccl: NcclFacts) -> Optional[Tuple[str, str]]:
-    """What is wrong and its remedy."""
+    """Say what is wrong and its remedy; None where every active port is used."""
     settings = nccl.settings()
     wanted, _ = settings.get("NCCL_IB_HCA", ("", ""))
     disabled, _ = settings.get("NCCL_IB_DISABLE", ("0", ""))

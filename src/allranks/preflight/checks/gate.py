@@ -17,7 +17,7 @@ NEEDS = "probes"
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """What the rendezvous check of a run would say; nothing where it was not tried."""
+    """Say what the rendezvous check of a run would say; nothing where it was not tried."""
     proof = request.asked.gate
     if proof is None:
         return

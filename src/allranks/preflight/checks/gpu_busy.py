@@ -120,7 +120,7 @@ def _amd(host: Host) -> Optional[Use]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning a node; a failure where a GPU takes one process only."""
+    """Warn once a node; fail where a GPU takes one process only."""
     for node, use in collected(facts_by_node, ID, Use).items():
         if use.processes:
             yield _by_others(request, node, use)

@@ -24,6 +24,7 @@ from ..compare import (
     fail,
     fail_if,
     group,
+    nodes_with,
     remote,
     split,
     those,
@@ -61,7 +62,7 @@ class Count(NamedTuple):
 
 def collect(host: Host) -> Optional[Count]:
     """None without GPUs."""
-    idle = [pci for pci, driver in smi.on_bus(host).items() if not driver]
+    idle = nodes_with(smi.on_bus(host), lambda driver: not driver)
     if smi.has_nvidia(host):
         return _nvidia(host, idle)
     gpus = len(smi.amd_smi(host, "static", "-a") or ())
@@ -145,16 +146,14 @@ def _fewer(request: Request, counts: Mapping[str, Count], present: Mapping[str, 
 
 
 def _against_others(counts: Mapping[str, Count], present: Mapping[str, int]) -> Findings:
-    parted = split(present)
-    if parted is None:
-        return
-    if not parted.fine:
-        shown = differing(values_of(present, lambda count: count_of(count, "GPU")))
-        message = f"nodes have different numbers of GPUs: {shown}"
-        yield warn(ID, list(present), message, _compare(counts, list(present)[-1]))
-        return
-    odd = those(present, lambda count: count != parted.norm)
-    yield from _against(odd, counts, f"{parted.rest} have {parted.norm}", present[parted.fine[0]], False)
+    for odd in split(present):
+        if odd.fine:
+            of_odd = {node: present[node] for node in odd.nodes}
+            yield from _against(of_odd, counts, f"{odd.rest} have {odd.norm}", odd.norm or 0, False)
+        else:
+            shown = differing(values_of(present, lambda count: count_of(count, "GPU")))
+            message = f"nodes have different numbers of GPUs: {shown}"
+            yield warn(ID, odd.nodes, message, _compare(counts, odd.nodes[-1]))
 
 
 def _against(odd: Dict[str, int], counts: Mapping[str, Count], norm: str, wanted: int, fails: bool = True) -> Findings:

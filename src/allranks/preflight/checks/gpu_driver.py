@@ -44,7 +44,7 @@ def collect(host: Host) -> Optional[Driver]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning for each odd version; CUDA only where the driver does not explain it."""
+    """Warn of each odd version; of CUDA's only where the driver does not explain it."""
     drivers = collected(facts_by_node, ID, Driver)
     odd = differences("driver", having(drivers, lambda one: one.driver))
     odd = odd or differences("CUDA (of the driver)", having(drivers, lambda one: one.cuda))

@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import count_of, plural
 
 from .. import smi
-from ..compare import Findings, Nodes, collected, fail_if, group, median, remote, warn
+from ..compare import Findings, Nodes, collected, fail_if, group, median, remote, values_of, warn
 from ..host import Host, ask
 from ..typed_facts import Request
 
@@ -90,7 +90,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         for gpu in gpus:
             if gpu.error:
                 yield _failed(node, gpu)
-    measured = {node: [gpu for gpu in gpus if gpu.tflops and not gpu.busy] for node, gpus in nodes.items()}
+    measured = values_of(nodes, lambda gpus: [gpu for gpu in gpus if gpu.tflops and not gpu.busy])
     models = group([gpu for gpus in measured.values() for gpu in gpus], lambda gpu: gpu.name)
     for node, gpus in measured.items():
         for model, alike in models.items():
@@ -101,7 +101,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _failed(node: str, gpu: MatmulSpeed) -> Finding:
-    """A warning where others hold its memory: they may be gone by then."""
+    """Fail a GPU that can't multiply; warn where others hold its memory: they may be gone by then."""
     label = "cuda-out-of-memory" if "out of memory" in gpu.error else "cuda-device-unavailable"
     message = f"torch can't multiply matrices on GPU {gpu.gpu} of {node}: {gpu.error}"
     remedy = f"look who uses it and whether it is in error: {remote(node, 'nvidia-smi')}"

@@ -58,7 +58,7 @@ def collect(host: Host) -> Optional[Dict[str, Modes]]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A failure: GPUs that take no process. Warnings: nodes or GPUs that differ."""
+    """Fail GPUs that take no process; warn of nodes or GPUs that differ."""
     nodes = collected(facts_by_node, ID, Dict[str, Modes])
     for node, one in nodes.items():
         gpus = one.get("compute", {}).get(PROHIBITED)

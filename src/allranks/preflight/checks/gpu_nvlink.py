@@ -84,7 +84,7 @@ def read_links(text: str) -> Dict[str, Links]:
 
 
 def _manager(host: Host) -> str:
-    """What systemd says of a fabric manager that does not run, where there are NVSwitches and it can be seen."""
+    """Read the state of a fabric manager that does not run; empty without NVSwitches or where systemd can't say."""
     if not host.glob("/dev/nvidia-nvswitch[0-9]*"):
         return ""
     if any(host.text(path, 32) == MANAGER for path in host.glob("/proc/[0-9]*/comm")):
@@ -94,7 +94,7 @@ def _manager(host: Host) -> str:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A failure: the fabric is not ready. Warnings: links that are down, a fabric manager that does not run."""
+    """Fail where the fabric is not ready; warn of links that are down and of a fabric manager that does not run."""
     nodes = collected(facts_by_node, ID, NvLinks)
     for node, one in nodes.items():
         yield from _fabric(node, one)
@@ -106,11 +106,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         if one.links and not down:
             numbers = sorted({active for _, active, _ in one.links.values()}, reverse=True)
             counts[node] = " and ".join(map(str, numbers))
-    for odd in differences("NVLinks:", counts, lambda count: f"{count} active NVLinks a GPU"):
+    for odd in differences("NVLinks", counts, lambda count: f"{count} active NVLinks a GPU", phrase="{value}"):
         node = odd.nodes[0]
-        message = odd.message.replace(" NVLinks: ", " ", 1).replace("::", ":", 1)
         remedy = f"look: {remote(node, 'nvidia-smi nvlink -s')} and {remote(node, 'nvidia-smi topo -m')}"
-        yield warn(LABEL, odd.nodes, message, remedy)
+        yield warn(LABEL, odd.nodes, odd.message, remedy)
 
 
 def _fabric(node: str, one: NvLinks) -> Findings:
@@ -126,7 +125,7 @@ def _fabric(node: str, one: NvLinks) -> Findings:
 
 
 def _is_down(index: str, links: Mapping[str, Links]) -> bool:
-    """The GPU has fewer links than most GPUs of its model on the node."""
+    """Tell whether the GPU has fewer links than most GPUs of its model on the node."""
     model, active, _ = links[index]
     alike = [other[1] for other in links.values() if other[0] == model]
     most = max(alike)

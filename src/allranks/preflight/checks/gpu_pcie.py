@@ -13,8 +13,8 @@ from allranks.findings import Finding
 from allranks.text import join_names, plural
 
 from .. import rdma, smi
-from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..host import Host
+from ..compare import Findings, Nodes, collected, group, remote, values_of, warn
+from ..host import Host, base_name, text_in
 from ..typed_facts import Request
 
 ID = "gpu_pcie"
@@ -39,18 +39,18 @@ def collect(host: Host) -> Optional[List[PcieLink]]:
     links = []
     for path in host.glob("/sys/bus/pci/devices/*"):
         lanes = rdma.lanes(host, path)
-        is_gpu = (host.text(f"{path}/class", 16) or "").startswith(CLASSES)
+        is_gpu = text_in(host, f"{path}/class", 16).startswith(CLASSES)
         if lanes and is_gpu and (host.link(f"{path}/driver") or "").rpartition("/")[2] in DRIVERS:
-            ids = [(host.text(f"{path}/{name}", 16) or "")[2:] for name in ("vendor", "device")]
-            links.append(PcieLink(smi.short(path.rpartition("/")[2]), ":".join(ids), *lanes))
+            ids = [text_in(host, f"{path}/{name}", 16)[2:] for name in ("vendor", "device")]
+            links.append(PcieLink(smi.short(base_name(path)), ":".join(ids), *lanes))
     return links[: smi.MOST] or None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning for GPUs with fewer lanes than most of their model, or than a quarter of their own."""
+    """Warn of GPUs with fewer lanes than most of their model, or than a quarter of their own."""
     nodes = collected(facts_by_node, ID, List[PcieLink])
     models = group([gpu for gpus in nodes.values() for gpu in gpus], lambda gpu: gpu.device)
-    usual = {model: _usual([gpu.width for gpu in gpus]) for model, gpus in models.items()}
+    usual = values_of(models, lambda gpus: _usual([gpu.width for gpu in gpus]))
     for node, gpus in nodes.items():
         narrow = [gpu for gpu in gpus if gpu.width < min(gpu.most, max(usual[gpu.device], gpu.most // FEW + 1))]
         for (width, most, norm), alike in group(narrow, lambda gpu: (gpu.width, gpu.most, usual[gpu.device])).items():
@@ -58,7 +58,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _usual(widths: List[int]) -> int:
-    """What more than half have; 0 where there is no such width."""
+    """Return what more than half have; 0 where there is no such width."""
     width, count = Counter(widths).most_common(1)[0]
     return width if 2 * count > len(widths) else 0
 

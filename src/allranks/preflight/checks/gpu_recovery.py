@@ -65,7 +65,7 @@ def _in_full(text: str) -> Dict[str, str]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A failure; a warning for a GPU that may go on but should not talk to its peers."""
+    """Fail a GPU that asks for recovery; warn of one that may go on but should not talk to its peers."""
     for node, recovery in collected(facts_by_node, ID, RecoveryFacts).items():
         for action, gpus in group(recovery.asking, lambda gpu: gpu.action).items():
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"

@@ -69,7 +69,7 @@ def _is_yes(value: str) -> bool:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A failure: a remap that failed. Warnings: one that is pending, a bank without spare rows."""
+    """Fail a remap that failed; warn of one that is pending and of a bank without spare rows."""
     for node, remaps in collected(facts_by_node, ID, Remaps).items():
         for gpu in remaps.bad:
             yield _finding(node, gpu)

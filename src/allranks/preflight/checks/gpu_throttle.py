@@ -69,7 +69,7 @@ def collect(host: Host) -> Optional[Throttling]:
 
 
 def decode(bits: int) -> str:
-    """The reasons that are faults."""
+    """Name the reasons that are faults."""
     reasons = [text for bit, text in REASONS.items() if bits & bit]
     if bits & HW_SLOWDOWN and not bits & 0xC0:
         reasons.insert(0, "HW slowdown (heat, power or an external brake)")
@@ -93,7 +93,7 @@ def _amd(host: Host) -> Optional[Throttling]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning a node and reason: a slow GPU slows all ranks."""
+    """Warn once a node and reason: a slow GPU slows all ranks."""
     for node, throttling in collected(facts_by_node, ID, Throttling).items():
         for why, gpus in group(throttling.slow, lambda gpu: gpu.why).items():
             heat = [gpu.heat for gpu in gpus if gpu.heat is not None]

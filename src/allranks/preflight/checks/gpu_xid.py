@@ -45,7 +45,7 @@ class XidEvent(NamedTuple):
 
 
 def collect(host: Host) -> Optional[List[XidEvent]]:
-    """The faults; None without GPUs."""
+    """Read the faults out of the kernel log; None without GPUs."""
     if not smi.has_nvidia(host):
         return None
     events = read_log(kernel_text(host), uptime(host))
@@ -92,7 +92,7 @@ def _asks(event: XidEvent, others: "set[str]") -> bool:
 
 
 def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
-    """The code, 0 for a switch, and the PCI address; None for what is no fault."""
+    """Read the code, 0 for a switch, and the PCI address; None for what is no fault."""
     xid = XID.search(words)
     if xid:
         code = int(xid.group(2))
@@ -107,7 +107,7 @@ def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A failure: a GPU off the bus. Warnings: the others; one a node and code."""
+    """Fail a GPU off the bus; warn of the others, once a node and code."""
     for node, events in collected(facts_by_node, ID, List[XidEvent]).items():
         for code, gpus in group(events, lambda event: event.code).items():
             yield _finding(node, code, gpus)

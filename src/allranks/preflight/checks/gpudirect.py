@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple, Optional
 
 from .. import rdma
-from ..compare import Findings, Nodes, by_value, collected, others, remote, warn, who
-from ..host import CouldNotLook, Host, version_of
+from ..compare import Findings, Nodes, by_value, collected, nodes_with, others, remote, warn, who
+from ..host import CouldNotLook, Host, text_in, version_of
 from ..typed_facts import Request
 
 ID = "gpudirect"
@@ -48,7 +48,7 @@ def collect(host: Host) -> Optional[Direct]:
     modules = MODULES.get(vendor)
     if not host.facts.gpu_count or modules is None or not any(rdma.is_active(host, port) for port in rdma.ports(host)):
         return None
-    release = host.text("/proc/sys/kernel/osrelease", 256) or ""
+    release = text_in(host, "/proc/sys/kernel/osrelease", 256)
     direct = Direct(vendor, release[:100])
     module = next((path for path in modules if host.exists(path)), "")
     if module:
@@ -77,7 +77,7 @@ def _amd_lacks(host: Host, release: str) -> str:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-p2p-error, a warning: it works, more slowly."""
     nodes = collected(facts_by_node, ID, Direct)
-    fine = [node for node, direct in nodes.items() if direct.way]
+    fine = nodes_with(nodes, lambda direct: direct.way)
     lacking = {node: (direct.vendor, direct.why) for node, direct in nodes.items() if not direct.way}
     for (vendor, why), names in by_value(lacking).items():
         module = "nvidia_peermem"
@@ -86,4 +86,4 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             module = "amdkfd peer memory"
             remedy = "install amdgpu-dkms, or boot a kernel with " + " and ".join(OPTIONS)
         message = f"{who(names)} no GPUDirect RDMA: {module} is not loaded, and {why}"
-        yield warn("nccl-p2p-error", names, message + others(fine, "have it", "has it"), remedy)
+        yield warn("nccl-p2p-error", names, message + others(fine), remedy)

@@ -11,7 +11,7 @@ from typing import Dict, NamedTuple, Optional
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_item, collected, remote, values_of, warn
-from ..host import Host, number_in, uptime
+from ..host import Host, base_name, number_in, uptime
 from ..typed_facts import Request
 
 ID = "ib_flap"
@@ -48,14 +48,14 @@ def collect(host: Host) -> Optional[Flaps]:
     for path in host.glob("/sys/class/net/*")[:256]:
         changes = number_in(host, f"{path}/carrier_changes")
         if changes is not None and _is_cabled(host, path) and host.text(f"{path}/operstate", 32) == "up":
-            downs[path.rpartition("/")[2]] = changes // 2
+            downs[base_name(path)] = changes // 2
     up = uptime(host)
     days = None if up is None else round(up / DAY, 2)
     return Flaps(days, downs) if downs else None
 
 
 def _is_cabled(host: Host, path: str) -> bool:
-    """A device of its own, and no radio."""
+    """Tell whether there is a device of its own behind it, and no radio."""
     return host.exists(f"{path}/device") and not host.exists(f"{path}/phy80211") and not host.exists(f"{path}/wireless")
 
 

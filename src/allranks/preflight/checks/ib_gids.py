@@ -13,8 +13,8 @@ from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, by_item, by_value, collected, others, remote, values_of, warn
-from ..host import Host, decimal
+from ..compare import Findings, Nodes, by_item, by_value, collected, nodes_with, others, remote, values_of, warn
+from ..host import Host, decimal, text_in
 from ..typed_facts import Request
 
 ID = "ib_gids"
@@ -59,7 +59,7 @@ def _entries(host: Host, path: str) -> Entries:
         if gid is None or len(entries) >= KEPT:
             break
         if gid not in EMPTY:
-            entries[str(index)] = (gid, host.text(f"{path}/gid_attrs/types/{index}", 64) or "")
+            entries[str(index)] = (gid, text_in(host, f"{path}/gid_attrs/types/{index}", 64))
     return entries
 
 
@@ -72,7 +72,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield warn(LABEL, names, f"{text} on {join_names(names)}", remedy + remote(names[0], "show_gids"))
     some_have = False
     for port, entries in by_item(values_of(nodes, lambda gids: gids.ports)).items():
-        fine = [node for node, one in entries.items() if _has_v2(one)]
+        fine = nodes_with(entries, lambda one: _has_v2(one))
         lacking = [node for node in entries if node not in fine]
         some_have = some_have or bool(fine)
         if lacking and len(fine) >= len(lacking):

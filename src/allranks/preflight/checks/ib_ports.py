@@ -19,6 +19,7 @@ from ..compare import (
     by_value,
     collected,
     differences,
+    nodes_with,
     others,
     remote,
     those,
@@ -27,7 +28,7 @@ from ..compare import (
     warn_each,
     who,
 )
-from ..host import Host
+from ..host import Host, text_in
 from ..typed_facts import Request
 
 ID = "ib_ports"
@@ -62,7 +63,7 @@ def collect(host: Host) -> Optional[Dict[str, PortState]]:
     for port in rdma.ports(host):
         state = rdma.word(host, f"{port.path}/state")
         phys = rdma.word(host, f"{port.path}/phys_state")
-        texts = [host.text(f"{port.path}/{file}", 64) or "" for file in ("rate", "link_layer")]
+        texts = [text_in(host, f"{port.path}/{file}", 64) for file in ("rate", "link_layer")]
         ports[port.name] = PortState(state, phys, *texts)
     return ports or None
 
@@ -87,7 +88,7 @@ def _rate(port: str, by_node: Mapping[str, PortState]) -> Findings:
 
 def _down(port: str, by_node: Mapping[str, PortState]) -> Findings:
     """Where at least half of the nodes that have the port have it up."""
-    up = [node for node, one in by_node.items() if one.is_up]
+    up = nodes_with(by_node, lambda one: one.is_up)
     down = those(by_node, lambda one: not one.is_up)
     if not up or len(up) < len(down):
         return
@@ -107,7 +108,7 @@ def _ibstat(node: str, port: str) -> str:
 
 
 def _fewer(ports: Mapping[str, "list[PortState]"]) -> Findings:
-    """An adapter that is absent: fewer active ports than most, though none of its own is down."""
+    """Warn of an absent adapter: fewer active ports than most, though none of the node's own is down."""
     counts = values_of(ports, lambda one: sum(port.is_up for port in one))
     for odd in differences("active RDMA ports", counts):
         nodes = [node for node in odd.nodes if all(port.is_up for port in ports[node])]

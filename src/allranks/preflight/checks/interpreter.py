@@ -16,6 +16,7 @@ from ..compare import (
     fail,
     having,
     lack,
+    nodes_with,
     others,
     remote,
     those,
@@ -53,7 +54,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _absent(interpreters: Interpreters, fine: List[str]) -> Findings:
-    absent = [node for node, one in interpreters.items() if one.missing]
+    absent = nodes_with(interpreters, lambda one: one.missing)
     if absent:
         how = interpreters[absent[0]].how or "python3 on PATH"
         rule, _, word = how.partition(": ")
@@ -81,7 +82,7 @@ def _lacking(request: Request, works: Interpreters) -> Findings:
         fine = [node for node in works if node not in nodes]
         needed_by = _needed_by(request, module)
         message = f"{who(nodes)} no module {module} in {path}, which "
-        message += f"{needed_by} needs{others(fine, 'have it', 'has it')}"
+        message += f"{needed_by} needs{others(fine)}"
         remedy = f"{remote(nodes[0], path, '-m', 'pip', 'install', module)}, {_OR_CHOOSE}"
         if needed_by == "the command":
             remedy = f"-m {module} is looked for in --workdir, PYTHONPATH and the environment of {path}: check these"
@@ -96,7 +97,7 @@ def _needed_by(request: Request, module: str) -> str:
 
 
 def _too_old(works: Interpreters) -> Findings:
-    old = [n for n, one in works.items() if version_of(one.version) < OLDEST and one.kind != "python-other"]
+    old = nodes_with(works, lambda one: version_of(one.version) < OLDEST and one.kind != "python-other")
     if old:
         one = works[old[0]]
         message = f"{one.path} on {join_names(old)} is Python {one.version} (ranks need 3.8 or newer)"
@@ -105,11 +106,11 @@ def _too_old(works: Interpreters) -> Findings:
 
 def _torch(works: Interpreters) -> Findings:
     """torch on some nodes only; where none has it, the program may well not need it."""
-    without = [node for node, one in works.items() if not one.torch and "torch" not in one.lacks]
+    without = nodes_with(works, lambda one: not one.torch and "torch" not in one.lacks)
     fine = [node for node in works if node not in without]
     if without and fine:
         path = works[without[0]].path
-        message = f"{path} on {join_names(without)} has no torch{others(fine, 'have it', 'has it')}"
+        message = f"{path} on {join_names(without)} has no torch{others(fine)}"
         version = (works[fine[0]].torch or "").partition("+")[0]
         install = remote(without[0], path, "-m", "pip", "install", f"torch=={version}")
         yield fail(_LABEL, without, message, f"{install}, {_OR_CHOOSE}")

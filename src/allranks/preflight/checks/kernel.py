@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Dict, Optional
 
 from ..compare import Differs
-from ..host import Host, key_values
+from ..host import Host, key_values, text_in
 
 ID = "kernel"
 GROUP = "host"
@@ -25,11 +25,11 @@ COMPARES = (
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
     """{"kernel": "6.8.0-45-generic", "os": "ubuntu 22.04", "libc": "glibc 2.35"}, what is known of it."""
-    system = key_values(host.text("/etc/os-release") or host.text("/usr/lib/os-release") or "")
+    system = key_values(host.text("/etc/os-release") or text_in(host, "/usr/lib/os-release"))
     words = (system.get("ID"), system.get("VERSION_ID") or system.get("BUILD_ID"))
     libc = host.run(["getconf", "GNU_LIBC_VERSION"], 2.0)
     versions = {
-        "kernel": host.text("/proc/sys/kernel/osrelease", 256) or "",
+        "kernel": text_in(host, "/proc/sys/kernel/osrelease", 256),
         "os": " ".join(filter(None, words)),
         "libc": libc.out.strip() if libc.ok else "",
     }

@@ -12,7 +12,7 @@ from typing import Dict, NamedTuple, Optional
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_item, by_value, collected, remote, warn
+from ..compare import Findings, Nodes, by_item, by_value, collected, remote, values_of, warn
 from ..host import Host, ago, kernel_lines, kernel_text, uptime
 from ..typed_facts import Request
 
@@ -99,7 +99,7 @@ KINDS = {
         "reseat or replace the device named in the line: {log}",
     ),
 }
-COMPILED = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}
+COMPILED = values_of(KINDS, lambda kind: re.compile(kind.pattern))
 
 
 class Logged(NamedTuple):
@@ -125,7 +125,7 @@ def collect(host: Host) -> Dict[str, Logged]:
 
 
 def _kind(text: str) -> Optional[str]:
-    """The first kind that a line is of."""
+    """Tell of which kind a line is, the first that fits."""
     for name, pattern in COMPILED.items():
         if pattern.search(text) and not (name == "disk" and NO_DISK.search(text)):
             return name
@@ -133,11 +133,11 @@ def _kind(text: str) -> Optional[str]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning for each kind; nodes with the same newest line (one kernel) are told together."""
+    """Warn of each kind; nodes with the same newest line (one kernel) stand together."""
     by_kind = by_item(collected(facts_by_node, ID, Dict[str, Logged]))
     for name, kind in KINDS.items():
         logged = by_kind.get(name, {})
-        for line, nodes in by_value({node: one.line for node, one in logged.items()}).items():
+        for line, nodes in by_value(values_of(logged, lambda one: one.line)).items():
             message = f"the kernel of {join_names(nodes)} logged {kind.what}{_when(kind, logged[nodes[0]])}"
             yield warn(kind.label, nodes, message, _remedy(kind, nodes[0], line), [line])
 

@@ -13,7 +13,7 @@ from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.text import count_of, join_names, plural
 
 from ..compare import Findings, Nodes, by_item, collected, remote, some, values_of, warn
-from ..host import Host, process_stat, uptime, user_of
+from ..host import Host, base_name, process_stat, text_in, uptime, user_of
 from ..typed_facts import Request
 
 ID = "leftovers"
@@ -91,7 +91,7 @@ def collect(host: Host) -> Orphans:
 def _environment(host: Host, pid: int) -> Dict[str, str]:
     """Only the names that are asked for; unreadable for processes of others."""
     variables = {}
-    for entry in (host.text(f"/proc/{pid}/environ", 1 << 20) or "").split("\0"):
+    for entry in text_in(host, f"/proc/{pid}/environ", 1 << 20).split("\0"):
         name, _, value = entry.partition("=")
         if name == TAG or name in RANK:
             variables[name] = value
@@ -99,9 +99,9 @@ def _environment(host: Host, pid: int) -> Dict[str, str]:
 
 
 def _program(host: Host, pid: int) -> str:
-    """The program and its script: an argument may be a secret."""
-    words = (host.text(f"/proc/{pid}/cmdline", 4096) or "").split("\0")
-    script = next((w.rpartition("/")[2] for w in words[1:4] if w.endswith(".py")), "")
+    """Name the program and its script only: an argument may be a secret."""
+    words = text_in(host, f"/proc/{pid}/cmdline", 4096).split("\0")
+    script = next((base_name(w) for w in words[1:4] if w.endswith(".py")), "")
     program = words[0].rpartition("/")[2] or host.text(f"/proc/{pid}/comm") or "?"
     return f"{program} {script}".strip()[:80]
 
@@ -112,7 +112,7 @@ def _orphans_can_be_told(host: Host) -> bool:
     Not in a pod or container whose every process has RANK and so on from its specification, nor where
     process 1 is itself what starts the ranks.
     """
-    init = host.text("/proc/1/comm", 64) or ""
+    init = text_in(host, "/proc/1/comm", 64)
     everywhere = any(all(name in env for name in RANK) for env in (host.env, _environment(host, 1)))
     return bool(init) and not init.startswith(OWN_INITS) and not everywhere
 
@@ -128,7 +128,7 @@ def _journals(host: Host, uid: Optional[int]) -> Dict[str, JournalStart]:
         top = f"{base}/allranks-{uid}"
         for run in host.names(top):
             for node in host.names(f"{top}/{run}"):
-                line = (host.text(f"{top}/{run}/{node}/journal.jsonl") or "").partition("\n")[0]
+                line = text_in(host, f"{top}/{run}/{node}/journal.jsonl").partition("\n")[0]
                 try:
                     journals[f"{run}/{node}"] = decode(JournalStart, read_json(line.encode(), LONGEST_LINE))
                 except DecodeError:
@@ -140,8 +140,8 @@ def _lives(host: Host, journal: Optional[JournalStart], age: Optional[float]) ->
     """Its agent or supervisor runs, or may: on another machine that sees this disk, or about to write its journal."""
     if journal is None:
         return age is not None and 0 <= age < YOUNG
-    boot = host.text("/proc/sys/kernel/random/boot_id") or ""
-    name = host.text("/proc/sys/kernel/hostname") or ""
+    boot = text_in(host, "/proc/sys/kernel/random/boot_id")
+    name = text_in(host, "/proc/sys/kernel/hostname")
     space = host.link("/proc/self/ns/pid") or ""
     machine = journal.machine or (name, boot, space)
     if machine[0] != name or (machine[1] == boot and machine[2] != space):

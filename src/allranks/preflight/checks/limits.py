@@ -16,8 +16,8 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from allranks.text import count_of, join_names
 
-from ..compare import Findings, Nodes, collected, differences, fail, remote, size, warn
-from ..host import Host, key_values, lines_of, number_in
+from ..compare import Findings, Nodes, collected, differences, fail, remote, size, values_of, warn
+from ..host import Host, key_values, lines_of, number_in, text_in
 from ..launcher_config import Ranks
 from ..typed_facts import Facts, Request
 
@@ -62,7 +62,7 @@ class Load(NamedTuple):
 
 
 def files_needed(load: Load) -> int:
-    """Open files of one process."""
+    """Count open files of one process."""
     store = FILES_OF_THE_STORE + load.world if load.has_store else 0
     return max(_files_of_a_rank(load) + store, FILES_OF_THE_AGENT + load.local)
 
@@ -73,12 +73,12 @@ def _files_of_a_rank(load: Load) -> int:
 
 
 def tasks_needed(load: Load) -> int:
-    """Processes and threads."""
+    """Count processes and threads."""
     return TASKS_OF_OURS + THREADS * load.local
 
 
 def safe_tasks(load: Load) -> int:
-    """The same with data-loader workers and NCCL."""
+    """Count them with data-loader workers and NCCL."""
     each = SAFE_TASKS_A_GPU_RANK if load.gpus else SAFE_TASKS_A_RANK
     return max(SAFE_TASKS, each * load.local)
 
@@ -89,7 +89,7 @@ def ports_needed(load: Load) -> int:
 
 
 def connections_needed(load: Load) -> int:
-    """Connections that are tracked: to the store, and to every other rank (Gloo) or to two neighbours (NCCL)."""
+    """Count tracked connections: to the store, and to every other rank (Gloo) or to two neighbours (NCCL)."""
     store = load.world if load.has_store else load.local
     mesh = 2 * load.local if load.gpus else load.local * load.remote + load.local * (load.local - 1) // 2
     return store + mesh
@@ -263,34 +263,34 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
 def _shares_of_the_kernel(host: Host) -> Dict[str, int]:
     """Open files, tasks and ports of the whole machine."""
     shares: Dict[str, int] = {}
-    files = (host.text("/proc/sys/fs/file-nr", 64) or "").split()
+    files = text_in(host, "/proc/sys/fs/file-nr", 64).split()
     if len(files) == 3:
         shares["files_used"] = int(files[0])
         shares["files"] = min(int(files[2]), UNLIMITED)
-    tasks = (host.text("/proc/loadavg", 128) or "").split()
+    tasks = text_in(host, "/proc/loadavg", 128).split()
     if len(tasks) > 3:
         shares["tasks"] = int(tasks[3].partition("/")[2] or 0)
-    ports = (host.text("/proc/sys/net/ipv4/ip_local_port_range", 64) or "").split()
+    ports = text_in(host, "/proc/sys/net/ipv4/ip_local_port_range", 64).split()
     if len(ports) == 2:
         shares["ports"] = int(ports[1]) - int(ports[0]) + 1
     return shares
 
 
 def _tasks_of(host: Host, uid: Optional[int]) -> int:
-    """Processes and threads of a user, which count against ulimit -u."""
+    """Count processes and threads of a user, which ulimit -u bounds."""
     tasks = 0
     for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]:
-        fields = key_values(host.text(path, 4096) or "", ":")
+        fields = key_values(text_in(host, path, 4096), ":")
         if fields.get("Uid", "").split()[:1] == [str(uid)]:
             tasks += int(fields.get("Threads", "1"))
     return tasks
 
 
 def _cgroup(host: Host, limits: Dict[str, int], key: str, path: str, file: str, mount: str = "") -> None:
-    """The smallest on the way up. In a container the path may be the host's, while the mount is our own."""
+    """Read the smallest limit on the way up. In a container the path may be the host's, while the mount is our own."""
     parts = [p for p in path[len(mount) :].split("/") if p and p != ".."]
     paths = ["/".join(["/sys/fs/cgroup" + mount, *parts[:i], file]) for i in range(len(parts), -1, -1)][:16]
-    values = {path: host.text(path, 64) or "" for path in paths}
+    values = {path: text_in(host, path, 64) for path in paths}
     numbers = {path: int(value) for path, value in values.items() if value.isdecimal() and int(value) < UNLIMITED}
     if numbers:
         smallest = min(numbers, key=lambda path: numbers[path])
@@ -365,7 +365,7 @@ def _binds(key: str, facts: Facts, load: Load) -> bool:
 
 def _different(key: str, limit: Limit, values: Mapping[str, int]) -> Findings:
     if key == "memory":  # a share of the machine's: some bytes more or less
-        values = {node: value if value < 0 else value >> 30 << 30 for node, value in values.items()}
+        values = values_of(values, lambda value: value if value < 0 else value >> 30 << 30)
     for odd in differences(limit.name, values, lambda value: "unlimited" if value < 0 else limit.show(value)):
         remedy = limit.raised(odd.nodes[0])
         if limit.setting:

@@ -6,7 +6,7 @@ controller that comes back find nothing (logind.conf(5)).
 
 from __future__ import annotations
 
-from ..compare import Findings, Nodes, values_of, warn, who
+from ..compare import Findings, Nodes, nodes_with, values_of, warn, who
 from ..typed_facts import Request
 
 ID = "logind"
@@ -15,9 +15,9 @@ LEVEL = "quick"
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning; the sessions of nodes without systemd, or out of a session scope, are not touched."""
+    """Warn; the sessions of nodes without systemd, or out of a session scope, are not touched."""
     logins = values_of(facts_by_node, lambda facts: facts.logind)
-    kills = [node for node, logind in logins.items() if logind.KillUserProcesses and logind.in_session]
+    kills = nodes_with(logins, lambda logind: logind.KillUserProcesses and logind.in_session)
     if kills:
         user = facts_by_node[kills[0]].identity.user or "$USER"
         message = f"logind on {who(kills, 'ends', 'end')} all processes of a session with "

@@ -22,7 +22,7 @@ from ..compare import (
     warn,
     warn_each,
 )
-from ..host import Host, key_values
+from ..host import Host, key_values, text_in
 from ..typed_facts import Request
 
 ID = "machine"
@@ -44,9 +44,9 @@ class Machine(NamedTuple):
 
 def collect(host: Host) -> Optional[Machine]:
     """None where /proc shows neither."""
-    memory = key_values(host.text("/proc/meminfo") or "", ":")
+    memory = key_values(text_in(host, "/proc/meminfo"), ":")
     sizes = [int((memory.get(key) or "0").split()[0]) * 1024 for key in ("SwapTotal", "SwapFree")]
-    machine = Machine(_model(host.text("/proc/cpuinfo", 16384) or "")[:100], sizes[0] - sizes[1])
+    machine = Machine(_model(text_in(host, "/proc/cpuinfo", 16384))[:100], sizes[0] - sizes[1])
     return machine if any(machine) or memory else None
 
 
@@ -62,11 +62,11 @@ def _model(text: str) -> str:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings under the check's own name."""
     machines = collected(facts_by_node, ID, Machine)
-    for odd in differences("CPUs", having(facts_by_node, lambda facts: facts.cpus), one="may use", many="may use"):
-        message = odd.message.replace(" CPUs ", " ", 1).replace(" (", " CPUs (", 1) if odd.norm else odd.message
+    cpus = having(facts_by_node, lambda facts: facts.cpus)
+    for odd in differences("CPUs", cpus, one="may use", many="may use", phrase="{value} {what}"):
         node = odd.nodes[0]
         remedy = f"look: {remote(node, 'nproc')} and {remote(node, 'lscpu')} (offline CPUs, a cpuset, SMT)"
-        yield warn(ID, odd.nodes, message, remedy)
+        yield warn(ID, odd.nodes, odd.message, remedy)
     advice = "use equal machines, or expect the slowest to set the pace"
     models = having(machines, lambda machine: machine.model)
     odd_models = differences("processor", models)

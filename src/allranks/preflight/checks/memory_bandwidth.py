@@ -40,7 +40,7 @@ def collect(host: Host) -> object:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning for a node that is well below the median and not busy with other work."""
+    """Warn of a node that is well below the median and not busy with other work."""
     measured = collected(facts_by_node, ID, Dict[str, float])
     speeds = {node: one["gb_s"] for node, one in measured.items() if "gb_s" in one}
     for node, speed, usual in slow_machines(facts_by_node, speeds, ODD):

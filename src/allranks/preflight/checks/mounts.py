@@ -10,8 +10,8 @@ from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
 
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, advise, by_value, collected, differences, lack, others, remote, split, warn, who
-from ..host import Host, lines_of
+from ..compare import Findings, Nodes, advise, by_value, collected, differences, lack, others, remote, warn, who
+from ..host import Host, lines_of, text_in
 from ..storage import Mount, read_mounts
 from ..typed_facts import Request
 
@@ -41,11 +41,11 @@ class Mounts(NamedTuple):
 
 def collect(host: Host) -> Optional[Mounts]:
     """None where /proc shows no mount."""
-    mounted = read_mounts(host.text("/proc/self/mounts", 1 << 20) or "")
+    mounted = read_mounts(text_in(host, "/proc/self/mounts", 1 << 20))
     if not mounted:
         return None
     by_point = {mount.point: mount for mount in mounted}  # the last one covers the others
-    fstab = [] if _in_container(host) else read_mounts(host.text("/etc/fstab") or "")
+    fstab = [] if _in_container(host) else read_mounts(text_in(host, "/etc/fstab"))
     absent = [line.point for line in fstab if line.point not in by_point and _is_wanted(line)]
     read_only = []
     for line in fstab:
@@ -114,19 +114,11 @@ def _different(collection: Mapping[str, Mounts]) -> Findings:
 
 
 def _sentences(point: str, values: Mapping[str, Optional[str]]) -> Iterator[Tuple[List[str], str]]:
-    parted = split(values)
-    if parted is None:
-        return
-    if not parted.fine:
-        for odd in differences(f"mount {point}", values):
-            yield odd.nodes, odd.message
-        return
-    for value, nodes in parted.odd.items():
-        if value is None:
-            yield nodes, lack(nodes, parted.fine, f"mount {point}")
-            continue
-        message = f"{who(nodes, 'mounts', 'mount')} {value} at {point}"
-        rest = others(parted.fine, f"mount {parted.norm}", f"mounts {parted.norm}")
-        if parted.norm is None:
-            rest = others(parted.fine, "do not", "does not")
-        yield nodes, message + rest
+    for odd in differences(f"mount {point}", values):
+        message = odd.message
+        if odd.fine and odd.value is None:
+            message = lack(odd.nodes, odd.fine, f"mount {point}")
+        elif odd.fine:
+            rest = others(odd.fine, f"mount {odd.norm}" if odd.norm else "do not")
+            message = f"{who(odd.nodes, 'mounts', 'mount')} {odd.value} at {point}{rest}"
+        yield odd.nodes, message

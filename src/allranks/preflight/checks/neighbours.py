@@ -71,12 +71,12 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _overflows(table: Table, need: int) -> bool:
-    """It has, and would again: the limit has not been raised since."""
+    """Tell whether it has overflowed and would again: the limit has not been raised since."""
     return bool(table.full) and max(need, table.entries) >= NEARLY * table.limit
 
 
 def _remedy(node: str, need: int) -> str:
-    """A limit with room for as many again, and the soft one at half of it."""
+    """Set a limit with room for as many again, and the soft one at half of it."""
     limit = 1 << (2 * need).bit_length()
     settings = (f"net.ipv4.neigh.default.gc_thresh3={limit}", f"net.ipv4.neigh.default.gc_thresh2={limit // 2}")
     return f"on all nodes: {remote(node, 'sudo sysctl -w', *settings)} (and in /etc/sysctl.d, for the next boot)"

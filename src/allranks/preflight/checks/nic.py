@@ -17,13 +17,14 @@ from ..compare import (
     by_item,
     collected,
     differences,
+    nodes_with,
     remote,
     those,
     values_of,
     warn,
     warn_each,
 )
-from ..host import Host, number_in
+from ..host import Host, base_name, number_in, text_in
 from ..typed_facts import Request
 
 ID = "nic"
@@ -52,12 +53,12 @@ def collect(host: Host) -> Optional[Dict[str, InterfaceSpeed]]:
     """By name."""
     interfaces = {}
     for path in host.glob("/sys/class/net/*")[:256]:
-        name = path.rpartition("/")[2]
+        name = base_name(path)
         mtu = number_in(host, f"{path}/mtu")
         if mtu is not None and not name.startswith(VIRTUAL):
             speed = number_in(host, f"{path}/speed") or 0  # EINVAL while down; -1: not known
             device = host.exists(f"{path}/device")
-            texts = [host.text(f"{path}/{file}", 32) or "" for file in ("duplex", "operstate")]
+            texts = [text_in(host, f"{path}/{file}", 32) for file in ("duplex", "operstate")]
             interfaces[name] = InterfaceSpeed(mtu, device, speed if speed < 10_000_000 else 0, *texts)
     return dict(list(interfaces.items())[:64]) or None
 
@@ -96,7 +97,7 @@ def _mtu(name: str, up: Interfaces) -> Findings:
 
 
 def _half(name: str, up: Interfaces) -> Findings:
-    nodes = [node for node, one in up.items() if one.duplex == "half" and one.device]
+    nodes = nodes_with(up, lambda one: one.duplex == "half" and one.device)
     if nodes:
         message = f"{name} on {join_names(nodes)} runs at half duplex: one end negotiates and the other is fixed"
         remedy = f"let both ends negotiate: {remote(nodes[0], f'sudo ethtool -s {name} autoneg on')}"
@@ -104,7 +105,7 @@ def _half(name: str, up: Interfaces) -> Findings:
 
 
 def _down(name: str, by_node: Interfaces) -> Findings:
-    """A device that is down here and up on most nodes."""
+    """Warn of a device that is down here and up on most nodes."""
     states = {node: one.state for node, one in by_node.items() if one.device and one.state in ("up", "down")}
     odd = differences(f"state of {name}", states, one="is", many="have it", subject=name)
     down = [d for d in odd if d.norm == "up"]

@@ -11,7 +11,7 @@ from typing import Sequence
 
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, warn
+from ..compare import Findings, Nodes, nodes_with, warn
 from ..typed_facts import Facts, Request
 
 ID = "own_name"
@@ -25,13 +25,13 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     if len(facts_by_node) < 2:
         return
     names = {node: facts.own_name for node, facts in facts_by_node.items() if facts.get("own_name")}
-    unresolved = [node for node, name in names.items() if not name.addresses]
+    unresolved = nodes_with(names, lambda name: not name.addresses)
     if unresolved:
         message = f"{join_names(unresolved)} can't resolve {plural(len(unresolved), 'its', 'their')} own name"
         evidence = [f"{node}: {facts_by_node[node].hostname or None}: {names[node].error}" for node in unresolved]
         remedy = _remedy(unresolved[0], facts_by_node[unresolved[0]])
         yield warn("name-resolution", unresolved, message, remedy, evidence)
-    loops = [node for node, name in names.items() if name.addresses and _all_loopback(name.addresses)]
+    loops = nodes_with(names, lambda name: name.addresses and _all_loopback(name.addresses))
     if loops:
         address = names[loops[0]].addresses[0]
         message = f"the own name of {join_names(loops)} resolves to {address}, which no other node can reach"
@@ -43,7 +43,7 @@ def _all_loopback(addresses: Sequence[str]) -> bool:
 
 
 def _remedy(node: str, facts: Facts) -> str:
-    """The /etc/hosts line of the first node; allranks itself needs none."""
+    """Write the /etc/hosts line of the first node; allranks itself needs none."""
     every = [address for one in facts.interfaces if not one.loopback for address in one.addresses]
     usable = [address.address for address in every if address.scope == "global"]
     line = f"{next(iter(usable), 'ADDRESS')} {facts.hostname or node}"

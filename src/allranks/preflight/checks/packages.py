@@ -7,11 +7,11 @@ torch, `torch_build` NCCL.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional
 
 from allranks.text import join_names
 
-from ..compare import Difference, Findings, Nodes, collected, differences, remote, some, warn, who
+from ..compare import Difference, Findings, Nodes, by_odd_nodes, collected, remote, some, warn, who
 from ..host import Host, versions
 from ..typed_facts import Request
 
@@ -47,30 +47,32 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings, one for each set of odd nodes. A launcher that is needed and absent is the affair of `interpreter`."""
     installed: Dict[str, Dict[str, str]] = {node: {} for node, facts in facts_by_node.items() if facts.has_read(ID)}
     installed.update(collected(facts_by_node, ID, Dict[str, str]))
-    parted: Dict[Tuple[Tuple[str, ...], bool], List[Tuple[str, Difference[Optional[str]]]]] = {}
-    for package in NAMES_SHOWN:
-        for odd in differences(package, {node: one.get(package) for node, one in installed.items()}):
-            if odd.value is not None or package not in facts_by_node[odd.nodes[0]].interpreter.lacks:
-                has_no_majority = odd.value is None and odd.norm is None
-                parted.setdefault((tuple(odd.nodes), has_no_majority), []).append((package, odd))
-    for (nodes, has_no_majority), odds in parted.items():
-        message = odds[0][1].message
-        if len(odds) > 1 and has_no_majority:
-            message = f"{join_names(nodes)} have different versions of {some([name for name, _ in odds], SHOWN)}"
-        elif len(odds) > 1:
-            shown = [f"{name} {odd.value or 'none'} (most nodes: {odd.norm or 'none'})" for name, odd in odds]
-            message = f"{who(nodes, 'differs', 'differ')} in {len(odds)} packages: {some(shown, SHOWN)}"
-        remedy = _install(facts_by_node, nodes[0], odds)
-        yield warn("environment-mismatch", nodes, message, remedy, [odd.message for _, odd in odds[:12]])
+    for every in by_odd_nodes(NAMES_SHOWN, installed):
+        nodes = every[0].nodes
+        lacks = facts_by_node[nodes[0]].interpreter.lacks
+        odds = [odd for odd in every if odd.value is not None or odd.what not in lacks]
+        if odds:
+            remedy = _install(facts_by_node, nodes[0], odds)
+            yield warn("environment-mismatch", nodes, _sentence(odds), remedy, [odd.message for odd in odds[:12]])
+
+
+def _sentence(odds: List[Difference[Optional[str]]]) -> str:
+    nodes = odds[0].nodes
+    if len(odds) == 1:
+        return odds[0].message
+    if not odds[0].fine:
+        return f"{join_names(nodes)} have different versions of {some([odd.what for odd in odds], SHOWN)}"
+    shown = [f"{odd.what} {odd.value or 'none'} (most nodes: {odd.norm or 'none'})" for odd in odds]
+    return f"{who(nodes, 'differs', 'differ')} in {len(odds)} packages: {some(shown, SHOWN)}"
 
 
 NAMES_SHOWN = tuple(dict.fromkeys(_CUDA.sub(r"\1", name) for name in NAMES))
 
 
-def _install(facts_by_node: Nodes, node: str, odds: Sequence[Tuple[str, Difference[Optional[str]]]]) -> str:
+def _install(facts_by_node: Nodes, node: str, odds: List[Difference[Optional[str]]]) -> str:
     """One line with pip; a local version (+cu121) is not on the index."""
-    norms = {name: str(odd.norm) for name, odd in odds if odd.norm is not None}
-    words = [f"{name}=={norm.partition('+')[0]}" for name, norm in norms.items() if "(cu" not in norm]
+    norms = [(odd.what, odd.norm) for odd in odds if odd.norm and "(cu" not in odd.norm]
+    words = [f"{name}=={norm.partition('+')[0]}" for name, norm in norms]
     if not words:
         return "install the same environment on every node (one lock file or image), or name one with --python"
     return remote(node, facts_by_node[node].interpreter.path or "python3", "-m", "pip", "install", *words[:8])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from allranks.findings import Finding, Status
 
-from ..compare import Findings, Nodes, remote, unknown
+from ..compare import Findings, Nodes, nodes_with, remote, unknown
 from ..peer_pairs import blame, tried
 from ..typed_facts import Request
 
@@ -34,7 +34,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         status: Status = "fail" if most >= MUCH else "warn"
         message = f"{amount} of packets are lost {item.words()}"
         yield Finding("mtu-or-packet-loss", status, message, remedy, item.where(), evidence)
-    silent = [pair for pair, result in pairs.items() if result.ok and result.sent and not result.arrived]
+    silent = nodes_with(pairs, lambda result: result.ok and result.sent and not result.arrived)
     if silent:
         a, b = silent[0]
         message = f"UDP does not pass on {len(silent)} of {len(pairs)} ways (such as {a} to {b}): loss was not measured"

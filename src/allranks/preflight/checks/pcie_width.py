@@ -14,7 +14,7 @@ from allranks.text import join_names
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_item, by_value, collected, differences, remote, values_of, warn
-from ..host import Host
+from ..host import Host, base_name, text_in
 from ..typed_facts import Request
 
 ID = "pcie_width"
@@ -64,8 +64,8 @@ def collect(host: Host) -> Optional[Dict[str, Adapter]]:
         pci = (host.link(device) or "").rpartition("/")[2]
         lanes = rdma.lanes(host, device)
         if lanes and pci not in [adapter.pci for adapter in adapters.values()]:
-            speeds = [host.text(f"{device}/{which}_link_speed", 32) or "" for which in ("current", "max")]
-            adapters[path.rpartition("/")[2]] = Adapter(pci, *lanes, speeds[0], _rate(host, path), speeds[1])
+            speeds = [text_in(host, f"{device}/{which}_link_speed", 32) for which in ("current", "max")]
+            adapters[base_name(path)] = Adapter(pci, *lanes, speeds[0], _rate(host, path), speeds[1])
     return adapters or None
 
 

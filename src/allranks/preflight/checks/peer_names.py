@@ -47,7 +47,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _views(node: str, facts: Facts) -> Dict[str, Answers]:
-    """What the names of the other nodes lead to from a node."""
+    """Read what the names of the other nodes lead to from a node."""
     answers = facts.get(ID)
     views = answers if isinstance(answers, dict) else {}
     return {

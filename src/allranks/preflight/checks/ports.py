@@ -91,7 +91,7 @@ def _remedy(item: Blame, facts_by_node: Nodes, pairs: Tried) -> str:
 
 
 def _source(facts: Facts, pairs: Tried, node: str) -> str:
-    """The subnet of the node that wants in, else its address as its peers know it."""
+    """Find the subnet of the node that wants in, else its address as its peers know it."""
     known_as = next((result.address for (_, to), result in pairs.items() if to == node), "")
     for interface in facts.interfaces:
         for address in interface.addresses:

@@ -26,7 +26,7 @@ def collect(host: Host) -> List[str]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning, also where only some nodes have them."""
+    """Warn, also where only some nodes have them."""
     names = values_of(collected(facts_by_node, ID, List[str]), ", ".join)
     for variables, nodes in by_value(names).items():
         message = f"{variables} set on {join_names(nodes)}: "

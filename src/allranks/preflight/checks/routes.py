@@ -31,7 +31,7 @@ class Route(NamedTuple):
 
 
 def collect(host: Host) -> Optional[List[Route]]:
-    """The default routes."""
+    """Read the default routes; None where /proc shows none."""
     text = host.text("/proc/net/route")
     if text is None:
         return None

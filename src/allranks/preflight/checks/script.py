@@ -8,7 +8,7 @@ from typing import List
 from allranks.protocol.facts import TargetFacts
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, advise, and_so_for, fail, fail_if, lack, remote
+from ..compare import Findings, Nodes, advise, and_so_for, fail, fail_if, lack, nodes_with, remote
 from ..typed_facts import Request
 
 ID = "script"
@@ -22,7 +22,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for node, facts in facts_by_node.items():  # where the working directory is missing, that is the finding
         if facts.has_read("script") and (facts.workdir.exists or not facts.has_read("workdir")):
             scripts[node] = facts.script
-    absent = [node for node, script in scripts.items() if script.exists is False]
+    absent = nodes_with(scripts, lambda script: script.exists is False)
     fine = [node for node in scripts if node not in absent]
     if absent:
         script = scripts[absent[0]]

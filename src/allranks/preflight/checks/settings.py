@@ -9,12 +9,25 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.text import plural
 
-from ..compare import Difference, Findings, Nodes, advise, collected, differences, some, values_of, warn, who
+from ..compare import (
+    Difference,
+    Findings,
+    Nodes,
+    advise,
+    by_item,
+    by_odd_nodes,
+    collected,
+    differences,
+    some,
+    values_of,
+    warn,
+    who,
+)
 from ..host import Host
 from ..typed_facts import Request
 
@@ -56,30 +69,25 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: one for each set of odd nodes, and one for unequal numbers of visible GPUs."""
     nodes: Dict[str, Dict[str, Setting]] = {node: {} for node, facts in facts_by_node.items() if ID in facts}
     nodes.update(collected(facts_by_node, ID, Dict[str, Setting]))
-    parted: Dict[Tuple[str, ...], List[Tuple[str, Difference[Optional[str]]]]] = {}
-    for name in sorted({name for settings in nodes.values() for name in settings}):
-        if name not in VISIBLE and not _OF_A_NODE.search(name):
-            values = {node: settings[name][0] if name in settings else None for node, settings in nodes.items()}
-            for odd in differences(name, values):
-                parted.setdefault(tuple(odd.nodes), []).append((name, odd))
-    for names, odds in parted.items():
-        yield _finding(nodes, names, odds)
+    values = values_of(nodes, lambda settings: {name: value for name, (value, _) in settings.items()})
+    names = sorted({name for settings in nodes.values() for name in settings if not _OF_A_NODE.search(name)})
+    for odds in by_odd_nodes([name for name in names if name not in VISIBLE], values):
+        yield _finding(nodes, odds)
     for name in VISIBLE:
-        yield from _visible(name, {node: settings[name][0] for node, settings in nodes.items() if name in settings})
+        yield from _visible(name, by_item(values).get(name, {}))
 
 
-def _finding(
-    nodes: Mapping[str, Dict[str, Setting]], names: Sequence[str], odds: List[Tuple[str, Difference[Optional[str]]]]
-) -> Finding:
-    first, odd = odds[0]
-    message = odd.message
+def _finding(nodes: Mapping[str, Dict[str, Setting]], odds: List[Difference[Optional[str]]]) -> Finding:
+    names = odds[0].nodes
+    first = odds[0].what
+    message = odds[0].message
     if len(odds) > 1:
-        shown = some([name for name, _ in odds], SHOWN)
+        shown = some([odd.what for odd in odds], SHOWN)
         message = f"{who(names, 'differs', 'differ')} in {len(odds)} settings: {shown}"
     places = {node: nodes[node][first][1] for node in names if first in nodes[node]}
-    evidence = [one.message for _, one in odds[:8]]
+    evidence = [odd.message for odd in odds[:8]]
     evidence += [f"{node}: {first} from {place}" for node, place in list(places.items())[:4]]
-    usual = [shlex.quote(f"{name}={one.norm}") for name, one in odds if one.norm is not None]
+    usual = [shlex.quote(f"{odd.what}={odd.norm}") for odd in odds if odd.norm is not None]
     remedy = f"set {plural(len(usual), 'it', 'them')} for all: {' '.join(f'--env {word}' for word in usual[:8])}"
     if not usual:
         node, place = next(iter(places.items()), (names[0], ENVIRONMENT))

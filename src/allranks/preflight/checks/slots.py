@@ -7,7 +7,7 @@ from typing import List, Mapping
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, values_of, warn, who
+from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, nodes_with, values_of, warn, who
 from ..typed_facts import Facts, Request
 
 ID = "slots"
@@ -21,7 +21,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     counts = values_of(facts_by_node, lambda facts: facts.gpu_count)
     if not any(counts.values()) or all(_is_cpu_only(facts) for facts in facts_by_node.values()):
         return
-    mig = [node for node, facts in facts_by_node.items() if facts.gpus.mig]
+    mig = nodes_with(facts_by_node, lambda facts: facts.gpus.mig)
     if mig:
         yield _mig(request, mig)
         return
@@ -34,7 +34,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _is_cpu_only(facts: Facts) -> bool:
-    """A torch without CUDA and HIP (torch/version.py) uses no GPU."""
+    """Tell whether torch uses no GPU: it is one without CUDA and HIP (torch/version.py)."""
     interpreter = facts.interpreter
     return bool(interpreter.torch) and not interpreter.cuda and not interpreter.hip
 
@@ -56,7 +56,7 @@ def _mig(request: Request, mig: List[str]) -> Finding:
 
 
 def _too_few(request: Request, counts: Mapping[str, int], wanted: int, few: List[str]) -> Finding:
-    """A failure where other nodes have enough; else the program may not use them at all."""
+    """Fail where other nodes have enough; else warn, as the program may not use them at all."""
     least = min(counts[node] for node in few)
     if request.asked.virtual:
         message = f"{wanted} ranks share {count_of(counts[few[0]], 'GPU')} of this machine"
@@ -80,7 +80,7 @@ def _unequal(request: Request, counts: Mapping[str, int]) -> Findings:
         return
     odd = groups[-1]
     message = f"nodes have different numbers of GPUs: {differing(free)}"
-    without = [node for node, count in free.items() if count == 0]
+    without = nodes_with(free, lambda count: count == 0)
     if without:
         message += f", and {join_names(without)} would run one rank without a GPU"
     least = max(1, min(free.values()))

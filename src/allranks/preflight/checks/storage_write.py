@@ -82,7 +82,7 @@ def _write(host: Host, what: str, path: str) -> Written:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A failure for the output directory, a warning for the working directory (the program may not write there)."""
+    """Fail for the output directory, warn for the working directory (the program may not write there)."""
     nodes = collected(facts_by_node, ID, List[Written])
     places = by_item(values_of(nodes, lambda every: {(one.what, one.path): one for one in every}))
     for (what, path), by_node in places.items():

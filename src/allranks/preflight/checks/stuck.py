@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from allranks.text import count_of, join_names, plural
 
 from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..host import CouldNotLook, Host, lines_of, process_stat
+from ..host import CouldNotLook, Host, lines_of, process_stat, text_in
 from ..typed_facts import Request
 
 ID = "stuck"
@@ -69,7 +69,7 @@ class Stuck(NamedTuple):
 
 
 def collect(host: Host) -> List[Stuck]:
-    """The processes that are stuck."""
+    """List the processes that are stuck."""
     first = _asleep(host)
     if first is None:
         raise CouldNotLook("/proc shows no process")
@@ -78,7 +78,7 @@ def collect(host: Host) -> List[Stuck]:
     again = _asleep(host) or {}
     stuck = []
     for pid, before in first.items():
-        waits = host.text(f"/proc/{pid}/wchan", 128) or ""
+        waits = text_in(host, f"/proc/{pid}/wchan", 128)
         if again.get(pid) == before and not any(word in waits for word in HARMLESS) and not _is_frozen(host, pid):
             stuck.append(Stuck(pid, before[0], "" if waits == "0" else waits))
     return stuck[:MOST]
@@ -107,7 +107,7 @@ def _is_frozen(host: Host, pid: int) -> bool:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """A warning for each node and what its processes wait for."""
+    """Warn of each node and what its processes wait for."""
     for node, processes in collected(facts_by_node, ID, List[Stuck]).items():
         for where, hanging in group(processes, lambda process: process.where).items():
             shown = join_names([f"{process.name} (pid {process.pid})" for process in hanging])

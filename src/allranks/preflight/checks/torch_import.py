@@ -11,7 +11,21 @@ from typing import List, Mapping, NamedTuple, Optional, Sequence
 from allranks.protocol.facts import TargetFacts
 from allranks.text import count_of, join_names, plural, with_reason
 
-from ..compare import Findings, Nodes, advise, by_value, collected, fail, fail_if, having, others, remote, those, warn
+from ..compare import (
+    Findings,
+    Nodes,
+    advise,
+    alike,
+    by_value,
+    collected,
+    fail,
+    fail_if,
+    nodes_with,
+    others,
+    remote,
+    those,
+    warn,
+)
 from ..host import CouldNotLook, Host, answer_of
 from ..typed_facts import Request
 
@@ -67,7 +81,7 @@ class Torch(NamedTuple):
 
 
 def collect(host: Host) -> object:
-    """A `Torch`; None without torch."""
+    """Import torch and read what it says of itself, a `Torch`; None without torch."""
     if not host.facts.interpreter.torch:
         return None
     ran = host.python(f"FIRST = {_first(host.facts.script)!r}\n{PROGRAM}", LIMIT)
@@ -84,7 +98,7 @@ def collect(host: Host) -> object:
 
 
 def _first(script: TargetFacts) -> List[str]:
-    """What the program has first on sys.path: the script's directory; python -m has the working directory."""
+    """Tell what the program has first on sys.path: the script's directory, or for python -m the working directory."""
     if script.kind == "python-module":
         return [""]
     is_file = script.kind == "python-script" and script.path
@@ -96,16 +110,16 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     nodes = collected(facts_by_node, ID, Torch)
     works = those(nodes, lambda torch: torch.seconds is not None)
     fine = list(works)
-    for error, names in by_value(having(nodes, lambda torch: torch.failed)).items():
+    for error, names in alike(nodes, lambda torch: torch.failed).items():
         message = f"import torch fails on {join_names(names)}: {error}"
         if fine:
             message += f" (it works on {join_names(fine) if len(fine) < 3 else f'the other {len(fine)}'})"
         label = "missing-module" if error.startswith("ModuleNotFoundError") else _LABEL
         yield fail(label, names, message, _import(facts_by_node, names[0]), nodes[names[0]].lines)
-    for limit, names in by_value(having(nodes, lambda torch: torch.late)).items():
+    for limit, names in alike(nodes, lambda torch: torch.late).items():
         message = f"import torch on {join_names(names)} did not end within {limit:g} s: a file system may hang"
         yield warn(ID, names, message, _import(facts_by_node, names[0]))
-    without = [node for node, torch in works.items() if not torch.distributed]
+    without = nodes_with(works, lambda torch: not torch.distributed)
     if without:
         message = f"torch on {join_names(without)} was built without torch.distributed"
         remedy = "install torch from PyTorch's own wheels there, or name another interpreter with --python"
@@ -119,10 +133,10 @@ def _backends(works: Mapping[str, Torch]) -> Findings:
     """Only gloo and nccl: MPI and UCC are asked for by name, and rarely."""
     for backend in ("gloo", "nccl"):
         has_it = {node: backend in torch.backends for node, torch in works.items() if torch.distributed}
-        without = [node for node, has in has_it.items() if not has]
-        fine = [node for node, has in has_it.items() if has]
+        without = nodes_with(has_it, lambda has: not has)
+        fine = nodes_with(has_it, lambda has: has)
         if without and fine:
-            message = f"torch on {join_names(without)} has no {backend}{others(fine, 'have it', 'has it')}"
+            message = f"torch on {join_names(without)} has no {backend}{others(fine)}"
             remedy = "install the same torch on every node, or name another interpreter with --python"
             is_odd = len(fine) > len(without)
             yield fail_if(is_odd, _LABEL, without, message, remedy, _where(works, without))
@@ -153,7 +167,7 @@ def _slow(works: Mapping[str, Torch]) -> Findings:
     seconds = {node: torch.seconds for node, torch in works.items() if torch.seconds is not None}
     ordered = sorted(seconds.values())
     usual = ordered[(len(ordered) - 1) // 2] if ordered else 0.0
-    slow = [node for node, s in seconds.items() if s > TIMES * usual and s > usual + MORE]
+    slow = nodes_with(seconds, lambda s: s > TIMES * usual and s > usual + MORE)
     if slow:
         worst = max(slow, key=seconds.__getitem__)
         message = f"import torch takes {seconds[worst]:.1f} s on {join_names(slow)} (the median is {usual:.1f} s):"

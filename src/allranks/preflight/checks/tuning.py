@@ -11,8 +11,8 @@ from typing import Dict, Mapping, Optional
 
 from allranks.text import join_names
 
-from ..compare import Differs, Findings, Nodes, by_value, collected, nodes_of, remote, warn, who
-from ..host import Host
+from ..compare import Differs, Findings, Nodes, by_value, collected, having, nodes_of, nodes_with, remote, warn, who
+from ..host import Host, text_in
 from ..typed_facts import Request
 
 ID = "tuning"
@@ -48,20 +48,20 @@ DIFFER = (
 
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
-    """What the node shows of each; of several governors all."""
-    governors = {host.text(path, 64) or "" for path in host.glob(f"{CPUS}/cpu*/cpufreq/scaling_governor")[:1024]}
+    """Read what the node shows of each; of several governors all."""
+    governors = {text_in(host, path, 64) for path in host.glob(f"{CPUS}/cpu*/cpufreq/scaling_governor")[:1024]}
     values = {
         "governor": " and ".join(sorted(governors - {""}))[:100],
-        "driver": host.text(f"{CPUS}/cpu0/cpufreq/scaling_driver", 64) or "",
-        "clock": host.text(CLOCK, 64) or "",
-        "numa": host.text("/proc/sys/kernel/numa_balancing", 16) or "",
-        "pages": (host.text(PAGES, 128) or "").partition("[")[2].partition("]")[0],
+        "driver": text_in(host, f"{CPUS}/cpu0/cpufreq/scaling_driver", 64),
+        "clock": text_in(host, CLOCK, 64),
+        "numa": text_in(host, "/proc/sys/kernel/numa_balancing", 16),
+        "pages": text_in(host, PAGES, 128).partition("[")[2].partition("]")[0],
     }
     line = host.text("/proc/cmdline")
     if line:
         words = (w for w in line.split() if w.partition("=")[0] in ("iommu", "intel_iommu", "amd_iommu"))
         values["iommu"] = " ".join(sorted(words))[:100] or "default"
-    return {name: value for name, value in values.items() if value} or None
+    return having(values, lambda value: value) or None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -87,7 +87,7 @@ def _slow_clock(nodes: Mapping[str, Dict[str, str]]) -> Findings:
 
 def _powersave(nodes: Mapping[str, Dict[str, str]]) -> Findings:
     """Under other drivers it holds the lowest frequency."""
-    saving = [node for node, one in nodes.items() if one.get("governor") == "powersave"]
+    saving = nodes_with(nodes, lambda one: one.get("governor") == "powersave")
     slow = [node for node in saving if nodes[node].get("driver") not in OWN_GOVERNOR]
     if slow:
         driver = nodes[slow[0]].get("driver", "its driver")

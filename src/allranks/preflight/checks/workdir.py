@@ -7,7 +7,7 @@ from typing import List
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, and_so_for, fail, lack, remote
+from ..compare import Findings, Nodes, and_so_for, fail, lack, nodes_with, remote
 from ..typed_facts import Request
 
 ID = "workdir"
@@ -18,11 +18,11 @@ LEVEL = "quick"
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """remote-path-missing where it is absent, permission-denied where it can't be entered."""
     workdirs = {node: facts.workdir for node, facts in facts_by_node.items() if facts.has_read("workdir")}
-    absent = [node for node, workdir in workdirs.items() if not workdir.exists]
-    closed = [node for node, workdir in workdirs.items() if workdir.exists and not workdir.cwd_ok]
+    absent = nodes_with(workdirs, lambda workdir: not workdir.exists)
+    closed = nodes_with(workdirs, lambda workdir: workdir.exists and not workdir.cwd_ok)
     if absent:
         path = workdirs[absent[0]].path
-        fine = [node for node, workdir in workdirs.items() if workdir.exists and workdir.cwd_ok]
+        fine = nodes_with(workdirs, lambda workdir: workdir.exists and workdir.cwd_ok)
         message = lack(absent, fine, f"directory {path}")
         yield fail("remote-path-missing", absent, message, copy_remedy(path, absent, bool(fine)))
     if closed:
