@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from allranks.protocol.codec import decode, encode, omit_empty
+from allranks.protocol.jsontext import Json
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
 SURE = 0.5  # a verdict of at least this confidence stands, whatever the logs say
@@ -39,7 +40,7 @@ class Where:
         return dict(encode(self))
 
     @classmethod
-    def from_json(cls, data: object) -> Where:
+    def from_json(cls, data: Json) -> Where:
         """Read its JSON form; names that this version does not know are left out. Raise DecodeError."""
         return decode(cls, data)
 
@@ -66,7 +67,7 @@ class Finding:
         return dict(encode(self))
 
     @classmethod
-    def from_json(cls, data: object) -> Finding:
+    def from_json(cls, data: Json) -> Finding:
         """Read its JSON form. Raise DecodeError."""
         return decode(cls, data)
 
@@ -109,7 +110,7 @@ class Verdict:
         return {"schema": 1, **document.pop("finding"), **document}
 
     @classmethod
-    def from_json(cls, data: object) -> Verdict:
+    def from_json(cls, data: Json) -> Verdict:
         """Read its JSON form, as verdict.json has it. Raise DecodeError."""
-        fields = decode(dict[str, object], data)
+        fields = decode(dict[str, Json], data)
         return decode(cls, {**fields, "finding": fields})

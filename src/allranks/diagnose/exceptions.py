@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.foreign import ErrorDetails, ErrorExtra, ErrorLink
+from allranks.protocol.jsontext import Json
 
 HEADER = "Traceback (most recent call last):\n"
 LINKS = 16  # as many as the runner writes (agent/runner.py, CHAIN_LIMIT)
@@ -71,7 +72,7 @@ class Raised(ExceptionLink):
     thread: str = ""
 
     @classmethod
-    def from_error_file(cls, error: Mapping[str, object]) -> Raised | None:
+    def from_error_file(cls, error: Mapping[str, Json]) -> Raised | None:
         """Read allranks' own part, else torchelastic's; None where neither is there."""
         ours = decode_parts(ErrorDetails, error.get("allranks"))
         if ours.type:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from allranks.findings import Finding, Where
+from allranks.protocol.jsontext import Json
 
 from .exceptions import Raised
 from .hangs.attribute import Hang
@@ -38,11 +39,11 @@ class ExitRecord:
     expected: bool
     attempt: int = 0
     oom_kills: int = 0
-    error: Mapping[str, object] | None = None
+    error: Mapping[str, Json] | None = None
     tail: str = ""
     pid: int | None = None
     head: str = ""
-    metrics: Mapping[str, object] | None = None
+    metrics: Mapping[str, Json] | None = None
 
     @property
     def failed(self) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode_each
+from allranks.protocol.jsontext import Json
 from allranks.text import count_of, cut, join_words, plural, with_reason
 
 CHECK = "kubernetes"
@@ -57,7 +58,7 @@ class ContainerReason:
 class ContainerState:
     """Of a container: one of the three."""
 
-    running: Mapping[str, object] | None = None
+    running: Mapping[str, Json] | None = None
     terminated: ContainerReason | None = None
     waiting: ContainerReason | None = None
 
@@ -119,7 +120,7 @@ class PodEvent:
     involvedObject: About = field(default_factory=About)
 
 
-def read_events(items: object) -> list[PodEvent]:
+def read_events(items: Json) -> list[PodEvent]:
     """Of a list of the API server's events those that can be read."""
     return decode_each(PodEvent, items)
 
@@ -145,7 +146,7 @@ class Pod:
     node_reason: str = ""
 
 
-def read_pods(items: object, container: str) -> list[Pod]:
+def read_pods(items: Json, container: str) -> list[Pod]:
     """Of each node rank the newest pod, in order of the ranks; what cannot be read is left out."""
     newest: dict[int, Pod] = {}
     for item in decode_each(Item, items):

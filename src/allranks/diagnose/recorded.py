@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from allranks.findings import Finding
 from allranks.protocol.codec import DecodeError, decode_each, decode_parts
+from allranks.protocol.jsontext import Json
 
 from .hangs.attribute import Hang
 from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, Pause
@@ -49,13 +50,13 @@ class RunEvent:
     memory: int = 0
 
 
-def last_attempt(lines: Iterable[object]) -> int:
+def last_attempt(lines: Iterable[Json]) -> int:
     """The number of the attempt that was started last."""
     events = [decode_parts(RunEvent, line) for line in lines]
     return max((event.attempt or 0 for event in _all(events, "attempt-start")), default=0)
 
 
-def fold(lines: Iterable[object], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
+def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
     """`nodes` are those of the attempt by node rank, the master first; exits are without error files and logs.
 
     Raise DecodeError where what ended names no node: another version wrote the events.

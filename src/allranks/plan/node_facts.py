@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from allranks.protocol.codec import decode_each
 from allranks.protocol.facts import Address, InterfaceFacts
+from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.plan_facts import NodeFacts, network_of
 
@@ -69,6 +70,6 @@ def plain(address: str) -> str:
     return text[7:] if text.startswith("::ffff:") and "." in text else text
 
 
-def read_probes(results: object) -> tuple[AddressProbe, ...]:
+def read_probes(results: Json) -> tuple[AddressProbe, ...]:
     """Read what an agent, or a saved check of it, says of the addresses that it tried."""
     return tuple(decode_each(AddressProbe, results))

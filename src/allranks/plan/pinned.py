@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from allranks.cluster import Node
 from allranks.protocol.header import AgentHeader
+from allranks.protocol.jsontext import Json
 from allranks.protocol.orders import ORDERS
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
@@ -27,8 +28,8 @@ from .peer_addresses import MAX_WAYS
 from .plan import orders, ranks_of
 from .ranks import Attempt, NodePlan, SuiteNodes
 
-Order = Mapping[str, object]  # what came over the wire: nothing in it is known yet
-Message = dict[str, object]
+Order = Mapping[str, Json]  # what came over the wire: nothing in it is known yet
+Message = dict[str, Json]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RUN_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/node_[0-9]{2,6}(_[0-9]{1,4})?")
 HOST = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
@@ -58,7 +59,7 @@ class NodeArguments:
     """What this node was started with. `setup` are the fields of a `setup` message that are its own."""
 
     spec: RunSpec
-    setup: Mapping[str, object]
+    setup: Mapping[str, Json]
     checks: tuple[str, ...]
 
     @property
@@ -193,7 +194,7 @@ class Pin:
         """To the master alone: the address that this node dials, or an address of the network that it was given."""
         addresses = [_host(word) for word in _listed(message, "addresses", MAX_OFFERS)]
         port = self._port(message, "port")
-        made = {
+        made: Message = {
             "addresses": addresses,
             "port": port,
             "token": _matching(message, "token", TOKEN),
@@ -238,7 +239,7 @@ class Pin:
             "peers": {_name(name): self._peer(_name(name), peer) for name, peer in peers.items()},
         }
 
-    def _peer(self, name: str, peer: object) -> Message:
+    def _peer(self, name: str, peer: Json) -> Message:
         if not isinstance(peer, Mapping):
             raise NotPinned("a peer that is not a table")
         address = _host(peer.get("address"))
@@ -250,7 +251,7 @@ class Pin:
             raise NotPinned(f"other addresses of {name} than before")
         if len(self._peers) >= self._nodes:
             raise NotPinned("more peers than there are nodes")
-        made = {"address": address, "ways": ways, "port": self._port(peer, "port")}
+        made: Message = {"address": address, "ways": ways, "port": self._port(peer, "port")}
         return {**made, "udp": self._port(peer, "udp")} if peer.get("udp") else made
 
     @property
@@ -413,13 +414,15 @@ def _sizes(message: Order, key: str) -> dict[str, int]:
 # -- values ------------------------------------------------------------------------------------------------
 
 
-def _interfaces(interfaces: object) -> dict[str, str]:
+def _interfaces(interfaces: Json) -> dict[str, str]:
     if not isinstance(interfaces, Mapping):
         raise NotPinned("interfaces that are not a table")
+    checked: dict[str, str] = {}
     for name, value in interfaces.items():
         if name not in INTERFACE_NAMES or not isinstance(value, str) or not INTERFACES.fullmatch(value):
             raise NotPinned(f"the setting {str(name)[:40]!r} as an interface")
-    return dict(interfaces)
+        checked[name] = value
+    return checked
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -432,18 +435,18 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return mapped or ip
 
 
-def _listed(order: Order, key: str, most: int) -> list[object]:
+def _listed(order: Order, key: str, most: int) -> list[Json]:
     value = order.get(key)
     if not isinstance(value, (list, tuple, type(None))) or len(value or ()) > most:
         raise NotPinned(f"{key} {str(value)[:60]!r}")
     return list(value or ())
 
 
-def _host(value: object) -> str:
+def _host(value: Json) -> str:
     return _matching({"address": value}, "address", HOST)
 
 
-def _name(value: object) -> str:
+def _name(value: Json) -> str:
     return _matching({"name": value}, "name", NAME)
 
 

@@ -9,6 +9,7 @@ import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from allranks.protocol.codec import decode, read_json
+from allranks.protocol.jsontext import Json
 from allranks.text import first_line
 
 from .typed_facts import Facts, Request
@@ -99,16 +100,15 @@ class Host(Protocol):
 ANSWER = "ALLRANKS-ANSWER "
 
 
-def answer_of(ran: Ran) -> Optional[object]:
+def answer_of(ran: Ran) -> Json:
     """Read what a program printed behind ANSWER, as JSON; None without it. All else (sitecustomize's …) is skipped."""
     for line in ran.out.splitlines():
         if line.startswith(ANSWER):
-            answer: object = read_json(line[len(ANSWER) :], MOST_OUTPUT)
-            return answer
+            return read_json(line[len(ANSWER) :], MOST_OUTPUT)
     return None
 
 
-def ask(host: Host, program: str, seconds: float, anywhere: bool = False) -> object:
+def ask(host: Host, program: str, seconds: float, anywhere: bool = False) -> Json:
     """Run a small Python program on the node that prints ANSWER and a line of JSON; give that.
 
     In the training interpreter or, with `anywhere`, in python3 where there is none. Raise CouldNotLook with its last

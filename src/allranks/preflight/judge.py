@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from allranks.findings import Finding, typed_here
 from allranks.protocol.codec import DecodeError
+from allranks.protocol.jsontext import Json
 from allranks.text import join_names
 
 from .check import LEVELS, Check
 from .compare import Nodes, by_value, nodes_of, unknown
 from .typed_facts import Facts, Request
 
-Documents = Mapping[str, Mapping[str, object]]
+Documents = Mapping[str, Mapping[str, Json]]
 ORDER = {"fail": 0, "unknown": 1, "warn": 2, "ok": 3, "skipped": 4}
 
 
@@ -25,7 +26,7 @@ def of_level(checks: Iterable[Check], level: str, only: Sequence[str] = ()) -> l
 
 
 def judge(
-    request: Mapping[str, object], documents: Documents, checks: Iterable[Check], allow: Sequence[str] = ()
+    request: Mapping[str, Json], documents: Documents, checks: Iterable[Check], allow: Sequence[str] = ()
 ) -> list[Finding]:
     """All findings, each with its check's name; an ok check says nothing. Failures come first.
 
@@ -69,7 +70,7 @@ def _judge_one(check: Check, request: Request, facts_by_node: Nodes) -> Iterator
 
 
 def table(
-    request: Mapping[str, object], documents: Documents, checks: Iterable[Check], findings: Sequence[Finding]
+    request: Mapping[str, Json], documents: Documents, checks: Iterable[Check], findings: Sequence[Finding]
 ) -> dict[str, dict[str, str]]:
     """{check: {node: status}}: the worst finding about a node, else ok where it was looked at."""
     rows: dict[str, dict[str, str]] = {}

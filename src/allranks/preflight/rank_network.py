@@ -13,6 +13,7 @@ from allranks.plan.interfaces import InterfaceChoice, nccl_settings
 from allranks.plan.network import choose_address, share_network
 from allranks.plan.node_facts import interface_of, on_link, read_probes
 from allranks.protocol.codec import decode
+from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 
 from .rdma import UsedPort, matching, ports_text
@@ -32,7 +33,7 @@ class NetworkSetting(NamedTuple):
 
 
 def explain(
-    spec: RunSpec, gate: Mapping[str, object], documents: Mapping[str, Mapping[str, object]]
+    spec: RunSpec, gate: Mapping[str, Json], documents: Mapping[str, Mapping[str, Json]]
 ) -> dict[str, list[NetworkSetting]]:
     """Explain the settings of every node; empty where nodes share one network, or no address was proved."""
     port = gate.get("port")

@@ -27,6 +27,7 @@ from allranks.protocol.facts import (
     SharedMemory,
     TargetFacts,
 )
+from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import PortFailure
 from allranks.protocol.plan_facts import NodeFacts, has_failed
 
@@ -100,17 +101,17 @@ class View(Generic[Kind]):
         self.with_errors = with_errors
         self.name = ""
 
-    def __set_name__(self, owner: Type[Dict[str, object]], name: str) -> None:
+    def __set_name__(self, owner: Type[Dict[str, Json]], name: str) -> None:
         self.name = name
 
-    def __get__(self, document: Dict[str, object], owner: Type[Dict[str, object]]) -> Kind:
+    def __get__(self, document: Dict[str, Json], owner: Type[Dict[str, Json]]) -> Kind:
         value = document.get(self.name)
         part = decode_parts(self.kind, None if has_failed(value) and not self.with_errors else value)
         document.__dict__[self.name] = part  # looked up before this: it is decoded once
         return part
 
 
-class Facts(Dict[str, object]):
+class Facts(Dict[str, Json]):
     """What a node knows of itself (`allranks.agent.node_check`), and what the checks collected there, by their IDs."""
 
     workdir = View(DirectoryFacts)
@@ -219,7 +220,7 @@ class Asked(NamedTuple):
     launcher: str = ""
     launching: Launching = Launching()
     gate: Optional[Proof] = None
-    spec: Mapping[str, object] = {}
+    spec: Mapping[str, Json] = {}
     nproc: Optional[int] = None
     slots: Mapping[str, Optional[int]] = {}
     virtual: bool = False
@@ -235,10 +236,10 @@ class Asked(NamedTuple):
     target: str = ""
 
 
-class Request(Dict[str, object]):
+class Request(Dict[str, Json]):
     """What was asked of the nodes, as a JSON object: see `judge.judge`."""
 
-    def __init__(self, values: Mapping[str, object] = MappingProxyType({})) -> None:
+    def __init__(self, values: Mapping[str, Json] = MappingProxyType({})) -> None:
         super().__init__(values)
         self.asked = decode_parts(Asked, self)  # its typed fields
 

@@ -2,8 +2,8 @@
 
 A record is a NamedTuple (whatever a node decodes: 60 frozen dataclasses cost 36 ms of import a node, as many
 NamedTuples 6 to 9 ms) or a dataclass. A field's JSON name is its own, without a trailing underscore. Known annotations:
-str, int, float, bool, None, object (any JSON value, taken as it is), Optional and Union of these, Literal, an Enum (by
-value), Tuple, List, FrozenSet, Dict with str or int keys, and records.
+str, int, float, bool, Json (any value, taken as it is), Optional and Union of these, Literal, an Enum (by value),
+Tuple, List, FrozenSet, Dict with str or int keys, and records.
 
 Decoding happens once, at the edge: the text comes from `jsontext.read_json`, which bounds size, depth and numbers.
 `decode` then checks every value and says where the first wrong one stands:
@@ -12,18 +12,43 @@ Fields that a record does not have are ignored, absent ones take their defaults.
 """
 
 import enum
+import itertools
 import json
 import typing
 from collections import abc
-from typing import Any, Callable, Dict, FrozenSet, Generic, List, Mapping, NamedTuple, Set, Tuple, Type, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Generic,
+    Hashable,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
-from .jsontext import DIGITS, JsonObject
+from .jsontext import DIGITS, Json, JsonObject
 from .jsontext import DecodeError as DecodeError  # for those who decode
 from .jsontext import read_json as read_json
 from .jsontext import write_json as write_json
 
 Record = TypeVar("Record")
-Decoder = Callable[[object], Any]
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+Container = TypeVar("Container")
+Member = TypeVar("Member", bound=enum.Enum)
+Decoder = Callable[[Json], Record]
+FieldDecoder = Decoder[Any]  # of an annotation
+Annotation = Union[type, Hashable]  # a class, or a form of typing such as Optional[int]
 
 LARGEST = 2**63 - 1  # of an integer: what the frames and every file offset can hold
 SHOWN = 60  # characters of a wrong value in a message
@@ -31,8 +56,8 @@ SHOWN = 60  # characters of a wrong value in a message
 
 # -- decoding ------------------------------------------------------------------------------------------
 
-_decoders: Dict[object, Decoder] = {}
-_fields_of: Dict[object, List["_Field"]] = {}
+_decoders: Dict[Annotation, FieldDecoder] = {}
+_fields_of: Dict[type, List["_Field"]] = {}
 
 
 class _Misfit(Exception):
@@ -48,18 +73,18 @@ class _Misfit(Exception):
         return self
 
 
-def decode(kind: Type[Record], value: object, path: str = "$") -> Record:
+def decode(kind: Type[Record], value: Json, path: str = "$") -> Record:
     """Make a record (or any annotated type) of a JSON value; raise DecodeError that names the place."""
-    decoder: Callable[[object], Record] = _decoder(kind)
+    decoder: Decoder[Record] = _decoder(kind)
     try:
         return decoder(value)
     except _Misfit as misfit:
         raise DecodeError("%s%s: %s" % (path, misfit.place, misfit.words)) from None
 
 
-def decode_each(kind: Type[Record], values: object) -> List[Record]:
+def decode_each(kind: Type[Record], values: Json) -> List[Record]:
     """Make records of the elements of an array that fit; leave out the others, and all of what is no array."""
-    decoder: Callable[[object], Record] = _decoder(kind)
+    decoder: Decoder[Record] = _decoder(kind)
     records = []
     for value in values if isinstance(values, (list, tuple)) else ():
         try:
@@ -69,7 +94,7 @@ def decode_each(kind: Type[Record], values: object) -> List[Record]:
     return records
 
 
-def decode_parts(kind: Type[Record], value: object) -> Record:
+def decode_parts(kind: Type[Record], value: Json) -> Record:
     """Make a record of which every field has a default: a field that does not fit takes it, as one that is absent.
 
     An array of records keeps those that fit.
@@ -85,53 +110,59 @@ def decode_parts(kind: Type[Record], value: object) -> Record:
     return kind(**values)
 
 
-def _part_decoder(annotation: object) -> Decoder:
-    parts = tuple(getattr(annotation, "__args__", None) or ())
+def _part_decoder(annotation: Annotation) -> FieldDecoder:
+    parts = _parts(annotation)
     if getattr(annotation, "__origin__", None) is tuple and parts[1:] == (Ellipsis,) and is_record(parts[0]):
         return lambda values: tuple(decode_each(parts[0], values))
     return _decoder(annotation)
 
 
-def _decoder(kind: object) -> Decoder:
+def _parts(annotation: Annotation) -> Tuple[Any, ...]:
+    """Give what stands in the brackets of an annotation."""
+    return tuple(getattr(annotation, "__args__", None) or ())
+
+
+def _decoder(kind: Annotation) -> FieldDecoder:
     made = _decoders.get(kind)
     if made is None:
         made = _decoders[kind] = _make_decoder(kind)
     return made
 
 
-def _make_decoder(kind: object) -> Decoder:
+def _make_decoder(kind: Annotation) -> FieldDecoder:
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple
     origin = getattr(kind, "__origin__", None)
-    arguments = tuple(getattr(kind, "__args__", ()) or ())
+    parts = _parts(kind)
     if origin is typing.Union or type(kind).__name__ == "UnionType":
-        return _union(arguments)
+        decoders = [_decoder(part) for part in parts if part is not type(None)]
+        return _union(decoders, type(None) in parts)
     if origin is getattr(typing, "Literal", None) and origin is not None:
-        return _literal(arguments)
-    if origin is tuple:
-        return _tuple(arguments)
+        return _literal(parts)
+    if origin is tuple and parts[1:] != (Ellipsis,):
+        return _tuple([_decoder(part) for part in parts if part != ()])
     if origin in _SEQUENCES:
-        return _sequence(arguments[0], _SEQUENCES[origin])
+        return _sequence(_decoder(parts[0]), _SEQUENCES[origin])
     if origin in _MAPPINGS:
-        return _mapping(arguments[0], arguments[1])
+        return _mapping(_number_as_name if parts[0] is int else _text, _decoder(parts[1]))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _enumeration(kind)
-    if is_record(kind):
+    if isinstance(kind, type) and is_record(kind):
         return _record(kind)
     raise TypeError("a record cannot hold %r" % (kind,))
 
 
-def is_record(kind: object) -> bool:
+def is_record(kind: Annotation) -> bool:
     """Tell whether a class is a NamedTuple or a dataclass."""
     return isinstance(kind, type) and (hasattr(kind, "_field_defaults") or hasattr(kind, "__dataclass_fields__"))
 
 
-def _expected(what: str, value: object) -> _Misfit:
+def _expected(what: str, value: Json) -> _Misfit:
     return _Misfit("expected %s, got %s" % (what, _shown(value)))
 
 
-def _shown(value: object) -> str:
+def _shown(value: Json) -> str:
     try:
         text = json.dumps(value)
     except (TypeError, ValueError):
@@ -139,51 +170,53 @@ def _shown(value: object) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def _text(value: object) -> str:
+def _text(value: Json) -> str:
     if not isinstance(value, str):
         raise _expected("a text", value)
     return value
 
 
-def _whole(value: object) -> int:
+def _whole(value: Json) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -LARGEST <= value <= LARGEST:
         raise _expected("an integer", value)
     return value
 
 
-def _number(value: object) -> float:
+def _number(value: Json) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e300 < value < 1e300:
         raise _expected("a number", value)
     return float(value)
 
 
-def _flag(value: object) -> bool:
+def _number_as_name(name: Json) -> int:
+    """Read a number that is the name of a field."""
+    text = str(name)
+    if len(text) > DIGITS or not (text.isascii() and text.lstrip("-").isdecimal()):
+        raise _expected("a number as its name", name)
+    return _whole(int(text))
+
+
+def _flag(value: Json) -> bool:
     if not isinstance(value, bool):
         raise _expected("true or false", value)
     return value
 
 
-def _nothing(value: object) -> None:
-    if value is not None:
-        raise _expected("null", value)
-
-
-def _anything(value: object) -> object:
+def _anything(value: Json) -> Json:
     return value
 
 
-_SIMPLE = {
+_SIMPLE: Dict[Annotation, FieldDecoder] = {
     str: _text,
     int: _whole,
     float: _number,
     bool: _flag,
-    None: _nothing,
-    type(None): _nothing,
-    object: _anything,
+    object: _anything,  # what Json is at run time
     Any: _anything,
-}  # type: Dict[object, Decoder]
-_SEQUENCES: Dict[object, Callable[[List[Any]], Any]] = {
+}
+_SEQUENCES: Dict[Annotation, Callable[[List[Any]], Any]] = {
     list: list,
+    tuple: tuple,
     abc.Sequence: tuple,
     frozenset: frozenset,
     abc.Set: frozenset,
@@ -191,11 +224,8 @@ _SEQUENCES: Dict[object, Callable[[List[Any]], Any]] = {
 _MAPPINGS = (dict, abc.Mapping)
 
 
-def _union(choices: Tuple[object, ...]) -> Decoder:
-    decoders = [_decoder(choice) for choice in choices if choice is not type(None)]
-    optional = type(None) in choices
-
-    def read(value: object) -> object:
+def _union(decoders: Sequence[Decoder[Item]], optional: bool) -> Decoder[Optional[Item]]:
+    def read(value: Json) -> Optional[Item]:
         if value is None and optional:
             return None
         for decoder in decoders[:-1]:
@@ -208,21 +238,22 @@ def _union(choices: Tuple[object, ...]) -> Decoder:
     return read
 
 
-def _literal(choices: Tuple[object, ...]) -> Decoder:
+def _literal(choices: Tuple[Item, ...]) -> Decoder[Item]:
     wanted = "one of " + ", ".join(str(choice) for choice in choices)
 
-    def read(value: object) -> object:
-        if not any(value == choice and type(value) is type(choice) for choice in choices):
-            raise _expected(wanted, value)
-        return value
+    def read(value: Json) -> Item:
+        for choice in choices:
+            if value == choice and type(value) is type(choice):
+                return choice
+        raise _expected(wanted, value)
 
     return read
 
 
-def _enumeration(kind: Type[enum.Enum]) -> Decoder:
+def _enumeration(kind: Type[Member]) -> Decoder[Member]:
     wanted = "one of " + ", ".join(str(member.value) for member in kind)
 
-    def read(value: object) -> enum.Enum:
+    def read(value: Json) -> Member:
         try:
             return kind(value)
         except (ValueError, TypeError):
@@ -231,59 +262,48 @@ def _enumeration(kind: Type[enum.Enum]) -> Decoder:
     return read
 
 
-def _items(value: object) -> List[object]:
-    if not isinstance(value, (list, tuple)):
-        raise _expected("an array", value)
-    return list(value)
-
-
-def _tuple(parts: Tuple[object, ...]) -> Decoder:
-    if len(parts) == 2 and parts[1] is Ellipsis:
-        return _sequence(parts[0], tuple)
-    decoders = [_decoder(part) for part in parts if part != ()]
-
-    def read(value: object) -> Tuple[object, ...]:
+def _tuple(decoders: Sequence[Decoder[Item]]) -> Decoder[Tuple[Item, ...]]:
+    def read(value: Json) -> Tuple[Item, ...]:
         items = _items(value)
         if len(items) != len(decoders):
             raise _expected("an array of %d" % len(decoders), value)
-        result: List[object] = []
-        try:
-            for decoder, item in zip(decoders, items):
-                result.append(decoder(item))
-        except _Misfit as misfit:
-            raise misfit.inside("[%d]" % len(result)) from None
-        return tuple(result)
+        return tuple(_decode_items(decoders, items))
 
     return read
 
 
-def _sequence(part: object, make: Callable[[List[Any]], Any]) -> Decoder:
-    decoder = _decoder(part)
-
-    def read(value: object) -> object:
-        items = _items(value)
-        result: List[object] = []
-        try:
-            for item in items:
-                result.append(decoder(item))
-        except _Misfit as misfit:
-            raise misfit.inside("[%d]" % len(result)) from None
-        return make(result)
+def _sequence(decoder: Decoder[Item], make: Callable[[List[Item]], Container]) -> Decoder[Container]:
+    def read(value: Json) -> Container:
+        return make(_decode_items(itertools.repeat(decoder), _items(value)))
 
     return read
 
 
-def _mapping(key: object, part: object) -> Decoder:
-    decoder = _decoder(part)
+def _items(value: Json) -> Sequence[Json]:
+    if not isinstance(value, (list, tuple)):
+        raise _expected("an array", value)
+    return value
 
-    def read(value: object) -> Dict[Any, object]:
+
+def _decode_items(decoders: Iterable[Decoder[Item]], items: Sequence[Json]) -> List[Item]:
+    result: List[Item] = []
+    try:
+        for item, decoder in zip(items, decoders):
+            result.append(decoder(item))
+    except _Misfit as misfit:
+        raise misfit.inside("[%d]" % len(result)) from None
+    return result
+
+
+def _mapping(read_name: Decoder[Key], decoder: Decoder[Item]) -> Decoder[Dict[Key, Item]]:
+    def read(value: Json) -> Dict[Key, Item]:
         if not isinstance(value, dict):
             raise _expected("an object", value)
-        result: Dict[Any, object] = {}
+        result: Dict[Key, Item] = {}
         name = None
         try:
             for name, item in value.items():
-                result[_key(key, name)] = decoder(item)
+                result[read_name(name)] = decoder(item)
         except _Misfit as misfit:
             raise misfit.inside(".%s" % name) from None
         return result
@@ -291,19 +311,10 @@ def _mapping(key: object, part: object) -> Decoder:
     return read
 
 
-def _key(kind: object, name: object) -> object:
-    if kind is not int:
-        return _text(name)
-    text = str(name)
-    if len(text) > DIGITS or not (text.isascii() and text.lstrip("-").isdecimal()):
-        raise _expected("a number as its name", name)
-    return _whole(int(text))
-
-
-def _record(kind: Any) -> Decoder:
+def _record(kind: Type[Record]) -> Decoder[Record]:
     fields = _fields(kind)
 
-    def read(value: object) -> object:
+    def read(value: Json) -> Record:
         if not isinstance(value, dict):
             raise _expected("an object", value)
         values = {}
@@ -332,11 +343,11 @@ class _Field(NamedTuple):
     name: str
     key: str
     has_default: bool
-    decoder: Decoder
-    part_decoder: Decoder
+    decoder: FieldDecoder
+    part_decoder: FieldDecoder
 
 
-def _fields(kind: Any) -> List[_Field]:
+def _fields(kind: type) -> List[_Field]:
     fields = _fields_of.get(kind)
     if fields is None:
         hints = typing.get_type_hints(kind)
@@ -367,8 +378,8 @@ def _defaults(kind: Any) -> FrozenSet[str]:
 
 # -- encoding ------------------------------------------------------------------------------------------
 
-_omitted: Dict[object, FrozenSet[str]] = {}
-_sparse: Set[object] = set()
+_omitted: Dict[type, FrozenSet[str]] = {}
+_sparse: Set[type] = set()
 
 
 def omit_empty(*names: str) -> Callable[[Type[Record]], Type[Record]]:

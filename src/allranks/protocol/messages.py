@@ -9,7 +9,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
 from .codec import Vocabulary, omit_empty, omit_none
 from .foreign import ReportMessage, check_report, clean_error
 from .frames import PROTOCOL, pack_json
-from .jsontext import JsonObject
+from .jsontext import Json, JsonObject
 
 
 @omit_none
@@ -81,7 +81,7 @@ class ShippedMessage(NamedTuple):
 class FactsMessage(NamedTuple):
     """The facts of a node (see `facts` and `plan_facts`), or why there are none."""
 
-    facts: Mapping[str, object] = {}
+    facts: Mapping[str, Json] = {}
     prelude_error: str = ""
     error: str = ""
 

@@ -8,6 +8,7 @@ from typing import Mapping, NamedTuple, Optional, Tuple, Union
 
 from .codec import DecodeError, decode, decode_parts
 from .facts import Address, Gpus, Identity, InterfaceFacts, Interpreter, Memory, NcclFacts, OwnName
+from .jsontext import Json
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
@@ -38,17 +39,17 @@ class NodeFacts(NamedTuple):
     accelerate_config: Optional[AccelerateConfig] = None
 
 
-def read_facts(facts: object) -> NodeFacts:
+def read_facts(facts: Json) -> NodeFacts:
     """Read the facts of a node as its agent, or a saved check of it, has them."""
     return decode_parts(NodeFacts, facts)
 
 
-def has_failed(part: object) -> bool:
+def has_failed(part: Json) -> bool:
     """Tell whether a part of the facts could not be collected."""
     return isinstance(part, dict) and "error" in part
 
 
-def check_facts(facts: Mapping[str, object]) -> None:
+def check_facts(facts: Mapping[str, Json]) -> None:
     """Raise DecodeError where a part that was collected cannot be read; each check judges its own part."""
     collected = {name: part for name, part in facts.items() if part is not None and not has_failed(part)}
     read = decode(NodeFacts, collected, "$.facts")

@@ -14,6 +14,7 @@ from allranks.fabric.analysis.heatmap import ALL_LEVELS, DEAD, NONE, UNMEASURED,
 from allranks.fabric.analysis.norms import BANDWIDTH, LATENCY, METRICS, Metric, Norms, norms, states
 from allranks.fabric.records import LinkRow
 from allranks.protocol.codec import DecodeError, decode
+from allranks.protocol.jsontext import Json
 
 MOST = 64  # nodes on each side: 4096 squares; of more, those with the worst links
 LONGEST = 100  # characters of a name
@@ -60,7 +61,7 @@ class LinkMap:
     left_out: int
 
 
-def link_maps(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> list[LinkMap]:
+def link_maps(rows: Sequence[Mapping[str, Json]], names: Sequence[str]) -> list[LinkMap]:
     """Make a map for each metric that was measured; `names` give the order of the nodes.
 
     Rows that can't be read are left out.
@@ -80,7 +81,7 @@ def link_maps(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> lis
     return [_link_map(squares, metric, usual, chosen, left_out) for metric, squares in zip(metrics, grids, strict=True)]
 
 
-def _link(row: Mapping[str, object]) -> LinkRow | None:
+def _link(row: Mapping[str, Json]) -> LinkRow | None:
     """Read a measurement, its names cut; None for a row that isn't one."""
     try:
         cut = {name: str(row[name])[:LONGEST] for name in ("a", "b")}

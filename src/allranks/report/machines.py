@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, field
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.facts import Address, Gpus, Interpreter, Memory, NcclFacts, SharedMemory
+from allranks.protocol.jsontext import Json
 from allranks.runs.documents import PreflightDocument, as_record
 from allranks.text import count_of, format_size, group, join_names, list_first
 
@@ -58,7 +59,7 @@ class GpuDriver:
 class GpuModels:
     """What the check `gpu_model` collects: how many of each model."""
 
-    models: Mapping[str, object] = field(default_factory=dict)
+    models: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class MachineFacts:
         return [interface for interface in self.interfaces if interface.up and not interface.loopback]
 
 
-def facts_of(preflight: Mapping[str, object]) -> dict[str, MachineFacts]:
+def facts_of(preflight: Mapping[str, Json]) -> dict[str, MachineFacts]:
     """Give the facts of all nodes in evidence/preflight.json."""
     answers = as_record(PreflightDocument, preflight).nodes
     return {node: decode_parts(MachineFacts, facts) for node, facts in answers.items()}
@@ -155,7 +156,7 @@ def machine(facts: MachineFacts) -> Rows:
     return [(name, text[:LONGEST]) for name, text in rows if text]
 
 
-def scheduler(source: str, spec: Mapping[str, object], preflight: Mapping[str, object]) -> str:
+def scheduler(source: str, spec: Mapping[str, Json], preflight: Mapping[str, Json]) -> str:
     """Say where the nodes came from, as far as the run says."""
     names = as_record(PreflightDocument, preflight).request.environ_
     for kind, prefix in SCHEDULERS.items():

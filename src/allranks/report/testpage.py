@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from allranks.fabric.records import BandwidthRow, CollectiveRow, Failure, SuiteHang, WrongElement
 from allranks.findings import Finding
 from allranks.protocol.codec import decode_each, decode_parts
+from allranks.protocol.jsontext import Json
 from allranks.text import count_of, cut, format_ranks, format_rate, format_size_option, format_time
 
 from .linkmaps import link_maps
@@ -54,13 +55,13 @@ class TestDocument:
     nodes: tuple[str, ...] = ()
     ranks: int | None = None
     started: float | None = None
-    findings: object = ()
+    findings: Json = ()
     collectives: tuple[CollectiveRow, ...] = ()
     bandwidth: tuple[BandwidthRow, ...] = ()
-    links: object = ()
+    links: Json = ()
     stages: tuple[Stage, ...] = ()
     statement: tuple[str, ...] = ()
-    environment: dict[str, object] | None = None
+    environment: dict[str, Json] | None = None
 
     @property
     def passed(self) -> bool:
@@ -68,7 +69,7 @@ class TestDocument:
         return self.exit == 0 if self.ok is None else self.ok
 
 
-def test_page(value: object) -> str:
+def test_page(value: Json) -> str:
     """Write the document as HTML."""
     document = decode_parts(TestDocument, value)
     return render(
@@ -81,7 +82,7 @@ def test_page(value: object) -> str:
         plot=busbw_plot(document.bandwidth),
         rates=[_rate(row) for row in document.bandwidth[:ROWS]],
         maps=link_maps(
-            decode_each(dict[str, object], document.links), [cut(node, NAME_LENGTH) for node in document.nodes]
+            decode_each(dict[str, Json], document.links), [cut(node, NAME_LENGTH) for node in document.nodes]
         ),
         stages=[_stage(stage) for stage in document.stages[:LINES]],
         statement=document.statement[:ROWS],
@@ -208,7 +209,7 @@ def _names(nodes: Sequence[str]) -> str:
 
 def _environment(document: TestDocument) -> list[tuple[str, str]]:
     """List what was tested, where and when; then whatever the document says of it under `environment`."""
-    rows: Iterable[tuple[str, object]] = (
+    rows: Iterable[tuple[str, Json]] = (
         ("run", document.run),
         ("directory", document.directory),
         ("suite", document.suite),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.protocol.codec import DecodeError, decode
+from allranks.protocol.jsontext import Json
 from allranks.text import count_of, cut, group
 
 LONGEST = 100  # characters of a name or a note
@@ -113,7 +114,7 @@ class Timeline:
     moments: tuple[Moment, ...]
 
 
-def timeline(events: Iterable[object], nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]) -> Timeline:
+def timeline(events: Iterable[Json], nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]) -> Timeline:
     """Read the events, as JSON values, into rows.
 
     `nodes` has those of the plan with their ranks, so that one that never came has a row; `aliases` names by address.

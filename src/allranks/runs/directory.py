@@ -16,7 +16,7 @@ from allranks.errors import RunNotFound, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
-from allranks.protocol.jsontext import DecodeError, read_object
+from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import Document, ResultDocument, RunDocument, StatusDocument, result_record, shaped
 from .regular import open_regular
@@ -254,7 +254,7 @@ class RunDirectory:
         return job if job.isdecimal() else None
 
     @property
-    def engine(self) -> Mapping[str, object]:
+    def engine(self) -> Mapping[str, Json]:
         """Where it is, of a run in pods or on cloud machines; {} for any other."""
         return self.read_run().engine
 

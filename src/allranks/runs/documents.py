@@ -17,14 +17,15 @@ from typing import Any, TypeVar
 
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
+from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import RemainingProcess
 
 LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
 Document = dict[str, Any]  # a JSON object, as a run directory keeps it
 Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node
 Record = TypeVar("Record")
-Fitter = Callable[[object], object]
-_ABSENT = object()
+Fitter = Callable[[Json], Json]
+_ABSENT: Json = []  # stands for no value: this very list
 
 
 # -- run.json ------------------------------------------------------------------------------------------------
@@ -74,14 +75,14 @@ class RunDocument:
     uid: str = ""
     started: float | None = None  # unix seconds
     command: tuple[str, ...] = ()
-    spec: Mapping[str, object] = field(default_factory=dict)
+    spec: Mapping[str, Json] = field(default_factory=dict)
     nodes: tuple[NodeEntry, ...] = ()
     source: str = ""
     workdir: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     controller: ControllerRecord | None = None
-    engine: Mapping[str, object] = field(default_factory=dict)
-    slurm: Mapping[str, object] = field(default_factory=dict)
+    engine: Mapping[str, Json] = field(default_factory=dict)
+    slurm: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def gang(self) -> list[NodeEntry]:
@@ -272,9 +273,9 @@ class SuiteResult(ResultDocument):
     """result.json of a test. The rows of `collectives`, `bandwidth` and `links` are as the ranks wrote them."""
 
     ok: bool = False
-    collectives: tuple[Mapping[str, object], ...] = ()
-    bandwidth: tuple[Mapping[str, object], ...] = ()
-    links: tuple[Mapping[str, object], ...] = ()
+    collectives: tuple[Mapping[str, Json], ...] = ()
+    bandwidth: tuple[Mapping[str, Json], ...] = ()
+    links: tuple[Mapping[str, Json], ...] = ()
     statement: tuple[str, ...] = ()
     suite: str = ""
     nodes: tuple[str, ...] = ()
@@ -297,8 +298,8 @@ class SuiteSummary:
     findings: tuple[Finding, ...] = ()
     stages: tuple[StageResult, ...] = ()
     meaning: str = ""
-    collectives: tuple[Mapping[str, object], ...] = ()
-    links: tuple[Mapping[str, object], ...] = ()
+    collectives: tuple[Mapping[str, Json], ...] = ()
+    links: tuple[Mapping[str, Json], ...] = ()
     statement: tuple[str, ...] = ()
     started: float | None = None  # unix seconds
 
@@ -310,7 +311,7 @@ class SuiteSummary:
 class CheckRequest:
     """What the nodes were checked for; fields that only the judge reads stay beside it."""
 
-    spec: Mapping[str, object] = field(default_factory=dict)
+    spec: Mapping[str, Json] = field(default_factory=dict)
     environ_: Mapping[str, str] = field(default_factory=dict)  # of the scheduler
 
 
@@ -322,7 +323,7 @@ class PreflightDocument:
     t: float = 0.0  # unix seconds
     checks: tuple[str, ...] = ()
     request: CheckRequest = CheckRequest()
-    nodes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     unreachable: tuple[Finding, ...] = ()
     covered: str = ""
 
@@ -350,7 +351,7 @@ NEEDED: dict[type, tuple[str, ...]] = {
     Finding: ("message",),
 }
 # What stands for a field that is absent, where the record itself has no default.
-DEFAULTS: dict[type, Mapping[str, object]] = {Finding: {"id": "", "status": "unknown"}}
+DEFAULTS: dict[type, Mapping[str, Json]] = {Finding: {"id": "", "status": "unknown"}}
 
 
 def verdict_document(verdict: Verdict) -> VerdictDocument:
@@ -358,12 +359,12 @@ def verdict_document(verdict: Verdict) -> VerdictDocument:
     return as_record(VerdictDocument, verdict.to_json())
 
 
-def as_record(kind: type[Record], value: Mapping[str, object]) -> Record:
+def as_record(kind: type[Record], value: Mapping[str, Json]) -> Record:
     """Make a record of which every field has a default: what does not fit is left out, at the place where it stands."""
     return decode_parts(kind, _fit_fields(kind, value))
 
 
-def each_record(kind: type[Record], values: Sequence[object]) -> list[Record]:
+def each_record(kind: type[Record], values: Sequence[Json]) -> list[Record]:
     """Make records of values that fit, of each as much as fits."""
     return decode_each(kind, _fit_items(functools.partial(_fit_record, kind), values))
 
@@ -415,19 +416,19 @@ def _fitter(kind: object) -> Fitter:
     return lambda value: value if _is_of(value, kind) else _ABSENT
 
 
-def _fit_items(fit: Fitter, values: Sequence[object]) -> list[object]:
+def _fit_items(fit: Fitter, values: Sequence[Json]) -> list[Json]:
     fitted = [fit(one) for one in values]
     return [one for one in fitted if one is not _ABSENT]
 
 
-def _fit_values(fit: Fitter, value: object) -> object:
+def _fit_values(fit: Fitter, value: Json) -> Json:
     if not isinstance(value, Mapping):
         return _ABSENT
     fitted = {name: fit(one) for name, one in value.items()}
     return {name: one for name, one in fitted.items() if one is not _ABSENT}
 
 
-def _fit_record(kind: Any, value: object) -> object:
+def _fit_record(kind: Any, value: Json) -> Json:
     if not isinstance(value, Mapping):
         return _ABSENT
     fitted = {**DEFAULTS.get(kind, {}), **_fit_fields(kind, value)}
@@ -436,7 +437,7 @@ def _fit_record(kind: Any, value: object) -> object:
     return fitted
 
 
-def _fit_fields(kind: Any, value: Mapping[str, object]) -> Document:
+def _fit_fields(kind: Any, value: Mapping[str, Json]) -> Document:
     """Leave out fields that do not fit; those that the record does not have stay as they are."""
     fitters = _field_fitters(kind)
     fitted = {}
@@ -453,7 +454,7 @@ def _field_fitters(kind: Any) -> Mapping[str, Fitter]:
     return {json_name(name): _fitter(annotation) for name, annotation in typing.get_type_hints(kind).items()}
 
 
-def _is_of(value: object, kind: object) -> bool:
+def _is_of(value: Json, kind: object) -> bool:
     if isinstance(value, bool) or kind in (bool, str):
         return isinstance(value, typing.cast(type, kind))
     if kind is int:

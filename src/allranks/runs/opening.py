@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import allranks
 from allranks.agent.processes import read_process
 from allranks.protocol.codec import encode
+from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv
@@ -35,7 +36,7 @@ class Opening:
     controller: ControllerRecord | None  # see `controller_identity`; None: another process will be it
     name: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    more: Mapping[str, object] = field(default_factory=dict)
+    more: Mapping[str, Json] = field(default_factory=dict)
 
 
 def write_opening(run: RunDirectory, opening: Opening) -> None:

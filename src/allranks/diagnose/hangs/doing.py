@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.protocol.codec import decode_parts
+from allranks.protocol.jsontext import Json
 from allranks.text import with_reason
 
 from .stacks import Frame, Stack, main_stack, native_call
@@ -105,8 +106,8 @@ class StackSample:
     cpu: float = 0.0
     wchan: str = ""
     file: str = ""
-    counted: Mapping[str, object] = field(default_factory=dict)
-    recorder: Mapping[str, object] = field(default_factory=dict)
+    counted: Mapping[str, Json] = field(default_factory=dict)
+    recorder: Mapping[str, Json] = field(default_factory=dict)
     ready: float = 0.0
     io: int = 0
     silent: bool = False
@@ -132,7 +133,7 @@ class Doing:
         return (self.call, self.at.file, self.at.line)
 
 
-def read_sample(rank: int, answer: Mapping[str, object]) -> StackSample:
+def read_sample(rank: int, answer: Mapping[str, Json]) -> StackSample:
     """From what a node reports of a rank; what is absent or of another type is unknown."""
     return decode_parts(StackSample, {**answer, "rank": rank})
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from allranks.protocol.codec import DecodeError, decode
+from allranks.protocol.jsontext import Json
 from allranks.text import format_size, group, join_words, plural
 
 from ..words import count_ranks, numbers
@@ -192,7 +193,7 @@ class Dump(NamedTuple):
     recorders: Mapping[str, DumpedRecorder] = {}
 
 
-def read_recording(rank: int, answer: Mapping[str, object]) -> Recording:
+def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
     """From the answer of a rank's helper."""
     try:
         dump = decode(Dump, answer)
