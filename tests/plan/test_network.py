@@ -7,7 +7,7 @@ import pytest
 from allranks.engines.orphans import left_alone
 from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
 from allranks.plan.node_facts import read_probes
-from allranks.protocol.messages import AddressProbe, PortFailure, PortOwner
+from allranks.protocol.messages import AddressProbe, PortFailure, PortOwner, SweptMessage, SweptProcess
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
 
@@ -340,8 +340,8 @@ def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
     assert port_taken("h1", HOLDER, target_words(spec)).remedy.endswith(clean)
     dead = HOLDER._replace(owner=PortOwner(pid=4242, run="a-1-abcdef", run_lives=False))
     assert port_taken("h1", dead, target_words(spec)).remedy.endswith("clean --orphans --hosts 'my hosts.txt'`")
-    other = {"pid": 4242, "why": "holds port 29511", "command": "python train.py"}
-    (line,) = left_alone({"h1": {"foreign": [other]}, "h2": {"foreign": []}}, spec)
+    other = SweptProcess(4242, 1, "python train.py", why="holds port 29511")
+    (line,) = left_alone({"h1": SweptMessage(foreign=[other]), "h2": SweptMessage(foreign=[])}, spec)
     assert line.startswith("left alone, because no run of allranks started it: h1 pid 4242 holds port 29511")
     assert line.endswith(clean)
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
-from allranks.engines.orphans import Answers, ask, choose, end
+from allranks.engines.orphans import Answers, Processes, ask, choose, end, name_unended
 from allranks.engines.reachable_nodes import find_cluster
+from allranks.protocol.codec import encode
 from allranks.protocol.header import ForeignQuestion, SweepHeader
+from allranks.protocol.messages import MESSAGES, SweptProcess
 from allranks.report.terminal import clean
 
 from .target import resolve_options
@@ -24,38 +26,38 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
     question = SweepHeader(foreign=ForeignQuestion(spec.rendezvous.master_port)) if foreign else SweepHeader()
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = choose(answers, foreign)
+    written = {name: MESSAGES.write(answer) for name, answer in answers.items()}
     if json_ and (dry_run or not yes):
-        click.echo(json.dumps({"schema": 1, "nodes": answers, "ended": False}))
+        click.echo(json.dumps({"schema": 1, "nodes": written, "ended": False}))
         return 0
     if not json_:
         _list(answers, foreign)
-    directories = {name: [] if foreign else answer["directories"] for name, answer in answers.items()}
-    count = sum(len(p) for p in chosen.values()) + sum(len(d) for d in directories.values())
+    count = sum(len(p) for p in chosen.values()) + sum(len(answer.directories or ()) for answer in answers.values())
     if dry_run or not count or not (yes or _agreed(chosen, foreign)):
         return 0
-    left = end(spec, cluster, chosen, directories)
+    left = end(spec, cluster, chosen, answers)
     if json_:
-        click.echo(json.dumps({"schema": 1, "nodes": answers, "ended": True, "left": left}))
+        click.echo(json.dumps({"schema": 1, "nodes": written, "ended": True, "left": encode(left)}))
     else:
-        click.echo("all ended" if not any(left.values()) else f"could not end: {left}")
+        click.echo(name_unended(left) or "all ended")
     return 4 if any(left.values()) else 0
 
 
 def _list(answers: Answers, foreign: bool) -> None:
     nothing = True
     for name, answer in answers.items():
-        for process in answer.get("foreign") or [] if foreign else answer["processes"]:
+        for process in (*(answer.processes or ()), *(answer.foreign or ())):
             nothing = False
-            note = process.get("why") or (f"run {process['uid']}" + (" (alive: left alone)" if process["live"] else ""))
-            click.echo(f"{name}  pid {process['pid']}  {note}  {process['command']}")
-        for path in [] if foreign else answer["directories"]:
+            note = process.why or (f"run {process.uid}" + (" (alive: left alone)" if process.live else ""))
+            click.echo(f"{name}  pid {process.pid}  {note}  {process.command}")
+        for path in answer.directories or ():
             nothing = False
             click.echo(f"{name}  directory {path}")
     if nothing:
         click.echo("nothing is left of earlier runs" if not foreign else "no other process of yours is in the way")
 
 
-def _agreed(chosen: dict[str, list[dict[str, Any]]], foreign: bool) -> bool:
+def _agreed(chosen: Processes, foreign: bool) -> bool:
     if not foreign:
         return click.confirm("end these processes and remove these directories?")
     for name, processes in chosen.items():
@@ -63,6 +65,6 @@ def _agreed(chosen: dict[str, list[dict[str, Any]]], foreign: bool) -> bool:
     return any(chosen.values())
 
 
-def _is_wanted(node: str, process: dict[str, Any]) -> bool:
+def _is_wanted(node: str, process: SweptProcess) -> bool:
     """The question goes past standard output where it is a terminal: the line editor writes it."""
-    return click.confirm(clean(f"{node}: end pid {process['pid']} ({process['command']})?", colour=False))
+    return click.confirm(clean(f"{node}: end pid {process.pid} ({process.command})?", colour=False))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
 from allranks.protocol.frames import Frame, OutputFrame
 from allranks.protocol.header import SweepHeader
 from allranks.protocol.jsontext import DecodeError, JsonObject
-from allranks.protocol.messages import read_message
+from allranks.protocol.messages import FaultMessage, Message, SweptMessage, read_message
 from allranks.protocol.orders import HelloOrder
 from allranks.settings import RunSpec
 
@@ -25,10 +24,10 @@ AT_ONCE = 64
 
 def ask(
     spec: RunSpec, transport: Transport, cluster: Cluster, headers: Mapping[str, SweepHeader]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, SweptMessage]:
     """Sends each named node its sweep header; the answers by node name. TransportError names a node."""
 
-    async def all_of_them() -> list[dict[str, Any]]:
+    async def all_of_them() -> list[SweptMessage]:
         limit = asyncio.Semaphore(AT_ONCE)
         return await asyncio.gather(*(_one(spec, transport, n, headers[n.name], limit) for n in nodes))
 
@@ -38,17 +37,17 @@ def ask(
 
 async def _one(
     spec: RunSpec, transport: Transport, node: Node, header: SweepHeader, limit: asyncio.Semaphore
-) -> dict[str, Any]:
-    answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+) -> SweptMessage:
+    answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def on_frames(frames: list[Frame]) -> None:
         for frame in frames:
             if not isinstance(frame, OutputFrame) and not answer.done():
-                answer.set_result(_checked(frame))
+                answer.set_result(_read(frame))
 
     def on_closed(why: str) -> None:
         if not answer.done():
-            answer.set_result({"type": "fault", "message": why})
+            answer.set_result(FaultMessage("closed", why))
 
     channel = Channel(node, transport, on_frames, on_closed)
     async with limit:
@@ -61,15 +60,16 @@ async def _one(
             raise TransportError(f"{node.name} did not answer within {SECONDS:g} s") from None
         finally:
             channel.close()
-    if reply["type"] != "swept":
-        raise TransportError(f"{node.name}: {reply.get('message')}")
-    return reply
+    if isinstance(reply, SweptMessage):
+        return reply
+    if isinstance(reply, FaultMessage):
+        raise TransportError(f"{node.name}: {reply.message}")
+    raise TransportError(f"{node.name}: it did not answer the question that it was asked")
 
 
-def _checked(frame: JsonObject) -> JsonObject:
-    """Give a message as it is where it fits its record, else a fault that says what does not."""
+def _read(frame: JsonObject) -> Message:
+    """Decode a message; give a fault that says what does not fit."""
     try:
-        read_message(frame)
+        return read_message(frame)
     except DecodeError as error:
-        return {"type": "fault", "message": f"its answer cannot be read: {error}"}
-    return frame
+        return FaultMessage("protocol", f"its answer cannot be read: {error}")
