@@ -7,21 +7,24 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from allranks.agent.node_check import choose_interpreter, read_program
 from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
 from allranks.gang.members import NodeState
-from allranks.gang.places import Setting, Tree, place_for, setup_order
+from allranks.gang.places import Tree, place_for, setup_order
 from allranks.gang.session import RunNames, make_setting
 from allranks.gang.working_tree import list_tree
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import make_plan, orders
-from allranks.plan.ranks import Attempt, Plan, SuiteNodes
+from allranks.plan.ranks import Attempt, NodePlan, SuiteNodes
 from allranks.preflight.check import Check
-from allranks.protocol.orders import ORDERS, RankOrder
-from allranks.protocol.plan_facts import read_facts
+from allranks.protocol.codec import encode
+from allranks.protocol.facts import Interpreter
+from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.orders import RankOrder
+from allranks.protocol.plan_facts import NodeFacts
+from allranks.runs.documents import Document
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv, redact_env
 from allranks.text import count_of
@@ -31,74 +34,134 @@ from . import reach_nodes
 SYNCED = "<node dir>/tree"
 
 
-def describe(spec: RunSpec, cluster: Cluster, json_: bool) -> str:
-    """What `run` would do. Words in <> are known only once a node has answered."""
-    run = f"{spec.places.name}-<time>"
-    names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
-    tree = _listed(spec) if spec.launch.sync else None
-    setting = dataclasses.replace(make_setting(spec, cluster, os.environ, os.getcwd(), names, ()), tree=tree)
-    plan = make_plan(spec, cluster, {})
-    reach = reach_nodes(spec, cluster).transport.described
-    suite = SuiteNodes(tuple(node.name for node in cluster.nodes))
-    tests = _nodes(spec, cluster, setting, plan, 0, suite) if spec.tests.test else []
-    tests_first = tests if spec.launch.command else []
-    nodes = tests
-    if spec.launch.command or not tests:
-        number = 1 if tests_first else 0
-        nodes = _nodes(spec, cluster, setting, plan, number, None)
-    spares = [{"name": n.name, "reached_by": reach(n)} for n in cluster.spares]
-    if json_:
-        sync = {"sync": {**vars(tree), "to": SYNCED}} if tree is not None else {}
-        document = {"schema": 1, "world_size": plan.world_size, **sync, "nodes": nodes}
-        document |= {"tests": tests_first} if tests_first else {}
-        return json.dumps({**document, "spares": spares} if spares else document)
-    lines = []
-    if tests_first:
-        lines += [*_lines(spec, plan.world_size, tests_first, "collective tests first: "), ""]
-    lines += _lines(spec, plan.world_size, nodes)
-    lines += [f"spare {n['name']}: {shlex.join(n['reached_by'])}   (stands by, without ranks)" for n in spares]
-    return "\n".join([*lines, *_sync_lines(tree, len(nodes) + len(spares))])
+@dataclasses.dataclass(frozen=True)
+class ReachedNode:
+    """A node, and the command that reaches it."""
+
+    name: str
+    reached_by: list[str]
 
 
-def _nodes(
-    spec: RunSpec, cluster: Cluster, setting: Setting, plan: Plan, number: int, tests: SuiteNodes | None
-) -> list[dict[str, Any]]:
-    """What each node would be ordered to start in an attempt, made as `run` makes it, without secrets."""
-    reach = reach_nodes(spec, cluster).transport.described
-    port: int | str = spec.rendezvous.master_port or "<free port>"
-    attempt = Attempt(number, spec.rendezvous.master_addr or "<checked address>", port, repeats=number, tests=tests)
-    nodes = []
-    for planned in plan.nodes:
+@dataclasses.dataclass(frozen=True)
+class StartedNode(ReachedNode):
+    """A node, and what it would be ordered to start, without secrets. `terms`: from which a joined node makes it."""
+
+    nproc: int
+    ranks: tuple[RankOrder, ...]
+    terms: JsonObject
+
+
+def describe(spec: RunSpec, cluster: Cluster, as_json: bool) -> str:
+    """Return what `run` would do. Words in <> are known only once a node has answered."""
+    dry_run = DryRun(spec, cluster)
+    if as_json:
+        return json.dumps(dry_run.document())
+    return "\n".join(dry_run.lines())
+
+
+class DryRun:
+    """What `run` would do. Where tests go before the program, they are an attempt of their own."""
+
+    def __init__(self, spec: RunSpec, cluster: Cluster) -> None:
+        run = f"{spec.places.name}-<time>"
+        names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
+        self._spec = spec
+        self._tree: Tree | None = None
+        if spec.launch.sync:
+            self._tree = list_tree(spec, os.getcwd()).tree
+        setting = make_setting(spec, cluster, os.environ, os.getcwd(), names, ())
+        self._setting = dataclasses.replace(setting, tree=self._tree)
+        self._plan = make_plan(spec, cluster, {})
+        self._reached = {node.name: node for node in reached_nodes(spec, cluster)}
+        self._spares = [self._reached[node.name] for node in cluster.spares]
+        self._tests: list[StartedNode] = []
+        self._nodes: list[StartedNode] = []
+        if spec.tests.test:
+            self._tests = self._started(0, SuiteNodes(tuple(node.name for node in cluster.nodes)))
+        if spec.launch.command or not self._tests:
+            self._nodes = self._started(len(self._tests[:1]), None)
+        else:
+            self._nodes = self._tests
+            self._tests = []
+
+    def document(self) -> Document:
+        """Return what `--json` prints."""
+        document: Document = {"schema": 1, "world_size": self._plan.world_size}
+        if self._tree is not None:
+            document["sync"] = {**vars(self._tree), "to": SYNCED}
+        document["nodes"] = encode(self._nodes)
+        if self._tests:
+            document["tests"] = encode(self._tests)
+        if self._spares:
+            document["spares"] = encode(self._spares)
+        return document
+
+    def lines(self) -> list[str]:
+        """Return what a person reads."""
+        lines = []
+        if self._tests:
+            lines += [*self._lines_of(self._tests, "collective tests first: "), ""]
+        lines += self._lines_of(self._nodes)
+        lines += [f"spare {n.name}: {shlex.join(n.reached_by)}   (stands by, without ranks)" for n in self._spares]
+        if self._tree is not None:
+            lines += _sync_lines(self._tree)
+        return lines
+
+    def _started(self, number: int, tests: SuiteNodes | None) -> list[StartedNode]:
+        """Return what each node would be ordered to start in an attempt, made as `run` makes it."""
+        rendezvous = self._spec.rendezvous
+        address = rendezvous.master_addr or "<checked address>"
+        port = rendezvous.master_port or "<free port>"
+        attempt = Attempt(number, address, port, repeats=number, tests=tests)
+        return [self._started_node(planned, attempt) for planned in self._plan.nodes]
+
+    def _started_node(self, planned: NodePlan, attempt: Attempt) -> StartedNode:
         node = planned.node
-        is_known = node.is_local and spec.launch.prelude is None  # its environment is this process's
-        facts = known_facts(spec, setting) if is_known else {}
+        is_known = node.is_local and self._spec.launch.prelude is None  # its environment is this process's
         state = NodeState(node.name, node.index, node_dir="<node dir>")
-        place = place_for(spec, setting, state, _chosen_later(spec, setting, is_known))
-        order = orders(NodeLaunch(spec, plan.world_size, planned, place, attempt, read_facts(facts)))
-        if is_known:
-            order = order._replace(ranks=tuple(_as_started(rank) for rank in order.ranks))
-        start = ORDERS.write(order)
-        nodes.append({"name": node.name, "reached_by": reach(node), "nproc": planned.nproc, **start})
-    return [_redacted(node) for node in nodes]
+        place = place_for(self._spec, self._setting, state, self._chosen_later(is_known))
+        facts = self._known_facts() if is_known else NodeFacts()
+        order = orders(NodeLaunch(self._spec, self._plan.world_size, planned, place, attempt, facts))
+        started = map(_as_started, order.ranks) if is_known else order.ranks
+        ranks = tuple(_redacted(rank) for rank in started)
+        return StartedNode(node.name, self._reached[node.name].reached_by, planned.nproc, ranks, order.terms)
+
+    def _known_facts(self) -> NodeFacts:
+        """Return what the agent of a local node would find of the training interpreter, by its own rules."""
+        order = setup_order(self._spec, self._setting)
+        program = read_program(order.command, order.kind)
+        path, how = choose_interpreter(order, program, order.workdir or os.getcwd(), os.environ)
+        if path is None:
+            return NodeFacts()
+        return NodeFacts(interpreter=Interpreter(program.kind, how, path))
+
+    def _chosen_later(self, is_known: bool) -> dict[str, str]:
+        """Return variables of the network whose values the rendezvous check chooses."""
+        name = "GLOO_SOCKET_IFNAME"
+        if name in self._spec.launch.env or name in self._setting.forwarded or (is_known and name in os.environ):
+            return {}
+        return {name: "<interface>"}
+
+    def _lines_of(self, nodes: Sequence[StartedNode], head: str = "") -> list[str]:
+        launch = self._spec.launch
+        what = f"{head}{count_of(self._plan.world_size, 'rank')} on {count_of(len(nodes), 'node')}"
+        lines = [f"would start {what} (launcher {launch.launcher}), and nothing was done"]
+        for node in nodes:
+            lines += ["", *_node_lines(node)]
+        if "PATH" not in launch.env and launch.launcher == "direct":
+            lines += ["", "PATH begins with the directory of the training interpreter, as after `activate`"]
+        lines += ["", "nproc auto counts GPUs only on the nodes. Addresses and ports are checked before ranks start"]
+        return lines
 
 
-def known_facts(spec: RunSpec, setting: Setting) -> dict[str, Any]:
-    """What the agent of a local node would find of the training interpreter, by its own rules."""
-    order = setup_order(spec, setting)
-    program = read_program(order.command, order.kind)
-    path, how = choose_interpreter(order, program, order.workdir or os.getcwd(), os.environ)
-    return {"interpreter": {"kind": program.kind, "how": how, "path": path}} if path is not None else {}
-
-
-def _chosen_later(spec: RunSpec, setting: Setting, is_known: bool) -> dict[str, str]:
-    """Variables of the network whose values the rendezvous check chooses."""
-    name = "GLOO_SOCKET_IFNAME"
-    is_set = name in spec.launch.env or name in setting.forwarded or (is_known and name in os.environ)
-    return {} if is_set else {name: "<interface>"}
+def reached_nodes(spec: RunSpec, cluster: Cluster) -> list[ReachedNode]:
+    """Return how this process would reach each node of a target, the spares last."""
+    described = reach_nodes(spec, cluster).transport.described
+    return [ReachedNode(node.name, described(node)) for node in (*cluster.nodes, *cluster.spares)]
 
 
 def _as_started(rank: RankOrder) -> RankOrder:
-    """A rank with the variables that it would get from this process's environment below the order."""
+    """Return a rank with the variables that it would get from this process's environment below the order."""
     base = dict(os.environ)
     environment = environment_of(rank, base)
     shown = {name: environment[name] for name in rank.env}
@@ -107,53 +170,36 @@ def _as_started(rank: RankOrder) -> RankOrder:
     return rank._replace(env=shown)
 
 
-def _listed(spec: RunSpec) -> Tree:
-    return list_tree(spec, os.getcwd()).tree
+def _redacted(rank: RankOrder) -> RankOrder:
+    return rank._replace(argv=tuple(redact_argv(rank.argv)), env=redact_env(rank.env))
 
 
-def _sync_lines(tree: Tree | None, nodes: int) -> list[str]:
-    if tree is None:
-        return []
+def _node_lines(node: StartedNode) -> list[str]:
+    lines = [f"{node.name}: {shlex.join(node.reached_by)}"]
+    for rank in node.ranks:
+        lines.append(f"  rank {rank.rank}: cd {shlex.quote(rank.workdir)} && {shlex.join(rank.argv)}")
+    common = set.intersection(*(set(rank.env.items()) for rank in node.ranks))
+    lines += [f"    {name}={shlex.quote(value)}" for name, value in sorted(common)]
+    for rank in node.ranks:
+        rank_only = [f"{name}={shlex.quote(value)}" for name, value in rank.env.items() if (name, value) not in common]
+        if rank_only:
+            lines.append(f"  rank {rank.rank}: {' '.join(rank_only)}")
+    return lines
+
+
+def _sync_lines(tree: Tree) -> list[str]:
     what = f"{count_of(tree.files, 'file')} ({count_of(tree.bytes, 'byte')}) of {tree.root}"
     lines = [f"would ship {what} to {SYNCED} on each node"]
     return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
 
 
-def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], json_: bool) -> str:
-    """What `check` would do: how each node is reached, and what would be looked at there."""
-    reach = reach_nodes(spec, cluster).transport.described
-    nodes = [{"name": n.name, "reached_by": reach(n)} for n in cluster.nodes]
-    listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
-    if json_:
-        return json.dumps({"schema": 1, "nodes": nodes, "checks": listed})
+def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], as_json: bool) -> str:
+    """Return what `check` would do: how each node is reached, and what would be looked at there."""
+    nodes = reached_nodes(spec, cluster)
+    if as_json:
+        listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
+        return json.dumps({"schema": 1, "nodes": encode(nodes), "checks": listed})
     lines = [f"would make {count_of(len(checks), 'check')} on {count_of(len(nodes), 'node')}, and nothing was done"]
-    lines += [f"  {n['name']}: {shlex.join(n['reached_by'])}" for n in nodes]
+    lines += [f"  {node.name}: {shlex.join(node.reached_by)}" for node in nodes]
     width = max([len(c.name) for c in checks], default=0)
     return "\n".join(lines + [f"  {c.name:<{width}}  {c.level:<5}  {c.title}" for c in checks])
-
-
-def _redacted(node: dict[str, Any]) -> dict[str, Any]:
-    ranks = [{**r, "argv": redact_argv(r["argv"]), "env": redact_env(r["env"])} for r in node["ranks"]]
-    return {k: v for k, v in {**node, "ranks": ranks}.items() if k not in ("type", "follow", "make", "attempt")}
-
-
-def _lines(spec: RunSpec, world_size: int, nodes: list[dict[str, Any]], head: str = "") -> list[str]:
-    what = head + f"{count_of(world_size, 'rank')} on {count_of(len(nodes), 'node')}"
-    lines = [f"would start {what} (launcher {spec.launch.launcher}), and nothing was done"]
-    for node in nodes:
-        lines.append(f"\n{node['name']}: {shlex.join(node['reached_by'])}")
-        for rank in node["ranks"]:
-            lines.append(f"  rank {rank['rank']}: cd {shlex.quote(rank['workdir'])} && {shlex.join(rank['argv'])}")
-        environments = [r["env"] for r in node["ranks"]]
-        common = {k: v for k, v in environments[0].items() if all(e.get(k) == v for e in environments)}
-        lines += [f"    {k}={shlex.quote(v)}" for k, v in sorted(common.items())]
-        for rank in node["ranks"]:
-            rank_only = {k: v for k, v in rank["env"].items() if k not in common}
-            if rank_only:
-                lines.append(
-                    f"  rank {rank['rank']}: " + " ".join(f"{k}={shlex.quote(v)}" for k, v in rank_only.items())
-                )
-    if "PATH" not in spec.launch.env and spec.launch.launcher == "direct":
-        lines.append("\nPATH begins with the directory of the training interpreter, as after `activate`")
-    lines.append("\nnproc auto counts GPUs only on the nodes. Addresses and ports are checked before ranks start")
-    return lines
