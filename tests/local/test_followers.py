@@ -95,7 +95,7 @@ def test_a_stop_does_not_change_how_a_run_had_ended(
     monkeypatch.setattr(sky, "call", lambda *_: "")
     where = {"engine": "skypilot", "name": "demo"}
     run = directory(tmp_path, where)
-    one = sky.SkyFollower(run, read_place(run, sky.ClusterOfRun), JsonView(), (), {})
+    one = sky.SkyFollower(run, read_place(run, sky.ClusterOfRun), JsonView(), ("true",), {})
     one.stop()
     one.finish(ResultDocument(run.name, exit=ended), "")
     assert (run.read_document("result.json") or {})["exit"] == code

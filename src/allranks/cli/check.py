@@ -15,9 +15,8 @@ import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines import reach_nodes
 from allranks.engines.dry_run import describe_check
-from allranks.engines.reachable_nodes import find_cluster
+from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang import checking
@@ -54,11 +53,8 @@ def command(typed: Given, from_: str | None, config: str | None, verbose: bool, 
     if dry_run:
         click.echo(describe_check(spec, cluster, checks, json_))
         return exitcodes.DONE
-    reach = reach_nodes(spec, cluster)
-    try:
-        return look(spec, cluster, checks, verbose, json_, reach.transport)
-    finally:
-        reach.end()
+    with reached(spec, cluster) as transport:
+        return look(spec, cluster, checks, verbose, json_, transport)
 
 
 COMMAND = Declared(

@@ -6,9 +6,8 @@ import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines import reach_nodes
 from allranks.engines.dry_run import describe
-from allranks.engines.reachable_nodes import find_cluster
+from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
 from allranks.gang.transport import Transport
 from allranks.settings import RunSpec
@@ -31,11 +30,8 @@ def command(typed: Given, config: str | None, dry_run: bool, json_: bool) -> int
     if dry_run:
         click.echo(describe(spec, cluster, json_))
         return exitcodes.DONE
-    reach = reach_nodes(spec, cluster)
-    try:
-        return run_suite(spec, cluster, json_, reach.transport)
-    finally:
-        reach.end()
+    with reached(spec, cluster) as transport:
+        return run_suite(spec, cluster, json_, transport)
 
 
 def tests_of(suite: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Engines: where nodes come from. Each engine is one file or package here, and implements `Engine` and `Followed`.
+"""Engines: where nodes come from. Each engine is one file or package here, and implements `Engine`.
 
     prepare   what a start would do, as a value; nothing has happened yet, and `--dry-run` prints exactly this
     start     does it, and gives the run that has begun

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -83,37 +84,6 @@ class NoView:
         """End: how the run ended, and why."""
 
 
-class Followed(Protocol):
-    """A run, as the process that follows it sees it. `stopping`: its engine has heard that it shall end."""
-
-    run: RunDirectory
-    view: FollowerView
-    stopping: bool
-    job: str | None  # of Slurm, which needs no process here to go on
-    on_ctrl_c: OnCtrlC
-    leaves_page: bool  # this process writes the run's end, and so its page
-
-    def show_in(self, view: FollowerView) -> None:
-        """Show what comes in another view from now on."""
-        ...
-
-    def turn(self) -> ResultDocument | None:
-        """Show what is new. Return the result once the run is over; called a few times a second."""
-        ...
-
-    def stop(self) -> None:
-        """End the run. Once: ranks may save. Twice: now."""
-        ...
-
-    def pass_signal(self, name: str) -> None:
-        """Pass USR1 or USR2 on to the ranks, or show why that is not possible."""
-        ...
-
-    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Write the end where nobody else does, and remove what the run made. `reason`: ctrl-c, stop or empty."""
-        ...
-
-
 class StartedRun(Protocol):
     """A run that has begun, as the process that started it, or follows it, has it."""
 
@@ -142,34 +112,56 @@ class StartedRun(Protocol):
         ...
 
 
-class FollowedRun:
-    """A run that goes on elsewhere: `followed` says how it is followed."""
+class FollowedRun(ABC):
+    """A run that goes on elsewhere, as the process that follows it has it; each engine has its own.
 
+    `stopping`: the engine has heard that the run shall end.
+    """
+
+    job: str | None = None
+    leaves_page = True
     awaits_ranks = False
+    on_ctrl_c = OnCtrlC.STOP
 
-    def __init__(self, followed: Followed) -> None:
-        self._followed = followed
-        self.run = followed.run
-        self.job = followed.job
-        self.leaves_page = followed.leaves_page
+    def __init__(self, run: RunDirectory, view: FollowerView) -> None:
+        self.run = run
+        self.view = view
+        self.stopping = False
+
+    @abstractmethod
+    def turn(self) -> ResultDocument | None:
+        """Show what is new. Return the result once the run is over; called a few times a second."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the run. Once: ranks may save. Twice: now."""
+
+    @abstractmethod
+    def pass_signal(self, name: str) -> None:
+        """Pass USR1 or USR2 on to the ranks, or show why that is not possible."""
+
+    @abstractmethod
+    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
+        """Write the end where nobody else does, and remove what the run made. `reason`: ctrl-c, stop or empty."""
 
     def show_in(self, view: FollowerView) -> None:
         """Show what comes in another view from now on."""
-        self._followed.show_in(view)
+        self.view = view
 
     def follow(self, asks: bool) -> ResultDocument | None:
         """Return the result once the run is over; None where the person has left. `_ask` knows whether it may."""
-        return follow(self._followed)
+        return follow(self)
 
     def linger(self, result: ResultDocument) -> None:
-        """Nothing: the controller is another process."""
+        """Return at once: the controller is another process."""
+        return
 
 
 def follow_run(run: RunDirectory, view: FollowerView, take_over: bool) -> StartedRun:
     """Follow a run that another process has started, or take it over. Raise UsageError where that is not possible."""
     if run.job is None and run.controller_alive():
         if not take_over:
-            return FollowedRun(Watched(run, view))
+            return Watched(run, view)
         if run.engine:
             raise UsageError(
                 f"{run.name} runs in {run.engine['engine']}, and the process that follows it cannot be replaced\n"
@@ -178,7 +170,7 @@ def follow_run(run: RunDirectory, view: FollowerView, take_over: bool) -> Starte
     return engine_of(run).follow(run, view)
 
 
-def follow(followed: Followed, stop_first: bool = False) -> ResultDocument | None:
+def follow(followed: FollowedRun, stop_first: bool = False) -> ResultDocument | None:
     """Return the result once the run is over; None where the person has left, or lost the terminal."""
     signals = Signals()
     reason = ""
@@ -204,7 +196,7 @@ def follow(followed: Followed, stop_first: bool = False) -> ResultDocument | Non
         signals.restore()
 
 
-def read_request(signals: Signals, followed: Followed) -> str | None:
+def read_request(signals: Signals, followed: FollowedRun) -> str | None:
     """Return what the person asks for: ctrl-c or stop (both end the run), leave, or None."""
     request = signals.take()
     if request == "stop" and followed.on_ctrl_c is OnCtrlC.LEAVE:
@@ -241,54 +233,45 @@ class Display:
     With an offset, output that is there already is not shown again.
     """
 
-    def __init__(self, run: RunDirectory, view: FollowerView, offset: int) -> None:
+    def __init__(self, run: RunDirectory, offset: int) -> None:
         self._run = run
-        self.view = view
         self._offset = offset
         self.reader = LogReader(run)
         if offset:
             self.reader.skip_to_end()
 
-    def turn(self, on_event: Callable[[Document], None] = lambda event: None) -> None:
-        """Show what is new; `on_event` gets each event before it is shown."""
+    def turn(self, view: FollowerView, on_event: Callable[[Document], None] = lambda event: None) -> None:
+        """Show what is new in a view; `on_event` gets each event before it is shown."""
         now = time.time()
         events, self._offset = self._run.read_events(self._offset)
         for event in events:
             on_event(event)
-            self.view.event(event)
+            view.event(event)
         for node, rank, data in self.reader.fresh():
-            self.view.output(node, rank, data, now)
+            view.output(node, rank, data, now)
         status = self._run.read_document("status.json")
         if status is not None and status.get("nodes"):
-            self.view.status(status, now)
+            view.status(status, now)
 
 
-class Watched:
+class Watched(FollowedRun):
     """A run whose controller is another process of this host: it writes the end, and Ctrl-C here leaves it alone."""
 
-    job: str | None = None
     on_ctrl_c = OnCtrlC.LEAVE
     leaves_page = False
 
     def __init__(self, run: RunDirectory, view: FollowerView) -> None:
-        self.run = run
-        self.view = view
-        self.stopping = False
-        self._display = Display(run, view, run.read_events()[1])
+        super().__init__(run, view)
+        self._display = Display(run, run.read_events()[1])
         self._display.reader.skip_to_end()
-
-    def show_in(self, view: FollowerView) -> None:
-        """Show what comes in another view from now on."""
-        self.view = view
-        self._display.view = view
 
     def turn(self) -> ResultDocument | None:
         """Show what is new; the result once it is there. Raise NodeError where the controller died without one."""
-        self._display.turn()
+        self._display.turn(self.view)
         alive = self.run.controller_alive()  # asked first: a controller writes the result, then it ends
         result = self.run.read_result()
         if result is not None:
-            self._display.turn()
+            self._display.turn(self.view)
         elif not alive:
             raise NodeError(f"the controller of {self.run.name} died. hint: allranks attach {self.run.name}")
         return result

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from allranks.cluster import Cluster
 from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.errors import HostfileError
+from allranks.gang.transport import Transport
 from allranks.settings import RunSpec
 
-from . import find_nodes
+from . import find_nodes, reach_nodes
 from .nodegroups import expand_groups, has_groups
 
 FILE_LIMIT = 1 << 20
@@ -30,6 +32,16 @@ def find_cluster(spec: RunSpec, spares: int = 0) -> Cluster:
     if not spares:
         return cluster
     return set_aside(cluster, spares, spec.target.nodes, spec.launch.nproc)
+
+
+@contextlib.contextmanager
+def reached(spec: RunSpec, cluster: Cluster) -> Iterator[Transport]:
+    """Reach the nodes of a target for a command that is no run; they are given back at the end."""
+    reach = reach_nodes(spec, cluster)
+    try:
+        yield reach.transport
+    finally:
+        reach.end()
 
 
 def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:

@@ -6,22 +6,26 @@ import os
 import secrets
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from allranks.errors import NodeError
+from allranks.errors import AllranksError, NodeError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
 from allranks.plan.render.pod_spec import object_name
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, NamedNode, ResultDocument
+from allranks.runs.documents import Document, Left, NamedNode, ResultDocument
 from allranks.runs.opening import Opening, controller_identity, write_first_status, write_opening
+from allranks.runs.replay import Replay
+from allranks.runs.result import write_result
 from allranks.settings import RunSpec
 
-from .following import FollowerView
+from . import Stopped
+from .following import FollowedRun, FollowerView, follow, job_event
 
 LONGEST = 19  # of the name, so that the time of the run and four digits of chance still fit
 Place = TypeVar("Place")
@@ -67,6 +71,101 @@ def read_place(run: RunDirectory, kind: type[Place]) -> Place:
         return decode(kind, run.engine)
     except DecodeError as error:
         raise NodeError(f"{run.path}/run.json: engine: {error}") from None
+
+
+class RemoteRun(FollowedRun):
+    """A run of which node 0 tells in JSON lines. This process writes its end, and removes what it made elsewhere."""
+
+    def __init__(self, run: RunDirectory, view: FollowerView, engine: str, name: str) -> None:
+        super().__init__(run, view)
+        self.name = name
+        self.replay = Replay(run, view)
+        self._engine = engine
+        self._lost_signals: set[str] = set()
+
+    @abstractmethod
+    def remove(self) -> Left:
+        """Remove what the run made; return what could not be removed, by object."""
+
+    @abstractmethod
+    def hang_up(self) -> None:
+        """End what reads node 0's lines."""
+
+    def show_in(self, view: FollowerView) -> None:
+        """Show what comes in another view from now on."""
+        super().show_in(view)
+        self.replay.view = view
+
+    def say(self, message: str) -> None:
+        """Show how the engine's job gets on, and keep it as an event."""
+        event = job_event(self.name, message)
+        self.run.append_event(event)
+        self.view.event(event)
+
+    def pass_signal(self, name: str) -> None:
+        """Say once that the ranks take no signals from here."""
+        if name not in self._lost_signals:
+            self._lost_signals.add(name)
+            message = f"SIG{name} is not passed on: {self._engine} runs take no signals from here"
+            self.view.event({"t": time.time(), "event": "note", "message": message})
+
+    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
+        """Remove what the run made, and write the result with what is left of it."""
+        left = self.remove()
+        return self.write(as_stopped(result, reason) if self.stopping else result, left)
+
+    def write(self, result: ResultDocument, left: Left) -> ResultDocument:
+        """Write the result, with what is left elsewhere, and return it."""
+        self.replay.close()
+        self.hang_up()
+        complete = replace(result, left=left)
+        write_result(self.run, complete, self.stopping)
+        return complete
+
+
+class RemoteEngine(ABC):
+    """An engine whose runs are followed by a process here, and go on without one."""
+
+    name: str
+
+    @abstractmethod
+    def follow(self, run: RunDirectory, view: FollowerView) -> RemoteRun:
+        """Follow the run from here on."""
+
+    @abstractmethod
+    def whereabouts(self, run: RunDirectory) -> str:
+        """Say in a line what there is of a run. Raise AllranksError where the engine does not answer."""
+
+    @abstractmethod
+    def settle(self, run: RunDirectory) -> None:
+        """Write the end of a run that no process follows, if it is over."""
+
+    def lives(self, run: RunDirectory) -> bool:
+        """Return False: a run whose follower is gone has to be followed again."""
+        return False
+
+    def condition(self, run: RunDirectory, state: str) -> Document:
+        """Return what the engine says of a run that no process follows, in a line."""
+        if state != "orphaned":
+            return {}
+        try:
+            return {"engine": self.whereabouts(run)}
+        except AllranksError as error:
+            return {"engine": str(error)}
+
+    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
+        """End the run, remove what it made, and wait until it is over."""
+        result = follow(self.follow(run, view), stop_first=True)
+        return Stopped("engine", failed=is_failure(result))
+
+    def stop_notice(self, run: RunDirectory, grace: float) -> str:
+        """Return the sentence that `stop` begins with."""
+        return f"stopping {run.name} in {self.name}: ranks have {grace:g} s to save"
+
+    def finish(self, run: RunDirectory, now: float) -> None:
+        """Write the end of a run that is over and has no result, where its last follower was a process of this host."""
+        if was_followed_here(run) and not run.controller_alive():
+            self.settle(run)
 
 
 def was_followed_here(run: RunDirectory) -> bool:

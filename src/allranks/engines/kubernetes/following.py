@@ -18,8 +18,8 @@ from allranks.diagnose.pod_states import (
     troubles,
     waiting,
 )
-from allranks.engines.following import FollowerView, OnCtrlC, job_event
-from allranks.engines.remote import as_stopped
+from allranks.engines.following import FollowerView
+from allranks.engines.remote import RemoteRun
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where
@@ -27,8 +27,7 @@ from allranks.plan.render.pod_spec import CONTAINER, RUN_LABEL
 from allranks.protocol.messages import RemainingProcess
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left, ResultDocument, verdict_document
-from allranks.runs.replay import Replay
-from allranks.runs.result import least_result, write_result
+from allranks.runs.result import least_result
 
 from .kubectl import Kubectl, KubectlError
 from .podlog import PodLog
@@ -65,22 +64,14 @@ class PodsOfRun(NamedTuple):
     patience: float = 600.0
 
 
-class PodsFollower:
+class PodsFollower(RemoteRun):
     """The pods of one run, followed from this process, which also removes them and writes the run's end."""
 
-    job: str | None = None
-    on_ctrl_c = OnCtrlC.STOP
-    leaves_page = True
-
     def __init__(self, run: RunDirectory, place: PodsOfRun, view: FollowerView) -> None:
-        self.run = run
-        self.view = view
-        self.name = place.name
+        super().__init__(run, view, place.engine, place.name)
         self.kind = place.kind
         self.nodes = place.nodes
         self.kubectl = Kubectl(place.context, place.namespace)
-        self.replay = Replay(run, view)
-        self.stopping = False
         self.pods: list[Pod] = []
         self.events: list[PodEvent] = []
         self._log: PodLog | None = None
@@ -98,14 +89,8 @@ class PodsFollower:
         self._stop_since = 0.0
         self._stop_grace: int | None = None
         self._stop_asked = True
-        self._lost_signals: set[str] = set()
 
     # -- following ---------------------------------------------------------------------------------
-
-    def show_in(self, view: FollowerView) -> None:
-        """Show what comes in another view from now on."""
-        self.view = view
-        self.replay.view = view
 
     def turn(self) -> ResultDocument | None:
         """Shows what is new; the result once the run is over."""
@@ -167,10 +152,10 @@ class PodsFollower:
         """Show why the run waits. Reasons take turns, and each is shown once."""
         if reason and reason not in self._shown_reasons:
             self._shown_reasons.add(reason)
-            self._say(reason)
+            self.say(reason)
         elif self._shown_reason and not reason and not self.stopping:
             self._shown_reasons.clear()
-            self._say(f"all {self.nodes} pods have started" if self.nodes > 1 else "the pod has started")
+            self.say(f"all {self.nodes} pods have started" if self.nodes > 1 else "the pod has started")
         self._shown_reason = reason
 
     def _first(self) -> Pod | None:
@@ -182,11 +167,6 @@ class PodsFollower:
             self._log.close()
         self._followed = first.uid
         self._log = PodLog(self.kubectl, first.name, since)
-
-    def _say(self, message: str) -> None:
-        event = job_event(self.name, message)
-        self.run.append_event(event)
-        self.view.event(event)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -283,13 +263,6 @@ class PodsFollower:
         code = NODE_FAILED if result.exit == DONE else result.exit
         return dataclasses.replace(result, verdict=verdict_document(nearer), exit=code)
 
-    def pass_signal(self, name: str) -> None:
-        """Say once that pods take no signals from here."""
-        if name not in self._lost_signals:
-            self._lost_signals.add(name)
-            message = f"SIG{name} is not passed on: kubernetes runs take no signals from here"
-            self.view.event({"t": time.time(), "event": "note", "message": message})
-
     # -- ending ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -299,7 +272,7 @@ class PodsFollower:
         self._next = 0.0
         self._stop_since = time.monotonic()
         self._stop_grace = None if first else 0
-        self._say("stopping: ranks have their time to save" if first else "ending at once")
+        self.say("stopping: ranks have their time to save" if first else "ending at once")
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
@@ -310,11 +283,6 @@ class PodsFollower:
         except KubectlError as error:
             self._stop_asked = False
             self._lost = str(error)
-
-    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Remove all that the run made, and write the result with what is left of it."""
-        left = self.clear(STUCK)
-        return self._write(as_stopped(result, reason) if self.stopping else result, left)
 
     def settle(self) -> None:
         """Write the end of a run that nobody followed, if its pods are over; nothing where it may go on."""
@@ -330,7 +298,7 @@ class PodsFollower:
             result = self._judge(self.replay.result)
         else:
             result = self._concluded(self._cause())
-        self._write(result, left_objects(self.name, self.kubectl.remove_all(self.name, self.kind)))
+        self.write(result, left_objects(self.name, self.kubectl.remove_all(self.name, self.kind)))
 
     def _read_whole_log(self) -> None:
         """Read what pod 0 has printed since the last follower, as far as that takes READING seconds at most."""
@@ -343,23 +311,24 @@ class PodsFollower:
             self._read()
             time.sleep(0.05)
 
-    def _write(self, result: ResultDocument, left: Left) -> ResultDocument:
-        self.replay.close()
+    def write(self, result: ResultDocument, left: Left) -> ResultDocument:
+        """Write the result; outputs on the pods' own disks are no more."""
+        if not self.run.read_run().spec.get("output_dir"):
+            result = dataclasses.replace(result, outputs={}, unfetched={})
+        return super().write(result, left)
+
+    def hang_up(self) -> None:
+        """End what reads pod 0's log."""
         if self._log is not None:
             self._log.close()
-        complete = dataclasses.replace(result, left=left)
-        if not self.run.read_run().spec.get("output_dir"):  # they were on the pods' own disks, which are no more
-            complete = dataclasses.replace(complete, outputs={}, unfetched={})
-        write_result(self.run, complete, self.stopping)
-        return complete
 
-    def clear(self, patience: float) -> Left:
+    def remove(self) -> Left:
         """Remove pods and parts; pods that do not go are removed without grace.
 
-        A cluster that does not answer is asked again for `patience` seconds. Returns {object: what is left of it}.
+        A cluster that does not answer is asked again for STUCK seconds. Return what is left, by object.
         """
         reason = self.kubectl.remove_all(self.name, self.kind)
-        end = time.monotonic() + patience
+        end = time.monotonic() + STUCK
         hurried = False
         while True:
             try:

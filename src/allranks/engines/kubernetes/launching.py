@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines import NotStarted, zipapp
-from allranks.engines.following import FollowedRun, FollowerView
+from allranks.engines.following import FollowerView
 from allranks.engines.remote import create_run, name_of, show_opening
 from allranks.errors import AllranksError
 from allranks.exitcodes import NODE_FAILED
@@ -55,7 +55,7 @@ class PodsLaunch:
         head = ["would give this to `kubectl create -f -` and follow pod 0, and nothing was done"]
         return yaml_text(shown, head).rstrip("\n")
 
-    def start(self, view: FollowerView) -> FollowedRun:
+    def start(self, view: FollowerView) -> PodsFollower:
         """Make the objects. Raise NotStarted where the cluster refuses one: the run's end is written then."""
         Kubectl.require()
         spec = self._spec
@@ -78,7 +78,7 @@ class PodsLaunch:
             shutil.rmtree(run.path, ignore_errors=True)  # kubectl's own configuration is wrong: no cluster was asked
             raise
         show_opening(run, view, spec)
-        return FollowedRun(PodsFollower(run, place, view))
+        return PodsFollower(run, place, view)
 
     def _refused(self, run: RunDirectory, kubectl: Kubectl, error: KubectlError) -> NotStarted:
         """Remove what was made, and write the end with the reason as its verdict."""

@@ -6,20 +6,18 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from shutil import which
 from typing import NamedTuple, Optional
 
-from allranks.engines.following import FollowerView, OnCtrlC, job_event
-from allranks.engines.remote import as_stopped
+from allranks.engines.following import FollowerView
+from allranks.engines.remote import RemoteRun
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.protocol.messages import RemainingProcess
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left, ResultDocument
-from allranks.runs.replay import Replay
-from allranks.runs.result import least_result, write_result
+from allranks.runs.result import least_result
 
 from ..program_lines import ProcessLines
 
@@ -73,12 +71,8 @@ class ClusterOfRun(NamedTuple):
     grace: float = 30.0
 
 
-class SkyFollower:
+class SkyFollower(RemoteRun):
     """The cluster of one run, followed through the output of `argv`: `sky launch`, or `sky logs` for one that runs."""
-
-    job: str | None = None
-    on_ctrl_c = OnCtrlC.STOP
-    leaves_page = True
 
     def __init__(
         self,
@@ -88,35 +82,30 @@ class SkyFollower:
         argv: Sequence[str],
         environ: Mapping[str, str],
     ) -> None:
-        self.run = run
-        self.view = view
-        self.stopping = False
+        super().__init__(run, view, place.engine, place.name)
         self._place = place
-        self._replay = Replay(run, view)
-        self._sky = ProcessLines(argv, environ, errors=True) if argv else None
+        self._sky = ProcessLines(argv, environ, errors=True)
         self._last_lines: list[str] = []
         self._stopped_at = 0.0
-        self._lost_signals: set[str] = set()
-
-    def show_in(self, view: FollowerView) -> None:
-        """Show what comes in another view from now on."""
-        self.view = view
-        self._replay.view = view
 
     def turn(self) -> ResultDocument | None:
-        """Shows what is new; the result once the run is over."""
-        for line in self._sky.take() if self._sky is not None else ():
+        """Show what is new; return the result once the run is over."""
+        for line in self._sky.take():
             self._line(line)
-        if self._replay.result is not None:
-            return self._replay.result
-        is_late = self.stopping and time.monotonic() - self._stopped_at > self._place.grace + ENDING
-        is_over = self._sky is not None and self._sky.over
-        return self._without_result(self._end_of_sky()) if is_over or is_late else None
+        if self.replay.result is not None:
+            return self.replay.result
+        if self.stopping:
+            is_late = time.monotonic() - self._stopped_at > self._place.grace + ENDING
+            return least_result(self.run, TERMINATED, None) if self._sky.over or is_late else None
+        if not self._sky.over:
+            return None
+        message = f"sky ended (exit code {self._sky.code}) and node 0 has said nothing of a result"
+        return without_result(self.run, message, self._last_lines[-5:])
 
     def _line(self, line: str) -> None:
         text = _PREFIX.sub("", line, count=1)
         if text.lstrip().startswith("{"):
-            self._replay.line(text.strip())
+            self.replay.line(text.strip())
             return
         clean = _COLOUR.sub("", line).rstrip()
         if clean.strip():
@@ -124,70 +113,38 @@ class SkyFollower:
             with (self.run.path / LOG).open("a", encoding="utf-8") as file:
                 file.write(clean + "\n")
 
-    def _end_of_sky(self) -> str:
-        code = self._sky.code if self._sky is not None else None
-        return f"sky ended (exit code {code}) and node 0 has said nothing of a result"
-
-    def _without_result(self, message: str) -> ResultDocument:
-        if self.stopping:
-            return least_result(self.run, TERMINATED, None)
-        finding = Finding(
-            "unknown",
-            "fail",
-            message,
-            f"see {self.run.path}/{LOG}",
-            evidence=tuple(self._last_lines[-5:]),
-            check="skypilot",
-        )
-        return least_result(self.run, NODE_FAILED, Verdict(finding, "unknown", 0.4))
-
     def stop(self) -> None:
         """Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
         first = not self.stopping
         self.stopping = True
         self._stopped_at = time.monotonic() if first else 0.0
-        self._say("cancelling the job" if first else "ending at once")
+        self.say("cancelling the job" if first else "ending at once")
         if first:
             try:
-                call("cancel", "--all", "--yes", self._place.name)
+                call("cancel", "--all", "--yes", self.name)
             except NodeError as error:
-                self._say(str(error))
+                self.say(str(error))
                 self._stopped_at = 0.0
 
-    def pass_signal(self, name: str) -> None:
-        """Say once that machines of a cloud take no signals from here."""
-        if name not in self._lost_signals:
-            self._lost_signals.add(name)
-            message = f"SIG{name} is not passed on: skypilot runs take no signals from here"
-            self.view.event({"t": time.time(), "event": "note", "message": message})
+    def remove(self) -> Left:
+        """Take the machines down, unless --autostop keeps them for a while."""
+        if self._place.autostop and not self.stopping:
+            return {}
+        try:
+            call("down", "--yes", self.name)
+        except NodeError as error:
+            return {self.name: (RemainingProcess(0, "?", str(error)),)}
+        return {}
 
-    def _say(self, message: str) -> None:
-        event = job_event(self._place.name, message)
-        self.run.append_event(event)
-        self.view.event(event)
+    def hang_up(self) -> None:
+        """End what reads node 0's lines."""
+        self._sky.end()
 
-    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Take the machines down, unless --autostop keeps them for a while, and write the result."""
-        left: Left = {}
-        if not self._place.autostop or self.stopping:
-            try:
-                call("down", "--yes", self._place.name)
-            except NodeError as error:
-                left = {self._place.name: (RemainingProcess(0, "?", str(error)),)}
-        return self._write(as_stopped(result, reason) if self.stopping else result, left)
 
-    def settle(self) -> None:
-        """Write the end of a run that ended without a follower, and whose machines are gone."""
-        message = f"the machines of {self._place.name} were taken down before its result was read"
-        self._write(self._without_result(message), {})
-
-    def _write(self, result: ResultDocument, left: Left) -> ResultDocument:
-        self._replay.close()
-        if self._sky is not None:
-            self._sky.end()
-        complete = replace(result, left=left)
-        write_result(self.run, complete, self.stopping)
-        return complete
+def without_result(run: RunDirectory, message: str, evidence: Sequence[str] = ()) -> ResultDocument:
+    """Return the result of a run of which node 0 has sent none."""
+    finding = Finding("unknown", "fail", message, f"see {run.path}/{LOG}", evidence=tuple(evidence), check="skypilot")
+    return least_result(run, NODE_FAILED, Verdict(finding, "unknown", 0.4))
 
 
 def log_argv(name: str) -> list[str]:

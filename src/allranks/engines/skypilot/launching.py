@@ -8,7 +8,7 @@ import secrets
 import time
 
 from allranks.engines import zipapp
-from allranks.engines.following import FollowedRun, FollowerView
+from allranks.engines.following import FollowerView
 from allranks.engines.remote import create_run, name_of, show_opening
 from allranks.plan.environment import forwarded
 from allranks.plan.render.pod_spec import ARCHIVE
@@ -40,7 +40,7 @@ class TaskLaunch:
             return json.dumps({"schema": 1, "command": argv, "task": task})
         return yaml_text([task], [f"would call `{' '.join(argv)}` with this, and nothing was done"]).rstrip("\n")
 
-    def start(self, view: FollowerView) -> FollowedRun:
+    def start(self, view: FollowerView) -> SkyFollower:
         """Write the task into a run directory and call `sky launch`."""
         require()
         spec = self._spec
@@ -53,7 +53,7 @@ class TaskLaunch:
         task.write_text(yaml_text([self._task(str(archive))]))
         argv = launch_argv(self._name, str(task), self._hidden)
         show_opening(run, view, spec)
-        return FollowedRun(SkyFollower(run, place, view, argv, {**os.environ, **self._secrets()}))
+        return SkyFollower(run, place, view, argv, {**os.environ, **self._secrets()})
 
     def _task(self, archive: str) -> Document:
         return sky_task(self._spec, self._name, archive, os.getcwd(), True, self._variables)

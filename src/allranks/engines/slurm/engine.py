@@ -11,7 +11,7 @@ import time
 from allranks.cluster.slurm_allocation import read_allocation
 from allranks.diagnose.slurm_jobs import seconds_since_end, waiting
 from allranks.engines import PreparedLaunch, Stopped, engine_named
-from allranks.engines.following import FollowedRun, FollowerView
+from allranks.engines.following import FollowerView
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
@@ -57,9 +57,9 @@ class Slurm:
             return {"job": {"id": number, "state": "gone", "why": "Slurm does not remember it"}}
         return {"job": {"id": number, "state": job.state, "why": waiting(job) if job.waits else ""}}
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> FollowedRun:
+    def follow(self, run: RunDirectory, view: FollowerView) -> JobFollower:
         """Follow a job that was submitted before, or whose controller is on another host."""
-        return FollowedRun(JobFollower(run, _job_of(run), view, run.read_events()[1]))
+        return JobFollower(run, _job_of(run), view, run.read_events()[1])
 
     def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """End the job through its controller, else through Slurm, and wait until the run is over."""

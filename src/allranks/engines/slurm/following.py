@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from allranks.diagnose.slurm_jobs import SlurmJob, is_hopeless, never_starts, waiting
-from allranks.engines.following import Display, FollowerView, OnCtrlC, job_event
+from allranks.engines.following import Display, FollowedRun, FollowerView, OnCtrlC, job_event
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict
 from allranks.protocol.codec import encode
@@ -24,20 +24,18 @@ CAUSES_BY_SLURM = ("slurm-preempted-or-timeout", "node-network-down")
 HOPELESS_LOOKS = 4  # at a reason that waiting does not end: slurmctld may have looked at the job in passing
 
 
-class JobFollower:
+class JobFollower(FollowedRun):
     """A job that another process controls; with an `offset` into its events, what is there already is not shown."""
 
     on_ctrl_c = OnCtrlC.ASK
     leaves_page = False  # the controller in the job does
 
     def __init__(self, run: RunDirectory, job: str, view: FollowerView, offset: int = 0, first_words: str = "") -> None:
-        self.run = run
-        self.job: str | None = job
+        super().__init__(run, view)
+        self.job = job
         self._number = job
-        self.view = view
-        self.stopping = False
         self.begun = offset > 0
-        self._display = Display(run, view, offset)
+        self._display = Display(run, offset)
         self._first_words = first_words
         self._shown_states: set[str] = set()  # of the job's present state: its reasons to wait come and go
         self._state = ""
@@ -47,23 +45,18 @@ class JobFollower:
         self._hopeless_looks = 0
         self._over_since: float | None = None
 
-    def show_in(self, view: FollowerView) -> None:
-        """Show what comes in another view from now on."""
-        self.view = view
-        self._display.view = view
-
     def turn(self) -> ResultDocument | None:
         """Show what is new; the result once the run is over."""
         now = time.monotonic()
         if self._first_words:
             self.view.event(job_event(self._number, self._first_words))
             self._first_words = ""
-        self._display.turn(self._on_event)
+        self._display.turn(self.view, self._on_event)
         result = self.run.read_result()
         if now >= self._next or (result is not None and _by_slurm(result)):
             self._ask(now)
         if result is not None and not self._starts_again(result):
-            self._display.turn(self._on_event)
+            self._display.turn(self.view, self._on_event)
             return result
         if self._over_since is not None and now - self._over_since > self._patience():
             return self.run.read_result() or conclude(self.run, self._last, self.stopping)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from allranks.agent.processes import command_of
 from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS, Allocation, read_allocation
@@ -42,6 +42,16 @@ LINGER = 3600.0  # seconds, the longest GraceTime that is waited for
 LOOK_EVERY = 5.0
 
 
+@dataclass(frozen=True)
+class JobOfRun:
+    """Where a run is, as run.json's `slurm` has it. `restarts`: how often Slurm has started the job again."""
+
+    job: str
+    batch: bool
+    restarts: int
+    nodes: tuple[str, ...]
+
+
 @dataclass
 class Inside:
     """One controller's job. `warned_t` is when Slurm announced the end; `printed` gives what our step has printed,
@@ -56,11 +66,10 @@ class Inside:
     stop_grace: float = 30.0
 
     @property
-    def document(self) -> dict[str, Any]:
-        """What run.json has of it."""
+    def place(self) -> JobOfRun:
+        """Where the run is."""
         job = self.allocation
-        fields = {"job": job.job, "batch": job.batch, "restarts": job.restarts, "nodes": list(job.nodes)}
-        return {"slurm": fields}
+        return JobOfRun(job.job, job.batch, job.restarts, job.nodes)
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """The one that is there for this job: made by who submitted it, or by its start before a requeue."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from allranks.cluster import Cluster
 from allranks.diagnose.slurm_jobs import LIMIT
 from allranks.findings import Finding
 from allranks.gang.session import Session
 from allranks.gang.transport import NodeReach
+from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document
 from allranks.settings import RunSpec
 from allranks.text import join_words
 
@@ -34,9 +35,9 @@ class StepReach(NodeReach):
         job.step_end = step.end_finding
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Return the job's fields of run.json."""
-        return self._job.document
+        return {"slurm": encode(self._job.place)}
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """Return the directory of who submitted the job, or of its start before a requeue."""

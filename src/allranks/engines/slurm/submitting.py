@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from allranks.cluster import Cluster, Node
-from allranks.engines.following import FollowedRun, FollowerView
+from allranks.engines.following import FollowerView
 from allranks.errors import AllranksError
 from allranks.plan.plan import make_plan
 from allranks.plan.render import RenderRequest
@@ -49,7 +49,7 @@ class Submission:
         command = " ".join(jobs.SBATCH)
         return f"would give this script to `{command}` on its standard input, and nothing was done\n\n{script}"
 
-    def start(self, view: FollowerView) -> FollowedRun:
+    def start(self, view: FollowerView) -> JobFollower:
         """Submit it. Raise SlurmError, and leave no run directory, where Slurm refuses the job."""
         jobs.require()
         run = RunDirectory.create(Path(self._runs_dir), self._spec.places.name, time.time())
@@ -62,7 +62,7 @@ class Submission:
             raise
         run = self._name_after(run, job)
         jobs.set_comment(job, str(run.path))
-        return FollowedRun(JobFollower(run, job, view, first_words=f"submitted; {run.path}"))
+        return JobFollower(run, job, view, first_words=f"submitted; {run.path}")
 
     def _name_after(self, run: RunDirectory, job: str) -> RunDirectory:
         """Give the run directory the job's number. It is complete when the job sees it under that name."""
