@@ -24,8 +24,8 @@ from .causes import CAUSES, UNKNOWN
 from .incident import Incident
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted, short
-from .rules import LOG_RULES, RULES
-from .rules.failures import CLOCK_ERROR
+from .rules import FAILURE_RULES, LOG_RULES, RULES
+from .rules.failures import CLOCK_ERROR, failures
 from .rules.log_ends import locate
 from .words import name_ranks
 
@@ -76,7 +76,9 @@ def judge_logs(logs: Evidence) -> Verdict:
 
 def _on_run(incident: Incident) -> Verdict | None:
     """By what was observed of its processes, nodes and checks."""
-    answers = (rule(incident) for rule in RULES.values())
+    answers = [rule(incident) for rule in RULES.values()]
+    failed_ranks = failures(incident)
+    answers += [rule(incident, failed_ranks) for rule in FAILURE_RULES.values()]
     candidates = [c for c in answers if c is not None and _counts(incident, c)]
     if not candidates:
         failed = any(e.failed for e in incident.exits)

@@ -15,7 +15,7 @@ import pytest
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.incident import Incident
-from allranks.diagnose.rules import RULES, SOURCES
+from allranks.diagnose.rules import FAILURE_RULES, RULES, SOURCES
 from allranks.diagnose.verdict import judge
 from allranks.protocol.codec import decode
 
@@ -61,7 +61,7 @@ def test_fixture(path: Path) -> None:
 
 def test_every_rule_has_a_source_and_a_fixture() -> None:
     assert all(SOURCES.values())
-    assert {name.replace("-", "_") for name in RULES} <= {path.parent.name for path in FIXTURES}
+    assert {name.replace("-", "_") for name in (*RULES, *FAILURE_RULES)} <= {path.parent.name for path in FIXTURES}
 
 
 def test_every_provoked_case_is_kept_with_what_it_expects() -> None:

@@ -57,5 +57,6 @@ def of_rank(tail: str, rank: int) -> str:
 
 def _without_others(tail: str, rank: int) -> str:
     """One log holds all ranks of a node: what another one says of a lost peer is not this one's end."""
-    lines = tail.splitlines(keepends=True)
-    return "".join(k for k in lines if not re.match(r"\[rank\d+\]:", k) or k.startswith(f"[rank{rank}]:"))
+    if "[rank" not in tail:
+        return tail
+    return re.sub(rf"^\[rank(?!{rank}\])\d+\]:.*\n?", "", tail, flags=re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from allranks.findings import Where
@@ -11,7 +12,7 @@ from ..candidate import Candidate, Strength
 from ..incident import Incident
 from ..signatures.raised import AWAITED
 from ..words import last_lines, name_ranks, one_line, summary
-from .failures import Failure, FailureRole, failures, telling
+from .failures import Failure, FailureRole, telling
 from .hung import missing_ranks, place_of
 
 BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
@@ -19,9 +20,9 @@ COLLECT = "run with --debug, and take the stacks of all ranks while it hangs: th
 PEER = re.compile(r"(?:by (?:remote )?peer |remote=)(?:\[([0-9a-fA-F.:]+)\]:\d+|([\w.:-]+)<\d+>)")  # gloo, NCCL
 
 
-def peer_lost(incident: Incident) -> Candidate | None:
+def peer_lost(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
     """The first complaint, read by what it complains of."""
-    complaints = [f for f in failures(incident) if f.role is FailureRole.CONSEQUENCE and f.peer is not None]
+    complaints = [f for f in failed if f.role is FailureRole.CONSEQUENCE and f.peer is not None]
     if not complaints:
         return None
     first = complaints[0]
@@ -31,7 +32,8 @@ def peer_lost(incident: Incident) -> Candidate | None:
         return _awaited(incident, first, base, text)
     if "connectFullMesh" in text:
         return _mesh(incident, first, base, text)
-    return _left(incident, first, base) or _lost(incident, first, base, text)
+    complaining = {f.rank for f in failed if f.peer}
+    return _left(incident, first, base) or _lost(incident, first, base, text, complaining)
 
 
 def _text(failure: Failure) -> str:
@@ -62,10 +64,10 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
     return replace(base, cause="rank-exited-early", confidence=0.7, message=message, culprits=early, where=where)
 
 
-def _lost(incident: Incident, first: Failure, base: Candidate, text: str) -> Candidate:
+def _lost(incident: Incident, first: Failure, base: Candidate, text: str, complaining: Set[int]) -> Candidate:
     """The peer that it names by its address, as far as it is one rank."""
     node = _peer(incident, first)
-    ranks = incident.ranks_of([node or ""]) - {f.rank for f in failures(incident) if f.peer}
+    ranks = incident.ranks_of([node or ""]) - complaining
     candidate = base
     peer = "a peer"
     if len(ranks) == 1:

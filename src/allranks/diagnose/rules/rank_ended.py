@@ -7,7 +7,7 @@ follows from a peer's end.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from allranks.text import plural, with_reason
@@ -40,7 +40,6 @@ from .failures import (
     AlikeFailures,
     Failure,
     FailureRole,
-    failures,
     first_of,
     no_module,
     telling,
@@ -60,11 +59,13 @@ class Reading:
     evidence: tuple[str, ...] = ()
 
 
-def _rule(kind: str, read: Callable[[Incident, AlikeFailures], Reading]) -> Callable[[Incident], Candidate | None]:
+def _rule(
+    kind: str, read: Callable[[Incident, AlikeFailures], Reading]
+) -> Callable[[Incident, Sequence[Failure]], Candidate | None]:
     """Make the rule on one kind of failure."""
 
-    def apply(incident: Incident) -> Candidate | None:
-        group = first_of(failures(incident), kind, incident)
+    def apply(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
+        group = first_of(failed, kind, incident)
         if group is None:
             return None
         first = group.first
