@@ -161,6 +161,26 @@ def test_only_ended_ranks_give_no_cause() -> None:
     assert found.cause == "unknown" and found.confidence < 0.5
 
 
+# What CPython 3.11 printed of a program whose loader thread slept while its main thread crashed (-X faulthandler).
+CRASH_BESIDE_A_THREAD = """Fatal Python error: Segmentation fault
+
+Thread 0x00007fe5e3e3a6c0 (most recent call first):
+  File "/job/train.py", line 4 in load
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+  File "/usr/lib/python3.11/threading.py", line 1045 in _bootstrap_inner
+
+Current thread 0x00007fe5e4bccb80 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/job/train.py", line 6 in step
+  File "/job/train.py", line 9 in <module>
+"""
+
+
+def test_a_crash_is_placed_in_the_thread_that_crashed() -> None:
+    found = verdict(signalled(1, 5, 11, tail=CRASH_BESIDE_A_THREAD))
+    assert "at train.py:6 in step" in found.finding.message
+
+
 # -- chains of exceptions ----------------------------------------------------------------------------------
 
 

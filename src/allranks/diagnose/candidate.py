@@ -21,6 +21,24 @@ class Strength(enum.IntEnum):
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What one observation says, before it has a place: `words` become a part of the sentence.
+
+    An empty remedy stands for the cause's own. `also` is a second cause that the same text can have; `late` are the
+    ranks that others waited for.
+    """
+
+    cause: str
+    confidence: float
+    words: str
+    remedy: str = ""
+    strength: Strength = Strength.ROOT
+    evidence: tuple[str, ...] = ()
+    also: str = ""
+    late: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A possible verdict. `t`: when it happened; `culprits`: the ranks that are no victims of it.
 

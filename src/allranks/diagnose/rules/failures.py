@@ -29,6 +29,7 @@ ABORT = 6
 BUS = 7
 INTERRUPT = 2
 NATIVE = (11, BUS, 4, 8)  # SIGSEGV, SIGBUS, SIGILL, SIGFPE
+NOT_STARTED = {126: "permission-denied", 127: "remote-path-missing"}  # exit codes of sh(1) and env(1)
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.
 NO_MODULE = re.compile(
@@ -206,7 +207,7 @@ def _from_code(end: ExitRecord) -> Failure:
     if peer is not None:
         return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
     is_refusal = end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
-    explains_itself = is_refusal or end.code in (126, 127) or no_module(end.tail) is not None
+    explains_itself = is_refusal or end.code in NOT_STARTED or no_module(end.tail) is not None
     role = FailureRole.ROOT if explains_itself else FailureRole.UNEXPLAINED
     return Failure(end, role, "exited", f"code {end.code}")
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from allranks.text import plural
 
-from ..candidate import Candidate, Strength
+from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import ends
 from ..logs.sightings import Evidence, Sighting, quoted, short
 from ..signatures.mismatch import OP, SHAPE, compare_calls
 from ..words import count_ranks, numbers
-from .log_lines import LineReading, read_candidate
+from .log_lines import read_candidate
 
 NEAR = 12  # lines that belong to the message of a mismatch
 ENOUGH = 2  # ranks that wait alike before an absent one is suspected
@@ -122,7 +122,7 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
     ]
 
 
-def _compared(waiting: Sequence[Wait]) -> LineReading | None:
+def _compared(waiting: Sequence[Wait]) -> Reading | None:
     """Different calls or sizes at one place in the sequence; or ranks at different places."""
     if len(waiting) < ENOUGH:
         return None
@@ -131,20 +131,20 @@ def _compared(waiting: Sequence[Wait]) -> LineReading | None:
     sequence = {w.seq for w in waiting}
     if len(ops) > 1:
         parts = ", ".join(f"rank {w.rank} {w.op}" for w in waiting[:6])
-        return LineReading("collective-mismatch", 0.82, f"ranks waited in different collectives: {parts}")
+        return Reading("collective-mismatch", 0.82, f"ranks waited in different collectives: {parts}")
     if len(sequence) == 1 and len(sizes) > 1:
         parts = ", ".join(f"rank {w.rank} {w.size[0]} elements" for w in waiting[:6])
         message = f"ranks waited in the same {waiting[0].op} with different sizes: {parts}"
-        return LineReading("collective-shape-mismatch", 0.7, message)
+        return Reading("collective-shape-mismatch", 0.7, message)
     places = sorted(s for s in sequence if s is not None)
     if len(places) < 2:
         return None
     behind = frozenset(w.rank for w in waiting if w.seq == places[0])
     message = f"ranks {numbers(behind)} were behind, at collective {places[0]} of {places[-1]}: they called fewer"
-    return LineReading("collective-mismatch", 0.6, message, late=behind)
+    return Reading("collective-mismatch", 0.6, message, late=behind)
 
 
-def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> LineReading | None:
+def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
     """Ranks that exist and did not wait, while several others did."""
     ended = list(ends(evidence))
     exist = evidence.ranks | {e.rank for e in ended if e.rank is not None}
@@ -154,7 +154,7 @@ def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> LineReading | No
         return None
     wait = next(iter(waiting.values()))
     message = f"{count_ranks(late)} did not come to the {wait.op} (number {wait.seq}) in which the others waited"
-    return LineReading("straggler", 0.62, message, late=late)
+    return Reading("straggler", 0.62, message, late=late)
 
 
 def uneven_end(evidence: Evidence) -> list[Candidate]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ..candidate import Candidate, Strength
+from ..candidate import Candidate, Reading, Strength
 from ..logs.sightings import Evidence, Sighting, first
-from .log_lines import ALSO, LineReading, read_by_cause, read_candidate
+from .log_lines import ALSO, read_by_cause, read_candidate
 
 _LOOPBACK = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 _BRIDGE = re.compile(r"^(?:172\.17\.|192\.168\.122\.|169\.254\.|fe80:|10\.0\.3\.1$)")
@@ -43,40 +43,40 @@ def not_connected(evidence: Evidence) -> list[Candidate]:
     return candidates
 
 
-def read_line(sighting: Sighting) -> LineReading:
+def read_line(sighting: Sighting) -> Reading:
     """Read one line by the address, the error and what could not be connected."""
     groups = sighting.groups
     peer = first(groups.get("peer"), groups.get("peer2"))
     error = first(groups.get("error"), groups.get("error2"), sighting.line.text).lower()
     to_master = sighting.row.id == "client-connect"
     if _LOOPBACK.match(peer) and not to_master:
-        return LineReading("hostname-resolves-to-loopback", 0.85, "a peer announced its own loopback address")
+        return Reading("hostname-resolves-to-loopback", 0.85, "a peer announced its own loopback address")
     if _BRIDGE.match(peer):
         words = "that is an address of a bridge or of one link only: other nodes cannot reach it"
-        return LineReading("wrong-interface", 0.75, words)
+        return Reading("wrong-interface", 0.75, words)
     if "connection abort" in error:
         words = "the connection was cut on the way out: a firewall or a filter on this host"
-        return LineReading("port-blocked", 0.66, words)
+        return Reading("port-blocked", 0.66, words)
     if to_master:
         return _to_master(error)
     if sighting.row.id == "gloo-mesh" and "refused" not in error and "reset" not in error:
         words = "the store was reached, Gloo's own connections between the ranks were not made: interface or firewall"
-        return LineReading("wrong-interface", 0.5, words, "port-blocked")
+        return Reading("wrong-interface", 0.5, words, also="port-blocked")
     if "timed out" in error or "no route" in error or "unreachable" in error:
         words = "the rendezvous worked, this address and port do not: a firewall, or the wrong interface"
-        return LineReading("port-blocked", 0.5, words, "wrong-interface")
+        return Reading("port-blocked", 0.5, words, also="wrong-interface")
     words = "nothing listens there: the peer has ended, or its node is in trouble"
-    return LineReading("peer-died", 0.45, words, "node-network-down")
+    return Reading("peer-died", 0.45, words, also="node-network-down")
 
 
-def _to_master(error: str) -> LineReading:
+def _to_master(error: str) -> Reading:
     if "refused" in error:
         words = "the host answers, and nothing listens on the port"
-        return LineReading("master-unreachable", 0.55, words, "port-blocked")
+        return Reading("master-unreachable", 0.55, words, also="port-blocked")
     if "timed out" in error:
         words = "no answer at all: wrong address, host down, or a filter that drops"
-        return LineReading("master-unreachable", 0.65, words, "port-blocked")
-    return LineReading("master-unreachable", 0.62, "")
+        return Reading("master-unreachable", 0.65, words, also="port-blocked")
+    return Reading("master-unreachable", 0.62, "")
 
 
 RULES = {

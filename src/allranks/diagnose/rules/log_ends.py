@@ -6,29 +6,19 @@ crash that follows a rank's own complaint about a peer or a time-out is the end 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ..candidate import Candidate, Strength
+from ..candidate import Candidate, Reading, Strength
 from ..causes import CAUSES
 from ..logs.ends import End, after_abort, ends
 from ..logs.sightings import Evidence, name_place, quoted
 from ..signatures import BY_ID
 from ..words import on_node, signal_name
-from .failures import BUS, KILL
+from .failures import BUS, KILL, NOT_STARTED
 from .log_lines import read_candidate
 
 CRASHES = {11: 0.7, 4: 0.6, 8: 0.6, BUS: 0.55}
 VICTIMS = (15, 2, 1)
-
-
-@dataclass(frozen=True)
-class EndReading:
-    """What a process's end says."""
-
-    cause: str
-    strength: Strength
-    confidence: float
-    what: str
 
 
 def exit_codes(evidence: Evidence) -> list[Candidate]:
@@ -50,24 +40,25 @@ def exit_codes(evidence: Evidence) -> list[Candidate]:
     return list(candidates.values())
 
 
-def _read(evidence: Evidence, end: End) -> EndReading:
+def _read(evidence: Evidence, end: End) -> Reading:
     signal = end.signal
     if signal in CRASHES and after_abort(evidence, end.sighting):
         what = f"crashed with {signal_name(signal)} while it aborted"
-        return EndReading("segfault-native", Strength.SYMPTOM, 0.3, what)
+        return Reading("segfault-native", 0.3, what, strength=Strength.SYMPTOM)
     if signal in CRASHES:
-        return EndReading("segfault-native", Strength.WEAK, CRASHES[signal], f"crashed with {signal_name(signal)}")
+        return Reading(
+            "segfault-native", CRASHES[signal], f"crashed with {signal_name(signal)}", strength=Strength.WEAK
+        )
     if signal == KILL:
         what = "was ended by SIGKILL, and nothing here says by whom (memory, a scheduler, a person)"
-        return EndReading("unknown", Strength.WEAK, 0.45, what)
+        return Reading("unknown", 0.45, what, strength=Strength.WEAK)
     name = signal_name(signal) if signal is not None else f"exit code {end.code}"
-    if end.code in (126, 127):
-        cause = "remote-path-missing" if end.code == 127 else "permission-denied"
-        return EndReading(cause, Strength.WEAK, 0.6, f"could not start its program ({name})")
+    if end.code in NOT_STARTED:
+        return Reading(NOT_STARTED[end.code], 0.6, f"could not start its program ({name})", strength=Strength.WEAK)
     if end.code == 2:
         what = f"ended with {name}, a parser's code for arguments it refuses"
-        return EndReading("bad-launch-arguments", Strength.SYMPTOM, 0.4, what)
-    return EndReading("unknown", Strength.SYMPTOM, 0.25, f"ended with {name}, and its last words are not here")
+        return Reading("bad-launch-arguments", 0.4, what, strength=Strength.SYMPTOM)
+    return Reading("unknown", 0.25, f"ended with {name}, and its last words are not here", strength=Strength.SYMPTOM)
 
 
 def _candidate(evidence: Evidence, end: End) -> Candidate:
@@ -80,7 +71,7 @@ def _candidate(evidence: Evidence, end: End) -> Candidate:
         cause=reading.cause,
         strength=reading.strength,
         confidence=reading.confidence,
-        message=f"{_name(end)} {reading.what}",
+        message=f"{_name(end)} {reading.words}",
         remedy=CAUSES["rank-killed"].remedy(where) if end.signal == KILL else "",
         where=where,
         evidence=(quoted(end.sighting.line),),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from allranks.findings import Where
 from allranks.text import group
 
-from ..candidate import Candidate, Strength
+from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import after_abort
 from ..logs.sightings import Evidence, Sighting, first, name_place, quoted, short
 from ..memory.figures import read_gpu
@@ -24,17 +24,6 @@ from ..words import without_numbers
 
 STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
 ALSO = 0.6  # of its confidence, for the second cause that a text can have
-
-
-@dataclass(frozen=True)
-class LineReading:
-    """What lines say; `also` is a second cause that they can have, `late` are ranks that others waited for."""
-
-    cause: str
-    confidence: float
-    words: str
-    also: str = ""
-    late: frozenset[int] = frozenset()
 
 
 def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candidate:
@@ -74,8 +63,8 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
 
 
 def read_by_cause(
-    evidence: Evidence, rule: str, read: Callable[[Sighting], LineReading]
-) -> dict[str, list[tuple[Sighting, LineReading]]]:
+    evidence: Evidence, rule: str, read: Callable[[Sighting], Reading]
+) -> dict[str, list[tuple[Sighting, Reading]]]:
     """Read the sightings that a rule weighs, by the cause that each one says."""
     pairs = [(sighting, read(sighting)) for sighting in evidence.weighed_by(rule)]
     return group(pairs, lambda pair: pair[1].cause)

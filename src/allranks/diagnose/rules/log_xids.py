@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from allranks.xid import FAULTS
 
-from ..candidate import Candidate, Strength
+from ..candidate import Candidate, Reading, Strength
 from ..logs.sightings import Evidence, Sighting, quoted, short
 from ..words import on_node
-from .log_lines import LineReading, read_by_cause, read_candidate
+from .log_lines import read_by_cause, read_candidate
 
 PROGRAM = {
     13: "graphics engine exception: a kernel's bad access",
@@ -49,20 +49,20 @@ def xids(evidence: Evidence) -> list[Candidate]:
     return candidates
 
 
-def read_xid(sighting: Sighting) -> LineReading:
+def read_xid(sighting: Sighting) -> Reading:
     """Read one line by the number of its Xid or SXid."""
     code = int(sighting.groups["code"])
     if sighting.row.id == "sxid":
         fatal = sighting.groups.get("severity") == "Fatal"
-        return LineReading("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
+        return Reading("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
     if code in FAULTS:
-        return LineReading(FAULTS[code].cause, 0.95, f"Xid {code}, {FAULTS[code].what}")
+        return Reading(FAULTS[code].cause, 0.95, f"Xid {code}, {FAULTS[code].what}")
     if code in PROGRAM:
-        return LineReading("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
+        return Reading("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
     if code in CONSEQUENCE:
-        return LineReading("unknown", 0.3, f"Xid {code}, a channel was cleaned up after something else")
+        return Reading("unknown", 0.3, f"Xid {code}, a channel was cleaned up after something else")
     what = f", {CODES[code]}" if code in CODES else ""
-    return LineReading("gpu-hardware-error", FALLBACK, f"Xid {code}{what}")
+    return Reading("gpu-hardware-error", FALLBACK, f"Xid {code}{what}")
 
 
 RULES = {"kernel-xid": ("NVIDIA Xid catalogue, the table of allranks/xid.py", xids)}

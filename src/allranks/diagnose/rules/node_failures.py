@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from allranks.findings import Where
 from allranks.text import with_reason
 
-from ..candidate import Candidate, Strength
+from ..candidate import Candidate, Reading, Strength
 from ..causes import CAUSES
 from ..incident import CHANNEL, AgentFault, Incident, LostNode, beat_of
 from ..signatures import cause_of
@@ -143,17 +143,6 @@ LINK = "run `ping -c 100 {node}`, and look for a suspended machine, a Ctrl-Z or 
 NODE_LOG = "`allranks logs --node {node}` shows the node's log"
 
 
-@dataclass(frozen=True)
-class FaultReading:
-    """What a fault says; without a remedy the cause's own."""
-
-    cause: str
-    confidence: float
-    message: str
-    remedy: str = ""
-    strength: Strength = Strength.ROOT
-
-
 # Faults of an agent's start: confidence, what failed, and what to do; the fault's own message names the cause.
 STARTS = {
     "node-dir": (
@@ -186,7 +175,7 @@ def agent_fault(incident: Incident) -> Candidate | None:
         "agent-fault",
         reading.cause,
         reading.strength,
-        reading.message,
+        reading.words,
         reading.confidence,
         first.t or None,
         reading.remedy.format(node=first.node),
@@ -195,25 +184,25 @@ def agent_fault(incident: Incident) -> Candidate | None:
     )
 
 
-def _read_fault(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> FaultReading:
+def _read_fault(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> Reading:
     where = name_nodes(nodes)
     if fault.id in ("agent-death", "supervisor-lost"):
         return _read_death(incident, fault, nodes)
     if fault.id == "internal-error":
         message = f"allranks itself failed on {where}: {one_line(fault.message)}, and it ended the ranks there"
-        return FaultReading("internal-error", 0.95, message)
+        return Reading("internal-error", 0.95, message)
     if fault.id in LEASE_OVER:
         message = f"{where} ended the ranks there: nothing was heard from this machine for the whole lease"
-        return FaultReading("node-network-down", 0.6, message, LINK, Strength.WEAK)
+        return Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
     confidence, what, remedy = STARTS.get(fault.id, (0.7, fault.id, ""))
     last = fault.message
     if "Traceback" in last and not remedy:
         last = last.rstrip().rsplit("\n", 1)[-1]  # the exception
     cause = "too-many-open-files" if fault.id == "few-files" else cause_of(fault.message)
-    return FaultReading(cause, confidence, with_reason(f"{where}: {what}", one_line(last)), remedy or NODE_LOG)
+    return Reading(cause, confidence, with_reason(f"{where}: {what}", one_line(last)), remedy or NODE_LOG)
 
 
-def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> FaultReading:
+def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> Reading:
     """Only a person, a script or the kernel ends an agent."""
     part = "agent" if fault.id == "agent-death" else "supervisor"
     how = one_line(fault.message).removeprefix("the supervisor process ")
@@ -224,14 +213,14 @@ def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> 
     if ranks and part == "agent" and len(nodes) == 1:
         took = f" and took {count_ranks(ranks)} with it"
     if how.startswith("ended with code"):
-        return FaultReading("internal-error", 0.9, f"{head}{took}, by an error of its own")
+        return Reading("internal-error", 0.9, f"{head}{took}, by an error of its own")
     if "SIGKILL" in how and incident.oom_kills(fault.node):
         message = f"{head}{took}: the kernel ran out of memory there"
-        return FaultReading("host-out-of-memory", 0.8, message, KILLED)
+        return Reading("host-out-of-memory", 0.8, message, KILLED)
     if "killed" in how or "stopped" in how:
         head += ", and not by allranks"
         took = took and f",{took}"
-    return FaultReading("unknown", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
+    return Reading("unknown", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
 
 
 # -- ranks that could not be started ---------------------------------------------------------------------

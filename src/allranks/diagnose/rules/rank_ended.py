@@ -6,14 +6,15 @@ follows from a peer's end.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from allranks.text import plural, with_reason
 
-from ..candidate import Candidate, Strength
+from ..candidate import Candidate, Reading, Strength
 from ..exceptions import ExceptionLink, is_of_library
+from ..hangs.stacks import main_stack
 from ..incident import ExitRecord, Incident
 from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers, host_levers
@@ -25,7 +26,6 @@ from ..words import (
     last_lines,
     one_line,
     place,
-    place_of_frame,
     placed,
     signal_name,
     thread_words,
@@ -36,6 +36,7 @@ from .failures import (
     BUS,
     KILL,
     NO_SCRIPT,
+    NOT_STARTED,
     SHAPES,
     AlikeFailures,
     Failure,
@@ -46,17 +47,6 @@ from .failures import (
 )
 
 SHORT = 160  # characters of a text in the sentence; the evidence has more
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What the end of a rank says. `predicate` follows the name of the ranks; an empty remedy is the cause's."""
-
-    cause: str
-    confidence: float
-    predicate: str
-    remedy: str = ""
-    evidence: tuple[str, ...] = ()
 
 
 def _rule(
@@ -75,7 +65,7 @@ def _rule(
             f"rank-{kind}",
             reading.cause,
             Strength.ROOT if first.role is FailureRole.ROOT else Strength.WEAK,
-            f"{group.who(incident)} {reading.predicate}{further}{group.also(incident)}",
+            f"{group.who(incident)} {reading.words}{further}{group.also(incident)}",
             reading.confidence,
             first.t,
             reading.remedy,
@@ -138,7 +128,7 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
     if outer is not None:
         predicate += f", which led to {placed(outer, SHORT)}"
         evidence += (f"which led to {placed(outer)}",)
-    return Reading(cause, confidence, predicate + thread_words(first.exit.tail, quoted.text), remedy, evidence)
+    return Reading(cause, confidence, predicate + thread_words(first.exit.tail, quoted.text), remedy, evidence=evidence)
 
 
 def _neighbours(failure: Failure, quoted: ExceptionLink) -> tuple[ExceptionLink | None, ExceptionLink | None]:
@@ -202,13 +192,9 @@ def _other_shape(tail: str) -> str:
 
 
 def _python_line(tail: str) -> str:
-    """Where Python was, if faulthandler tells it."""
-    frame = re.search(r"\(most recent call first\):\n((?: +File [^\n]*(?:\n|\Z))+)", tail)
-    if frame is None:
-        return ""
-    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', frame[1])
-    places = [f" at {place_of_frame(*f)}" for f in frames if not is_of_library(f[0])]
-    return next(iter(places), "")
+    """Say where Python was in the thread that crashed, if faulthandler tells it."""
+    of_user = (frame for frame in main_stack(tail) if not is_of_library(frame.file))
+    return "".join(f" at {frame}" for frame in itertools.islice(of_user, 1))
 
 
 # -- signals ---------------------------------------------------------------------------------------------
@@ -233,7 +219,7 @@ def _killed(incident: Incident, group: AlikeFailures) -> Reading:
         why = "sender unknown, and the kernel's out-of-memory counter did not move"
         return Reading("rank-killed", 0.7, f"{head}: {why}", evidence=evidence)
     why = f"the kernel ran out of memory on {end.node}, or at the limit of a control group there"
-    return Reading("host-out-of-memory", 0.85, f"{head}: {why}", _out_of_host_memory(incident, end), evidence)
+    return Reading("host-out-of-memory", 0.85, f"{head}: {why}", _out_of_host_memory(incident, end), evidence=evidence)
 
 
 # -- exit codes ------------------------------------------------------------------------------------------
@@ -270,10 +256,9 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
         )
     last = one_line("".join(last_lines(end.tail, 1)), SHORT)
     what = f"ended with code {end.code}"
-    if end.code in (126, 127):
-        cause = "permission-denied" if end.code == 126 else "remote-path-missing"
+    if end.code in NOT_STARTED:
         remedy = "check the command, PATH and --prelude on the node"
-        return Reading(cause, 0.8, f"{with_reason(what, last)}{pid}{threads}", remedy)
+        return Reading(NOT_STARTED[end.code], 0.8, f"{with_reason(what, last)}{pid}{threads}", remedy)
     alone = group.scope == "all" or incident.world_size == 1  # no rank went on
     if last:
         what = f"{what}{pid}, its last line: {last}"
