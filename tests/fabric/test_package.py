@@ -13,7 +13,7 @@ from allranks.gang.agent_archive import fabric_zip
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "allranks" / "fabric"
 SHIPPED = {"allranks.findings", "allranks.program", "allranks.text", "allranks.protocol.codec",
-           "allranks.protocol.jsontext"}  # fmt: skip
+           "allranks.protocol.interface_names", "allranks.protocol.jsontext"}  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -8,7 +8,6 @@ from allranks.plan.interfaces import (
     Proof,
     choose_interfaces,
     gloo_default,
-    matches,
     nccl_interfaces,
     nccl_settings,
     who_speaks,
@@ -95,19 +94,6 @@ def test_nccl_rule(interfaces: list[dict[str, Any]], environ: dict[str, str], ex
 )
 def test_rccl_and_older_nccl_know_no_virbr(interfaces: list[dict[str, Any]], expected: str) -> None:
     assert ",".join(nccl_interfaces(node(*interfaces), virbr=False)) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "pattern", "expected"),
-    [
-        ("eth0", "eth", True), ("eth0", "=eth", False), ("eth0", "=eth0", True), ("eth0", "^eth", False),
-        ("ib0", "^eth", True), ("eth0", "^=eth", True), ("eth0", "^=eth0", False), ("eth0", "ib,eth", True),
-        ("eth0", "=^eth0", False), ("^eth0", "=^eth0", True), ("eth0", "^", False), ("eth0", "", True),
-        ("eth0", "eth0:1", True),  # NCCL cuts a port off
-    ],
-)  # fmt: skip
-def test_matching(name: str, pattern: str, expected: bool) -> None:
-    assert matches(name, pattern) is expected
 
 
 def test_conf_files_do_not_override() -> None:

@@ -139,8 +139,9 @@ def fabric_zip() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("__main__.py", "from allranks.fabric.__main__ import main\n\nmain()\n")
         bundle.writestr("allranks/__init__.py", "")
-        names = ("findings", "program", "text", "protocol/__init__", "protocol/codec", "protocol/jsontext")
-        modules = [HOME / f"{name}.py" for name in names]
+        names = ("findings", "program", "text")
+        protocol = ("__init__", "codec", "interface_names", "jsontext")
+        modules = [HOME / f"{name}.py" for name in (*names, *(f"protocol/{name}" for name in protocol))]
         for path in sorted([*(HOME / "fabric").rglob("*.py"), *modules]):
             bundle.writestr(f"allranks/{path.relative_to(HOME)}", path.read_bytes())
     return buffer.getvalue()

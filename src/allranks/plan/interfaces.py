@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from allranks.findings import Finding, Where
+from allranks.protocol.interface_names import matches_interface
 from allranks.protocol.plan_facts import NodeFacts, network_of
 
 from .node_facts import interface_of, local_addresses, plain
@@ -83,20 +84,9 @@ def _matching(facts: NodeFacts, pattern: str, family: int | None) -> tuple[str, 
     for name, address, interface in local_addresses(facts):
         if not interface.running or address.family != (family or address.family) or plain(address.address) == "::1":
             continue
-        if name not in names and matches(name, pattern):
+        if name not in names and matches_interface(name, pattern):
             names.append(name)
     return tuple(names[:MAX_IFS])
-
-
-def matches(name: str, pattern: str) -> bool:
-    """matchIfList with the signs of findInterfaces; an empty list matches everything."""
-    excludes = pattern.startswith("^")
-    pattern = pattern[1:] if excludes else pattern
-    exact = pattern.startswith("=")
-    pattern = pattern[1:] if exact else pattern
-    words = [w.partition(":")[0] for w in pattern.split(",") if w]
-    hit = not words or any(name == w if exact else name.startswith(w) for w in words)
-    return hit != excludes
 
 
 def _in_subnet_of(facts: NodeFacts, comm_id: str) -> tuple[str, ...]:

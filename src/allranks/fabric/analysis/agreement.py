@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from allranks.text import format_ranks
+from allranks.text import format_ranks, group
 
 from ..records import CollectiveRow, LateRank, RankError, SuitePlace, WrongElement
 
@@ -64,10 +64,8 @@ def _reasons(verdicts: Sequence[RankVerdict], status: str) -> dict[int, str]:
 
 def _describe_errors(errors: Mapping[int, str]) -> str:
     """Write each different error with the ranks that had it: `on rank 1: …; on ranks 0,3: …`."""
-    groups: dict[str, list[int]] = {}
-    for rank, reason in errors.items():
-        groups.setdefault(reason, []).append(rank)
-    parts = [f"on {format_ranks(ranks)}: {reason}" for reason, ranks in groups.items()]
+    ranks_by_reason = group(errors, errors.__getitem__)
+    parts = [f"on {format_ranks(ranks)}: {reason}" for reason, ranks in ranks_by_reason.items()]
     if len(parts) > ERRORS_SHOWN:
         parts[ERRORS_SHOWN:] = [f"{len(parts) - ERRORS_SHOWN} more errors"]
     return "; ".join(parts)
@@ -122,10 +120,9 @@ def silent_ranks(before: Mapping[int, SuitePlace], after: Mapping[int, SuitePlac
 
 def describe_hang(reason: str, places: Mapping[int, SuitePlace], test: int, silent: Sequence[int]) -> str:
     """Write the sentence: who was missing, where the others were, who gives no life sign."""
-    groups: dict[str, list[int]] = {}
-    for rank in sorted(places, key=lambda rank: (progress(places[rank], test), rank)):
-        groups.setdefault(_describe_place(places[rank], test), []).append(rank)
-    text = f"{reason}: " + "; ".join(f"{format_ranks(ranks)} {where}" for where, ranks in groups.items())
+    ordered = sorted(places, key=lambda rank: (progress(places[rank], test), rank))
+    ranks_by_place = group(ordered, lambda rank: _describe_place(places[rank], test))
+    text = f"{reason}: " + "; ".join(f"{format_ranks(ranks)} {where}" for where, ranks in ranks_by_place.items())
     if silent:
         text += f", no sign of life from {format_ranks(silent)} (ended or stopped)"
     return text

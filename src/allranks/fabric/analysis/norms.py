@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Mapping, Tuple
 
-from allranks.text import format_bit_rate, format_time
+from allranks.text import format_bit_rate, format_time, group
 
 from ..records import Cell, Measurement, Way
 
@@ -95,10 +95,7 @@ class CellState:
 
 def states(measurements: Iterable[Measurement]) -> dict[Cell, CellState]:
     """Give the state of each cell, in the order of the measurements."""
-    by_cell: dict[Cell, list[Measurement]] = {}
-    for measurement in measurements:
-        by_cell.setdefault(measurement.cell(), []).append(measurement)
-    return {cell: _state(cell, samples) for cell, samples in by_cell.items()}
+    return {cell: _state(cell, samples) for cell, samples in group(measurements, Measurement.cell).items()}
 
 
 def _state(cell: Cell, samples: Sequence[Measurement]) -> CellState:
@@ -174,18 +171,15 @@ def _norm(metric: Metric, logs: Mapping[OneWay, float]) -> Norm:
 
 def _faster(logs: Mapping[OneWay, float]) -> list[float]:
     """Choose the values among the faster nodes (more than half, at least two) on the faster half of the rails."""
-    links: dict[tuple[str, str], list[float]] = {}
-    rails: dict[int, list[float]] = {}
-    for (a, b, rail, _), log in logs.items():
-        links.setdefault((a, b), []).append(log)
-        rails.setdefault(rail, []).append(log)
+    links = {link: fmean(map(logs.__getitem__, ways)) for link, ways in group(logs, lambda way: way[:2]).items()}
+    rails = {rail: fmean(map(logs.__getitem__, ways)) for rail, ways in group(logs, lambda way: way[2]).items()}
     nodes: dict[str, list[float]] = {}
-    for link, link_logs in links.items():
+    for link, log in links.items():
         for node in link:
-            nodes.setdefault(node, []).append(fmean(link_logs))
+            nodes.setdefault(node, []).append(log)
     # By the median: one bad link does not make a slow node.
     faster_nodes = {*sorted(nodes, key=lambda node: -median(nodes[node]))[: len(nodes) // 2 + 1]}
-    faster_rails = {*sorted(rails, key=lambda rail: -fmean(rails[rail]))[: (len(rails) + 1) // 2]}
+    faster_rails = {*sorted(rails, key=rails.__getitem__, reverse=True)[: (len(rails) + 1) // 2]}
     chosen = [log for key, log in logs.items() if key[2] in faster_rails and faster_nodes.issuperset(key[:2])]
     return chosen or list(logs.values())  # of many nodes, the faster may not have been measured with each other
 

@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
+from allranks.protocol.interface_names import matches_interface
 from allranks.text import count_of
 
 from ..analysis.rates import NominalLink
@@ -70,21 +71,8 @@ def interface_of(address: str) -> str:
 
 
 def matching_interface(pattern: str, names: Sequence[str]) -> str:
-    """Find the first interface that a *_SOCKET_IFNAME means.
-
-    It holds names or prefixes; `=` before them asks for exact names, `^` for any interface but them.
-    """
-    excluding = pattern.startswith("^")
-    exact = pattern.lstrip("^").startswith("=")
-    parts = [part for part in pattern.lstrip("^=").split(",") if part]
-    if excluding:
-        others = (name for name in names if name != "lo" and not any(_matches(name, part, exact) for part in parts))
-        return next(others, "")
-    return next((name for part in parts for name in sorted(names) if _matches(name, part, exact)), "")
-
-
-def _matches(name: str, part: str, exact: bool) -> bool:
-    return name == part or (not exact and name.startswith(part))
+    """Find the first interface that NCCL_SOCKET_IFNAME means, the loopback only where it means no other."""
+    return min((name for name in names if matches_interface(name, pattern)), key=lambda name: name == "lo", default="")
 
 
 # -- nominal rates -------------------------------------------------------------------------------------
@@ -97,10 +85,12 @@ def nominal_link(backend: str, env: Mapping[str, str], host: str) -> NominalLink
         if ports:
             return NominalLink(count_of(len(ports), "active InfiniBand port"), sum(ports))
     pattern = env.get(f"{backend.upper()}_SOCKET_IFNAME", "")
-    if pattern:
+    if not pattern:
+        name = _interface_towards(host)
+    elif backend == "nccl":
         name = matching_interface(pattern, [name for _, name in socket.if_nameindex()])
     else:
-        name = _interface_towards(host)
+        name = first_interface(env)
     if not name:
         return NominalLink(f"no interface for {pattern or host} found", 0.0)
     speed = read_file(f"{NET}/{name}/speed").strip()

@@ -10,7 +10,7 @@ from typing import Dict, Optional
 import torch
 import torch.distributed as dist
 
-from allranks.text import count_of, format_ranks, format_size_option, plural
+from allranks.text import count_of, format_ranks, format_size_option, group, plural
 
 from ..analysis.payloads import available_memory, largest_fitting, refusal, within_group
 from ..analysis.rates import NominalLink
@@ -65,8 +65,8 @@ class ProcessGroup:
         """Meet, agree on backend and size, and do one collective: a test like the others."""
         lab.arrive()  # a rank that never comes is missed here already
         self.facts = self.job.exchange("facts", rank_facts(self.job, self.options.suite))
-        for rank, fact in sorted(enumerate(self.facts), key=lambda item: item[1].node):
-            lab.nodes.setdefault(fact.node, []).append(rank)
+        node_of = [fact.node for fact in self.facts]
+        lab.nodes = group(sorted(range(lab.world), key=node_of.__getitem__), node_of.__getitem__)
         lab.backend = choose_backend(self.options.backend, [fact.gpu for fact in self.facts])
         if lab.backend == "nccl":
             lab.device = torch.device("cuda", self.job.local_rank % torch.cuda.device_count())
