@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests go to one worker, and those of all files that fork ranks."""
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - pytest runs without xdist too
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:

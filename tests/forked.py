@@ -30,6 +30,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from allranks.cli.main import VERBS, run_verb
+
 ROOT = Path(__file__).resolve().parents[1]
 LATER = ("allranks.gang.session", "allranks.runs.judged")  # what verbs import once they are under way
 MESSAGE = 1 << 20  # bytes of a request: mostly the environment
@@ -317,8 +319,6 @@ def _writer(number: int, errors: str, by_line: bool, unbuffered: bool) -> io.Tex
 
 def warm_up() -> None:
     """Import what verbs import, and use the option parser once: it imports more by then."""
-    from allranks.cli.main import VERBS, run_verb
-
     for name in (*(f"allranks.cli.{verb}" for verb in VERBS), *LATER):
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

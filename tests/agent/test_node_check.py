@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from allranks.agent import gpufacts, netfacts
+from allranks.agent import gpufacts, netfacts, portowner
 from allranks.agent import node_check as facts
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
@@ -389,8 +389,6 @@ def test_a_free_port_has_no_holder() -> None:
 
 
 def test_proc_says_the_same_as_sock_diag(monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.agent import portowner
-
     def refuse(*_: object) -> Any:
         raise PermissionError("seccomp")
 
@@ -404,8 +402,6 @@ def test_proc_says_the_same_as_sock_diag(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_process_that_may_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.agent import portowner
-
     monkeypatch.setattr(portowner, "_process_of", lambda _: None)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests import forked
 
+from allranks.data import audit
+
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,8 +108,6 @@ def test_a_loader_that_raises() -> None:
 def test_audit_inside_a_program() -> None:
     import torch
     from torch.utils.data import DataLoader
-
-    from allranks.data import audit
 
     before = DataLoader.__iter__
     found = audit(DataLoader(torch.arange(10), 3))

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests import forked
 
+from allranks.plan.render import RENDERERS
+
 pytestmark = pytest.mark.processes
 
 
@@ -106,6 +108,4 @@ def test_what_run_hands_on_of_the_environment_is_in_the_files(
 
 
 def test_every_renderer_is_among_those() -> None:
-    from allranks.plan.render import RENDERERS
-
     assert set(RENDERERS) == {"torchrun", "accelerate", "deepspeed", "slurm", "kubernetes", "skypilot"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -108,8 +109,6 @@ def test_rows_become_findings_and_a_document(tmp_path: Path, attempt: int) -> No
 
 
 def test_what_was_told_on_the_way_is_not_told_again(tmp_path: Path) -> None:
-    import asyncio
-
     fed: list[Audited] = []
     auditor = auditor_of(tmp_path, {rank: [0, 1, 2, 3] for rank in LAYOUT})
 

@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fabric.gang import Gang, warm_up
 
 
 @pytest.fixture(scope="session")
 def forked() -> None:
     """The process that ranks are forked from."""
-    from tests.fabric.gang import warm_up
-
     warm_up()
 
 
 @pytest.fixture
 def gang(tmp_path: Path, forked: None) -> Iterator[Callable[..., Any]]:
     """Starts ranks; kills what is left of them."""
-    from tests.fabric.gang import Gang
-
     started: list[Gang] = []
 
     def start(*words: Any, **more: Any) -> Gang:

@@ -17,6 +17,8 @@ from typing import Any
 
 from tests.ports import free_port
 
+from allranks.fabric.__main__ import main
+
 GENEROUS = 120.0  # seconds: this machine may be busy
 PRELOAD = [
     "allranks.fabric.ranks.start", "torch.distributed.fsdp", "torch.distributed.device_mesh",
@@ -67,8 +69,6 @@ def be_rank(env: dict[str, str], words: tuple[str, ...], stem: str, sabotaged: t
     os.environ.clear()
     os.environ.update(env)
     import torch.distributed as dist
-
-    from allranks.fabric.__main__ import main
 
     for name in sabotaged:
         if hasattr(dist, name):

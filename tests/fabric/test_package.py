@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fabric.gang import GENEROUS, environment
+from tests.ports import free_port
 
 from allranks.gang.agent_archive import fabric_zip
 
@@ -64,9 +66,6 @@ def test_no_generic_of_collections_is_made_at_run_time() -> None:
 @pytest.mark.parametrize("suite", ["sync", pytest.param("pairs", marks=pytest.mark.slow)])
 def test_two_ranks_from_the_archive(tmp_path: Path, suite: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    from tests.fabric.gang import GENEROUS, environment
-    from tests.ports import free_port
-
     archive = tmp_path / "fabric.zip"
     archive.write_bytes(fabric_zip())
     port = free_port()

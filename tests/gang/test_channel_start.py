@@ -22,7 +22,7 @@ from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import SshTransport, ssh_reach, ssh_transport
 from allranks.engines.ssh_errors import not_started
 from allranks.errors import NodeError
-from allranks.gang import controller, sweeper
+from allranks.gang import controller, inspection, sweeper
 from allranks.gang import session as sessions
 from allranks.gang.agent_archive import MARKER, payload
 from allranks.gang.channel import Channel
@@ -159,8 +159,6 @@ def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("step", ["_beat", "receive"])
 def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    from allranks.gang import inspection
-
     def broken(*args: object) -> None:
         raise ZeroDivisionError("a bug")
 

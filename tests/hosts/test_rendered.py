@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from tests import forked
-from tests.hosts.bed import Bed
+from tests.hosts.bed import Bed, missing
 from tests.hosts.kubelet import SECRET, Pods
 from tests.hosts.launching import BOUND, PYTHON, program
 from tests.hosts.waiting import wait_until
@@ -29,8 +29,6 @@ MakeBed = Callable[..., Bed]
 
 @pytest.fixture(scope="module")
 def pods_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    from tests.hosts.bed import missing
-
     reason = missing()
     if reason:
         pytest.skip(reason)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -182,8 +183,6 @@ def test_what_is_missing_is_said_while_pods_wait(run: Run) -> None:
 
 
 def test_a_pod_beyond_its_memory_is_the_verdict(run: Run, tmp_path: Path) -> None:
-    import yaml
-
     given = os.environ.get("ALLRANKS_TEST_POD")
     bare = {"spec": {"containers": [{"name": "node"}]}}
     settings: Document = yaml.safe_load(Path(given).read_text()) if given else bare

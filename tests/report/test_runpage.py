@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.run_directories import T, make
 
+from allranks.cli.main import load
 from allranks.cli.report import judged
 from allranks.report.excerpts import CONTEXT, Log, Sizes, excerpt
 from allranks.report.gather import gather
@@ -195,10 +197,6 @@ def test_a_private_key_across_the_beginning_of_the_end(tmp_path: Path) -> None:
 
 
 def test_a_page_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from click.testing import CliRunner
-
-    from allranks.cli.main import load
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.out").write_text(
         f"[rank0]: up <b> {TOKEN}\n[rank1]: Traceback (most recent call last):\n"

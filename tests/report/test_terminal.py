@@ -14,7 +14,8 @@ import pytest
 from tests import forked
 from tests.cli.test_reading import make, write_logs
 
-from allranks.cli import streams
+from allranks.cli import orphans, streams
+from allranks.protocol.messages import SweptProcess
 from allranks.report.screen import Screen
 from allranks.report.terminal import clean_lines, redraw_lines, unfiltered
 
@@ -118,9 +119,6 @@ def test_words_of_others_do_not_steer_the_terminal(words: tuple[str, ...], tmp_p
 
 
 def test_a_prompt_is_clean_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.cli import orphans
-    from allranks.protocol.messages import SweptProcess
-
     asked: list[str] = []
     monkeypatch.setattr(orphans.click, "confirm", lambda text: bool(asked.append(text)))
     orphans._is_wanted(f"h1{NASTY}", SweptProcess(3, 0, f"python {NASTY}"))

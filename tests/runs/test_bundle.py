@@ -16,6 +16,7 @@ from tests.campaign import examples
 from tests.report.test_redact import noise, secrets
 from tests.run_directories import T, make
 
+from allranks.cli.main import load
 from allranks.cli.report import judged, known_secrets
 from allranks.errors import UsageError
 from allranks.report.bundle import Bundle, write_bundle
@@ -201,8 +202,6 @@ def test_where_it_can_not_be_written(tmp_path: Path) -> None:
 
 
 def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.cli.main import load
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_TOKEN", "value-of-this-environment")
     monkeypatch.setenv("SSH_KEY_FILE", "/etc/hosts")

@@ -17,12 +17,14 @@ import pytest
 from tests import forked
 from tests.hosts.waiting import wait_until
 
+from allranks.cli import report
 from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.errors import NodeError, UsageError
 from allranks.gang import session as sessions
 from allranks.protocol.codec import encode
 from allranks.report.live import JsonView
+from allranks.runs import judged
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.settings import RunSpec
 
@@ -93,8 +95,6 @@ def failed_run(work: Path) -> sessions.Session:
 def test_the_end_of_a_run_never_waits_for_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from allranks.cli import report
-
     session = failed_run(tmp_path)
     session.run()
     assert report.page_at_end(session.run_dir) == session.run_dir.path / "report.html"
@@ -109,8 +109,6 @@ def test_the_end_of_a_run_never_waits_for_its_page(
 
 
 def test_the_verdict_never_waits_for_the_reading_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.runs import judged
-
     monkeypatch.setattr(sessions, "LOGS_SECONDS", 0.5)
     monkeypatch.setattr(sessions, "SURE", 1.0)  # the verdict is not sure without them
     monkeypatch.setattr(judged, "complete", lambda *given: endless())

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+import traceback
 
 import allranks.cli.join
 import allranks.gang.agent_archive
@@ -30,8 +31,6 @@ def become(order: dict) -> None:
     except SystemExit as end:
         code = int(end.code or 0)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stdout.flush()

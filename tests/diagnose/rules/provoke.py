@@ -23,6 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from provoked import CASES
+
+from allranks.diagnose.verdict import judge
+from allranks.runs.directory import RunDirectory
+from allranks.runs.recorded_incident import read_incident
+
 HERE = Path(__file__).parent
 BASE_T = 1_800_000_000.0
 TAIL = 16 << 10
@@ -124,10 +130,6 @@ def record(directory: Path, rank: int, end: dict[str, Any], shift: float) -> dic
 
 def of_run(name: str, directory: Path) -> dict[str, Any]:
     """The incident of a run directory; what is expected is what is said, to be read before it is kept."""
-    from allranks.diagnose.verdict import judge
-    from allranks.runs.directory import RunDirectory
-    from allranks.runs.recorded_incident import read_incident
-
     incident = read_incident(RunDirectory(directory))
     assert incident is not None
     found = asdict(incident)
@@ -152,9 +154,6 @@ def expect_anew(cases: dict[str, dict[str, Any]]) -> None:
 
 def main(names: list[str]) -> None:
     """Writes the fixtures of the named cases, or of all; `expect` renews only what they expect, `run` takes a run's."""
-    sys.path.insert(0, str(HERE))
-    from provoked import CASES
-
     if names == ["expect"]:
         expect_anew(CASES)
         return

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.diagnose.rules.provoked import CASES
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.incident import Incident
@@ -65,8 +66,6 @@ def test_every_rule_has_a_source_and_a_fixture() -> None:
 
 
 def test_every_provoked_case_is_kept_with_what_it_expects() -> None:
-    from tests.diagnose.rules.provoked import CASES
-
     for name, case in CASES.items():
         assert json.loads((HERE / f"{name}.json").read_text())["expect"] == case["expect"], name
 

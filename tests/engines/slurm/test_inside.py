@@ -10,6 +10,7 @@ from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS, Allocation, read
 from allranks.diagnose.slurm_jobs import SlurmJob, nodes_at_fault, script_ended, step_ended
 from allranks.engines.slurm import inside as inside_module
 from allranks.engines.slurm.inside import Inside
+from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.plan.slurm_commands import WARNING_SIGNAL
 
@@ -211,8 +212,6 @@ def test_the_fix_of_a_time_limit_names_an_option_that_is_there(
 )
 def test_a_heterogeneous_job_is_refused(more: dict[str, str]) -> None:
     """salloc names no nodes there, so it looked like no allocation: the submit host trained alone, exit 0."""
-    from allranks.errors import UsageError
-
     with pytest.raises(UsageError, match=r"job 7 is heterogeneous: its \d components"):
         read_allocation(environ(**more))
     assert read_allocation(environ(SLURM_HET_SIZE="1")) is not None

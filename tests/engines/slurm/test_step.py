@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.shell import given_of
 
+from allranks.cli import run
 from allranks.cluster.build import virtual_cluster
 from allranks.cluster.slurm_allocation import (
     Allocation,
@@ -149,8 +151,6 @@ def test_options_of_sbatch() -> None:
 
 def parsed(words: list[str]) -> RunSpec:
     """What `allranks run` makes of words."""
-    from allranks.cli import run
-
     given = given_of(run.COMMAND, words)
     return resolve(given, {"TOKEN": "x", "WANDB_API_KEY": "y"}, {}, config_source="").spec
 
@@ -258,8 +258,6 @@ def test_a_job_that_ended_by_itself_has_no_reason() -> None:
 
 def test_an_announced_end_is_the_limit_where_that_is_near() -> None:
     job = SlurmJob("12", "RUNNING", end="2026-11-21T14:11:19", limit="00:01:00")
-    from datetime import datetime
-
     end = datetime.fromisoformat(job.end).timestamp()
     assert "time limit (00:01:00)" in warned(job, end - 45, end - 45).message
     assert "preempted" in warned(job, end - 4000, end - 4000).message

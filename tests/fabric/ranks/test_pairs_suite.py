@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ import pytest
 from tests.fabric import gang as gang_
 from tests.hosts.waiting import wait_until
 from tests.ports import free_port
+
+from allranks.fabric.ranks import wire
+from allranks.fabric.ranks.wire import QUICK, ByteArrivals, measure
+from allranks.fabric.records import Measurement, Way
 
 pytestmark = [
     pytest.mark.torch,
@@ -213,8 +218,6 @@ class Relay:
 
 def both(limit: float, through: Callable[[int], int]) -> dict[str, Any]:
     """Measure a pair in two threads; `through` may put a relay before the door. Figures or DeadLink by side."""
-    from allranks.fabric.ranks import wire
-
     listener = wire.WireListener("127.0.0.1")
     found: dict[str, Any] = {}
     greeting = wire.make_greeting("secret", 7, 0, 1)
@@ -281,13 +284,10 @@ def test_a_stranger_is_sent_away_and_the_peer_still_comes_in() -> None:
 
 def test_the_wire_over_process_groups() -> None:
     """What runs over NCCL, over Gloo here: there is no GPU to rely on."""
-    from datetime import timedelta
-
     import torch
     import torch.distributed as dist
 
-    from allranks.fabric.ranks.nccl_wire import NcclWire
-    from allranks.fabric.ranks.wire import QUICK, measure
+    from allranks.fabric.ranks.nccl_wire import NcclWire  # noqa: PLC0415 - it imports torch
 
     store, found = dist.HashStore(), {}
 
@@ -305,7 +305,7 @@ def test_the_wire_over_process_groups() -> None:
 
 
 def test_no_gpu_is_not_usable() -> None:
-    from allranks.fabric.ranks.nccl_wire import usable
+    from allranks.fabric.ranks.nccl_wire import usable  # noqa: PLC0415 - it imports torch
 
     assert not usable(1000)
 
@@ -314,8 +314,6 @@ def test_no_gpu_is_not_usable() -> None:
 
 
 def test_rate_leaves_out_the_start() -> None:
-    from allranks.fabric.ranks.wire import ByteArrivals
-
     arrivals = ByteArrivals()
     arrivals.points = [(0.0, 10), (0.01, 20), (0.02, 1020), (0.03, 2020)]
     assert arrivals.rate(0.01) == pytest.approx([2000 / 0.02])
@@ -325,8 +323,7 @@ def test_rate_leaves_out_the_start() -> None:
 
 
 def test_describe_is_short() -> None:
-    from allranks.fabric.ranks.pairs_suite import describe
-    from allranks.fabric.records import Measurement, Way
+    from allranks.fabric.ranks.pairs_suite import describe  # noqa: PLC0415 - it imports torch
 
     def row(a: str, b: str, rate: float = 1e9, dead: str = "") -> Measurement:
         way = Way() if dead else Way(rate, 85e-6, 1e-3)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.fabric.gang import Gang
 
+from allranks.settings.table import TESTS_OF
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
@@ -284,7 +286,6 @@ def test_bandwidth(gang: Start) -> None:
 
 
 def test_the_settings_name_the_tests_that_there_are() -> None:
-    from allranks.fabric.ranks import bandwidth, cases
-    from allranks.settings.table import TESTS_OF
+    from allranks.fabric.ranks import bandwidth, cases  # noqa: PLC0415 - it imports torch
 
     assert TESTS_OF["sync"] == tuple(cases.TESTS) and TESTS_OF["bandwidth"] == bandwidth.COLLECTIVES

@@ -5,14 +5,13 @@ import signal
 import sys
 
 import torch
+from accelerate import Accelerator
 
 WHAT = sys.argv[1]
 WHO = int(sys.argv[2]) if len(sys.argv) > 2 else -1
 
 
 def main() -> None:
-    from accelerate import Accelerator
-
     here = Accelerator()
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

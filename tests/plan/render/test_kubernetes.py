@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hosts.kubelet import expanded
 
+from allranks.engines.kubernetes import kubectl
 from allranks.errors import UsageError
+from allranks.plan.joining import OUTSIDE
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.plan.render.kubernetes import manifests, master_name, pod_names, secret_manifest
@@ -25,6 +27,7 @@ from allranks.plan.render.pod_spec import PodJob, grace_seconds, object_name, po
 from allranks.plan.render.podsettings import CONTAINER_FIELDS, POD_FIELDS, PodSettings
 from allranks.plan.render.yamltext import read_yaml, yaml_text
 from allranks.settings import RunSpec
+from allranks.settings.table import settings_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kubernetes"
 KINDS = ("job", "jobset", "trainjob", "pods")
@@ -329,9 +332,6 @@ def test_a_template_without_settings_is_as_it_was() -> None:
 
 def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
     """A new option of `run` either goes to `join`, or stands in OUTSIDE."""
-    from allranks.plan.joining import OUTSIDE
-    from allranks.settings.table import settings_of
-
     passed = {row.name for row in settings_of("run")} - set(OUTSIDE) - {"env"}
     taken = {row.name for row in settings_of("join")}
     assert passed <= taken, f"join has no {sorted(passed - taken)}: add them to plan/joining.py OUTSIDE"
@@ -486,8 +486,6 @@ def test_names_from_scripts_are_those_that_kubernetes_takes(command: tuple[str, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_role_allows_what_is_done_and_lists_no_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from allranks.engines.kubernetes import kubectl
-
     spec = PLAIN.changed(kind=kind)
     role = one(documents(spec), "Role")
     assert schema_faults(role) == []

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.agent.test_node_check import PARTS
 from tests.preflight.checks.catalogue import PAGE, page
 from tests.preflight.checks.recorded import RecordedHost
 
@@ -176,8 +177,6 @@ def test_every_module_is_a_check_with_an_id() -> None:
 
 
 def test_collecting_checks_have_names_of_their_own_among_the_facts() -> None:
-    from tests.agent.test_node_check import PARTS
-
     assert {c.name for c in CHECKS.values() if c.collect is not None} & PARTS == set()
 
 
