@@ -182,8 +182,9 @@ class Agent:
         return self._result
 
     def _failed_itself(self, error: Exception) -> None:
-        """A defect of the agent: the ranks are ended in order. What fails again and again ends it, and the supervisor
-        ends the ranks."""
+        """End the ranks in order after a defect of the agent.
+
+        Raise the error where it comes again and again: the agent then ends, and the supervisor ends the ranks."""
         self._failures += 1
         if self._failures > FAILURES:
             raise error
@@ -208,7 +209,7 @@ class Agent:
         return max(0.0, min(deadlines) - time.monotonic())
 
     def _work(self) -> None:
-        """What is due by time, after all input that was pending has been read."""
+        """Do what is due by time, after all input that was pending has been read."""
         now = time.monotonic()
         for task in list(self._tasks.values()):
             if now >= task.deadline:
@@ -246,7 +247,7 @@ class Agent:
         self._journal.note(OutputDropped(drops, time.time()))
 
     def _holder_gone(self) -> bool:
-        """The engine has ended its task on this node: its step is over, whatever is left of it."""
+        """Tell whether the engine has ended its task on this node: its step is over, whatever is left of it."""
         return self._header.holder is not None and not lives(*self._header.holder)
 
     def _lease_over(self) -> None:
@@ -272,7 +273,7 @@ class Agent:
             pass
 
     def _on_supervisor(self) -> None:
-        """A supervisor sends one kind of message: an error of its own. At the end of the stream it is gone."""
+        """Read the supervisor's one kind of message, an error of its own. At the end of the stream it is gone."""
         try:
             description = self._supervisor.recv(4096, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -285,7 +286,7 @@ class Agent:
             self._selector.unregister(self._supervisor)  # `_check_supervisor` sees the death
 
     def _check_supervisor(self) -> None:
-        """A dead supervisor, or one found stopped twice, ends the run: it is the guarantee against orphans."""
+        """End the run where the supervisor is dead, or was stopped twice: it is the guarantee against orphans."""
         if os.getppid() != self._supervisor_pid:
             self._supervisor_lost("died")
             return
@@ -362,7 +363,7 @@ class Agent:
                 self._tell(report)
 
     def _refused(self, why: str) -> None:
-        """What a program wrote cannot be read: counted, and said once; the run goes on."""
+        """Count a report of the program that cannot be read, and report the first; the run goes on."""
         self._refusals += 1
         if self._refusals == 1:
             self._tell(RefusedMessage(REPORTS, why, time.time()))
@@ -459,7 +460,7 @@ class Agent:
             self._link.send(message)
 
     def _log(self, text: str) -> None:
-        """A line in the node's log (standard error of the agent is that file); a full disk loses it."""
+        """Write a line to the node's log, which is the agent's standard error; a full disk loses it."""
         try:
             os.write(2, ("%s %s\n" % (time.strftime("%H:%M:%S"), text)).encode("utf-8", "replace"))
         except OSError:
@@ -582,7 +583,7 @@ class Agent:
         return [rank for rank in self._attempt.running() if rank.rank in ranks]
 
     def _on_stacks(self, order: StacksOrder) -> None:
-        """A sample may have to signal a rank, which is done once: who has been is kept here."""
+        """Sample ranks in a task. A rank is signalled once: this process keeps which have been."""
         ranks = {rank.rank: rank for rank in self._running(order.ranks)}
         signalled = frozenset(rank for rank, one in ranks.items() if one.signalled)
 

@@ -142,7 +142,7 @@ def _state(process: Optional[Process]) -> str:
 
 
 def newest(entries: Sequence[JsonObject]) -> List[JsonObject]:
-    """The newest of each group, and before them the oldest one that is not done: there it stands."""
+    """Choose the newest entries of each group, and before them the oldest that is not done: there it stands."""
     groups: Dict[Tuple[str, ...], List[JsonObject]] = {}
     for entry in entries:
         groups.setdefault(decode_parts(RecordedEntry, entry).process_group, []).append(entry)
@@ -160,7 +160,7 @@ def counters(ranks: Dict[int, Process], node_dir: str) -> CountersMessage:
 
 
 def counted(answer: JsonObject) -> JsonObject:
-    """The numbers of an answer that grow with every collective; empty where there are none."""
+    """Return the numbers of an answer that grow with every collective; empty where there are none."""
     counts = decode_parts(HelperAnswer, answer)
     numbers: JsonObject = {group.name: group.sequence for group in counts.groups}
     for backend, recorder in counts.recorders.items():

@@ -67,7 +67,7 @@ class RankAttempt:
         return self.left is not None
 
     def start(self, orders: Sequence[RankOrder], base: Dict[str, str], pass_pipe: Callable[[Rank], None]) -> None:
-        """Starts all ranks; where one can't start, the others are not begun and the fault is told."""
+        """Start all ranks. Where one cannot start, report the fault and begin no other."""
         for order in orders:
             try:
                 rank = start_rank(order, base, os.getpid())
@@ -81,17 +81,17 @@ class RankAttempt:
             self._tell(StartedMessage(rank.rank, process.pid, self.number, process.start, time.time()))
 
     def stream(self, rank: Rank) -> Stream:
-        """The name of a rank's output."""
+        """Return the name of a rank's output."""
         return Stream(RANK_LOG, rank.rank, self.number)
 
     def pump(self, rank: Rank) -> Optional[int]:
-        """Moves a rank's output to the spool; gives the bytes moved, None once the pipe is at its end."""
+        """Move a rank's output to the spool; return the bytes moved, None once the pipe is at its end."""
         spool = self._outlet.spool(self.stream(rank))
         assert spool is not None
         return spool.pump(rank.pipe)
 
     def reaped(self, statuses: Dict[int, int]) -> None:
-        """Records the exits of main processes among dead children."""
+        """Record the exits of main processes among dead children."""
         for rank in self.ranks.values():
             status = statuses.get(rank.process.pid)
             if status is None or rank.exit is not None:
@@ -120,7 +120,7 @@ class RankAttempt:
         return message._replace(code=os.WEXITSTATUS(status))
 
     def launched_rank_ended(self, rank: int, status: int) -> None:
-        """A rank that a launcher started has failed; not told where that launcher may start it once more."""
+        """Report a rank that a launcher started and that has failed, unless that launcher may start it once more."""
         for owner in self.ranks.values():
             index = rank - owner.rank
             if owner.starts_ranks and 0 <= index < len(owner.error_files):
@@ -178,7 +178,7 @@ class RankAttempt:
         self._tell(EndedMessage(self.number, tuple(self.left or ()), reason, seconds, time.time()))
 
     def _await_exits(self, left: Set[int]) -> None:
-        """A killed process is a zombie before its last thread has given back its memory and can be waited for."""
+        """Wait for killed processes: until the last thread has given back its memory, waitpid(2) does not give them."""
         deadline = time.monotonic() + END_SECONDS
         while any(r.exit is None and r.process.pid not in left for r in self.ranks.values()):
             if time.monotonic() > deadline:
@@ -208,7 +208,7 @@ def remaining(processes: Sequence[Process]) -> List[RemainingProcess]:
 
 
 def _first_error(paths: Sequence[str]) -> Optional[JsonObject]:
-    """The structured error file of a rank; of several ranks that which was written first."""
+    """Read the structured error file of a rank; of several ranks that which was written first."""
     errors = [error for error in map(read_error_file, paths) if error is not None]
     return min(errors, key=_error_order, default=None)
 

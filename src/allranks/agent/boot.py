@@ -175,7 +175,7 @@ def _dial(header: DialHeader, files: Files) -> None:
 
 
 def _start_relay(archive: int, files: Files, header: AgentHeader) -> "subprocess.Popen[bytes]":
-    """A relay of this very program, with its header and files."""
+    """Start a relay of this very program, and send it its header and files."""
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", ARCHIVE_LINE % (archive, "enter")],
         stdin=subprocess.PIPE,
@@ -325,7 +325,7 @@ def _keep(directory: str) -> None:
 
 
 def _relay(path: str) -> bool:
-    """Connects and shuttles until either side ends; False where nobody listens."""
+    """Connect and carry bytes until either side ends; False where no process listens."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(path)
@@ -372,7 +372,7 @@ def _take(data: bytes, buffer: bytearray) -> None:
 
 
 def _last_words(data: bytearray) -> None:
-    """What the agent sent before it closed still goes out, within a second."""
+    """Write what the agent sent before it closed, for a second at most."""
     deadline = time.monotonic() + 1
     while data and time.monotonic() < deadline:
         try:
@@ -384,7 +384,7 @@ def _last_words(data: bytearray) -> None:
 
 
 def read_exactly(count: int) -> bytes:
-    """Reads from standard input; used before the relay takes over."""
+    """Read from standard input, before the relay takes over."""
     data: List[bytes] = []
     while count:
         part = os.read(0, min(count, 1 << 20))
@@ -396,7 +396,7 @@ def read_exactly(count: int) -> bytes:
 
 
 def enter() -> None:
-    """Reads the header (4 bytes length, JSON), then the files that it names (the same), and goes to `main`."""
+    """Read the header (4 bytes length, JSON), then the files that it names (the same), and go to `main`."""
     _restore_functions()
     header = read_object(_read_part(), MOST_HEADER)
     main(header, {str(name): _read_part() for name in header["files"]})

@@ -26,7 +26,7 @@ def _parents() -> List[str]:
 
 
 def join_own(name: str) -> Optional[str]:
-    """Makes a group called `name` and moves this process into it; its path, None where that is not allowed."""
+    """Make a group called `name` and move this process into it; return its path, None where that is not allowed."""
     for parent in _parents():
         path = os.path.join(parent, name)
         if not os.path.exists(os.path.join(parent, "cgroup.procs")):
@@ -53,7 +53,7 @@ def members(path: Optional[str]) -> List[int]:
 
 
 def remove(path: Optional[str]) -> None:
-    """Removes the group once it is empty."""
+    """Remove the group once it is empty."""
     if path is not None:
         try:
             os.rmdir(path)

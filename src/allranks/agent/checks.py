@@ -48,7 +48,7 @@ def collect_checks(names: Iterable[str], host: Host) -> JsonObject:
 
 
 def collected(check: Check, host: Host) -> object:
-    """What a check that collects has to say of a host, or why it could not look."""
+    """Return what a check collects of a host, or an `error` that says why it could not look."""
     assert check.collect is not None
     try:
         return check.collect(host)
@@ -70,11 +70,11 @@ class NodeHost:
         self.facts = Facts(facts)
 
     def read(self, path: str, limit: int = 65536) -> str:
-        """A file's text."""
+        """Read a file's text; raise OSError."""
         return read_file(path, limit).decode("utf-8", "replace")
 
     def text(self, path: str, limit: int = 65536) -> Optional[str]:
-        """A file's text without surrounding blanks; None where it cannot be read."""
+        """Read a file's text without surrounding blanks; None where it cannot be read."""
         try:
             return self.read(path, limit).strip()
         except OSError:
@@ -97,7 +97,7 @@ class NodeHost:
         return read_link(path) or None
 
     def which(self, name: str) -> Optional[str]:
-        """A program of the ranks' PATH, or of the sbin directories that a user's PATH may lack."""
+        """Find a program on the ranks' PATH, or in the sbin directories that a user's PATH may lack."""
         return shutil.which(name, path=self.env.get("PATH", os.defpath) + ":" + SBIN)
 
     def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
@@ -134,7 +134,7 @@ class NodeHost:
             return Ran(code, texts[0], late or texts[1])
 
     def python(self, code: str, seconds: float = 20.0) -> Ran:
-        """Runs code in the training interpreter."""
+        """Run code in the training interpreter."""
         interpreter = self.facts.interpreter
         if not interpreter.path or interpreter.error:
             return Ran(None, "", interpreter.error or "the training interpreter is not known")

@@ -81,18 +81,18 @@ class Rules:
     """What a node does with an order before it goes to the agent. This one lets everything pass."""
 
     def connected(self, coordinator: str, here: str) -> None:
-        """The addresses of both ends of the connection."""
+        """Take the addresses of both ends of a new connection."""
 
     def header(self, header: AgentHeader) -> AgentHeader:
-        """The header of a relay; raises Refused."""
+        """Return the header that a relay of this node gets; raise DialRefused."""
         return header
 
     def down(self, data: bytes) -> bytes:
-        """Bytes for the agent; raises Refused."""
+        """Return the bytes that the agent gets; raise DialRefused."""
         return data
 
     def up(self, data: bytes) -> None:
-        """Bytes from the agent, as they pass."""
+        """See bytes from the agent, as they pass."""
 
 
 class Dialler:
@@ -172,7 +172,7 @@ class Dialler:
             signal.signal(number, self._keep_for_ranks)
 
     def _keep_for_ranks(self, number: int, frame: object) -> None:
-        """A signal for the ranks came here. The controller passes it on to all of them, once it is told."""
+        """Keep a signal for the ranks until the controller, which passes it on to all of them, is told of it."""
         if len(self._for_the_ranks) < USER_SIGNALS_KEPT:
             self._for_the_ranks += [name for name, value in USER_SIGNALS.items() if value == number]
 
@@ -317,7 +317,7 @@ class Dialler:
                 self._in += self._rules.down(record[5:])
 
     def _obey(self, control: ToNode) -> None:
-        """Do as the coordinator says; raise SecureError, Refused, NotStarted."""
+        """Do as the coordinator says; raise SecureError, DialRefused, AgentNotStarted."""
         if isinstance(control, RefusedControl) and self._begun:
             raise SecureError("another run's coordinator answers there (%s)" % _sentence(control.message))
         self._heard = time.monotonic()
@@ -334,7 +334,7 @@ class Dialler:
             self._over_at = time.monotonic() + OVER_SECONDS
 
     def _open(self, control: OpenControl) -> None:
-        """A new channel: a relay of this node's own. Raise Refused, NotStarted."""
+        """Open a new channel with a relay of this node's own. Raise DialRefused, AgentNotStarted."""
         self._end_child()
         header = self._header = self._rules.header(control.header)
         self._number = control.number
@@ -383,7 +383,7 @@ class Dialler:
     # -- ends --------------------------------------------------------------------------------------
 
     def _end_child(self) -> None:
-        """Ends the relay (never the agent)."""
+        """End the relay, never the agent."""
         child = self._child
         self._child = None
         self._in.clear()
@@ -407,7 +407,7 @@ class Dialler:
         self._number = -1
 
     def _pass_signal(self) -> None:
-        """The coordinator ends the run in order; a second signal does not wait for it."""
+        """Ask the coordinator to end the run in order; a second signal does not wait for that."""
         if len(self._signals) > 1 and not self.one_signal:
             self._over = self._leave(self._signals[0])
         elif not self._passed_on:
@@ -415,7 +415,7 @@ class Dialler:
             self._tell(StopControl("ctrl-c" if self._signals[0] == signal.SIGINT else "sigterm"))
 
     def _refuse(self, why: str) -> DialOutcome:
-        """An order that this node does not carry out ends what runs here."""
+        """End what runs here, because of an order that this node does not carry out."""
         self._hang_up()
         self._end_agent(0.0, "refused")
         return DialOutcome(NODE_FAILED, "this node refused an order of the coordinator: " + why)
@@ -509,7 +509,7 @@ def _sentence(text: str) -> str:
 
 
 def _want(selector: selectors.BaseSelector, wanted: Dict[int, Tuple[bool, bool]]) -> None:
-    """Makes the selector watch exactly what is wanted: descriptor → (read, write)."""
+    """Make the selector watch exactly what is wanted: descriptor → (read, write)."""
     for fd in [key.fd for key in selector.get_map().values() if key.fd not in wanted]:
         selector.unregister(fd)
     for fd, (read, write) in wanted.items():

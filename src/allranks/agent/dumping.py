@@ -101,7 +101,7 @@ class _Dump:
 
 
 def helper_thread(pid: int) -> Optional[int]:
-    """The thread that answers for a rank, known by the signals that it blocks: all but faults and the dump's own."""
+    """Find the thread that answers for a rank by the signals that it blocks: all but faults and the dump's own."""
     signals = set(signal.valid_signals()) - FAULTS - {signal.SIGKILL, signal.SIGSTOP, STACKS_SIGNAL}
     wanted = sum(1 << (int(number) - 1) for number in signals)
     threads = [int(name) for name in names_in("/proc/%d/task" % pid)]

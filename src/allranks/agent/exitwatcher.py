@@ -63,14 +63,14 @@ class ExitWatcher:
         os.close(fd)
 
     def forget(self) -> None:
-        """The attempt is over."""
+        """Follow no process any more: the attempt is over."""
         self.processes.clear()
         for fd in list(self._open):
             self._close(fd)
 
 
 def exit_status(pid: int) -> Optional[int]:
-    """The wait status of a process that has ended and is not reaped; None where there is none."""
+    """Return the wait status of a process that has ended and is not reaped; None where there is none."""
     fields = stat_fields(pid)
     if fields[:1] != ["Z"] or len(fields) < 50:
         return None

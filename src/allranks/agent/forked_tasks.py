@@ -93,7 +93,7 @@ def _finish(name: str, kind: Type[Result], done: Callable[[Optional[Result], str
 
 
 def _run_in_child(function: Callable[[], object], write_end: int) -> NoReturn:
-    """Standard output and error of the child are the node's log."""
+    """Run the function, write its answer to the pipe and exit. Output of the child goes to the node's log."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -43,7 +43,7 @@ def _nvidia(devices: List[str], environ: Mapping[str, str], root: str) -> Gpus:
 
 
 def visible(value: str, count: int) -> List[str]:
-    """The devices a *_VISIBLE_DEVICES value leaves: the list ends at the first entry that is not one
+    """Return the devices that a *_VISIBLE_DEVICES value leaves: the list ends at the first entry that is not one
     (CUDA C++ Programming Guide, "CUDA Environment Variables"; HIP reads it the same way)."""
     devices: List[str] = []
     for word in value.split(","):

@@ -87,7 +87,7 @@ class Journal:
         self._write(MESSAGES.write(message))
 
     def _write(self, value: JsonObject) -> None:
-        """A full disk loses a line, never the run."""
+        """Append a line; a full disk loses it, never the run."""
         try:
             os.write(self._fd, write_json(value) + b"\n")
         except OSError:

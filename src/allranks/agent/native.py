@@ -75,7 +75,7 @@ class Position(NamedTuple):
 
 
 def position(pid: int) -> Position:
-    """Of the main thread."""
+    """Return the position of the main thread."""
     words = read_text("/proc/%d/task/%d/syscall" % (pid, pid)).split()
     if len(words) < 3 or not words[0].lstrip("-").isdecimal():
         return Position("", 0, 0)
@@ -87,7 +87,7 @@ def position(pid: int) -> Position:
 
 
 def calling_library(pid: int, here: Position) -> Optional[str]:
-    """The innermost library on the stack that is neither C's nor Python's: by the first return address in one."""
+    """Find the innermost library on the stack that is neither C's nor Python's, by the first return address in one."""
     code = _code_ranges(pid)
     program = os.path.basename(read_link("/proc/%d/exe" % pid))
     if not code or not here.stack:
@@ -111,7 +111,7 @@ def calling_library(pid: int, here: Position) -> Optional[str]:
 
 
 def _code_ranges(pid: int) -> List[Tuple[int, int, str]]:
-    """Executable mappings of files."""
+    """Return the executable mappings of files, as first and last address and path."""
     ranges = []
     for line in read_text("/proc/%d/maps" % pid, 4 << 20).splitlines():
         words = line.split(None, 5)

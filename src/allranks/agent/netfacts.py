@@ -70,7 +70,7 @@ def _from_netlink() -> List[InterfaceFacts]:
 
 
 def dump(protocol: int, request: int, body: bytes, answer: int) -> Iterator[bytes]:
-    """The bodies of one dump by netlink(7)."""
+    """Yield the bodies of one dump by netlink(7)."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
         link.settimeout(NETLINK_SECONDS)
         link.send(struct.pack("=IHHII", 16 + len(body), request, _DUMP_REQUEST, 1, 0) + body)
@@ -102,7 +102,7 @@ def _text(data: bytes) -> str:
 
 
 def _address(body: bytes, name: str) -> Optional[Address]:
-    """An ifaddrmsg: IFA_LOCAL is the own address (IFA_ADDRESS the peer's on point-to-point links)."""
+    """Decode an ifaddrmsg: IFA_LOCAL is the own address (IFA_ADDRESS the peer's on point-to-point links)."""
     family, prefix, flags, scope = struct.unpack_from("=BBBB", body, 0)
     if family not in (socket.AF_INET, socket.AF_INET6):
         return None

@@ -251,7 +251,7 @@ def _conf_files(environ: Mapping[str, str]) -> Dict[str, str]:
 
 
 def _home() -> str:
-    """The password entry's, not $HOME, as NCCL does."""
+    """Return the home directory of the password entry, not $HOME, as NCCL does."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -274,7 +274,7 @@ def _plugins(environ: Mapping[str, str]) -> List[str]:
 
 
 def logind(root: str = "/") -> Optional[LoginFacts]:
-    """What systemd-logind does to this user's processes when a session ends; None without systemd.
+    """Read what systemd-logind does to this user's processes when a session ends; None without systemd.
 
     logind.conf(5): drop-ins of /usr/lib, /run and /etc in the order of their names, above the main file,
     whose comments show the compiled-in defaults. KillExcludeUsers is root unless set.
@@ -358,7 +358,7 @@ class Program(NamedTuple):
 
 
 def read_program(command: Sequence[str], kind: Optional[str] = None) -> Program:
-    """The words after `--`; `kind`, where the controller has said it, decides."""
+    """Read what a command runs; `kind`, where the controller has said it, decides."""
     if not command:
         return Program(kind or "program", None, None)
     python = None
@@ -398,7 +398,7 @@ def find_target(program: Program, workdir: str, environ: Mapping[str, str]) -> T
 
 
 def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]:
-    """A program by path (relative to the working directory) or on the PATH the ranks will have."""
+    """Find a program by path (relative to the working directory) or on the PATH that the ranks will have."""
     name = os.path.expanduser(name)
     if "/" in name:
         path = os.path.join(workdir, name)

@@ -28,7 +28,7 @@ def bases(wanted: Optional[str]) -> List[str]:
 
 
 def make(wanted: Optional[str], run: str, node: str) -> str:
-    """Makes the directory (0700, owner checked, no symbolic links) and gives its path; raises NoNodeDir."""
+    """Make the directory (0700, owner checked, no symbolic links) and return its path; raise NoNodeDir."""
     why: List[str] = []
     for base in bases(wanted):
         try:
@@ -41,7 +41,7 @@ def make(wanted: Optional[str], run: str, node: str) -> str:
 
 
 def find(wanted: Optional[str], run: str, node: str) -> Optional[str]:
-    """The directory that a run already has on this node, or None."""
+    """Return the directory that a run already has on this node, or None."""
     for base in bases(wanted):
         path = _path(base, run, node)
         try:
@@ -73,7 +73,7 @@ def _kept(path: str) -> List[str]:
 
 
 def remove(path: str) -> None:
-    """Removes the directory, but keeps what `kept_outputs` names, and that a second time too."""
+    """Remove the directory, but keep what `kept_outputs` names, and that a second time too."""
     kept = _kept(path)
     if receiver.NAME in kept:
         kept.append(receiver.MANIFEST)
@@ -122,7 +122,7 @@ def _make_below(base: str, run: str, node: str) -> str:
 
 
 def _fill(path: str) -> None:
-    """A full disk is seen here, while another base can still be taken."""
+    """Make the directory and write a probe: a full disk is seen while another base can still be taken."""
     os.mkdir(path, 0o700)
     try:
         for name in ("spool", "outputs"):

@@ -50,7 +50,7 @@ class Observed:
         return Change("became", program)
 
     def _other_program(self) -> Optional[str]:
-        """The name of the program that replaced the runner's by exec; None while it is the runner's.
+        """Return the name of the program that replaced the runner's by exec; None while it is the runner's.
 
         A program may change its command line (setproctitle) and close files, but only exec does that and resets
         the signal handlers too."""
@@ -67,7 +67,7 @@ class Observed:
 
 
 def program_name(words: List[str]) -> str:
-    """A program without its arguments, which may hold secrets: `bash`, `python3 other.py`, `python3 -m package`."""
+    """Name a program without its arguments, which may hold secrets: `bash`, `python3 x.py`, `python3 -m package`."""
     name = os.path.basename(words[0])
     if name.startswith("python"):
         if words[1:2] == ["-m"]:

@@ -20,7 +20,7 @@ def spool_name(stream: Stream) -> str:
 
 
 def parse_spool_name(name: str) -> Optional[Stream]:
-    """The inverse of `spool_name`; None for another file."""
+    """Return the stream of a name of `spool_name`; None for another file."""
     attempt, _, rank = name.partition("_rank_")
     if not (attempt[:1] == "a" and attempt[1:].isdecimal() and rank.isdecimal()):
         return None
@@ -72,47 +72,47 @@ class Outlet:
         self._reported_drops: Dict[Stream, int] = {}
 
     def add_spool(self, stream: Stream) -> Spool:
-        """The spool of a rank's output, made or taken over."""
+        """Make the spool of a rank's output, or take it over."""
         spool = Spool(self._dir, spool_name(stream), self._budget)
         self._sources[stream] = spool
         self._sent.setdefault(stream, self._have.get(stream_key(stream), 0))
         return spool
 
     def add_existing_spools(self) -> None:
-        """Takes over every spool that lies in the directory (after the agent's death)."""
+        """Take over every spool that lies in the directory, after the agent's death."""
         for name in spool_names(self._dir):
             stream = parse_spool_name(name)
             if stream is not None and stream not in self._sources:
                 self.add_spool(stream)
 
     def add_file(self, stream: Stream, path: str) -> None:
-        """A file to follow under a stream's name."""
+        """Follow a file under a stream's name."""
         self._sources[stream] = _File(path)
         self._sent.setdefault(stream, self._have.get(stream_key(stream), 0))
 
     def spool(self, stream: Stream) -> Optional[Spool]:
-        """The spool of a stream, None where it has none."""
+        """Return the spool of a stream, None where it has none."""
         source = self._sources.get(stream)
         if isinstance(source, Spool):
             return source
         return None
 
     def controller_has(self, sizes: Mapping[str, int]) -> None:
-        """A controller connected and said how much of each log it has: sending starts there."""
+        """Begin to send to a controller that has so much of each log."""
         self._have = dict(sizes)
         self._reported_drops = {}
         self._sent = {stream: sizes.get(stream_key(stream), 0) for stream in self._sources}
         self.acknowledge(sizes)
 
     def acknowledge(self, sizes: Mapping[str, int]) -> None:
-        """Frees what the controller has on its disk."""
+        """Free what the controller has on its disk."""
         for stream, source in self._sources.items():
             size = sizes.get(stream_key(stream))
             if size is not None:
                 source.acknowledge(size)
 
     def fill(self, room: int) -> bytes:
-        """Frames with up to about `room` bytes of output, fairly over all streams."""
+        """Pack up to about `room` bytes of output into frames, fairly over all streams."""
         parts: List[bytes] = []
         used = 0
         moved = True
@@ -135,7 +135,7 @@ class Outlet:
         return all(source.end <= self._sent[stream] for stream, source in self._sources.items())
 
     def new_drops(self) -> List[DroppedMessage]:
-        """Streams of which more was dropped since the last call, or since a controller connected."""
+        """List streams of which more was dropped since the last call, or since a controller connected."""
         messages = []
         for stream, source in self._sources.items():
             if source.dropped > self._reported_drops.get(stream, 0):
@@ -151,11 +151,11 @@ class Outlet:
                 link.send(drop)
 
     def drops(self) -> Dict[str, int]:
-        """Bytes dropped in all, by stream; for whoever comes after this process."""
+        """Count the bytes dropped in all, by stream; for whoever comes after this process."""
         return {stream_key(stream): source.dropped for stream, source in self._sources.items() if source.dropped}
 
     def remember_drops(self, drops: Mapping[str, int]) -> None:
-        """What `drops` of a process before this one gave."""
+        """Take over what `drops` of a process before this one gave."""
         for stream, source in self._sources.items():
             source.dropped += drops.get(stream_key(stream), 0)
 

@@ -51,7 +51,7 @@ LINE = 4096
 
 
 def open_doors() -> Tuple[socket.socket, socket.socket]:
-    """The two sockets a node serves on, bound to any address and ports that the kernel picks."""
+    """Open the two sockets that a node serves on, bound to any address and ports that the kernel picks."""
     tcp = wildcard(0, reuse=False)
     udp = wildcard(0, reuse=False, kind=socket.SOCK_DGRAM)
     tcp.listen(1024)
@@ -99,7 +99,7 @@ def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) ->
 
 
 def _count(udp: socket.socket, token: bytes, counts: _Counts) -> None:
-    """Takes what is there, for as long as more comes."""
+    """Count the packets that are there, for as long as more come."""
     for _ in range(1000):
         try:
             data, sender = udp.recvfrom(65535, socket.MSG_DONTWAIT)
@@ -356,7 +356,7 @@ def _send(sock: socket.socket, data: bytes) -> None:
 
 
 def _ask(sock: socket.socket, head: bytes, sender: int) -> Optional[Arrived]:
-    """What has arrived, asked over UDP itself: over a lossy link TCP could take longer."""
+    """Ask over UDP itself what has arrived: over a lossy link TCP could take longer."""
     for number in range(12):
         _send(sock, _HEAD.pack(head, sender, ASK_KIND, number))
         sock.settimeout(0.25)

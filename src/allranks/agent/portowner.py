@@ -56,8 +56,9 @@ def who_holds(port: int) -> Optional[PortOwner]:
 
 
 def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
-    """The run that a process belongs to, by an agent that it is or descends from, else by its run tag; and whether
-    its agent runs."""
+    """Return the run that a process belongs to, and whether the run's agent lives.
+
+    It is known by an agent that the process is or descends from, else by its run tag."""
     above: Optional[Process] = process
     while above is not None and above.pid > 1:
         run = _run_of_agent(above.pid)
@@ -71,7 +72,7 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
 
 
 def _run_of_agent(pid: int) -> Optional[str]:
-    """The uid of the run that an agent works for: its standard error is the log in its node directory."""
+    """Return the uid of the run that an agent works for: its standard error is the log in its node directory."""
     match = NODE_LOG.search(read_link("/proc/%d/fd/2" % pid))
     if match is None:
         return None
@@ -109,7 +110,7 @@ def _from_proc(path: str, port: int) -> List[_Socket]:
 
 
 def _process_of(inodes: Set[int]) -> Optional[Process]:
-    """The oldest process that has one of the sockets open."""
+    """Find the oldest process that has one of the sockets open."""
     wanted = {"socket:[%d]" % inode for inode in inodes}
     deadline = time.monotonic() + SCAN_SECONDS
     owners: List[Process] = []

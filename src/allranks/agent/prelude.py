@@ -113,7 +113,7 @@ def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str
 
 
 def find_bash(environment: Dict[str, str]) -> Optional[str]:
-    """The first bash on the node's PATH, else where distributions have it."""
+    """Find the first bash on the node's PATH, else where distributions have it."""
     bash = shutil.which("bash", path=environment.get("PATH", os.defpath))
     return bash or next((place for place in PLACES if os.access(place, os.X_OK)), None)
 
@@ -186,7 +186,7 @@ class _Run:
                 pipe.close()
 
     def last_words(self) -> str:
-        """The end of its standard error, else of its standard output."""
+        """Return the end of its standard error, else of its standard output."""
         for fd in (self.errors, self.output):
             text = bytes(self.data[fd]).decode("utf-8", "replace").strip()
             if text:
@@ -204,7 +204,7 @@ def end_group(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _read(run: _Run, finished: bool) -> Outcome:
-    """What the reports, the exit code and the last words come to."""
+    """Judge how a prelude ended, from its reports, its exit code and its last words."""
     *fields, rest = bytes(run.data[run.reports]).split(b"\0")
     words = [field.decode("utf-8", "replace") for field in fields]
     rows = [words[at : at + 5] for at in range(0, len(words), 5)]

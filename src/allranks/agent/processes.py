@@ -67,7 +67,7 @@ class Process(NamedTuple):
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2) with one argument; raises OSError."""
+    """Call prctl(2) with one argument; raise OSError."""
     if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -84,7 +84,7 @@ def everything(run_tag: str, group: List[int]) -> List[Process]:
 
 
 def read_process(pid: int) -> Optional[Process]:
-    """The process with this pid, or None where there is none."""
+    """Read the process with this pid; None where there is none."""
     fields = stat_fields(pid)
     if len(fields) < 20:
         return None
@@ -130,12 +130,12 @@ def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> List[Pro
 
 
 def run_tag_of(pid: int) -> Optional[str]:
-    """The run tag in a process's environment, or None (none there, or it may not be read)."""
+    """Return the run tag in a process's environment; None where there is none or it may not be read."""
     return variable_of(pid, RUN_TAG)
 
 
 def variable_of(pid: int, name: str) -> Optional[str]:
-    """A variable that a process was started with, or None (none there, or it may not be read)."""
+    """Return a variable that a process was started with; None where it is absent or may not be read."""
     prefix = name.encode() + b"="
     for entry in environment_of(pid):
         if entry.startswith(prefix):
@@ -144,17 +144,17 @@ def variable_of(pid: int, name: str) -> Optional[str]:
 
 
 def environment_of(pid: int) -> List[bytes]:
-    """The environment that a process was started with, as NAME=value; empty where it may not be read."""
+    """Read the environment that a process was started with, as NAME=value; empty where it may not be read."""
     return read_bytes("/proc/%d/environ" % pid, ENVIRONMENT_LIMIT).split(b"\0")
 
 
 def command_line(pid: int) -> List[str]:
-    """The words of a process's command line; empty where it may not be read, or it is a zombie."""
+    """Read the words of a process's command line; empty where it may not be read, or it is a zombie."""
     return [os.fsdecode(word) for word in read_bytes("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
 
 
 def signal_mask(pid: int, thread: int, name: str) -> int:
-    """A set of signals in the status of a thread (SigBlk, SigCgt), one bit each; 0 where it may not be read."""
+    """Read a set of signals in the status of a thread (SigBlk, SigCgt), one bit each; 0 where it may not be read."""
     for line in read_text("/proc/%d/task/%d/status" % (pid, thread)).splitlines():
         key, _, value = line.partition(":")
         if key == name:
@@ -163,12 +163,12 @@ def signal_mask(pid: int, thread: int, name: str) -> int:
 
 
 def tagged(run_tag: str, processes: Dict[int, Process]) -> List[Process]:
-    """Processes that carry exactly this run tag and belong to this user."""
+    """Choose the processes that carry exactly this run tag and belong to this user."""
     return [p for p in processes.values() if run_tag_of(p.pid) == run_tag]
 
 
 def command_of(pid: int) -> str:
-    """A process's command line for messages, at most 200 characters."""
+    """Name a process by its command line for messages, in at most 200 characters."""
     text = read_text("/proc/%d/cmdline" % pid, 4096).replace("\0", " ").strip()
     if text:
         return text[:200]
@@ -179,7 +179,7 @@ def command_of(pid: int) -> str:
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signals this very process, never one that took over its pid; False where it is gone."""
+    """Signal this very process, never one that took over its pid; False where it is gone."""
     try:
         handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
     except OSError:
@@ -216,7 +216,7 @@ def lives(pid: int, start: int) -> bool:
 
 
 def end_all(find: Callable[[], List[Process]], reap: Callable[[], object], seconds: float) -> List[Process]:
-    """SIGKILLs what `find` gives, again and again until nothing is found or `seconds` have passed.
+    """Kill what `find` gives, again and again until nothing is found or `seconds` have passed.
 
     Each round stops the processes first, so that none forks between being seen and being killed.
     Returns what is left (in state D, or of another user).
@@ -239,7 +239,7 @@ def end_all(find: Callable[[], List[Process]], reap: Callable[[], object], secon
 
 
 def reap_children() -> Dict[int, int]:
-    """Collects every dead child; gives wait statuses by pid."""
+    """Reap every dead child; return wait statuses by pid."""
     statuses: Dict[int, int] = {}
     while True:
         try:
@@ -258,7 +258,7 @@ def open_names(pid: int) -> Set[str]:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, else the number."""
+    """Return the name of a user, else the number."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

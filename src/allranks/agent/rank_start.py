@@ -46,7 +46,7 @@ def environment_of(order: RankOrder, base: Dict[str, str]) -> Dict[str, str]:
 
 
 def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int) -> Rank:
-    """Fork and exec one rank as the controller ordered; raise StartError."""
+    """Fork and exec one rank as the controller ordered; raise RankStartError."""
     environment = environment_of(order, base)
     _write_files(order)
     read_end, write_end = os.pipe()
@@ -76,7 +76,7 @@ def _path(path: str, first: Optional[str]) -> str:
 
 
 def _write_files(order: RankOrder) -> None:
-    """What a launcher reads: a hostfile, a configuration. They lie in the node directory."""
+    """Write what a launcher reads (a hostfile, a configuration) into the node directory; raise RankStartError."""
     for path, text in order.files.items():
         try:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -98,7 +98,7 @@ def _grow(pipe: int) -> None:
 
 
 def _read_all(fd: int) -> bytes:
-    """Waits until exec closes the pipe: empty means that it succeeded."""
+    """Read until exec closes the pipe: empty means that it succeeded."""
     data = b""
     while True:
         part = os.read(fd, 64)

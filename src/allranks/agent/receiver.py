@@ -53,7 +53,7 @@ class TreeReceiver:
         self._have = 0
 
     def ship(self, order: ShipOrder) -> None:
-        """A tree is announced, for the first time or again over a new connection: say how much of it is here."""
+        """Say how much of a tree is here that is announced, for the first time or again over a new connection."""
         if self._order is None:
             self._order = order
             try:
@@ -67,7 +67,7 @@ class TreeReceiver:
             self._reply(GotMessage(self._have, True))
 
     def _begin(self, packed: int, unpacked: int, files: int) -> None:
-        """Room is looked for before anything travels."""
+        """Make the archive's file where there is room, before anything travels; raise OSError."""
         if not 0 < packed <= MOST:
             raise OSError(errno.EFBIG, "an archive of %d bytes" % packed)
         disk = os.statvfs(self._dir)
@@ -81,7 +81,7 @@ class TreeReceiver:
         self._fd = os.open(self._archive, flags, 0o600)
 
     def chunk(self, frame: OutputFrame) -> None:
-        """A piece of the archive. One that does not go on from the last is of a connection that broke."""
+        """Take a piece of the archive. One that does not go on from the last is of a connection that broke."""
         order = self._order
         if order is None or self._fd < 0 or frame.offset != self._have:
             return
@@ -146,7 +146,7 @@ def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
 
 
 def _note_states(target: str) -> None:
-    """What lies there before the program runs, for `has_results`."""
+    """Note what lies there before the program runs, for `has_results`."""
     with open(os.path.join(os.path.dirname(target), MANIFEST), "w") as file:
         json.dump(dict(_states(target)), file)
 
@@ -199,7 +199,7 @@ def _sha256(path: str) -> str:
 
 
 def extract(archive: str, target: str, most_files: int, most_bytes: int) -> int:
-    """Makes `target` and fills it; gives the number of files and links. Raises Refused, OSError, TarError."""
+    """Make `target` and fill it; return the number of files and links. Raise ArchiveRefused, OSError, TarError."""
     import tarfile  # late: as in `unpack`
 
     tree = _Target(os.fsencode(target), most_files, most_bytes)
@@ -224,7 +224,7 @@ def _encoded(name: str) -> bytes:
 
 
 def parts_of(name: bytes) -> Tuple[bytes, ...]:
-    """The parts of a relative name without surprises; raises Refused."""
+    """Split a relative name that leads nowhere else; raise ArchiveRefused."""
     parts = tuple(name.rstrip(b"/").split(b"/"))
     if name.startswith(b"/") or b"\0" in name or any(part in (b"", b".", b"..") for part in parts):
         raise ArchiveRefused("the name %r leads elsewhere" % name.decode("utf-8", "replace"))
@@ -244,14 +244,14 @@ class _Target:
         os.mkdir(path, 0o700)
 
     def directory(self, parts: Tuple[bytes, ...]) -> None:
-        """Makes a directory and those above it; fails where a file has such a name."""
+        """Make a directory and those above it; raise OSError where a file has such a name."""
         for end in range(1, len(parts) + 1):
             if parts[:end] not in self._made:
                 os.mkdir(self._join(parts[:end]), 0o700)
                 self._made.add(parts[:end])
 
     def file(self, parts: Tuple[bytes, ...], source: IO[bytes], size: int, executable: bool) -> None:
-        """Makes a file that was not there."""
+        """Make a file that was not there; raise ArchiveRefused, OSError."""
         self._counted()
         self._bytes_left -= size
         if size < 0 or self._bytes_left < 0:
@@ -267,14 +267,14 @@ class _Target:
             os.close(fd)
 
     def link(self, parts: Tuple[bytes, ...], to: bytes) -> None:
-        """Kept for the end: until then no path in the target leads through a link."""
+        """Keep a link for the end: until then no path in the target leads through one."""
         self._counted()
         if not to or to.startswith(b"/") or b"\0" in to:
             raise ArchiveRefused("the link %r leads elsewhere" % b"/".join(parts).decode("utf-8", "replace"))
         self._links.append((parts, to))
 
     def finish(self) -> int:
-        """Makes the links; each must stay inside, whatever others it goes through."""
+        """Make the links, each of which must stay inside, and return the number of files and links."""
         for parts, _ in self._links:
             self.directory(parts[:-1])
         for parts, to in self._links:

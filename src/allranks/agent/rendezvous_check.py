@@ -103,7 +103,7 @@ class MasterPort:
         self._clients: List[Tuple[float, socket.socket]] = []
 
     def accept(self) -> None:
-        """Answers every waiting prober with the token; the prober closes first, so TIME_WAIT is its own."""
+        """Answer every waiting prober with the token; the prober closes first, so TIME_WAIT is its own."""
         while self.listener is not None:
             try:
                 client, _ = self.listener.accept()
@@ -132,7 +132,7 @@ class MasterPort:
         return gone
 
     def hold(self) -> None:
-        """Stops listening and keeps the port bound, so that only a socket with SO_REUSEADDR gets it."""
+        """Stop listening and keep the port bound, so that only a socket with SO_REUSEADDR gets it."""
         self._close_listener()
         try:
             self._holder = wildcard(self.port, reuse=True)
@@ -148,7 +148,7 @@ class MasterPort:
             self.listener = None
 
     def release(self) -> None:
-        """Lets the port go."""
+        """Let the port go."""
         self._close_listener()
         if self._holder is not None:
             self._holder.close()
@@ -162,7 +162,7 @@ class Nonce:
         self._path: Optional[str] = None
 
     def leave(self, directory: Optional[str], token: str) -> Optional[str]:
-        """Makes the file where there is such a directory; the text says why it could not."""
+        """Make the file where there is such a directory; return why it could not, or None."""
         if directory is None:
             return None
         self._path = os.path.join(directory, nonce_name(token))
@@ -174,7 +174,7 @@ class Nonce:
         return None
 
     def remove(self) -> None:
-        """Takes it away again."""
+        """Remove the file."""
         if self._path is not None:
             try:
                 os.unlink(self._path)
@@ -184,7 +184,7 @@ class Nonce:
 
 
 def nonce_name(token: str) -> str:
-    """The file by which nodes prove that a directory is shared."""
+    """Name the file by which nodes prove that a directory is shared."""
     return ".allranks-" + "".join(c for c in token if c.isalnum())
 
 
@@ -234,7 +234,7 @@ class _Probe:
         self._finish(FAILURES.get(number, "failed"), os.strerror(number))
 
     def advance(self, readable: bool) -> None:
-        """The socket became writable (connected or failed) or readable (the token)."""
+        """Go on with a socket that became writable (connected or failed) or readable (the token)."""
         assert self.sock is not None
         number = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
@@ -287,7 +287,7 @@ class Allowed:
 
 
 def _resolved(word: str) -> Set[str]:
-    """The IP addresses that a name or an address has here, without zones."""
+    """Resolve a name or an address to its IP addresses here, without zones."""
     return {address.partition("%")[0] for address in resolve(word).addresses}
 
 

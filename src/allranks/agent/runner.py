@@ -59,7 +59,7 @@ show = sys.__excepthook__  # displays as the interpreter does, in C
 
 
 def prepare() -> Tuple[Optional[CodeType], str, bool]:
-    """Puts the process into the state the program expects.
+    """Put the process into the state that the program expects.
 
     Returns the code of a script; else None, the module for runpy and whether it comes from -m."""
     plain = plain_command()
@@ -88,7 +88,7 @@ def prepare() -> Tuple[Optional[CodeType], str, bool]:
 
 
 def plain_command() -> List[str]:
-    """The interpreter's command line without the runner; sys.orig_argv is corrected on the way."""
+    """Return the interpreter's command line without the runner, and take it out of sys.orig_argv."""
     original = getattr(sys, "orig_argv", None)
     if original is None:  # before Python 3.10
         with open("/proc/self/cmdline", "rb") as file:
@@ -98,7 +98,7 @@ def plain_command() -> List[str]:
 
 
 def become_plain(command: List[str]) -> NoReturn:
-    """Starts over as plain Python, in the same process.
+    """Start over as plain Python, in the same process.
 
     For what the runner does not run, and for a script that cannot be read or compiled: nothing of the program
     has run yet, and nobody prints the interpreter's own errors as well as the interpreter."""
@@ -106,7 +106,7 @@ def become_plain(command: List[str]) -> NoReturn:
 
 
 def script_path(path: str) -> str:
-    """Since Python 3.9 the interpreter makes the script's path absolute, and changes nothing else in it."""
+    """Make the script's path absolute, as the interpreter does since Python 3.9, and change nothing else in it."""
     try:
         return path if sys.version_info < (3, 9) or path.startswith("/") else os.getcwd() + "/" + path
     except OSError:  # the working directory is gone
@@ -125,7 +125,7 @@ def has_importer(path: str) -> bool:
 
 
 def set_first_path(find: Optional[Callable[[], str]]) -> None:
-    """The interpreter put the runner's directory first, unless told not to by -I or -P."""
+    """Replace the runner's directory, which the interpreter put first, unless -I or -P kept it from that."""
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
         return
     del sys.path[0]
@@ -136,7 +136,7 @@ def set_first_path(find: Optional[Callable[[], str]]) -> None:
 
 
 def fresh_main(script: Optional[str]) -> None:
-    """A new `__main__`, with the names, in the order, that this interpreter gives it."""
+    """Make a new `__main__`, with the names, in the order, that this interpreter gives it."""
     module = type(sys)("__main__")
     names = module.__dict__
     names.update((name, value) for name, value in globals().items() if name.startswith("__"))
@@ -153,7 +153,7 @@ def fresh_main(script: Optional[str]) -> None:
 
 
 def compile_script(path: str, plain: List[str]) -> CodeType:
-    """Compiles the script; where that fails, plain Python says so, and prints the warnings held back here."""
+    """Compile the script; where that fails, plain Python says so, and prints the warnings held back here."""
     stderr = sys.stderr
     held = Held()
     sys.stderr = held
@@ -186,7 +186,7 @@ class Held(list):  # type: ignore[type-arg]
 
 
 def run() -> None:
-    """The only function between the interpreter and the program, so it adds one frame to the module's own.
+    """Run the program. This is the only function between the interpreter and it: one frame beside the module's own.
 
     No variable here holds the program's module or its dict: that would delay the end of the objects in it."""
     code, name, alter = prepare()
@@ -231,7 +231,7 @@ def leave_module(leaving: SystemExit) -> None:
 
 
 def exit_code(leaving: SystemExit) -> int:
-    """The code that the interpreter ends with: of a text it is 1."""
+    """Return the code that the interpreter ends with: of a text it is 1."""
     code = leaving.code
     if isinstance(code, int):
         return code & 0xFF
@@ -259,7 +259,7 @@ def report_threads(code: int) -> None:
 
 
 def strip(error: BaseException) -> BaseException:
-    """Takes the runner's frames out of the tracebacks of an exception and of all that it came from."""
+    """Take the runner's frames out of the tracebacks of an exception and of all that it came from."""
     visited = set()
     groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
     waiting: List[Optional[BaseException]] = [error]
@@ -286,7 +286,7 @@ def without_runner(first: Optional[TracebackType]) -> Optional[TracebackType]:
 
 
 def display(error: BaseException, script: bool) -> None:
-    """What the interpreter does with an uncaught exception (PyErr_Print), with the runner out of sight."""
+    """Do what the interpreter does with an uncaught exception (PyErr_Print), with the runner out of sight."""
     for stream in (sys.stderr, sys.stdout) if script else ():
         try:
             stream.flush()
@@ -323,7 +323,7 @@ def complain(text: str) -> None:
 
 
 def fall_silent(error: BaseException) -> None:
-    """The next uncaught exception is the one just displayed; after it all is as the program left it."""
+    """Show nothing of the next uncaught exception, which was just displayed; then all is as the program left it."""
     hook = getattr(sys, "excepthook", None)
     trace = error.__traceback__
 
@@ -341,7 +341,7 @@ def fall_silent(error: BaseException) -> None:
 
 
 def record(error: BaseException) -> None:
-    """Writes the error file: torchelastic's document with one more key.
+    """Write the error file: torchelastic's document with one more key.
 
     Never raises, whatever happens (a broken __str__, a full disk, a signal handler that raises meanwhile)."""
     if not ERROR_FILE or os.getpid() != PID:
@@ -393,8 +393,11 @@ def text_of(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> Iterator[Tuple[BaseException, str]]:
-    """What the traceback calls the cause of the exception, and the cause of that, and so on; of a group without one
-    its first member. With each goes what it is of the one before: cause, context or member."""
+    """Yield what the traceback calls the cause of the exception, the cause of that, and so on.
+
+    Of a group without one it is the first member. With each goes what it is of the one before: cause, context or
+    member.
+    """
     groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
     visited = {id(error)}
     while len(visited) <= CHAIN_LIMIT:
@@ -538,7 +541,7 @@ class Known:
 
 
 def beside(name: str) -> Dict[str, Any]:
-    """Runs a file that lies beside the runner, under the runner's name: strip() finds its frames too.
+    """Run a file that lies beside the runner, under the runner's name: strip() finds its frames too.
 
     Nothing is imported: no name of the program's can be shadowed, and sys.modules and sys.path stay as they are."""
     names: Dict[str, Any] = {"__name__": "__main__"}

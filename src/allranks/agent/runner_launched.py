@@ -24,7 +24,7 @@ LOCAL_RANK = ("--local_rank=", "--local-rank=")
 
 
 def main() -> None:
-    """Looks, reports, and goes on as the runner."""
+    """Look, report, and go on as the runner."""
     rank = number(RANKS)
     size = number(SIZES)
     planned = number(("ALLRANKS_PLANNED",)) or 1
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def take_files(rank: int) -> None:
-    """What the user has set stays; the error file is ours under every launcher: the agent looks for it there."""
+    """Give the rank files of its own. What the user has set stays, but the agent looks for the error file in ours."""
     for item in filter(None, os.environ.get("ALLRANKS_RANK_FILES", "").split("|")):
         name, _, path = item.partition("=")
         if name == "TORCHELASTIC_ERROR_FILE" or name not in os.environ:
@@ -46,7 +46,7 @@ def take_files(rank: int) -> None:
 
 
 def number(names: Iterable[str]) -> Optional[int]:
-    """The first of the variables that holds a number."""
+    """Return the first of the variables that holds a number."""
     for name in names:
         text = os.environ.get(name, "")
         if text.isdecimal():
@@ -55,7 +55,7 @@ def number(names: Iterable[str]) -> Optional[int]:
 
 
 def report(event: str, rank: int, size: Optional[int]) -> None:
-    """One datagram to the agent."""
+    """Send one datagram to the agent."""
     message = {"event": event, "rank": rank, "world_size": size or 1, "pid": os.getpid(), "t": time.time()}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
@@ -66,7 +66,7 @@ def report(event: str, rank: int, size: Optional[int]) -> None:
 
 
 def become_runner() -> None:
-    """The same command line with the runner in this file's place.
+    """Start the same command line with the runner in this file's place.
 
     deepspeed and old launchers put --local_rank before the program's name; it belongs behind it."""
     with open("/proc/self/cmdline", "rb") as file:
@@ -77,7 +77,7 @@ def become_runner() -> None:
 
 
 def in_order(words: List[str]) -> List[str]:
-    """The program first, then what the launcher adds, then the program's own arguments."""
+    """Put the program first, then what the launcher adds, then the program's own arguments."""
     added = 0
     while added < len(words) and words[added].startswith(LOCAL_RANK):
         added += 1

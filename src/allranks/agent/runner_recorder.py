@@ -39,7 +39,7 @@ BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json")) 
 
 
 def start(module: ModuleType, runner: Known) -> Callable[[], None]:
-    """Begins to answer; the function that comes back ends it. `module` is distributed_c10d."""
+    """Begin to answer, and return the function that ends it. `module` is distributed_c10d."""
     import _thread
     import signal
 
@@ -69,7 +69,7 @@ def start(module: ModuleType, runner: Known) -> Callable[[], None]:
 
 
 def listen(path: str) -> socket.socket:
-    """The rank's socket; one that an earlier attempt left is replaced."""
+    """Open the rank's socket; one that an earlier attempt left is replaced."""
     import fcntl
     import socket
 
@@ -89,7 +89,7 @@ def listen(path: str) -> socket.socket:
 
 
 def answer(listener: socket.socket, module: ModuleType, runner: Known, over: LockType) -> None:
-    """The thread: one question after the other, until stop()."""
+    """Answer one question after the other, as a thread, until stop()."""
     try:
         while True:
             channel = listener.accept()[0]
@@ -122,7 +122,7 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known) -> None:
 
 
 def groups(module: ModuleType) -> List[Dict[str, Any]]:
-    """The process groups this rank is in. torch's own table of them (pg_config) is broken in 2.13."""
+    """List the process groups that this rank is in. torch's own table of them (pg_config) is broken in 2.13."""
     world = module._world
     described = []
     for group, name in list(world.pg_names.items()):
@@ -158,7 +158,7 @@ def stacks() -> str:
 
 
 def recorded(with_records: bool) -> Dict[str, Any]:
-    """What torch's recorders have, by backend; the counters alone unless `with_records`.
+    """Return what torch's recorders have, by backend; the counters alone unless `with_records`.
 
     As JSON, which has no stacks: for these torch imports seconds' worth of modules, and others have them anyway."""
     import json

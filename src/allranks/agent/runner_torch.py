@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def attend(loader: Any, runner: Known) -> None:
-    """Patches at the end of exec_module: before `from .distributed_c10d import *` copies the names."""
+    """Patch at the end of exec_module: before `from .distributed_c10d import *` copies the names."""
     try:
         execute = loader.exec_module
 
@@ -54,12 +54,12 @@ def set_timeout(runner: Known) -> Optional[timedelta]:
 
 
 def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
-    """Wraps what starts and ends process groups."""
+    """Wrap what starts and ends process groups."""
     from functools import wraps
     from inspect import signature
 
     def limited(function: Any) -> Any:
-        """Overrides a timeout that the program names, by position or by name."""
+        """Override a timeout that the program names, by position or by name."""
         at = list(signature(function).parameters).index("timeout")
 
         @wraps(function)
@@ -162,7 +162,7 @@ class Recorder:
 
 
 def report(runner: Known, event: str, size: Any, backend: Any) -> None:
-    """A process group's size, as planned where it is not known, and its backend; for the agent."""
+    """Tell the agent a process group's size, as planned where it is not known, and its backend."""
     try:
         size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
         runner.report(event, world_size=size or None, backend=str(backend or ""))

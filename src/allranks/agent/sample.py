@@ -143,7 +143,7 @@ def with_process_facts(one: RankSample, pid: int) -> RankSample:
 
 
 def _file_in_read(pid: int) -> Optional[str]:
-    """The file that the main thread of a process is reading."""
+    """Return the path of the file that the main thread of a process is reading; None where it reads none."""
     call = read_text("/proc/%d/syscall" % pid).split()
     if len(call) < 2 or call[0] != READ.get(os.uname().machine):
         return None

@@ -98,7 +98,7 @@ class Spool:
         self._reopen()
 
     def _reopen(self) -> None:
-        """Takes over what another process of this node left: the files' sizes say where it ended."""
+        """Take over what another process of this node left: the files' sizes say where it ended."""
         prefix = self._name + "."
         for entry in sorted(e for e in os.listdir(self._directory) if e.startswith(prefix)):
             path = os.path.join(self._directory, entry)
@@ -116,7 +116,7 @@ class Spool:
         return self._segments[0].start if self._segments else self.end
 
     def pump(self, pipe: int) -> Optional[int]:
-        """Moves what the pipe holds now; gives the bytes taken out of it, or None at its end."""
+        """Move what the pipe holds now; return the bytes taken out of it, or None at its end."""
         taken = 0
         while True:
             try:
@@ -173,7 +173,7 @@ class Spool:
         return self._segments[-1]
 
     def _memory(self) -> Optional[_Segment]:
-        """The memory segment to write to; None where no descriptor is left."""
+        """Return the memory segment to write to; None where no descriptor is left."""
         last = self._last()
         if last is not None and last.path is None and last.end - last.start < MEMORY_SEGMENT:
             return last
@@ -199,7 +199,7 @@ class Spool:
             self._budget.on_disk += count
 
     def _room(self) -> Optional[_Segment]:
-        """The segment to write to; None where no file can be made."""
+        """Return the segment to write to; None where no file can be made."""
         last = self._last()
         if last is not None and last.path is not None and last.end - last.start < SEGMENT:
             return last
@@ -224,7 +224,7 @@ class Spool:
         return offset, b""
 
     def acknowledge(self, offset: int) -> None:
-        """The controller has everything before `offset`: whole segments before it go.
+        """Remove whole segments before `offset`: the controller has them.
 
         One file stays, as its name says how far the stream is; a large one gives way to an empty one."""
         last = self._last()
@@ -239,7 +239,7 @@ class Spool:
             segment.remove()
 
     def close(self) -> None:
-        """Closes the files and leaves them."""
+        """Close the files and leave them."""
         for segment in self._segments:
             os.close(segment.fd)
         self._segments = []

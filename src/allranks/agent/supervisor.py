@@ -63,7 +63,7 @@ class Supervisor:
         self._agent_status: Optional[int] = None  # as waitpid gave it
 
     def run(self) -> None:
-        """Returns when nothing of the run is left to be done here."""
+        """Watch the agent, and return when nothing of the run is left to be done here."""
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         wake = wake_by_signals()
         self._link.setblocking(False)
@@ -116,7 +116,7 @@ class Supervisor:
         return None
 
     def _report_defect(self, error: Exception) -> None:
-        """A defect of the supervisor: its traceback goes to the node's log, and the agent ends the ranks."""
+        """Write a defect of the supervisor to the node's log, and tell the agent, which ends the ranks."""
         log_traceback()
         try:
             self._link.send(describe_error(error).encode("utf-8", "backslashreplace"))
@@ -161,7 +161,7 @@ class Supervisor:
         return everything(self._header.run_tag, [p for p in members(self._group) if p != self._agent])
 
     def _after_death(self, how: str, left: List[Process]) -> None:
-        """The agent is gone: drain, note it, and serve whoever comes until the lease is over."""
+        """Drain the pipes, note the agent's death, and serve whoever comes until the lease is over."""
         outlet = Outlet(os.path.join(self._dir, "spool"))
         outlet.add_existing_spools()
         Journal(self._dir).note(AgentDeath(how, tuple(remaining(left)), time.time()))
@@ -175,7 +175,7 @@ class Supervisor:
             remove(self._dir)
 
     def _drain(self, outlet: Outlet) -> None:
-        """What the pipes still hold goes to the spool; all writers are dead, so each comes to its end."""
+        """Move what the pipes still hold to the spool; all writers are dead, so each comes to its end."""
         deadline = time.monotonic() + DRAIN_SECONDS
         for stream, fd in self._pipes.items():
             spool = outlet.spool(stream) or outlet.add_spool(stream)

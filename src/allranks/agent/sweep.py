@@ -52,7 +52,7 @@ def sweep(header: SweepHeader) -> SweptMessage:
 
 
 def _foreign(port: int) -> List[SweptProcess]:
-    """This user's processes without a run tag that hold a GPU, or the port."""
+    """List this user's processes without a run tag that hold a GPU, or the port."""
     reasons: Dict[int, str] = {}
     holder = who_holds(port) if port else None
     if holder is not None and holder.pid:
@@ -101,7 +101,7 @@ def _run_dirs(wanted: Optional[str]) -> List[str]:
 
 
 def _tag_of(node_dir: str) -> str:
-    """The run tag of the agent that made a node directory."""
+    """Return the run tag of the agent that made a node directory."""
     return "%s/%s" % (os.path.basename(os.path.dirname(node_dir)), os.path.basename(node_dir))
 
 

@@ -103,17 +103,17 @@ class Line:
         self.closed = False
 
     def tell(self, control: ToNode) -> None:
-        """A control message; nothing happens on a broken connection."""
+        """Send a control message; do nothing on a broken connection."""
         if not self.closed:
             self._writer.write(self._records.pack(pack_control(TO_NODE.write(control))))
 
     async def flush(self) -> None:
-        """Waits until what was said has been handed to the kernel, as far as the node takes it."""
+        """Wait until what was sent has been handed to the kernel, for 2 seconds at most."""
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._writer.drain(), 2.0)
 
     async def next(self) -> list[bytes]:
-        """The records that have come; raises EOFError, OSError, SecureError."""
+        """Return the records that have come; raise EOFError, OSError, SecureError."""
         records = self._records.feed(b"")
         while not records:
             data = await self._reader.read(READ)
@@ -123,7 +123,7 @@ class Line:
         return records
 
     async def open(self, header: AgentHeader) -> socket.socket:
-        """A new channel: the node starts a relay; the other end of the channel is returned."""
+        """Open a new channel, for which the node starts a relay; return this side's end."""
         await self.shut()
         ours, theirs = socket.socketpair()
         reader, self._inner = await asyncio.open_connection(sock=ours, limit=1 << 20)
@@ -133,7 +133,7 @@ class Line:
         return theirs
 
     async def _carry(self, reader: asyncio.StreamReader, number: int) -> None:
-        """Bytes of the controller to the node, until it closes the channel."""
+        """Carry bytes of the controller to the node, until it closes the channel."""
         with contextlib.suppress(OSError):
             while data := await reader.read(READ):
                 self._writer.write(self._records.pack(b"D" + struct.pack(">I", number) + data))
@@ -142,14 +142,14 @@ class Line:
             self.tell(CloseControl(number))
 
     async def deliver(self, record: bytes) -> None:
-        """Bytes of the node to the controller; those of an older channel are dropped."""
+        """Carry bytes of the node to the controller; drop those of an older channel."""
         if self._inner is not None and struct.unpack_from(">I", record, 1)[0] == self._number:
             with contextlib.suppress(OSError):
                 self._inner.write(record[5:])
                 await self._inner.drain()
 
     async def shut(self, number: int | None = None) -> None:
-        """Ends the channel (with this number), not the connection."""
+        """End the channel, where it has this number, and not the connection."""
         if number is not None and number != self._number:
             return
         inner = self._inner
@@ -161,7 +161,7 @@ class Line:
             inner.close()
 
     async def end(self) -> None:
-        """Ends everything."""
+        """End the channel and the connection."""
         self.closed = True
         await self.shut()
         self._writer.close()
@@ -208,7 +208,7 @@ class Listener:
     # -- from the caller's thread ------------------------------------------------------------------
 
     def start(self, hosts: list[str | None], port: int) -> int:
-        """Listens at these addresses (None: all) and gives the port; raises UsageError where it can't."""
+        """Listen at these addresses (None: all) and return the port; raise UsageError where that is not possible."""
         self._thread.start()
         try:
             return self._call(self._listen(hosts, port))
@@ -218,7 +218,7 @@ class Listener:
     def wait(
         self, deadline: float, report: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
     ) -> list[int]:
-        """Until every seat is taken, `deadline` (monotonic) has come or it is given up; gives the missing ranks."""
+        """Wait until every seat is taken, `deadline` (monotonic) has come or it is given up; list the missing ranks."""
         missing = self.missing()
         report(missing)
         while missing and not given_up() and time.monotonic() < deadline:
@@ -230,22 +230,22 @@ class Listener:
         return missing
 
     def missing(self) -> list[int]:
-        """Ranks nobody sits at."""
+        """List the ranks whose seats have no connection."""
         return [s.rank for s in self.seats.values() if s.line is None]
 
     def say(self, text: str) -> None:
-        """A line to every node that is there."""
+        """Send a line to every node that is there."""
         self._call(self._broadcast(WaitControl(text)))
 
     def finish(self, exit_code: int, message: str) -> None:
-        """Tells every node how it ended, waits a moment for them to go, and stops listening."""
+        """Tell every node how it ended, wait a moment for them to go, and stop listening."""
         if self._thread.is_alive():
             self._call(self._finish(OverControl(exit_code, message)))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
 
     async def connect(self, rank: int, header: AgentHeader, seconds: float) -> socket.socket | None:
-        """A channel to a node, once it is there; None where it does not come in time. For any loop."""
+        """Open a channel to a node once it is there; None where it does not come in time. For any loop."""
         future = asyncio.run_coroutine_threadsafe(self._connect(rank, header, seconds), self._loop)
         return await asyncio.wrap_future(future)
 
@@ -304,7 +304,7 @@ class Listener:
         await self._serve(line, hello, peer, rest)
 
     def _admit_stranger(self, peer: str, writer: asyncio.StreamWriter) -> Stranger:
-        """Where there are too many, the oldest goes: of this address, else of the address that has most."""
+        """Add a stranger. Where there are too many, the oldest goes: of this address, else of that with most."""
         count = Counter(stranger.peer for stranger in self._strangers)
         crowded = peer if count[peer] >= STRANGERS_OF_ONE else None
         if crowded is None and len(self._strangers) >= STRANGERS_AT_ONCE:
@@ -338,7 +338,7 @@ class Listener:
         self._told(f"a connection from {peer} was refused: {why}")
 
     async def _serve(self, line: Line, hello: HelloControl, peer: str, rest: list[bytes]) -> None:
-        """Gives a node its seat, and carries what it says until the connection ends."""
+        """Give a node its seat, and carry what it sends until the connection ends."""
         seat = None
         try:
             seat = await self._seat(line, hello, peer)
@@ -431,7 +431,7 @@ class DialledTransport(SshTransport):
         self._ranks = ranks
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
-        """The node's present connection, or the next one it makes within `seconds`."""
+        """Return the node's present connection, or the next one that it makes within `seconds`."""
         if node.name not in self._ranks:
             return await super().connect(node, header, seconds)
         assert isinstance(header, AgentHeader), "nodes that have dialled in are not swept"
@@ -439,19 +439,19 @@ class DialledTransport(SshTransport):
         return ProcessClient.of_socket(sock) if sock is not None else None
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
-        """A node that had joined has gone."""
+        """Say that a node that had joined has gone."""
         if node.name not in self._ranks:
             return super().failure(node, stdout, stderr, code)
         text = f"{node.name} joined and then hung up"
         return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
     def silence(self, node: Node, seconds: float) -> Finding:
-        """It is not there any more."""
+        """Say that a node that had joined does not come back."""
         if node.name not in self._ranks:
             return super().silence(node, seconds)
         text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
         return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
     def retry(self, node: Node, stderr: str) -> bool:
-        """A connection that has gone comes back by itself."""
+        """Return False: a connection that has gone comes back by itself."""
         return False

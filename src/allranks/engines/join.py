@@ -44,7 +44,7 @@ SHOWN = 2000  # characters of a command
 
 
 def take_secret(path: str | None, environ: dict[str, str] | os._Environ[str]) -> bytes:
-    """The shared secret, removed from the environment that ranks will inherit; empty where there is none."""
+    """Take the shared secret out of the environment that ranks will inherit, or read it; empty where there is none."""
     text_of_secret = environ.pop(SECRET, "").strip()
     if path is not None:
         try:
@@ -63,7 +63,7 @@ def take_secret(path: str | None, environ: dict[str, str] | os._Environ[str]) ->
 
 
 def require_loopback(host: str, port: int) -> None:
-    """Without a secret all of it stays on this machine; raises UsageError."""
+    """Raise UsageError where a host is not this machine: without a secret all stays on it."""
     try:
         addresses = {str(item[4][0]) for item in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except OSError as error:
@@ -81,8 +81,10 @@ def require_loopback(host: str, port: int) -> None:
 
 
 def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
-    """A node's first word. All nodes must agree on the command (secrets hidden) with all that decides what runs, and on
-    the script's own bytes."""
+    """Make a node's first message.
+
+    All nodes must agree on the command (secrets hidden) with all that decides what runs, and on the script's bytes.
+    """
     what: list[object] = [spec.launch.launcher, spec.tests.test, spec.launch.wrap or ""]
     if spec.tests.test:
         what += [
@@ -109,7 +111,7 @@ def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
 
 
 def _shown(spec: RunSpec) -> str:
-    """What a node does, in words for a person; what differs stands in the digest."""
+    """Say what a node does, for a person; what differs stands in the digest."""
     if spec.launch.command:
         return " ".join(redact_argv(spec.launch.command))[:SHOWN]
     tests = spec.tests
@@ -149,14 +151,14 @@ class Admission:
     """Decides who gets a seat. A contradiction before the start is `failure`: nobody waits for it to go away."""
 
     def __init__(self, expected: HelloControl) -> None:
-        """`expected` is what the coordinator would say of itself."""
+        """Compare nodes with `expected`, which is what the coordinator would say of itself."""
         self._expected = expected
         self._hostname = expected.hostname
         self.started = False
         self.failure: Finding | None = None
 
     def __call__(self, seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
-        """The rank of a node that is admitted; raises Refuse."""
+        """Return the rank of a node that is admitted; raise Refuse."""
         rank = hello.rank
         who = name_with(hello.hostname, address)
         self._compare(hello, f"node {rank}, {who},")
@@ -204,11 +206,11 @@ class PinnedRules(Rules):
         self._down, self._up = Decoder(), Decoder()
 
     def connected(self, coordinator: str, here: str) -> None:
-        """The addresses of both ends of the connection."""
+        """Take the addresses of both ends of a new connection."""
         self._pin.connected(coordinator, here)
 
     def header(self, header: AgentHeader) -> AgentHeader:
-        """A relay of this node's own."""
+        """Return the header of a relay of this node's own; raise DialRefused."""
         self._down, self._up = Decoder(), Decoder()
         try:
             return self._pin.header(header)
@@ -216,7 +218,7 @@ class PinnedRules(Rules):
             raise DialRefused(str(error)) from None
 
     def down(self, data: bytes) -> bytes:
-        """Orders, made harmless."""
+        """Return orders made harmless; raise DialRefused."""
         return b"".join(self._order(frame) for frame in self._down.feed(data))
 
     def _order(self, frame: Frame) -> bytes:
@@ -228,14 +230,14 @@ class PinnedRules(Rules):
             raise DialRefused(str(error)) from None
 
     def up(self, data: bytes) -> None:
-        """Remembers what this node's own agent says."""
+        """Remember what this node's own agent says."""
         for frame in self._up.feed(data):
             if isinstance(frame, dict):
                 self._pin.heard(frame)
 
 
 def spawn(header: AgentHeader) -> subprocess.Popen[bytes]:
-    """Starts a relay on this machine and sends it its header; raises OSError."""
+    """Start a relay on this machine and send it its header; raise OSError."""
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", BOOT],
         stdin=subprocess.PIPE,
@@ -265,7 +267,7 @@ def follow(
     places: list[tuple[str, int]],
     say: Callable[[str], None],
 ) -> DialOutcome:
-    """Joins as a node that is not the first, and stays until the run is over."""
+    """Join as a node that is not the first, and stay until the run is over."""
     dialler = Dialler(
         places, secret, hello, spawn, PinnedRules(arguments), spec.limits.init_timeout, spec.limits.lease, say
     )

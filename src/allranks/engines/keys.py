@@ -16,7 +16,7 @@ QUESTION = "\nCtrl-Z: [s]top the run, [d]etach (it goes on without this terminal
 
 
 def offer(session: Session) -> None:
-    """Asks for one key; without a terminal a stop signal is not heeded."""
+    """Ask for one key; without a terminal a stop signal is not heeded."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     fd = sys.stdin.fileno()
@@ -42,7 +42,7 @@ def offer(session: Session) -> None:
 
 
 def hand_over(session: Session) -> None:
-    """Starts a daemon that takes the run over; this controller ends when it is replaced."""
+    """Start a daemon that takes the run over; this controller ends when it is replaced."""
     path = str(session.run_dir.path)
     log = session.run_dir.path / "controller.log"
     with log.open("ab") as out:

@@ -61,7 +61,7 @@ class Meeting:
         self._stop = ""
 
     def open(self) -> None:
-        """Begins to listen; raises UsageError where the port can't be had."""
+        """Begin to listen; raise UsageError where the port cannot be had."""
         hosts: list[str | None] = [None]
         if not self._secret:
             require_loopback(self._spec.rendezvous.master_addr or "127.0.0.1", self._spec.target.join_port)
@@ -71,7 +71,7 @@ class Meeting:
         self._say(f"node 0 of {self._count} ({self._host_name()}) listens on port {port}")
 
     def gather(self, interrupted: Callable[[], str | None]) -> Cluster | NoStart:
-        """The cluster once all are here; else why not. `interrupted` gives the name of a signal that node 0 got."""
+        """Return the cluster once all are here, else why not. `interrupted` gives the name of node 0's signal."""
         deadline = self._started + self._spec.limits.init_timeout
         signals: list[str] = []
 
@@ -100,22 +100,22 @@ class Meeting:
         return self._cluster()
 
     def transport(self) -> DialledTransport:
-        """How the nodes of `gather`'s cluster are reached."""
+        """Return how the nodes of `gather`'s cluster are reached."""
         return DialledTransport(self._listener, self._ranks, self._spec.launch.agent_python, self._spec.launch.python)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
-        """What to do when a node asks for the end, or has asked since all were here."""
+        """Call `stop` when a node asks for the end, or at once where one has asked since all were here."""
         self._listener.stopped = stop
         if self._stop:
             stop(self._stop)
 
     def on_signal(self, passed_on: Callable[[str, str], None]) -> None:
-        """What to do when a node got a signal for the ranks: call with the node's name and the signal's."""
+        """Call `passed_on` with a node's name and a signal's when the node got one for the ranks."""
         names = {rank: name for name, rank in self._ranks.items()}
         self._listener.signalled = lambda rank, signal: passed_on(names[rank], signal)
 
     def finish(self, exit_code: int, message: str) -> None:
-        """Every node hears how it ended."""
+        """Tell every node how it ended."""
         self._listener.finish(exit_code, message)
 
     def no_start(self, ended: NoStart) -> NotStarted:
@@ -139,7 +139,7 @@ class Meeting:
         return socket.gethostname()
 
     def _called(self, rank: int) -> str:
-        """A node rank that nobody has come for, with the name that the scheduler gives it."""
+        """Name a node rank that nobody has come for, with the name that the scheduler gives it."""
         return f"{rank} ({self._names[rank]})" if rank < len(self._names) else str(rank)
 
     def _known(self) -> dict[int, str]:
@@ -188,13 +188,13 @@ class Meeting:
 
 
 def with_ranks_of_each(spec: RunSpec, cluster: Cluster) -> RunSpec:
-    """The spec of a run on joined nodes: where their --nproc differ, each node's own holds and none is common."""
+    """Return the spec of a run on joined nodes: where their --nproc differ, each node's own holds."""
     counts = {node.slots for node in cluster.nodes}
     return spec if len(counts) == 1 else spec.changed(nproc=None)
 
 
 def _unique(names: Mapping[int, str]) -> dict[int, str]:
-    """Names by rank; where several nodes have one name (one machine, many terminals) with the rank behind."""
+    """Return names by rank, with the rank behind where several nodes have one name (one machine, many terminals)."""
     shown = list(names.values())
     return {rank: name if shown.count(name) == 1 else f"{name}-{rank}" for rank, name in names.items()}
 

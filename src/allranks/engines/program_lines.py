@@ -41,7 +41,7 @@ class ProcessLines:
         self._queue.put(None)
 
     def take(self, most: int = 5000) -> Iterator[str]:
-        """What has come since the last call, `most` lines of it."""
+        """Yield what has come since the last call, `most` lines at most."""
         for _ in range(most):
             try:
                 line = self._queue.get_nowait()
@@ -54,11 +54,11 @@ class ProcessLines:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """The exit code; None while it runs."""
         return self._process.poll()
 
     def end(self) -> None:
-        """SIGTERM, and SIGKILL where that does not help."""
+        """End it by SIGTERM, and by SIGKILL where that does not help."""
         self._process.terminate()
         try:
             self._process.wait(END_SECONDS)

@@ -74,7 +74,7 @@ def _read_hostfile(path: Path) -> str:
 
 
 def this_machine() -> Callable[[str], bool]:
-    """Tells whether a host of the list is this machine: its name, or an address of its own."""
+    """Return what tells whether a host of the list is this machine: its name, or an address of its own."""
     names = {"localhost", socket.gethostname(), socket.gethostname().split(".")[0]}
 
     def check(host: str) -> bool:
@@ -90,7 +90,7 @@ def this_machine() -> Callable[[str], bool]:
 
 
 def _is_bindable(family: int, address: Any) -> bool:
-    """An address is this machine's if a socket can be bound to it."""
+    """Tell whether an address is this machine's: whether a socket can be bound to it."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.bind((address, 0))

@@ -24,17 +24,17 @@ class SignalWatch:
         self.note()
 
     def note(self) -> None:
-        """From now on a signal is remembered."""
+        """Remember a signal from now on."""
         self._install(False)
 
     def throw(self) -> None:
-        """From now on a signal raises KeyboardInterrupt or Interrupted in the main thread."""
+        """Raise KeyboardInterrupt or Interrupted at a signal from now on, at once for one that has come."""
         self._install(True)
         if self._seen is not None:
             self._on_signal(signal.Signals[self._seen], None)
 
     def taken(self) -> str | None:
-        """The name of the first signal that has come."""
+        """Return the name of the first signal that has come."""
         return self._seen
 
     def _install(self, throws: bool) -> None:
@@ -77,12 +77,12 @@ class Signals:
         return names
 
     def take(self) -> str | None:
-        """ctrl-c, stop or leave, if it has come since the last call."""
+        """Return ctrl-c, stop or leave, if it has come since the last call."""
         request = self._seen
         self._seen = None
         return request
 
     def restore(self) -> None:
-        """As it was before."""
+        """Put the handlers back that were there before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)

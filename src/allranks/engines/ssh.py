@@ -35,7 +35,7 @@ FIXED_OPTIONS = (
 
 
 def die_with_the_controller() -> None:
-    """On a dead link a client would wait for hours to tell the other side that it ends."""
+    """Have the kernel end a client with this process: on a dead link it would wait for hours to say that it ends."""
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -53,7 +53,7 @@ class ProcessClient:
 
     @classmethod
     def of_process(cls, argv: Sequence[str]) -> ProcessClient:
-        """A client process, such as ssh; raises OSError."""
+        """Start a client process, such as ssh; raise OSError."""
         process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -68,12 +68,12 @@ class ProcessClient:
 
     @classmethod
     def of_socket(cls, sock: socket.socket) -> ProcessClient:
-        """A connected socket whose other side has booted; it is taken over."""
+        """Take over a connected socket whose other side has booted."""
         fd = sock.detach()
         return cls(os.dup(fd), fd, None, None)
 
     def code(self, seconds: float = 0.0) -> int | None:
-        """The process's exit code, waited for; None while it runs, or where there is none."""
+        """Wait for the process's exit code; None while it runs, or without a process."""
         if self._process is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -81,7 +81,7 @@ class ProcessClient:
         return self._process.returncode
 
     def end(self) -> None:
-        """Closes everything and ends the process (never anything on the node but the relay)."""
+        """Close everything and end the process (never anything on the node but the relay)."""
         process = self._process
         if process is None:
             os.close(self.stdin)
@@ -105,7 +105,7 @@ class SshTransport:
         self._python = python
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
-        """Starts what carries the channel; None where the node can't be had within `seconds`.
+        """Start what carries the channel; None where the node cannot be had within `seconds`.
 
         Raises OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.
         """
@@ -113,7 +113,7 @@ class SshTransport:
         return ProcessClient.of_process(self.argv(node))
 
     def argv(self, node: Node) -> list[str]:
-        """The command whose standard input and output are the channel."""
+        """Return the command whose standard input and output are the channel."""
         if self._boots_directly(node):
             return [sys.executable, "-I", "-S", "-c", BOOT]
         if node.is_local:
@@ -134,15 +134,15 @@ class SshTransport:
         return ["(this machine, no ssh)"] if node.is_local else self.argv(node)
 
     def opening(self, node: Node) -> bytes:
-        """What is written before the marker is awaited."""
+        """Return what is written before the marker is awaited."""
         return b"" if self._boots_directly(node) else boot_script(self._agent_python, self._python)
 
     def _boots_directly(self, node: Node) -> bool:
-        """Here our own interpreter is at hand; one that was named is tried by the boot script, as on other nodes."""
+        """Tell whether this interpreter boots the node; the boot script tries one that was named."""
         return node.is_local and self._agent_python is None
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
-        """Why the node process ended before its marker came."""
+        """Say why the node process ended before its marker came."""
         if NO_PYTHON in stdout:
             tried = stdout.split(NO_PYTHON, 1)[1].split(b"\n")[0].decode("utf-8", "replace")
             return Finding(
@@ -158,22 +158,22 @@ class SshTransport:
         return explain(node, stderr, code, have_ssh_key())
 
     def not_started(self, node: Node, error: Exception) -> Finding:
-        """This machine could not start what carries the channel; `error` is what `connect` raised."""
+        """Say why this machine could not start what carries the channel; `error` is what `connect` raised."""
         if not isinstance(error, OSError):
             return Finding("unknown", "fail", f"{node.name}: {error}", "try the command by hand", Where(node=node.name))
         program = os.path.basename(self.argv(node)[0])
         return not_started(program, error, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
     def mute(self, node: Node, seconds: float) -> Finding:
-        """The node's Python started, and then nothing was heard."""
+        """Say that the node's Python started, and that its agent said nothing."""
         return mute(node, seconds, "" if node.is_local else f"ssh {shlex.quote(destination(node))} ")
 
     def silence(self, node: Node, seconds: float) -> Finding:
-        """The node did not answer in time."""
+        """Say that the node did not answer in time."""
         return silent(node, seconds)
 
     def retry(self, node: Node, stderr: str) -> bool:
-        """True where the same again may well succeed."""
+        """Tell whether the same again may well succeed."""
         return not node.is_local and worth_another_try(stderr)
 
 
@@ -198,6 +198,6 @@ def reach(spec: RunSpec, cluster: Cluster) -> NodeReach:
 
 
 def have_ssh_key() -> bool:
-    """True where the user has any usual key, or an agent."""
+    """Tell whether the user has any usual key, or an agent of ssh."""
     home = Path(os.path.expanduser("~")) / ".ssh"
     return bool(os.environ.get("SSH_AUTH_SOCK")) or any(home.glob("id_*.pub"))

@@ -36,17 +36,17 @@ _USER = re.compile(r"^[^\s@]+@\S+: ")  # user@address, as the configuration has 
 
 
 def worth_another_try(stderr: str) -> bool:
-    """True where sshd hung up before it knew us (too many start at once)."""
+    """Tell whether sshd hung up before it knew us (too many start at once)."""
     return bool(_RETRY.search(stderr)) and "Permission denied" not in stderr
 
 
 def destination(node: Node) -> str:
-    """user@host as ssh is given it."""
+    """Write user@host as ssh is given it."""
     return f"{node.user}@{node.host}" if node.user else node.host
 
 
 def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Finding:
-    """The finding for an ssh client that ended before the node answered."""
+    """Make the finding for an ssh client that ended before the node answered."""
     lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
     last_line = lines[-1][:300] if lines else ""
     for pattern, cause in _RULES:
@@ -69,7 +69,7 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
 
 
 def how_ended(code: int | None) -> str:
-    """How a process ended, from subprocess's return code."""
+    """Say how a process ended, from subprocess's return code."""
     if code is None:
         return "closed its output"
     if code >= 0:
@@ -92,7 +92,7 @@ NOT_STARTED = {
 
 
 def not_started(program: str, error: OSError, open_files: int) -> Finding:
-    """The finding for a client that this machine could not start: no node is at fault.
+    """Make the finding for a client that this machine could not start: no node is at fault.
 
     `open_files` is this process's soft limit of file descriptors.
     """
@@ -116,7 +116,7 @@ def not_started(program: str, error: OSError, open_files: int) -> Finding:
 
 
 def mute(node: Node, seconds: float, to_node: str) -> Finding:
-    """The finding for a node on which Python started, and the agent then said nothing."""
+    """Make the finding for a node on which Python started, and the agent then said nothing."""
     return Finding(
         "unknown",
         "fail",
@@ -128,7 +128,7 @@ def mute(node: Node, seconds: float, to_node: str) -> Finding:
 
 
 def silent(node: Node, seconds: float) -> Finding:
-    """The finding for a node that let the connection hang."""
+    """Make the finding for a node that let the connection hang."""
     return Finding(
         "ssh-unreachable",
         "fail",

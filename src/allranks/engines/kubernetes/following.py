@@ -93,7 +93,7 @@ class PodsFollower(RemoteRun):
     # -- following ---------------------------------------------------------------------------------
 
     def turn(self) -> ResultDocument | None:
-        """Shows what is new; the result once the run is over."""
+        """Show what is new; return the result once the run is over."""
         now = time.monotonic()
         self._read()
         if now >= self._next or self.replay.result is not None:
@@ -171,7 +171,7 @@ class PodsFollower(RemoteRun):
     # -- the end -----------------------------------------------------------------------------------
 
     def _over(self, now: float) -> ResultDocument | None:
-        """Pod 0 has ended, or never can start, and has said nothing of a result."""
+        """Return the result where pod 0 has ended, or never can start, and has sent none; else None."""
         if self._lost:
             given_up = self.stopping and now - self._stop_since > STUCK
             return self._concluded(None) if given_up else None
@@ -191,7 +191,7 @@ class PodsFollower(RemoteRun):
         return self._concluded(self._cause())
 
     def _image_wait(self, now: float) -> bool:
-        """An image has been waited for as long as the ranks may take to start."""
+        """Tell whether an image has been waited for as long as the ranks may take to start."""
         if not any(p.why in IMAGE for p in self.pods):
             self._image_since = None
             return False
@@ -203,7 +203,7 @@ class PodsFollower(RemoteRun):
         return bool(self.pods) and all(p.ended for p in self.pods)
 
     def _cause(self) -> Finding | None:
-        """Why there is no result: Kubernetes' reason, else the last words of pod 0, or of another where it is gone."""
+        """Say why there is no result: Kubernetes' reason, else the last words of pod 0, or of another pod."""
         if self.stopping:
             return None
         reasons = troubles(self.pods, self.events)
@@ -241,7 +241,7 @@ class PodsFollower(RemoteRun):
         return least_result(self.run, code, verdict)
 
     def _is_outer(self) -> bool:
-        """Node 0 saw that something ended from outside of the program."""
+        """Tell whether node 0 saw that something ended from outside of the program."""
         result = self.replay.result
         if result is None or result.verdict is None or self.stopping:
             return False
@@ -266,7 +266,7 @@ class PodsFollower(RemoteRun):
     # -- ending ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Once: ranks may save. Twice: now."""
+        """End the run. Once: ranks may save. Twice: now."""
         first = not self.stopping
         self.stopping = True
         self._next = 0.0

@@ -50,7 +50,7 @@ class KubectlError(NodeError):
 
 
 def reason_of(stderr: str) -> str:
-    """The reason in kubectl's words, without its log lines and without advice to skip validation."""
+    """Return the reason in kubectl's words, without its log lines and without advice to skip validation."""
     lines = [line for line in stderr.splitlines() if line.strip() and not _KLOG.match(line)]
     text = " ".join(" ".join(lines or stderr.splitlines()).split())
     return _VALIDATION.sub("", text)[:LONGEST_REASON]
@@ -66,16 +66,16 @@ class Kubectl:
 
     @staticmethod
     def require() -> None:
-        """kubectl is there."""
+        """Raise UsageError where kubectl is not on PATH."""
         if which("kubectl") is None:
             raise UsageError("--k8s needs kubectl on PATH. `allranks render kubernetes` writes the files without it")
 
     def argv(self, *words: str) -> list[str]:
-        """The command as a person would type it."""
+        """Return the command as a person would type it."""
         return [*self._words, *words]
 
     def call(self, *words: str, stdin: str | None = None, patience: float = PATIENCE) -> str:
-        """Its standard output; KubectlError with its last words."""
+        """Call kubectl and return its standard output; raise KubectlError with its last words."""
         argv = [*self.argv(*words), f"--request-timeout={patience:g}s"]
         try:
             done = subprocess.run(
@@ -96,33 +96,33 @@ class Kubectl:
         return str(done.stdout)
 
     def create(self, documents: Sequence[Document]) -> None:
-        """Makes objects that are not there. `create`: `apply` would keep a copy in an annotation, too small for it."""
+        """Make objects that are not there. `apply` would keep a copy in an annotation, which is too small for it."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)})
         self.call("create", "-f", "-", stdin=text)
 
     def items(self, kind: str, *words: str) -> list[Document]:
-        """Objects of a kind."""
+        """List objects of a kind."""
         answer = json.loads(self.call("get", kind, "-o", "json", *words))
         return list(answer.get("items") or [])
 
     def pods(self, run: str) -> list[Document]:
-        """The run's pods."""
+        """List the run's pods."""
         return self.items("pods", "-l", f"{RUN_LABEL}={run}")
 
     def owners(self, run: str, kind: str) -> list[Document]:
-        """The object that makes the run's pods, while it exists; none of a run that is bare pods."""
+        """List the object that makes the run's pods, while it exists; none of a run that is bare pods."""
         owner = KINDS[kind].partition(",")[0]
         return self.items(owner, "-l", f"{RUN_LABEL}={run}") if owner else []
 
     def queue_holding(self, run: str, kind: str) -> str | None:
-        """The queue of a run whose object is suspended, "" where it names none; None where it is not suspended."""
+        """Return the queue of a run whose object is suspended, "" where it names none; else None."""
         for item in self.owners(run, kind):
             if (item.get("spec") or {}).get("suspend"):
                 return str(((item.get("metadata") or {}).get("labels") or {}).get(QUEUE) or "")
         return None
 
     def events(self, run: str) -> list[Document]:
-        """Warnings about objects whose names begin with the run's; none where they may not be read."""
+        """List warnings about objects whose names begin with the run's; none where they may not be read."""
         try:
             warnings = self.items("events", "--field-selector", "type=Warning")
         except KubectlError:
@@ -130,7 +130,7 @@ class Kubectl:
         return [e for e in warnings if str((e.get("involvedObject") or {}).get("name") or "").startswith(run)]
 
     def last_words(self, pod: str, lines: int = 5) -> tuple[str, ...]:
-        """The end of a pod's log; nothing where there is none."""
+        """Return the last lines of a pod's log; none where it cannot be read."""
         try:
             text = self.call("logs", pod, f"--tail={lines}", patience=10.0)
         except (KubectlError, UsageError):
@@ -138,7 +138,7 @@ class Kubectl:
         return tuple(line[:300] for line in text.splitlines() if line.strip())[-lines:]
 
     def remove(self, run: str, kind: str, grace: int | None = None) -> None:
-        """Everything of the run goes, pods by their grace; does not wait."""
+        """Begin to remove everything of the run. `grace`: seconds that pods have; None: their own."""
         kinds = ",".join(part for part in (KINDS[kind], "pods" if kind == "pods" or grace is not None else "") if part)
         hurry = [] if grace is None else [f"--grace-period={grace}"]
         if grace == 0:

@@ -14,7 +14,7 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(?:Z|[+-]\d\d:\d\d) "
 
 
 def without_times(text: str) -> str:
-    """A line without the times of its further pieces (it is ASCII, so that bytes are characters)."""
+    """Return a line without the times of its further pieces (it is ASCII, so that bytes are characters)."""
     at = PIECE
     while at < len(text):
         stamp = _STAMP.match(text, at)
@@ -39,7 +39,7 @@ class PodLog:
         self.is_read = False  # kubectl came to the end of the log once
 
     def lines(self, most: int = 5000) -> list[str]:
-        """New lines, without their times; starts kubectl (again) where it does not run."""
+        """Return new lines without their times; start kubectl (again) where it does not run."""
         if self._running is None and not self.closed and time.monotonic() - self._ended_at >= AGAIN_AFTER:
             self._start()
         if self._running is None:
@@ -52,7 +52,7 @@ class PodLog:
         return [text for text in fresh if text is not None]
 
     def close(self) -> None:
-        """Ends kubectl."""
+        """End kubectl."""
         self.closed = True
         if self._running is not None:
             self._running.end()
@@ -62,7 +62,10 @@ class PodLog:
         self._running = ProcessLines(self._kubectl.argv(*words))  # the kubelet keeps what is not taken yet
 
     def _new(self, line: str) -> str | None:
-        """The text of a line that has not been given yet. --since-time is whole seconds: what came then comes again."""
+        """Return the text of a line that was not given yet, else None.
+
+        --since-time is in whole seconds: what came in that second comes again.
+        """
         stamp, _, text = line.rstrip("\n").partition(" ")
         text = without_times(text)
         if stamp < self.since or (stamp == self.since and text in self._skip):

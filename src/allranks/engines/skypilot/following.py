@@ -29,19 +29,19 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def require() -> None:
-    """sky is there."""
+    """Raise UsageError where sky is not on PATH."""
     if which("sky") is None:
         raise UsageError("--sky needs SkyPilot's `sky` on PATH. `allranks render skypilot` writes the task without it")
 
 
 def launch_argv(name: str, task: str, secrets: Sequence[str]) -> list[str]:
-    """`sky launch`; values of secrets come from its environment."""
+    """Return the words of `sky launch`; values of secrets come from its environment."""
     options = [word for secret in secrets for word in ("--secret", secret)]
     return ["sky", "launch", "--cluster", name, "--yes", *options, task]
 
 
 def call(*words: str) -> str:
-    """What sky prints; NodeError with its last words."""
+    """Call sky and return what it prints; raise NodeError with its last words."""
     try:
         done = subprocess.run(
             ["sky", *words],
@@ -114,7 +114,7 @@ class SkyFollower(RemoteRun):
                 file.write(clean + "\n")
 
     def stop(self) -> None:
-        """Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
+        """End the run. Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
         first = not self.stopping
         self.stopping = True
         self._stopped_at = time.monotonic() if first else 0.0
@@ -148,5 +148,5 @@ def without_result(run: RunDirectory, message: str, evidence: Sequence[str] = ()
 
 
 def log_argv(name: str) -> list[str]:
-    """The log of the cluster's newest job, from its beginning, until it ends."""
+    """Return the command that prints the log of the cluster's newest job, from its beginning, until it ends."""
     return ["sky", "logs", name]

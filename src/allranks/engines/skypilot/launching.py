@@ -59,7 +59,7 @@ class TaskLaunch:
         return sky_task(self._spec, self._name, archive, os.getcwd(), True, self._variables)
 
     def _secrets(self) -> dict[str, str]:
-        """What must not stand in the arguments of `sky launch`: it reads them from its environment."""
+        """Return what must not stand in the arguments of `sky launch`: it reads them from its environment."""
         forward = {name: os.environ[name] for name in self._spec.launch.forward if name in os.environ}
         values = {**self._variables, **self._spec.launch.env, **forward}
         hidden = {name: values[name] for name in self._hidden if name in values}

@@ -60,7 +60,7 @@ def give_back() -> None:
 
 
 def _claim(job: str, node: str) -> bool:
-    """False where another process has it. Where the kernel has no such names, every node is free."""
+    """Claim a node; False where another process has it. Where the kernel has no such names, every node is free."""
     if (job, node) in _held:
         return True
     one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

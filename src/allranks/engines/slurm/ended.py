@@ -42,13 +42,13 @@ def has_begun(run: RunDirectory) -> bool:
 
 
 def _how_ended(job: SlurmJob) -> str:
-    """Slurm's state, with the exit code and the signal as far as it keeps them."""
+    """Word Slurm's state, with the exit code and the signal as far as it keeps them."""
     figures = {"exit code": job.exit_code, "signal": job.exit_signal}
     return ", ".join([job.state, *(f"{name} {value}" for name, value in figures.items() if value is not None)])
 
 
 def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
-    """Slurm's own reason, else how far the controller has come."""
+    """Give Slurm's own reason, else how far the controller has come."""
     if job is not None:
         reason = ended(job)
         if reason is not None:
@@ -74,7 +74,7 @@ def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
 
 
 def _last_words(run: RunDirectory) -> tuple[str, ...]:
-    """The end of the job's own output."""
+    """Return the last lines of the job's own output."""
     try:
         with open_regular(run.path / OUTPUT) as file:
             file.seek(max(0, (run.path / OUTPUT).stat().st_size - TAIL))

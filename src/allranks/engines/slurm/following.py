@@ -46,7 +46,7 @@ class JobFollower(FollowedRun):
         self._over_since: float | None = None
 
     def turn(self) -> ResultDocument | None:
-        """Show what is new; the result once the run is over."""
+        """Show what is new; return the result once the run is over."""
         now = time.monotonic()
         if self._first_words:
             self.view.event(job_event(self._number, self._first_words))
@@ -135,7 +135,7 @@ class JobFollower(FollowedRun):
         return not self._last.over
 
     def stop(self) -> None:
-        """Once: ranks may save. Twice: now."""
+        """End the run. Once: ranks may save. Twice: now."""
         self.view.event(job_event(self._number, "being cancelled" if self.stopping else "being stopped"))
         try:
             end_job(self._number, orderly=not self.stopping)
@@ -167,14 +167,14 @@ def _by_slurm(result: ResultDocument) -> bool:
 
 
 def _state_line(job: SlurmJob | None) -> str:
-    """The job's state, with the reason where it waits."""
+    """Word the job's state, with the reason where it waits."""
     if job is None:
         return ""
     return f"{job.state} {waiting(job)}" if job.waits else job.state
 
 
 def _lower(line: str) -> str:
-    """Slurm's state in lower case, with the reason behind it."""
+    """Write Slurm's state in lower case, with the reason behind it."""
     state, _, reason = line.partition(" ")
     if reason and state.isupper():
         return f"{state.lower()}: {reason}"

@@ -72,7 +72,7 @@ class Inside:
         return JobOfRun(job.job, job.batch, job.restarts, job.nodes)
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
-        """The one that is there for this job: made by who submitted it, or by its start before a requeue."""
+        """Return the run directory of who submitted this job, or of its start before a requeue; else None."""
         named = os.environ.pop("ALLRANKS_RUN_DIR", None)
         if named:
             return RunDirectory(Path(named))
@@ -98,7 +98,7 @@ class Inside:
         return Advice(Origin.ALLRANKS if self.allocation.made_by_allranks else origin, warning(self.stop_grace))
 
     def remarks(self) -> list[str]:
-        """Where Slurm gives ranks less time than asked for."""
+        """Say where Slurm gives ranks less time than asked for."""
         wait = kill_wait()
         if wait is None or self.stop_grace <= wait - MARGIN:
             return []
@@ -113,12 +113,15 @@ class Inside:
         return [f"scancel {short}. So does the time limit. Before it, `salloc --signal=USR1@60` sends ranks SIGUSR1"]
 
     def warning(self) -> None:
-        """Slurm has announced the end."""
+        """Note that Slurm has announced the end."""
         self.warned_t = time.time()
 
     def linger(self) -> None:
-        """After the orderly end before a preemption: Slurm puts back into the queue only a job that still runs when the
-        GraceTime is over, and ends this process then (SIGTERM)."""
+        """Stay after the orderly end before a preemption.
+
+        Slurm puts back into the queue only a job that still runs when the GraceTime is over, and ends this process
+        then (SIGTERM).
+        """
         if not self.allocation.batch:
             return
         began = time.monotonic()
@@ -129,20 +132,20 @@ class Inside:
             time.sleep(LOOK_EVERY)
 
     def time_left(self) -> float | None:
-        """Seconds until SIGKILL where Slurm is ending the job by itself; None where it goes on, or nobody knows."""
+        """Return seconds until SIGKILL where Slurm is ending the job by itself; None where it may go on."""
         job = self._look()
         if job is None or job.state == "RUNNING":
             return None
         return max(0.0, (kill_wait() or 0) - MARGIN)
 
     def finding(self, stopped: bool) -> Finding | None:
-        """Slurm's own reason for the end of the ranks; None where it has none."""
+        """Return Slurm's own reason for the end of the ranks; None where it has none."""
         job = self._look()
         finding = self._of_the_job(job, stopped) if job is not None else None
         return finding or self.step_end()
 
     def _of_the_job(self, job: SlurmJob, stopped: bool) -> Finding | None:
-        """What srun and slurmstepd say is nearer than slurmctld's state, which is COMPLETING while we are here."""
+        """Find Slurm's reason. srun and slurmstepd know it better than slurmctld, whose state is COMPLETING."""
         advice = self.advice
         printed = self.printed()
         if self.warned_t is not None:
@@ -167,7 +170,7 @@ class Inside:
         return own_end or (ended(job.reported("CANCELLED"), kill_wait(), end_state[1], advice) if stopped else None)
 
     def _below_the_script(self) -> bool:
-        """A batch script is above us, and may have ended; False where this process has taken its place (exec)."""
+        """Tell whether a batch script is above us; False where this process has taken its place (exec)."""
         if not self.allocation.batch:
             return False
         return not command_of(os.getppid()).startswith("slurmstepd")
@@ -180,7 +183,7 @@ class Inside:
 
 
 def _end_of(output: str) -> str:
-    """The end of the job's own output: slurmstepd writes there why it ends the batch script."""
+    """Read the end of the job's own output: slurmstepd writes there why it ends the batch script."""
     try:
         path = Path(output)
         with path.open("rb") as file:
@@ -191,7 +194,7 @@ def _end_of(output: str) -> str:
 
 
 def kill_wait() -> int | None:
-    """Seconds from Slurm's SIGTERM to its SIGKILL; None where it is not known."""
+    """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
     try:
         return jobs.kill_wait()
     except (NodeError, UsageError):
@@ -199,7 +202,7 @@ def kill_wait() -> int | None:
 
 
 def inside(environ: MutableMapping[str, str], stop_grace: float) -> Inside | None:
-    """The job we are in. Ranks do not see whose script it is."""
+    """Return the job that we are in; None outside of one. Ranks do not see whose script it is."""
     allocation = read_allocation(environ)
     environ.pop(MADE_BY_ALLRANKS, None)
     return Inside(allocation, stop_grace=stop_grace) if allocation is not None else None

@@ -23,18 +23,18 @@ class SlurmError(NodeError):
 
 
 def available() -> bool:
-    """Whether this machine can submit jobs."""
+    """Tell whether this machine can submit jobs."""
     return shutil.which("sbatch") is not None
 
 
 def require() -> None:
-    """UsageError where Slurm's commands are not here."""
+    """Raise UsageError where Slurm's commands are not here."""
     if not available():
         raise UsageError("--slurm: sbatch is not on PATH here. Run this on a login node of the cluster")
 
 
 def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
-    """Hands a script to sbatch; gives the job's number."""
+    """Hand a script to sbatch; return the job's number."""
     done = _call(SBATCH, script, environ, cwd)
     submitted = _JOB.match(done.stdout.strip())
     if done.returncode != 0 or submitted is None:
@@ -43,8 +43,10 @@ def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
 
 
 def look(job: str) -> SlurmJob | None:
-    """What Slurm knows of a job: slurmctld while it remembers it (MinJobAge), else its accounting; None where neither
-    does. SlurmError where slurmctld does not answer."""
+    """Return what Slurm knows of a job; None where it knows nothing. Raise SlurmError where slurmctld does not answer.
+
+    slurmctld is asked, which remembers a job for MinJobAge, then the accounting.
+    """
     done = _call(["scontrol", "--oneliner", "show", "job", job])
     job_state = read_scontrol(done.stdout) if done.returncode == 0 else None
     if job_state is not None:
@@ -55,7 +57,7 @@ def look(job: str) -> SlurmJob | None:
 
 
 def account(job: str) -> SlurmJob | None:
-    """The job in Slurm's accounting; None where there is no accounting."""
+    """Read the job in Slurm's accounting; None where there is no accounting."""
     if shutil.which("sacct") is None:
         return None
     done = _call(["sacct", "-nPX", "-j", job, "-o", SACCT_FORMAT])
@@ -63,12 +65,12 @@ def account(job: str) -> SlurmJob | None:
 
 
 def tell(job: str, signal: str = "TERM") -> None:
-    """A signal to the job's batch script alone, where the controller is; SlurmError where that is not possible."""
+    """Send a signal to the job's batch script alone, where the controller is; raise SlurmError."""
     _check(_call(["scancel", f"--signal={signal}", "--batch", job]), f"scancel --signal={signal} --batch {job}")
 
 
 def cancel(job: str) -> None:
-    """Slurm's own end: SIGTERM to everything of the job, KillWait later SIGKILL."""
+    """End a job as Slurm does: SIGTERM to everything of the job, KillWait later SIGKILL."""
     _check(_call(["scancel", job]), f"scancel {job}")
 
 
@@ -84,26 +86,26 @@ def set_comment(job: str, text: str) -> None:
 
 @cache
 def settings() -> Mapping[str, str]:
-    """Slurm's configuration as `scontrol show config` has it; empty where that fails."""
+    """Read Slurm's configuration as `scontrol show config` has it; empty where that fails."""
     done = _call(["scontrol", "show", "config"])
     pairs = (line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, value in pairs}
 
 
 def kill_wait() -> int | None:
-    """Seconds from Slurm's SIGTERM to its SIGKILL; None where it is not known."""
+    """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
     seconds = re.match(r"(\d+) sec", settings().get("KillWait", ""))
     return int(seconds[1]) if seconds else None
 
 
 @cache
 def version() -> tuple[int, int]:
-    """Of srun here."""
+    """Return the version of srun here."""
     return read_version(_call(["srun", "--version"]).stdout)
 
 
 def words(stderr: str) -> str:
-    """The last words of a command of Slurm's, without its name in front."""
+    """Return the last words of a command of Slurm's, without its name in front."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     reasons = [re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in lines[-3:]]
     return "; ".join(reasons)
@@ -117,7 +119,7 @@ def _check(done: subprocess.CompletedProcess[str], what: str) -> None:
 def _call(
     argv: Sequence[str], stdin: str = "", environ: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A command with its output; in a session of its own, so that Ctrl-C does not reach it."""
+    """Run a command in a session of its own, so that Ctrl-C does not reach it; raise UsageError, SlurmError."""
     if environ is None:
         environ = {**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
     try:

@@ -59,7 +59,7 @@ class Step:
         self._on_end: Callable[[], None] = lambda: None
 
     def transport(self) -> StepTransport:
-        """How the nodes are reached."""
+        """Return how the nodes are reached."""
         return StepTransport(self, self._spec)
 
     @property
@@ -73,19 +73,18 @@ class Step:
         return self._process is not None and self._process.poll() is not None
 
     def log_to(self, path: Path) -> None:
-        """Where srun's output goes; else it is gone with this process."""
+        """Write srun's output to a file; else it is gone with this process."""
         with contextlib.suppress(OSError):
             self._log = open(path, "ab+", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
             self._from = os.fstat(self._log.fileno()).st_size
 
     def argv(self) -> list[str]:
-        """The command."""
+        """Return the command that starts the step."""
         script = boot_script(self._spec.launch.agent_python, self._spec.launch.python).decode()
         return step_command(self._job, list(self.ranks), jobs.version(), script)
 
     def start(self, header: AgentHeader) -> None:
-        """Calls srun; what its tasks get lies in memory, as it has the secret in it. It holds what agents like this
-        one need."""
+        """Call srun. What its tasks get lies in memory, as it has the secret in it; it holds what such agents need."""
         port = self.listener.start([None], 0)
         order = DialHeader(
             places=tuple((address, port) for address in (LAUNCHER, *own_addresses())),
@@ -117,7 +116,7 @@ class Step:
         threading.Thread(target=self._await_end, args=(self._process,), name="srun", daemon=True).start()
 
     def on_end(self, act: Callable[[], None]) -> None:
-        """What to do when srun ends before `finish`; called in a thread."""
+        """Call `act`, in a thread, when srun ends before `finish`."""
         self._on_end = act
 
     def _await_end(self, process: subprocess.Popen[bytes]) -> None:
@@ -126,11 +125,11 @@ class Step:
             self._on_end()
 
     def output(self) -> str:
-        """What srun and the tasks have printed."""
+        """Return what srun and the tasks have printed."""
         return os.pread(self._log.fileno(), LOG_LIMIT, self._from).decode("utf-8", "replace")
 
     def at_fault(self) -> dict[str, str]:
-        """Nodes that srun complains of, with its words; nodes without a usable Python."""
+        """Return nodes that srun complains of, with its words, and nodes without a usable Python."""
         text = self.output()
         faults = nodes_at_fault(text, self.ranks)
         for line in text.splitlines():
@@ -140,14 +139,14 @@ class Step:
         return faults
 
     def end_finding(self) -> Finding | None:
-        """Why srun ended before `finish`; None where it did not."""
+        """Say why srun ended before `finish`; None where it did not."""
         if self._finishing or self._process is None or self._process.poll() is None:
             return None
         started = [name for name, task in self.ranks.items() if self.listener.seats[task].taken]
         return step_ended(self.output(), self.at_fault(), started, self._process.returncode, self.advice)
 
     def finish(self, message: str) -> None:
-        """The tasks are told the end and go; then srun; what does not go is ended."""
+        """Tell the tasks the end and wait for srun, which is ended where it does not go."""
         if self._process is None:
             return
         self._finishing = True
@@ -175,7 +174,7 @@ class StepTransport(DialledTransport):
         return [*self._step.argv()[:-1], "<boot script>"]
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
-        """The node's connection; None as soon as srun says that it will not come."""
+        """Return the node's connection; None as soon as srun says that it will not come."""
         assert isinstance(header, AgentHeader), "the nodes of a step are not swept"
         if not self._step.started:
             self._step.start(header)
@@ -189,7 +188,7 @@ class StepTransport(DialledTransport):
                 return None
 
     def silence(self, node: Node, seconds: float) -> Finding:
-        """Why it did not come: srun's own words, where it has any."""
+        """Say why a node did not come: in srun's own words, where it has any."""
         blamed = self._step.at_fault()
         place = Where(node=node.name)
         lines = error_lines(self._step.output())
@@ -214,7 +213,7 @@ class StepTransport(DialledTransport):
 
 
 def _admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
-    """Everyone who knows the step's secret; the same task again, never another in its place."""
+    """Admit everyone who knows the step's secret; the same task again, never another in its place."""
     seat = seats.get(hello.rank)
     if seat is None:
         raise Refuse(f"{address} came as node {hello.rank} of a step of {len(seats)}")
@@ -224,7 +223,7 @@ def _admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
 
 
 def own_addresses() -> list[str]:
-    """This machine's addresses for others, of interfaces that are up; the loopback only where there is no other."""
+    """List this machine's addresses, of interfaces that are up; the loopback only where there is no other."""
     reachable = []
     loopback = []
     for item in interfaces():
