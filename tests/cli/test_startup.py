@@ -11,7 +11,9 @@ pytestmark = pytest.mark.processes
 HEAVY = {
     "logs": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "status": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2",
-               "numpy"),
+               "numpy", "allranks.agent", "allranks.protocol.messages", "allranks.report.live", "allranks.report.fold",
+               "allranks.cluster.hostfile", "allranks.cluster.slurm_allocation", "ctypes", "shutil",
+               "socket", "lzma"),
     "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.engines.kubernetes",

@@ -2,8 +2,9 @@
 
 import pytest
 
-from allranks.cluster import Cluster, make_cluster, parse_hostfile, virtual_cluster
-from allranks.cluster.build import set_aside
+from allranks.cluster import Cluster
+from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
+from allranks.cluster.hostfile import parse_hostfile
 from allranks.errors import UsageError
 
 NODES = parse_hostfile("me@h1\nh2 slots=4\nh3:2222\nh4\n", "hosts.txt")

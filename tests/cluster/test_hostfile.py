@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.outcome import outcome
 
-from allranks.cluster import parse_host_argument, parse_hostfile, render_hostfile
-from allranks.cluster.hostfile import MAX_LINE, MAX_TEXT
+from allranks.cluster.hostfile import MAX_LINE, MAX_TEXT, parse_host_argument, parse_hostfile, render_hostfile
 from allranks.cluster.nodes import Node
 from allranks.errors import HostfileError, UsageError
 from allranks.text import count_of

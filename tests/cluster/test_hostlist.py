@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.cluster import expand, fold
-from allranks.cluster.hostlist import MAX_HOSTS, split_list
+from allranks.cluster.hostlist import MAX_HOSTS, expand, fold, split_list
 from allranks.errors import UsageError
 
 

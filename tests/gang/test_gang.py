@@ -53,8 +53,9 @@ from allranks.gang.states import (
 )
 from allranks.preflight.registry import built_in
 from allranks.protocol.codec import decode
-from allranks.protocol.messages import AddressProbe, AttemptSummary, PortFailure, RemainingProcess
+from allranks.protocol.messages import AddressProbe, AttemptSummary, PortFailure
 from allranks.protocol.orders import ORDERS
+from allranks.protocol.processes import RemainingProcess
 from allranks.settings import RunSpec
 
 PORT = 29500

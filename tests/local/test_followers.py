@@ -122,4 +122,4 @@ def test_a_run_in_pods_that_nobody_followed_has_an_end(tmp_path: Path, monkeypat
     monkeypatch.setenv("PODS", str(tmp_path / "pods.json"))
     where = {"engine": "kubernetes", "name": "demo", "kind": "job", "nodes": 1}
     said = describe(directory(tmp_path / "runs", where), time.time())
-    assert (said["state"], (said["verdict"] or {}).get("cause")) == ("failed", "k8s-out-of-memory")
+    assert (said.state, said.verdict and said.verdict.cause) == ("failed", "k8s-out-of-memory")

@@ -9,9 +9,9 @@ import pytest
 
 from allranks.report.live import JsonView, LiveView
 from allranks.report.screen import Screen
-from allranks.runs.documents import result_record
+from allranks.runs.documents import NodeStatus, StatusDocument, result_record
 
-STATUS = {"world_size": 1, "nodes": [{"name": f"h{i}", "state": "ready", "ranks": []} for i in range(50)]}
+STATUS = StatusDocument(world_size=1, nodes=tuple(NodeStatus(f"h{i}", state="ready") for i in range(50)))
 
 
 @pytest.fixture

@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 from allranks.cli.together import SYNC_PASSED
 from allranks.gang.progress import StepReader
 from allranks.report.fold import CUT, WINDOW, Folder, clean
-from allranks.report.live import LiveView, node_line, table_lines
+from allranks.report.live import LiveView
+from allranks.report.nodetable import node_line, table_lines
 from allranks.report.sentences import closing_lines, event_line, verdict_lines
 from allranks.report.testview import TestView
-from allranks.runs.documents import VerdictDocument, as_record, result_record
+from allranks.runs.documents import (
+    NodeStatus,
+    RankStatus,
+    StatusDocument,
+    VerdictDocument,
+    as_record,
+    result_record,
+)
 from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
@@ -201,17 +209,17 @@ def test_events_that_matter_have_a_line():
 
 
 def status(*ranks):
-    return {"world_size": len(ranks), "nodes": [{"name": "h1", "address": "10.0.0.1", "state": "running",
-                                                 "ranks": list(ranks)}]}  # fmt: skip
+    of_h1 = tuple(RankStatus(**rank) for rank in ranks)
+    return StatusDocument(world_size=len(ranks), nodes=(NodeStatus("h1", None, "10.0.0.1", "running", of_h1),))
 
 
 def test_a_node_has_one_line():
     one = {"state": "initialised", "step": 5, "rate": 2.0, "last_output": 90.0}
     two = {"state": "initialised", "step": 4, "rate": 1.5, "last_output": 95.0}
-    line = node_line(status(one, two)["nodes"][0], 100.0, 4)
+    line = node_line(status(one, two).nodes[0], 100.0, 4)
     assert line.split() == ["h1", "(10.0.0.1)", "running", "2", "initialised", "step", "4", "1.50", "steps/s",
                             "output", "5", "s", "ago"]  # fmt: skip
-    many = {"nodes": [{"name": f"n{i}", "state": "ready", "ranks": []} for i in range(100)]}
+    many = StatusDocument(nodes=tuple(NodeStatus(f"n{i}", state="ready") for i in range(100)))
     assert len(table_lines(many, 0.0, 80)) == 34
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from allranks.report.json_lines import LinesView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument
+from allranks.runs.documents import ResultDocument, StatusDocument
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
@@ -30,8 +30,8 @@ class Shown:
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         self.text[rank] = self.text.get(rank, b"") + data
 
-    def status(self, document: dict[str, Any], now: float) -> None:
-        self.states.append(document["state"])
+    def status(self, status: StatusDocument, now: float) -> None:
+        self.states.append(status.state)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_whole_run_comes_through(run: RunDirectory) -> None:
         ("event", [{"t": 1.0, "event": "attempt-start", "attempt": 0}]),
         ("output", ["demo-1", 1, "grün\n".encode(), 1.0]),
         ("output", ["demo-1", 1, odd, 1.0]),
-        ("status", [{"run": "inner", "state": "running", "t": 1.0, "nodes": []}, 1.0]),
+        ("status", [StatusDocument("inner", "running", 1.0), 1.0]),
         ("event", [{"t": 2.0, "event": "attempt-start", "attempt": 1}]),
         ("output", ["demo-0", 0, b"again\n", 1.0]),
         ("event", [{"t": 3.0, "event": "run-end", "exit": 0}]),

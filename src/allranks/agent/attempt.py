@@ -15,10 +15,10 @@ from allranks.protocol.messages import (
     FaultMessage,
     Message,
     RankSummary,
-    RemainingProcess,
     StartedMessage,
 )
 from allranks.protocol.orders import RankOrder
+from allranks.protocol.processes import RemainingProcess
 
 from .cgroups import members
 from .files import read_text

@@ -11,9 +11,9 @@ from allranks.protocol.messages import (
     ExitMessage,
     Message,
     RankSummary,
-    RemainingProcess,
     StartedMessage,
 )
+from allranks.protocol.processes import RemainingProcess
 
 from .files import read_bytes
 

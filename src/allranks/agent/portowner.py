@@ -10,7 +10,7 @@ import struct
 import time
 from typing import List, NamedTuple, Optional, Set, Tuple
 
-from allranks.protocol.messages import PortOwner
+from allranks.protocol.processes import PortOwner
 
 from .files import read_link, read_text
 from .netfacts import dump

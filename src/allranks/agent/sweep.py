@@ -5,7 +5,8 @@ import time
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from allranks.protocol.header import SweepHeader
-from allranks.protocol.messages import SweptMessage, SweptProcess
+from allranks.protocol.messages import SweptMessage
+from allranks.protocol.processes import SweptProcess
 
 from .files import names_in
 from .journal import AgentBegun, read_journal

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
 
 from allranks.cluster.names import show
 from allranks.errors import UsageError
@@ -22,6 +21,9 @@ from allranks.text import join_words
 
 from .grammar import refuse_empty_values, split
 from .rich_help import rich_help
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Given = Mapping[str, object]
 HELP = ["-h", "--help"]

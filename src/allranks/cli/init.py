@@ -13,8 +13,8 @@ from allranks.settings.parsers import FLAG
 from allranks.settings.table import SettingRow
 from allranks.settings.template import commented_config
 
+from .config_files import CONFIG_NAME
 from .declare import AS_JSON, Declared
-from .target import CONFIG_NAME
 
 HOSTFILES = ("hosts.txt", "hostfile", "node_ip_list.txt", "hosts")
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
-from allranks.report.live import label, node_line
+from allranks.protocol.codec import decode_parts, encode, omit_empty
+from allranks.protocol.jsontext import JsonObject
+from allranks.report.nodetable import node_line, widest_label
 from allranks.report.terminal import redraw_lines
 from allranks.runs.directory import OVER, RunDirectory
+from allranks.runs.documents import Master, NodeStatus, RankStatus, VerdictDocument
 from allranks.settings.parsers import FLAG
 from allranks.settings.table import SettingRow
 from allranks.text import count_of
@@ -21,17 +24,62 @@ from .chosen_run import find_run
 from .declare import RUN, RUNS_DIR, Declared
 
 
+@dataclass(frozen=True)
+class RankReport(RankStatus):
+    """A rank; `last_output_s` is seconds since its last output."""
+
+    last_output_s: float | None = None
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """What Slurm says of the job that has the controller; `why` it waits, or why Slurm says nothing."""
+
+    id: str = ""
+    state: str = ""
+    why: str = ""
+
+
+@omit_empty()
+@dataclass(frozen=True)
+class EngineReport:
+    """What an engine says of a run: the line of a job, or of pods and machines."""
+
+    job: JobReport | None = None
+    engine: str = ""
+
+
+@dataclass(frozen=True)
+class StatusReport:
+    """What `status` prints."""
+
+    run: str
+    directory: str
+    state: str
+    engine: EngineReport
+    attempt: int
+    master: Master | None
+    world_size: int | None
+    verdict: VerdictDocument | None
+    nodes: tuple[NodeStatus, ...]
+
+
 def command(run: str | None, watch: bool, runs_dir: str | None, json_: bool) -> int:
     """Describe a run, once or every second until it ends."""
     run_dir = find_run(run, runs_dir)
-    drawn: list[str] | None = None
+    redraws = watch and sys.stdout.isatty()
+    rows = 0
     while True:
-        document = describe(run_dir, time.time())
+        report = describe(run_dir, time.time())
         if json_:
-            print(json.dumps(document), flush=True)
+            print(json.dumps(to_document(report)), flush=True)
         else:
-            drawn = _draw(lines(document), drawn if watch and sys.stdout.isatty() else None, watch)
-        if not watch or document["state"] in (*OVER, "orphaned"):
+            shown = lines(report)
+            if redraws:
+                shown = _fit_window(shown)
+            redraw_lines(sys.stdout, rows, shown)
+            rows = len(shown) if redraws else 0
+        if not watch or report.state in (*OVER, "orphaned"):
             return DONE
         time.sleep(1.0)
 
@@ -50,73 +98,84 @@ COMMAND = Declared(
 )
 
 
-def _draw(text: list[str], before: list[str] | None, watch: bool) -> list[str]:
-    """Over what was drawn before, which therefore fits the window."""
-    if watch and sys.stdout.isatty():
-        columns, rows = shutil.get_terminal_size()
-        text = [line[: columns - 1] for line in text[: max(1, rows - 1)]]
-    redraw_lines(sys.stdout, len(before or ()), text)
-    return text
+def _fit_window(text: list[str]) -> list[str]:
+    """Cut lines to the terminal's window, so that the next lines can be drawn over all of them."""
+    import shutil  # imported late: it loads the compression libraries, and only --watch on a terminal needs it
+
+    columns, rows = shutil.get_terminal_size()
+    return [line[: columns - 1] for line in text[: max(1, rows - 1)]]
 
 
-def describe(run: RunDirectory, now: float) -> dict[str, Any]:
-    """The document of the design: run, state, nodes, ranks."""
+def describe(run: RunDirectory, now: float) -> StatusReport:
+    """Read run, state, nodes and ranks. `now`: unix seconds."""
     settle(run, now)
-    state = run.state()  # first: what it says is not newer than what follows
-    status = run.read_document("status.json") or {}
-    result = run.read_document("result.json")
-    nodes = [{**n, "ranks": [_rank(r, now) for r in n.get("ranks") or []]} for n in status.get("nodes") or []]
-    return {
-        "schema": 1,
-        "run": run.name,
-        "directory": str(run.path),
-        "state": state,
-        **engine_of(run).condition(run, state),
-        "attempt": status.get("attempt", 0),
-        "master": status.get("master"),
-        "world_size": status.get("world_size"),
-        "verdict": result.get("verdict") if result else None,
-        "nodes": nodes,
-    }
+    condition = run.condition()
+    status = condition.status
+    return StatusReport(
+        run.name,
+        str(run.path),
+        condition.state,
+        decode_parts(EngineReport, engine_of(run).condition(run, condition.state)),
+        status.attempt,
+        status.master,
+        status.world_size,
+        condition.result.verdict if condition.result is not None else None,
+        tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in status.nodes),
+    )
 
 
-def _rank(rank: dict[str, Any], now: float) -> dict[str, Any]:
-    last = rank.get("last_output")
-    quiet = round(max(0.0, now - last), 1) if last is not None else None
-    return {**rank, "last_output_s": quiet}
+def _with_age(rank: RankStatus, now: float) -> RankReport:
+    age = None
+    if rank.last_output is not None:
+        age = round(max(0.0, now - rank.last_output), 1)
+    return RankReport(**vars(rank), last_output_s=age)
 
 
-def lines(document: dict[str, Any]) -> list[str]:
-    """For people: a line a run, a line a node, and of a run in progress the ranks' pids."""
-    master = document.get("master") or {}
-    at = f", master {master['address']}:{master['port']}" if master.get("address") and master.get("port") else ""
-    size = document["world_size"]
-    ranks = count_of(size, "rank") if isinstance(size, int) and size else "? ranks"
-    described = [f"{document['run']}: {document['state']}, {ranks}{at}"]
-    if document.get("job"):
-        job = document["job"]
-        described.append(f"Slurm job {job['id']}: {job['state']}" + (f", {job['why']}" if job["why"] else ""))
-    elif document["state"] == "orphaned" and document.get("engine"):
-        described.append(f"it goes on in {document['engine']}. `allranks attach` follows it, `allranks stop` ends it")
-    elif document["state"] == "orphaned":
-        described.append("its controller has ended. `allranks attach` takes it over, `allranks stop` ends it")
-    over = document["state"] in OVER
-    width = max([len(label(n)) for n in document["nodes"]] + [4])
-    for node in document["nodes"]:
-        described.append(node_line(_quiet(node) if over else node, time.time(), width))
-        if not over:
-            described += _pids(node, width)
-    verdict = document.get("verdict")
-    if verdict:
-        described.append(f"verdict: {verdict['message']}")
+def to_document(report: StatusReport) -> JsonObject:
+    """Make the document of `--json`: what the engine says stands behind the state."""
+    fields = encode(report)
+    document: JsonObject = {"schema": 1}
+    for name, value in fields.items():
+        document.update(value if name == "engine" else {name: value})
+    return document
+
+
+def lines(report: StatusReport) -> list[str]:
+    """Write for people: a line for the run, one a node, and of a run in progress the ranks' pids."""
+    ranks = count_of(report.world_size, "rank") if report.world_size else "? ranks"
+    first = f"{report.run}: {report.state}, {ranks}"
+    if report.master is not None and report.master.address and report.master.port:
+        first += f", master {report.master.address}:{report.master.port}"
+    described = [first, *_whereabouts(report)]
+    width = widest_label(report.nodes)
+    for node in report.nodes:
+        if report.state in OVER:
+            described.append(node_line(_without_clock(node), time.time(), width))
+        else:
+            described += [node_line(node, time.time(), width), *_pids(node.ranks, width)]
+    if report.verdict is not None:
+        described.append(f"verdict: {report.verdict.message}")
     return [part for line in described for part in line.split("\n")]
 
 
-def _quiet(node: dict[str, Any]) -> dict[str, Any]:
-    """Of a run that is over it says nothing how long ago the last output came."""
-    return {**node, "ranks": [{**r, "last_output": None} for r in node["ranks"]]}
+def _whereabouts(report: StatusReport) -> list[str]:
+    """Say where the controller is, in a job or nowhere, and what goes on from there."""
+    job = report.engine.job
+    if job is not None:
+        line = f"Slurm job {job.id}: {job.state}"
+        return [f"{line}, {job.why}" if job.why else line]
+    if report.state != "orphaned":
+        return []
+    if report.engine.engine:
+        return [f"it goes on in {report.engine.engine}. `allranks attach` follows it, `allranks stop` ends it"]
+    return ["its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"]
 
 
-def _pids(node: dict[str, Any], width: int) -> list[str]:
-    pids = ", ".join(f"{r['rank']}:{r['pid']}" for r in node["ranks"] if r.get("pid"))
+def _without_clock(node: NodeStatus) -> NodeStatus:
+    """Leave out when the last output came: of a run that is over it says nothing."""
+    return replace(node, ranks=tuple(replace(rank, last_output=None) for rank in node.ranks))
+
+
+def _pids(ranks: Sequence[RankStatus], width: int) -> list[str]:
+    pids = ", ".join(f"{rank.rank}:{rank.pid}" for rank in ranks if rank.pid)
     return [f"{'':<{width}}  rank:pid {pids}"] if pids else []

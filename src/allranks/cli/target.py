@@ -7,53 +7,18 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from allranks.cluster.slurm_allocation import read_allocation
-from allranks.errors import ConfigError, UsageError
+from allranks.errors import UsageError
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
 from allranks.settings.scripts import is_shell_script, launcher_in, script_of
 from allranks.settings.table import ENGINE_FLAGS, TARGETS, engine_of, suggestion
 from allranks.text import join_words
 
-CONFIG_NAME = "allranks.toml"
-FILE_LIMIT = 1 << 20
+from .config_files import read_config, read_user_config
 
-
-def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """The TOML file named by --config or ALLRANKS_CONFIG, else allranks.toml here if there is one."""
-    wanted = path or environ.get("ALLRANKS_CONFIG")
-    file = Path(wanted or CONFIG_NAME)
-    if not wanted and not file.is_file():
-        return {}, CONFIG_NAME
-    return _read_toml(file), str(file)
-
-
-def read_user_config(environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """The settings of the user for all projects, if there are any: ~/.config/allranks/config.toml."""
-    base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".config")
-    file = Path(base) / "allranks" / "config.toml"
-    if not file.is_file():
-        return {}, ""
-    return _read_toml(file), str(file)
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):  # here: allranks.pyz has no tomli for Python 3.10
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(FILE_LIMIT + 1)
-        if len(data) > FILE_LIMIT:
-            raise ConfigError(f"{file}: larger than 1 MiB. Is this an allranks.toml?")
-        return tomllib.loads(data.decode())
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: {error}") from None
+FILE_LIMIT = 1 << 20  # bytes of a script
 
 
 def resolve_options(options: Mapping[str, object], config: str | None, renderer: str = "") -> Resolved:
@@ -61,10 +26,15 @@ def resolve_options(options: Mapping[str, object], config: str | None, renderer:
 
     Raises UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
     """
-    document, source = read_config(config, os.environ)
-    user_document, user_source = read_user_config(os.environ)
+    project = read_config(config, os.environ)
+    user = read_user_config(os.environ)
     resolved = resolve(
-        options, os.environ, document, config_source=source, user_config=user_document, user_source=user_source
+        options,
+        os.environ,
+        project.values,
+        config_source=project.source,
+        user_config=user.values,
+        user_source=user.source,
     )
     spec = resolved.spec
     if spec.launch.command:

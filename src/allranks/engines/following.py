@@ -12,7 +12,7 @@ from typing import Protocol
 from allranks.errors import Interrupted, NodeError, UsageError
 from allranks.exitcodes import TERMINATED
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, ResultDocument
+from allranks.runs.documents import Document, ResultDocument, StatusDocument
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Shown
 
@@ -68,7 +68,7 @@ class NoView:
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Show bytes of a rank, as they came."""
 
-    def status(self, document: Document, now: float) -> None:
+    def status(self, status: StatusDocument, now: float) -> None:
         """Show the states of all ranks."""
 
     def tick(self, now: float) -> None:
@@ -249,8 +249,8 @@ class Display:
             view.event(event)
         for node, rank, data in self.reader.fresh():
             view.output(node, rank, data, now)
-        status = self._run.read_document("status.json")
-        if status is not None and status.get("nodes"):
+        status = self._run.read_status()
+        if status.nodes:
             view.status(status, now)
 
 

@@ -17,7 +17,6 @@ from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL, beat_of
 from allranks.findings import Finding
-from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, RANK_LOG, Frame, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import DecodeError
@@ -127,7 +126,7 @@ class View(Protocol):
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Show bytes of a rank, as they came."""
 
-    def status(self, document: dict[str, Any], now: float) -> None:
+    def status(self, status: StatusDocument, now: float) -> None:
         """Show the states of all ranks."""
 
     def tick(self, now: float) -> None:
@@ -697,7 +696,7 @@ class Controller:
 
     def _write_status(self) -> None:
         status = self.status()
-        self.view.status(encode(status), time.time())
+        self.view.status(status, time.time())
         if self._dirty or self.progress.changed():
             self._dirty = False
             write_status(self.run_dir, status)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from allranks.plan.node_facts import gpu_count, outer_addresses
-from allranks.protocol.messages import AddressProbe, RemainingProcess
+from allranks.protocol.messages import AddressProbe
 from allranks.protocol.plan_facts import NodeFacts, read_facts
+from allranks.protocol.processes import RemainingProcess
 from allranks.runs.documents import NodeStatus, RankStatus
 
 from .lingering import Departure

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allranks.findings import Finding
-from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RemainingProcess
+from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure
 from allranks.protocol.orders import Order
+from allranks.protocol.processes import RemainingProcess
 
 
 class State(enum.Enum):

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from allranks.findings import Finding, Where
 from allranks.protocol.facts import InterfaceFacts
-from allranks.protocol.messages import AddressProbe, PortFailure, PortOwner
+from allranks.protocol.messages import AddressProbe, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, network_of
+from allranks.protocol.processes import PortOwner
 from allranks.settings import RunSpec
 from allranks.settings.table import ENGINE_FLAGS
 

@@ -10,6 +10,7 @@ from .codec import Vocabulary, omit_empty, omit_none
 from .foreign import ReportMessage, check_report, clean_error
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
+from .processes import PortOwner, RemainingProcess, SweptProcess
 
 
 @omit_none
@@ -86,24 +87,6 @@ class FactsMessage(NamedTuple):
     error: str = ""
 
 
-@omit_none
-class PortOwner(NamedTuple):
-    """Who holds a port, as far as this user may see; `note` says why there is no process.
-
-    `start_time` is in clock ticks since boot. Of a process of an allranks run `run` is that run's uid, and
-    `run_lives` says whether its agent runs."""
-
-    uid: Optional[int] = None
-    user: Optional[str] = None
-    state: Optional[str] = None
-    pid: Optional[int] = None
-    start_time: Optional[int] = None
-    command: Optional[str] = None
-    note: Optional[str] = None
-    run: Optional[str] = None
-    run_lives: Optional[bool] = None
-
-
 class PortFailure(NamedTuple):
     """Why a port could not be opened."""
 
@@ -150,14 +133,6 @@ class StartedMessage(NamedTuple):
     attempt: int
     start_time: int = 0
     t: Optional[float] = None
-
-
-class RemainingProcess(NamedTuple):
-    """A process that could not be ended."""
-
-    pid: int
-    state: str = ""
-    command: str = ""
 
 
 class EndedMessage(NamedTuple):
@@ -249,19 +224,6 @@ class ReachedMessage(NamedTuple):
     pairs: Mapping[str, JsonObject] = {}
     names: Mapping[str, Any] = {}
     error: str = ""
-
-
-@omit_none
-class SweptProcess(NamedTuple):
-    """A process of an earlier run (`live`: the run still has its agent), or one that is in the way (`why`)."""
-
-    pid: int
-    start_time: int
-    command: str
-    uid: Optional[str] = None
-    node: Optional[str] = None
-    live: Optional[bool] = None
-    why: Optional[str] = None
 
 
 @omit_none

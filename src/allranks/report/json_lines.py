@@ -8,7 +8,7 @@ import sys
 from typing import TextIO
 
 from allranks.protocol.codec import encode
-from allranks.runs.documents import ResultDocument
+from allranks.runs.documents import ResultDocument, StatusDocument
 
 from .sentences import Document
 
@@ -49,8 +49,9 @@ class LinesView:
             content = {"base64": base64.b64encode(data).decode()}
         self._write({"output": {"node": node_name, "rank": rank, "offset": offset, **content}})
 
-    def status(self, document: Document, now: float) -> None:
-        """The status.json document, where it says something new."""
+    def status(self, status: StatusDocument, now: float) -> None:
+        """Write the status.json document, where it says something new."""
+        document = encode(status)
         text = json.dumps({k: v for k, v in document.items() if k != "t"})
         if text != self._status:
             self._status = text

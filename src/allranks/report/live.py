@@ -8,17 +8,15 @@ import time
 from collections import deque
 from typing import TextIO
 
-from allranks.runs.documents import ResultDocument
-from allranks.text import count_of, name_with
+from allranks.runs.documents import ResultDocument, StatusDocument
 
 from .fold import Folder
+from .nodetable import NODES_SHOWN, table_lines
 from .screen import Screen
 from .sentences import Document, closing_lines, event_line, opening_lines
-from .terminal import clean
 
 FLUSH_EVERY = 0.2
 REDRAW_EVERY = 0.5
-NODES_SHOWN = 32
 HELD = 1000  # lines kept while a question is open
 
 
@@ -31,8 +29,9 @@ class LiveView:
         self._folder = Folder(fold, colour=self._terminal and "NO_COLOR" not in os.environ)
         self._nodes = 1
         self._table: list[str] = []
-        self._paused, self._held = False, deque[str](maxlen=HELD)
-        self._status: Document | None = None
+        self._paused = False
+        self._held = deque[str](maxlen=HELD)
+        self._status: StatusDocument | None = None
         self._flushed = self._redrawn = 0.0
 
     def say(self, label: str, text: str) -> None:
@@ -57,10 +56,10 @@ class LiveView:
         """Bytes of a rank's log."""
         self._folder.feed(node_name, rank, data, now)
 
-    def status(self, document: Document, now: float) -> None:
-        """The status.json document."""
-        self._status = document
-        self._folder.ranks = int(document.get("world_size") or 0)
+    def status(self, status: StatusDocument, now: float) -> None:
+        """Keep the states of all ranks for the table."""
+        self._status = status
+        self._folder.ranks = status.world_size or 0
 
     def tick(self, now: float) -> None:
         """Shows what is due."""
@@ -111,39 +110,6 @@ def _is_due(last: float, now: float, every: float) -> bool:
     return not 0 <= now - last < every
 
 
-def table_lines(status: Document, now: float, width: int, most: int = NODES_SHOWN) -> list[str]:
-    """One line a node, `most` at most: name, state, ranks, step, rate, time since the last output."""
-    nodes = status.get("nodes", [])
-    name_width = max([len(label(n)) for n in nodes] + [4])
-    lines = ["─" * min(width - 1, 72)]
-    for node in nodes[:most]:
-        lines.append(clean(node_line(node, now, name_width), colour=False)[: width - 1])
-    if len(nodes) > most:
-        lines.append(f"… and {count_of(len(nodes) - most, 'more node')}: allranks status"[: width - 1])
-    return lines
-
-
-def label(node: Document) -> str:
-    """The node's name; where the list has an address, the host's own name with the address beside it."""
-    return name_with(str(node["name"]), str(node.get("address") or ""))
-
-
-def node_line(node: Document, now: float, name_width: int = 4) -> str:
-    """A node in the live table; blank where nothing is known."""
-    ranks = node.get("ranks", [])
-    counts: dict[str, int] = {}
-    for rank in ranks:
-        counts[rank["state"]] = counts.get(rank["state"], 0) + 1
-    states = ", ".join(f"{n} {state}" for state, n in counts.items())
-    steps = [r["step"] for r in ranks if r.get("step") is not None]
-    rates = [r["rate"] for r in ranks if r.get("rate") is not None]
-    outputs = [r["last_output"] for r in ranks if r.get("last_output") is not None]
-    step = f"step {min(steps)}" if steps else ""
-    rate = f"{min(rates):.2f} steps/s" if rates else ""
-    quiet = f"output {max(0.0, now - max(outputs)):.0f} s ago" if outputs else ""
-    return f"{label(node):<{name_width}}  {node['state']:<10}  {states:<22}  {step:<10}  {rate:<13}  {quiet}".rstrip()
-
-
 class JsonView(LiveView):
     """--json: training output on standard error, nothing of ours on standard output."""
 
@@ -160,8 +126,8 @@ class JsonView(LiveView):
     def event(self, event: Document) -> None:
         """Nothing: events.jsonl has it."""
 
-    def status(self, document: Document, now: float) -> None:
-        """Nothing: status.json has it."""
+    def status(self, status: StatusDocument, now: float) -> None:
+        """Show nothing: status.json has it."""
 
     def closing(self, result: ResultDocument) -> None:
         """The rest of the training output."""

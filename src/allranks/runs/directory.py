@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
-import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from allranks.agent.processes import read_process
 from allranks.errors import RunNotFound, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.protocol.codec import decode_parts
@@ -33,6 +33,14 @@ STATES = {DONE: "done", CTRL_C: "stopped", TERMINATED: "stopped"}  # by exit cod
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
 STAMP = re.compile(r"-\d{8}-\d{6}(-\w+){0,2}\Z")  # what `create` puts behind the --name of a run
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class RunCondition(NamedTuple):
+    """A run's state, and the documents that say it: status.json, and result.json of a run that has ended."""
+
+    state: str
+    status: StatusDocument
+    result: ResultDocument | None
 
 
 class RunDirectory:
@@ -261,10 +269,13 @@ class RunDirectory:
     def controller_alive(self) -> bool:
         """Return whether the controller that run.json names lives on this host, or elsewhere as its engine knows."""
         controller = self.read_run().controller
-        if controller is None or controller.host != socket.gethostname():
+        if controller is None or controller.host != platform.node():
             return self._lives_elsewhere()
         if controller.pid is None:
             return False
+        # Imported late: of a run that is over nobody asks, and it takes 5 ms.
+        from allranks.agent.processes import read_process
+
         process = read_process(controller.pid)
         return process is not None and process.start == controller.start_time and process.state not in "ZX"
 
@@ -276,15 +287,23 @@ class RunDirectory:
         return self._goes_on_elsewhere
 
     def state(self) -> str:
-        """The run's state; "orphaned" where its controller died and nothing says that it is over."""
-        alive = self.controller_alive()
-        result = self.read_result()  # asked second: a controller writes it, then it ends
-        status = self.read_status().state or "starting"
+        """Return the run's state; "orphaned" where its controller died and nothing says that it is over."""
+        return self.condition().state
+
+    def condition(self) -> RunCondition:
+        """Return the run's state, with the documents that say it, each read once."""
+        is_alive = False
+        result = self.read_result()
         if result is None:
-            return status if alive else "orphaned"
-        if status in OVER:
-            return status
-        return STATES.get(result.exit, "failed")  # a full disk has kept the last status.json from being written
+            is_alive = self.controller_alive()
+            result = self.read_result()  # asked again: a controller writes it, then it ends
+        status = self.read_status()
+        state = status.state or "starting"
+        if result is None:
+            return RunCondition(state if is_alive else "orphaned", status, None)
+        if state not in OVER:  # a full disk has kept the last status.json from being written
+            state = STATES.get(result.exit, "failed")
+        return RunCondition(state, status, result)
 
 
 def _no_engine(run: RunDirectory) -> bool:

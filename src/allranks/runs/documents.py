@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
 from allranks.protocol.jsontext import Json
-from allranks.protocol.messages import RemainingProcess
+from allranks.protocol.processes import RemainingProcess
 
 LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
 Document = dict[str, Any]  # a JSON object, as a run directory keeps it

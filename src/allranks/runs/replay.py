@@ -26,7 +26,7 @@ class Shown(Protocol):
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Take bytes of a rank, as they came."""
 
-    def status(self, document: Document, now: float) -> None:
+    def status(self, status: StatusDocument, now: float) -> None:
         """Take the states of all ranks."""
 
 
@@ -97,8 +97,9 @@ class Replay:
     def _status(self, status: Document, now: float) -> None:
         if status.get("state") in OVER:
             return  # only with the result
-        write_status(self.run, replace(as_record(StatusDocument, status), run=self.run.name))
-        self.view.status(status, now)
+        record = replace(as_record(StatusDocument, status), run=self.run.name)
+        write_status(self.run, record)
+        self.view.status(record, now)
 
     def _opening(self, info: Document) -> None:
         listed = enumerate(as_record(RunDocument, info).nodes)

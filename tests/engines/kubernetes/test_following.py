@@ -26,7 +26,7 @@ from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.engines.remote import read_place
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument
+from allranks.runs.documents import ResultDocument, StatusDocument
 
 pytestmark = pytest.mark.processes
 
@@ -187,7 +187,7 @@ class Quiet:
 
     def event(self, event: dict[str, Any]) -> None: ...
     def output(self, *words: Any) -> None: ...
-    def status(self, status: dict[str, Any]) -> None: ...
+    def status(self, status: StatusDocument, now: float) -> None: ...
 
 
 class Cluster(Kubectl):

@@ -24,7 +24,7 @@ from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where
 from allranks.plan.render.pod_spec import CONTAINER, RUN_LABEL
-from allranks.protocol.messages import RemainingProcess
+from allranks.protocol.processes import RemainingProcess
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left, ResultDocument, verdict_document
 from allranks.runs.result import least_result

@@ -14,7 +14,7 @@ from allranks.engines.remote import RemoteRun
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
-from allranks.protocol.messages import RemainingProcess
+from allranks.protocol.processes import RemainingProcess
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left, ResultDocument
 from allranks.runs.result import least_result

@@ -1,0 +1,44 @@
+"""Processes as messages of an agent name them. The controller's documents name them so, too, and load no message."""
+
+from typing import NamedTuple, Optional
+
+from .codec import omit_none
+
+
+@omit_none
+class PortOwner(NamedTuple):
+    """Who holds a port, as far as this user may see; `note` says why there is no process.
+
+    `start_time` is in clock ticks since boot. Of a process of an allranks run `run` is that run's uid, and
+    `run_lives` says whether its agent runs."""
+
+    uid: Optional[int] = None
+    user: Optional[str] = None
+    state: Optional[str] = None
+    pid: Optional[int] = None
+    start_time: Optional[int] = None
+    command: Optional[str] = None
+    note: Optional[str] = None
+    run: Optional[str] = None
+    run_lives: Optional[bool] = None
+
+
+class RemainingProcess(NamedTuple):
+    """A process that could not be ended."""
+
+    pid: int
+    state: str = ""
+    command: str = ""
+
+
+@omit_none
+class SweptProcess(NamedTuple):
+    """A process of an earlier run (`live`: the run still has its agent), or one that is in the way (`why`)."""
+
+    pid: int
+    start_time: int
+    command: str
+    uid: Optional[str] = None
+    node: Optional[str] = None
+    live: Optional[bool] = None
+    why: Optional[str] = None
