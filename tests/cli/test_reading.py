@@ -11,7 +11,9 @@ from tests import forked
 
 from allranks.cli import main
 from allranks.cli.clean import may_live
-from allranks.cli.status import describe, lines
+from allranks.cli.data import plan_command
+from allranks.cli.status import describe, lines, to_document
+from allranks.errors import UsageError
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
@@ -75,7 +77,10 @@ def call(capsys, verb, *words):
 
 
 def test_status_has_the_designs_form(runs):
-    document = describe(make(runs, over=False, controller=encode(controller_identity())), time.time())
+    report = describe(make(runs, over=False, controller=encode(controller_identity())), time.time())
+    document = to_document(report)
+    assert list(document)[:5] == ["schema", "run", "directory", "state", "attempt"]
+    assert list(document)[5:] == ["master", "world_size", "verdict", "nodes"]
     assert (document["state"], [n["name"] for n in document["nodes"]]) == ("running", ["h1", "h2"])
     first = document["nodes"][0]["ranks"][0]
     assert (first["rank"], first["pid"], first["step"]) == (0, 100, 7)
@@ -251,3 +256,30 @@ def test_a_terminal_that_nobody_reads_does_not_end_the_run(tmp_path):
     assert process.wait(120) == 0
     assert b"lines not shown here" in out
     assert out.splitlines()[-1].startswith(b"done after")
+
+
+# -- where runs are ------------------------------------------------------------------------------------
+
+
+def test_verbs_look_for_runs_where_the_users_own_settings_put_them(runs, tmp_path, monkeypatch, capsys):
+    elsewhere = tmp_path / "elsewhere"
+    run = make(elsewhere)
+    config = tmp_path / "config" / "allranks" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'runs-dir = "{elsewhere}"\nlease = "not read here"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for verb in ("status", "logs", "diagnose", "stop"):
+        code, out, err = call(capsys, verb, "--json", run.name)
+        assert (code, err) == (0, ""), (verb, out)
+    with pytest.raises(UsageError, match="no all_reduce was measured"):
+        plan_command(samples=8, batch=1, gpus_per_node=1, nodes="1", epochs=1, step_time=None, grad_accum=1,
+                     drop_last=False, pad=False, model_bytes=1, bandwidth=run.name, observed_steps=None,
+                     runs_dir=None, json_=True)  # fmt: skip
+
+
+def test_the_status_of_a_run_is_made_of_documents_that_are_read_once(runs, capsys, monkeypatch):
+    run = make(runs)
+    reads: list[str] = []
+    read = RunDirectory.read_document
+    monkeypatch.setattr(RunDirectory, "read_document", lambda self, name: reads.append(name) or read(self, name))
+    assert (run.condition().state, sorted(reads)) == ("done", ["result.json", "status.json"])

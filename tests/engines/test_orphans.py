@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from allranks.engines.orphans import choose, left_alone, name_unended
-from allranks.protocol.messages import SweptMessage, SweptProcess
+from allranks.protocol.messages import SweptMessage
+from allranks.protocol.processes import SweptProcess
 from allranks.settings import RunSpec
 
 DEAD = SweptProcess(3, 30, "python a.py", uid="a", node="node_00", live=False)

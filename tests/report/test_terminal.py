@@ -15,7 +15,7 @@ from tests import forked
 from tests.cli.test_reading import make, write_logs
 
 from allranks.cli import orphans, streams
-from allranks.protocol.messages import SweptProcess
+from allranks.protocol.processes import SweptProcess
 from allranks.report.screen import Screen
 from allranks.report.terminal import clean_lines, redraw_lines, unfiltered
 

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from allranks.engines import lives
 from allranks.runs.directory import RunDirectory
 from allranks.settings.layers import resolve
 
-from .target import read_config
+from .config_files import read_config, read_user_config
+
+Value = TypeVar("Value")
+KEYS = ("runs-dir", "runs_dir")  # of a settings file
 
 
 def runs_directory(option: str | None) -> Path:
-    """--runs-dir, ALLRANKS_RUNS_DIR, allranks.toml, else `runs`."""
-    config, source = read_config(None, os.environ)
-    only = {k: v for k, v in config.items() if k in ("runs-dir", "runs_dir")}
-    environ = {k: v for k, v in os.environ.items() if k == "ALLRANKS_RUNS_DIR"}
-    return Path(resolve({"runs_dir": option}, environ, only, config_source=source).spec.places.runs_dir)
+    """Return --runs-dir, ALLRANKS_RUNS_DIR, the setting of a settings file, else `runs`; no other setting is read."""
+    project = read_config(None, os.environ)
+    user = read_user_config(os.environ)
+    resolved = resolve(
+        {"runs_dir": option},
+        _only(os.environ, ("ALLRANKS_RUNS_DIR",)),
+        _only(project.values, KEYS),
+        config_source=project.source,
+        user_config=_only(user.values, KEYS),
+        user_source=user.source,
+    )
+    return Path(resolved.spec.places.runs_dir)
+
+
+def _only(values: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
+    return {name: values[name] for name in names if name in values}
 
 
 def find_run(wanted: str | None, runs_dir: str | None) -> RunDirectory:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
@@ -23,7 +21,7 @@ from allranks.settings.parsers import path as path_of
 from allranks.settings.table import SettingRow
 from allranks.text import parse_size
 
-from .chosen_run import find_in
+from .chosen_run import find_run
 from .declare import AS_JSON, DRY_RUN, RUNS_DIR, Declared, DeclaredGroup
 
 
@@ -50,7 +48,7 @@ def plan_command(
         raise UsageError("--drop-last and --pad: set one of them")
     rate = None
     if bandwidth is not None:
-        rate = measured_bandwidth(bandwidth, runs_dir or os.environ.get("ALLRANKS_RUNS_DIR", "runs"))
+        rate = measured_bandwidth(bandwidth, runs_dir)
     training = Training(
         samples,
         batch,
@@ -147,13 +145,13 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def measured_bandwidth(text: str, runs_dir: str) -> float:
+def measured_bandwidth(text: str, runs_dir: str | None) -> float:
     """Read bytes a second: `10GB`, or the best all_reduce bus bandwidth of a run, by its directory or name."""
     try:
         return float(parse_size(text))
     except ValueError:
         pass
-    run = find_in(Path(runs_dir), text)
+    run = find_run(text, runs_dir)
     rows = [row for row in read_rows(run).get("bandwidth", []) if row.get("collective") == "all_reduce"]
     rates = [float(row["busbw"]) for row in rows if isinstance(row.get("busbw"), (int, float)) and row["busbw"] > 0]
     if not rates:

@@ -12,7 +12,8 @@ from allranks.engines.orphans import Answers, Processes, ask, choose, end, name_
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.protocol.codec import encode
 from allranks.protocol.header import ForeignQuestion, SweepHeader
-from allranks.protocol.messages import MESSAGES, SweptProcess
+from allranks.protocol.messages import MESSAGES
+from allranks.protocol.processes import SweptProcess
 from allranks.report.terminal import clean
 
 from .target import resolve_options

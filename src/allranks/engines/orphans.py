@@ -9,7 +9,8 @@ from allranks.cluster import Cluster
 from allranks.gang import sweeper
 from allranks.plan.network import target_words
 from allranks.protocol.header import ForeignQuestion, SweepHeader
-from allranks.protocol.messages import SweptMessage, SweptProcess
+from allranks.protocol.messages import SweptMessage
+from allranks.protocol.processes import SweptProcess
 from allranks.settings import RunSpec
 from allranks.text import count_of
 
