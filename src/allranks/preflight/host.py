@@ -6,7 +6,7 @@ So checks stay pure: their tests give them recorded files and outputs.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Pattern, Protocol, Sequence, Tuple
 
 from allranks.protocol.codec import decode, read_json
 from allranks.protocol.jsontext import Json
@@ -149,8 +149,7 @@ def versions(host: Host, wanted: Tuple[str, ...], seconds: float) -> Dict[str, s
 
 def version_of(text: str) -> Tuple[int, ...]:
     """Major and minor version; what is no number is 0."""
-    words = (re.match(r"\d*", word) for word in text.split(".")[:2])
-    return tuple(int(word.group() or 0) if word else 0 for word in words)
+    return tuple(int(re.sub(r"\D.*", "", word) or 0) for word in text.split(".")[:2])
 
 
 def key_values(text: str, sign: str = "=") -> Dict[str, str]:
@@ -198,6 +197,22 @@ def lines_of(host: Host, path: str, limit: int = 65536) -> List[str]:
     return text_in(host, path, limit).splitlines()
 
 
+def words_in(host: Host, path: str) -> List[str]:
+    """Read the words of a short file; none where it cannot be read."""
+    return text_in(host, path, 256).split()
+
+
+def linked_name(host: Host, path: str) -> str:
+    """Read the last part of where a symbolic link leads; empty where it is none."""
+    return base_name(host.link(path) or "")
+
+
+def search_in(pattern: Pattern[str], text: str) -> str:
+    """Return the first group of a match; empty without one."""
+    match = pattern.search(text)
+    return (match.group(1) or "") if match else ""
+
+
 def base_name(path: str) -> str:
     """Return what stands behind the last slash."""
     return path.rpartition("/")[2]
@@ -220,7 +235,7 @@ def decimal(text: Optional[str]) -> Optional[int]:
 
 def uptime(host: Host) -> Optional[float]:
     """Seconds since boot; None where they cannot be read."""
-    words = text_in(host, "/proc/uptime", 64).split()
+    words = words_in(host, "/proc/uptime")
     return float(words[0]) if words else None
 
 
@@ -246,12 +261,11 @@ def kernel_lines(text: str, up: Optional[float]) -> List[Tuple[Optional[int], st
     """Each line of the kernel log with its age in seconds; None where it has no time or `up` is not known."""
     lines: List[Tuple[Optional[int], str]] = []
     for line in text.splitlines():
+        age = None
         match = _STAMP.match(line)
-        if match is None:
-            lines.append((None, line))
-        else:
-            age = None if up is None else round(max(0.0, up - float(match.group(1))))
-            lines.append((age, match.group(2)))
+        if match and up is not None:
+            age = round(max(0.0, up - float(match.group(1))))
+        lines.append((age, match.group(2) if match else line))
     return lines
 
 

@@ -15,7 +15,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 from allranks.text import first_line, join_names, name_with
 
 from .compare import remote
-from .host import CouldNotLook, Host, Ran, base_name, decimal, text_in
+from .host import CouldNotLook, Host, Ran, base_name, decimal, linked_name, text_in
 
 SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for each call
 MOST = 64
@@ -71,7 +71,7 @@ def on_bus(host: Host) -> Dict[str, str]:
     for path in host.glob("/sys/bus/pci/devices/*"):
         vendor = host.text(f"{path}/vendor", 16)
         if vendor == NVIDIA_ID and text_in(host, f"{path}/class", 16).startswith(_DISPLAY):
-            drivers[short(base_name(path))] = (host.link(f"{path}/driver") or "").rpartition("/")[2]
+            drivers[short(base_name(path))] = linked_name(host, f"{path}/driver")
     return dict(list(drivers.items())[:MOST])
 
 
@@ -182,14 +182,6 @@ def amd_smi(host: Host, *words: str) -> Optional[List[JsonObject]]:
     return None
 
 
-def amd_smi_quiet(host: Host, *words: str) -> List[JsonObject]:
-    """Ask amd-smi, and take no GPU for the answer where this version does not know the words."""
-    try:
-        return amd_smi(host, *words) or []
-    except CouldNotLook:
-        return []
-
-
 def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, JsonObject]]:
     """{"card0": {…}, "system": {…}}; None where it is not installed or there is no AMD GPU."""
     answer = _ask_rocm(host, "rocm-smi", words)
@@ -224,19 +216,22 @@ def _json(text: str) -> object:
 def at(value: object, *keys: str) -> object:
     """Look up a value inside objects; None where one of them is absent."""
     for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
     return value
 
 
 def text_at(value: object, *keys: str) -> str:
     """Look up a text inside objects; empty where it is absent or N/A."""
-    text = str(at(value, *keys) or "")
-    return "" if text == "N/A" else text
+    return value_of(str(at(value, *keys) or ""))
 
 
 def integer(value: object) -> Optional[int]:
     """Of amd-smi's `3`, `"3"` or `{"value": 3, "unit": "MB"}`; None of "N/A"."""
-    return decimal(str(at(value, "value") if isinstance(value, dict) else value))
+    if isinstance(value, dict):
+        value = value.get("value")
+    return decimal(str(value))
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -265,9 +260,9 @@ class Gpu(NamedTuple):
 
 def which_gpus(gpus: Sequence[HasPlace]) -> str:
     """`GPU 3 (0000:9b:00.0)`, `GPUs 0, 3 and 5`."""
-    if len(gpus) > 1:
-        return f"GPUs {join_names([gpu.pci if gpu.gpu is None else str(gpu.gpu) for gpu in gpus])}"
     gpu = gpus[0]
+    if len(gpus) > 1:
+        return f"GPUs {join_names([one.pci if one.gpu is None else str(one.gpu) for one in gpus])}"
     if gpu.gpu is None:
         return f"the GPU at {gpu.pci}"
     return name_with(f"GPU {gpu.gpu}", gpu.pci)
@@ -280,8 +275,8 @@ def gpu_of(row: Row, pci: str = "") -> Gpu:
 
 def reset(node: str, gpus: Sequence[HasPlace]) -> str:
     """Write the command that resets these GPUs, or all where none of them has an index."""
-    indices = ",".join(str(gpu.gpu) for gpu in gpus if gpu.gpu is not None)
-    return remote(node, "sudo nvidia-smi -r" + (f" -i {indices}" if indices else ""))
+    indices = [str(gpu.gpu) for gpu in gpus if gpu.gpu is not None]
+    return remote(node, "sudo nvidia-smi -r", *(["-i", ",".join(indices)] if indices else ()))
 
 
 def driver_log(node: str, pattern: str) -> str:

@@ -13,7 +13,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 from allranks.text import first_line, join_names
 
 from ..compare import Findings, Nodes, by_value, collected, some, unlike, values_of, warn
-from ..host import CouldNotLook, Host, Ran
+from ..host import CouldNotLook, Host, Ran, search_in
 from ..typed_facts import Request
 
 ID = "code_changes"
@@ -113,8 +113,7 @@ def _changes(text: str) -> Dict[str, str]:
     for section in re.split(r"^diff --git ", text, flags=re.MULTILINE)[1:]:
         header = section.partition("\n")[0]
         name = header[: len(header) // 2].strip('"')[len("a/") :]  # both names are the same
-        new = _NEW.search(section)
-        hashes[name] = new.group(1)[:12] if new else _hash(section)
+        hashes[name] = search_in(_NEW, section)[:12] or _hash(section)
     return hashes
 
 

@@ -11,14 +11,17 @@ import shlex
 from typing import List, NamedTuple, Optional, Tuple
 
 from ..compare import Findings, Nodes, collected, differences, nodes_with, others, values_of, warn, who
-from ..host import CouldNotLook, Host, lines_of
+from ..host import CouldNotLook, Host, lines_of, search_in
 from ..typed_facts import Request
 
 ID = "code_git"
 GROUP = "code"
 LEVEL = "quick"
 PACKED = 8 << 20  # bytes of packed-refs: some hundred thousand refs
-_HASH = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\b")
+_HASH = re.compile(r"^([0-9a-f]{40}|[0-9a-f]{64})\b")
+
+
+_BRANCH = re.compile(r"^ref: *(?:refs/heads/)?(.*)")
 
 
 class Repository(NamedTuple):
@@ -32,8 +35,8 @@ class Repository(NamedTuple):
 def collect(host: Host) -> Optional[Repository]:
     """None outside a repository."""
     start = host.facts.workdir.path or host.request.asked.workdir
-    directories = _find(host, _real(host, start)) if start.startswith("/") else None
-    if directories is None:
+    directories = start.startswith("/") and _find(host, _real(host, start))
+    if not directories:
         return None
     top, git = directories
     common = host.text(git + "/commondir", 4096)
@@ -41,12 +44,10 @@ def collect(host: Host) -> Optional[Repository]:
     head = host.text(git + "/HEAD", 4096)
     if head is None:
         raise CouldNotLook(f"{git}/HEAD can't be read")
-    branch = head[4:].strip() if head.startswith("ref:") else None
-    if branch == "refs/heads/.invalid":
+    branch = search_in(_BRANCH, head)
+    if branch == ".invalid":
         raise CouldNotLook(f"{git} keeps its refs as a reftable")
-    if branch and branch.startswith("refs/heads/"):
-        branch = branch[len("refs/heads/") :]
-    return Repository(top, _resolve(host, bases, head), branch)
+    return Repository(top, _resolve(host, bases, head), branch or None)
 
 
 def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
@@ -66,7 +67,8 @@ def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
 def _join(base: str, path: str) -> str:
     """Make a path absolute and free of `..`."""
     words: List[str] = []
-    for word in (path if path.startswith("/") else f"{base}/{path}").split("/"):
+    full_path = path if path.startswith("/") else f"{base}/{path}"
+    for word in full_path.split("/"):
         if word == "..":
             del words[-1:]
         elif word not in ("", "."):
@@ -95,8 +97,7 @@ def _resolve(host: Host, bases: List[str], value: str) -> Optional[str]:
     """Look up a ref's commit: loose in the worktree's or the common directory, else packed."""
     for _ in range(5):
         if not value.startswith("ref:"):
-            match = _HASH.match(value)
-            return match.group(1) if match else None
+            return search_in(_HASH, value) or None
         ref = value[len("ref:") :].strip()
         loose = (host.text(f"{base}/{ref}", 4096) for base in bases)
         value = next((text for text in loose if text), "") or _packed(host, bases[-1], ref)

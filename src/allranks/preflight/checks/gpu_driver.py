@@ -11,13 +11,14 @@ from typing import NamedTuple, Optional
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, collected, differences, having, warn
-from ..host import Host
+from ..host import Host, search_in
 from ..typed_facts import Request
 
 ID = "gpu_driver"
 GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 190.0
+SHOW = {"nvidia": "nvidia-smi", "amd": "amd-smi static -d"}
 CUDA = re.compile(r"CUDA (?:UMD )?Version *: *(\d+\.\d+)")  # "UMD" since driver 610
 
 
@@ -34,13 +35,14 @@ def collect(host: Host) -> Optional[Driver]:
     answer = smi.query(host, ["driver_version"])
     if answer is not None:
         version = next((smi.value_of(row["driver_version"]) for row in answer.rows), "")
-        cuda = CUDA.search(smi.nvidia_smi(host).out)
-        return Driver("nvidia", version[:50], cuda.group(1) if cuda else "")
+        return Driver("nvidia", version[:50], search_in(CUDA, smi.nvidia_smi(host).out))
     gpus = smi.amd_smi(host, "static", "-d")
     if gpus is not None:
         return Driver("amd", next((smi.text_at(gpu, "driver", "version")[:50] for gpu in gpus), ""))
     cards = smi.rocm_smi(host, "--showdriverversion")
-    return None if cards is None else Driver("amd", smi.text_at(cards, "system", "Driver version")[:50])
+    if cards is not None:
+        return Driver("amd", smi.text_at(cards, "system", "Driver version")[:50])
+    return None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -49,10 +51,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     odd = differences("driver", having(drivers, lambda one: one.driver))
     odd = odd or differences("CUDA (of the driver)", having(drivers, lambda one: one.cuda))
     for one in odd:
-        driver = drivers[one.nodes[0]]
         advice = "install the same driver on every node"
-        if one.norm and driver.driver == one.value:
+        if one.norm and one.what == "driver":
             advice += f" ({one.norm})"
-        show = "nvidia-smi" if driver.vendor == "nvidia" else "amd-smi static -d"
-        remedy = advise(advice, one.nodes[0], show)
+        remedy = advise(advice, one.nodes[0], SHOW[drivers[one.nodes[0]].vendor])
         yield warn("driver-version-mismatch", one.nodes, one.message, remedy)

@@ -14,7 +14,7 @@ from allranks.text import join_names, plural
 
 from .. import rdma, smi
 from ..compare import Findings, Nodes, collected, group, remote, values_of, warn
-from ..host import Host, base_name, text_in
+from ..host import Host, base_name, linked_name, text_in
 from ..typed_facts import Request
 
 ID = "gpu_pcie"
@@ -40,7 +40,7 @@ def collect(host: Host) -> Optional[List[PcieLink]]:
     for path in host.glob("/sys/bus/pci/devices/*"):
         lanes = rdma.lanes(host, path)
         is_gpu = text_in(host, f"{path}/class", 16).startswith(CLASSES)
-        if lanes and is_gpu and (host.link(f"{path}/driver") or "").rpartition("/")[2] in DRIVERS:
+        if lanes and is_gpu and linked_name(host, f"{path}/driver") in DRIVERS:
             ids = [text_in(host, f"{path}/{name}", 16)[2:] for name in ("vendor", "device")]
             links.append(PcieLink(smi.short(base_name(path)), ":".join(ids), *lanes))
     return links[: smi.MOST] or None

@@ -7,13 +7,14 @@ and Azure NHC tell the same ones). AMD: amd-smi's violations; the power limit (P
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import List, NamedTuple, Optional
 
 from allranks.text import plural
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, group, remote, warn
-from ..host import Host
+from ..host import CouldNotLook, Host
 from ..typed_facts import Request
 
 ID = "gpu_throttle"
@@ -85,10 +86,11 @@ def _amd(host: Host) -> Optional[Throttling]:
     for gpu in gpus:
         if smi.text_at(gpu, "power", "throttle_status") == "THROTTLED":
             slow.append(Slow(smi.integer(gpu["gpu"]), "", "throttle status THROTTLED"))
-    for gpu in smi.amd_smi_quiet(host, "metric", "-T"):
-        why = ", ".join(text for key, text in AMD.items() if smi.text_at(gpu, "throttle", key) == "ACTIVE")
-        if why:
-            slow.append(Slow(smi.integer(gpu["gpu"]), "", why))
+    with suppress(CouldNotLook):  # this amd-smi does not know -T
+        for gpu in smi.amd_smi(host, "metric", "-T") or ():
+            why = ", ".join(text for key, text in AMD.items() if smi.text_at(gpu, "throttle", key) == "ACTIVE")
+            if why:
+                slow.append(Slow(smi.integer(gpu["gpu"]), "", why))
     return Throttling(len(gpus), slow, "amd")
 
 
@@ -99,7 +101,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             heat = [gpu.heat for gpu in gpus if gpu.heat is not None]
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'is', 'are')} slowed down: {why}"
             if heat:
-                message += f", at {plural(len(heat), ' ', 'up to ').lstrip()}{max(heat):.0f} °C"
+                message += f", at {plural(len(heat), '', 'up to ')}{max(heat):.0f} °C"
             command = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
             if throttling.vendor == "amd":
                 command = "amd-smi metric -t -p"

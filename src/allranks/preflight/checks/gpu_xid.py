@@ -15,7 +15,7 @@ from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, fail_if, group, remote
-from ..host import CouldNotLook, Host, ago, kernel_lines, kernel_text, uptime
+from ..host import CouldNotLook, Host, ago, kernel_lines, kernel_text, search_in, uptime
 from ..typed_facts import Request
 
 ID = "gpu_xid"
@@ -73,16 +73,12 @@ def read_log(text: str, up: Optional[float]) -> List[XidEvent]:
     for age, words in kernel_lines(text, up):
         if "NVRM" not in words and "SXid" not in words:
             continue
-        named = PROBED.search(words)
-        if named:
-            probed = named.group(1)
+        probed = search_in(PROBED, words) or probed
         key = _read(words, probed)
-        if key is None:
-            continue
-        before = events.get(key)
-        if before is not None and not (XID.search(words) or SXID.search(words)):
-            continue  # the same event, once more in words
-        events[key] = XidEvent(*key, before.count_ + 1 if before else 1, words.strip()[:200], age)
+        if key is None or (key in events and not (XID.search(words) or SXID.search(words))):
+            continue  # no fault, or the same event once more in words
+        count = events[key].count_ if key in events else 0
+        events[key] = XidEvent(*key, count + 1, words.strip()[:200], age)
     others = {pci for code, pci in events if code != RECOVERY}  # it only sums up another Xid
     return [event for event in events.values() if event.code != RECOVERY or _asks(event, others)]
 
@@ -96,14 +92,16 @@ def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
     xid = XID.search(words)
     if xid:
         code = int(xid.group(2))
-        is_fault = code in FAULTS and (code not in NVLINK5 or re.search(r"\bFatal\b", words) is not None)
-        return (code, smi.short(xid.group(1))) if is_fault else None
-    switch = SXID.search(words)
-    if switch:
-        return 0, smi.short(switch.group(1))
-    lost = GONE.search(words)
-    pci = (lost.group(1) or probed) if lost else ""
-    return (OFF_BUS, smi.short(pci)) if pci else None
+        pci = xid.group(1)
+        if code not in FAULTS or (code in NVLINK5 and not re.search(r"\bFatal\b", words)):
+            return None
+    else:
+        code = 0
+        pci = search_in(SXID, words)
+        if not pci and GONE.search(words):
+            code = OFF_BUS
+            pci = search_in(GONE, words) or probed
+    return (code, smi.short(pci)) if pci else None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -125,7 +123,10 @@ def _finding(node: str, code: int, gpus: List[XidEvent]) -> Finding:
     if count > 1:
         message += f", {count} times"
     ages = [gpu.ago for gpu in gpus if gpu.ago is not None]
-    message += f", {plural(count, ' ', 'last ').lstrip()}{ago(min(ages))}" if ages else " since boot"
+    when = " since boot"
+    if ages:
+        when = f", {plural(count, '', 'last ')}{ago(min(ages))}"
+    message += when
     is_off = code == OFF_BUS and any(gpu.visible for gpu in gpus)
     evidence = [gpu.line for gpu in gpus[:4]]
     return fail_if(is_off, xid.cause, node, message, _remedy(node, xid.action, gpus), evidence, gpus[0].gpu)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import Dict, NamedTuple, Optional
 
-from allranks.text import join_names
+from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, by_item, by_value, collected, remote, values_of, warn
-from ..host import Host, ago, kernel_lines, kernel_text, uptime
+from ..compare import Findings, Nodes, alike, by_item, collected, remote, warn
+from ..host import Host, ago, kernel_lines, kernel_text, search_in, uptime
 from ..typed_facts import Request
 
 ID = "kernel_log"
@@ -99,7 +99,7 @@ KINDS = {
         "reseat or replace the device named in the line: {log}",
     ),
 }
-COMPILED = values_of(KINDS, lambda kind: re.compile(kind.pattern))
+COMPILED = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}
 
 
 class Logged(NamedTuple):
@@ -108,6 +108,9 @@ class Logged(NamedTuple):
     count_: int
     line: str
     ago: Optional[float] = None
+
+
+NONE = Logged(0, "")
 
 
 def collect(host: Host) -> Dict[str, Logged]:
@@ -119,8 +122,7 @@ def collect(host: Host) -> Dict[str, Logged]:
             continue
         days = KINDS[name].days
         if not days or age is None or age <= days * DAY:
-            before = logged.get(name)
-            logged[name] = Logged(before.count_ + 1 if before else 1, text[:300], age)
+            logged[name] = Logged(logged.get(name, NONE).count_ + 1, text[:300], age)
     return {name: one for name, one in logged.items() if one.count_ >= KINDS[name].least}
 
 
@@ -137,14 +139,14 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     by_kind = by_item(collected(facts_by_node, ID, Dict[str, Logged]))
     for name, kind in KINDS.items():
         logged = by_kind.get(name, {})
-        for line, nodes in by_value(values_of(logged, lambda one: one.line)).items():
+        for line, nodes in alike(logged, lambda one: one.line).items():
             message = f"the kernel of {join_names(nodes)} logged {kind.what}{_when(kind, logged[nodes[0]])}"
             yield warn(kind.label, nodes, message, _remedy(kind, nodes[0], line), [line])
 
 
 def _remedy(kind: KernelLineKind, node: str, line: str) -> str:
-    device = DEVICE.search(line)
-    disk = f"-a /dev/{device.group(1)}" if device else "--scan"
+    device = search_in(DEVICE, line)
+    disk = f"-a /dev/{device}" if device else "--scan"
     return kind.remedy.format(
         node=node,
         log=f"ssh {node} 'sudo dmesg -T | tail -n 200'",
@@ -155,8 +157,10 @@ def _remedy(kind: KernelLineKind, node: str, line: str) -> str:
 
 
 def _when(kind: KernelLineKind, one: Logged) -> str:
-    if one.count_ == 1:
-        return " since boot" if one.ago is None else f" {ago(one.ago)}"
-    period = "in the last day" if kind.days and one.ago is not None else "since boot"
-    newest = "" if one.ago is None else f", the newest {ago(one.ago)}"
-    return f": {one.count_} lines {period}{newest}"
+    lines = plural(one.count_, "", f": {one.count_} lines")
+    if one.ago is None:
+        return f"{lines} since boot"
+    if not lines:
+        return f" {ago(one.ago)}"
+    period = "in the last day" if kind.days else "since boot"
+    return f"{lines} {period}, the newest {ago(one.ago)}"

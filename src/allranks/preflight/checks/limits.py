@@ -12,12 +12,13 @@ the run, as many again and one more a rank where the store is (rank 0), 6 thread
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
 
+from allranks.findings import Finding
 from allranks.text import count_of, join_names
 
-from ..compare import Findings, Nodes, collected, differences, fail, remote, size, values_of, warn
-from ..host import Host, key_values, lines_of, number_in, text_in
+from ..compare import Findings, Nodes, alike, collected, differences, fail_if, remote, size, values_of, warn
+from ..host import Host, decimal, key_values, lines_of, number_in, text_in, words_in
 from ..launcher_config import Ranks
 from ..typed_facts import Facts, Request
 
@@ -63,8 +64,10 @@ class Load(NamedTuple):
 
 def files_needed(load: Load) -> int:
     """Count open files of one process."""
-    store = FILES_OF_THE_STORE + load.world if load.has_store else 0
-    return max(_files_of_a_rank(load) + store, FILES_OF_THE_AGENT + load.local)
+    files = _files_of_a_rank(load)
+    if load.has_store:
+        files += FILES_OF_THE_STORE + load.world
+    return max(files, FILES_OF_THE_AGENT + load.local)
 
 
 def _files_of_a_rank(load: Load) -> int:
@@ -90,9 +93,19 @@ def ports_needed(load: Load) -> int:
 
 def connections_needed(load: Load) -> int:
     """Count tracked connections: to the store, and to every other rank (Gloo) or to two neighbours (NCCL)."""
-    store = load.world if load.has_store else load.local
-    mesh = 2 * load.local if load.gpus else load.local * load.remote + load.local * (load.local - 1) // 2
-    return store + mesh
+    mesh = load.local * load.remote + load.local * (load.local - 1) // 2
+    if load.gpus:
+        mesh = 2 * load.local
+    return mesh + (load.world if load.has_store else load.local)
+
+
+class Shortage(NamedTuple):
+    """A limit's value, what is used of it, and what the run needs besides: at least, or to be safe."""
+
+    value: int
+    used: int
+    need: int
+    is_short: bool
 
 
 class Limit(NamedTuple):
@@ -120,11 +133,24 @@ class Limit(NamedTuple):
         """The name as a sentence begins with it."""
         return f"the {self.name}" if " " in self.name else self.name
 
+    def shortage(self, value: int, used: int, load: Load) -> Optional[Shortage]:
+        """Compare a value with what a load needs; None where there is room."""
+        for need, is_short in ((self.least(load), True), (self.safe(load), False)):
+            if 0 <= value < used + need:
+                return Shortage(value, used, need, is_short)
+        return None
+
     def raised(self, node: str) -> str:
         """How to raise it on a node."""
         if self.setting:
             return remote(node, "sudo sysctl -w", self.setting)
-        return f"{self.remedy} on {node}, and log in again" if self.ulimit else self.remedy
+        if self.ulimit:
+            return f"{self.remedy} on {node}, and log in again"
+        return self.remedy
+
+    def shown(self, value: int) -> str:
+        """Write a value; -1 is unlimited."""
+        return "unlimited" if value < 0 else self.show(value)
 
 
 CONF = "in /etc/security/limits.conf"
@@ -219,6 +245,8 @@ LIMITS: Dict[str, Limit] = {
         used="conntrack_used",
     ),
 }
+NAME_WIDTH = 25  # of a limit in /proc/self/limits (fs/proc/base.c, proc_pid_limits)
+CGROUP_FILES = {"pids": "pids.max", "memory": "memory.limit_in_bytes"}  # by controller, of cgroup v1
 SYSCTLS = {
     "somaxconn": "net/core/somaxconn",
     "pid_max": "kernel/pid_max",
@@ -235,12 +263,11 @@ SYSCTLS = {
 def collect(host: Host) -> Optional[Dict[str, int]]:
     """Limits and what is used of them; -1 is unlimited."""
     limits: Dict[str, int] = {}
-    lines = lines_of(host, "/proc/self/limits")
+    rows = {line[:NAME_WIDTH].rstrip(): line[NAME_WIDTH:].split() for line in lines_of(host, "/proc/self/limits")}
     for key, limit in LIMITS.items():
-        for line in lines:
-            words = line[len(limit.ulimit) :].split()
-            if limit.ulimit and line.startswith(limit.ulimit) and len(words) > 1:
-                limits[key] = -1 if words[limit.column] == "unlimited" else int(words[limit.column])
+        if limit.ulimit in rows:
+            number = decimal(rows[limit.ulimit][limit.column])
+            limits[key] = -1 if number is None else number
     for key, path in SYSCTLS.items():
         number = number_in(host, f"/proc/sys/{path}")
         if number is not None:
@@ -249,28 +276,26 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
     if limits.get("nproc", -1) >= 0:
         limits["nproc_used"] = _tasks_of(host, host.facts.identity.uid)
     for line in lines_of(host, "/proc/self/cgroup"):
-        controllers, _, path = line.partition(":")[2].partition(":")
-        if line.startswith("0::"):
-            _cgroup(host, limits, "pids", path, "pids.max")
-            _cgroup(host, limits, "memory", path, "memory.max")
-        if "pids" in controllers.split(","):
-            _cgroup(host, limits, "pids", f"/pids{path}", "pids.max", "/pids")
-        if "memory" in controllers.split(","):
-            _cgroup(host, limits, "memory", f"/memory{path}", "memory.limit_in_bytes", "/memory")
+        hierarchy, controllers, path = line.split(":", 2)
+        for key, old_file in CGROUP_FILES.items():
+            if hierarchy == "0":
+                _cgroup(host, limits, key, f"/sys/fs/cgroup{{}}/{key}.max", path)
+            elif key in controllers.split(","):
+                _cgroup(host, limits, key, f"/sys/fs/cgroup/{key}{{}}/{old_file}", path)
     return limits or None
 
 
 def _shares_of_the_kernel(host: Host) -> Dict[str, int]:
     """Open files, tasks and ports of the whole machine."""
     shares: Dict[str, int] = {}
-    files = text_in(host, "/proc/sys/fs/file-nr", 64).split()
+    files = words_in(host, "/proc/sys/fs/file-nr")
     if len(files) == 3:
         shares["files_used"] = int(files[0])
         shares["files"] = min(int(files[2]), UNLIMITED)
-    tasks = text_in(host, "/proc/loadavg", 128).split()
+    tasks = words_in(host, "/proc/loadavg")
     if len(tasks) > 3:
         shares["tasks"] = int(tasks[3].partition("/")[2] or 0)
-    ports = text_in(host, "/proc/sys/net/ipv4/ip_local_port_range", 64).split()
+    ports = words_in(host, "/proc/sys/net/ipv4/ip_local_port_range")
     if len(ports) == 2:
         shares["ports"] = int(ports[1]) - int(ports[0]) + 1
     return shares
@@ -286,16 +311,16 @@ def _tasks_of(host: Host, uid: Optional[int]) -> int:
     return tasks
 
 
-def _cgroup(host: Host, limits: Dict[str, int], key: str, path: str, file: str, mount: str = "") -> None:
+def _cgroup(host: Host, limits: Dict[str, int], key: str, file: str, path: str) -> None:
     """Read the smallest limit on the way up. In a container the path may be the host's, while the mount is our own."""
-    parts = [p for p in path[len(mount) :].split("/") if p and p != ".."]
-    paths = ["/".join(["/sys/fs/cgroup" + mount, *parts[:i], file]) for i in range(len(parts), -1, -1)][:16]
-    values = {path: text_in(host, path, 64) for path in paths}
+    parts = [f"/{part}" for part in path.split("/") if part and part != ".."]
+    files = [file.format("".join(parts[:depth])) for depth in range(len(parts), -1, -1)][:16]
+    values = {path: text_in(host, path, 64) for path in files}
     numbers = {path: int(value) for path, value in values.items() if value.isdecimal() and int(value) < UNLIMITED}
     if numbers:
         smallest = min(numbers, key=lambda path: numbers[path])
-        before = limits.get(key, -1)
-        limits[key] = numbers[smallest] if before < 0 else min(numbers[smallest], before)
+        before = [limits[key]] if limits.get(key, -1) >= 0 else []
+        limits[key] = min([numbers[smallest], *before])
         used = number_in(host, smallest.replace("pids.max", "pids.current"))
         if key == "pids" and used is not None:
             limits["pids_used"] = used
@@ -312,61 +337,52 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     loads = _loads(request, facts_by_node)
     for key, limit in LIMITS.items():
         values = {n: one[key] for n, one in nodes.items() if key in one and _binds(key, facts_by_node[n], loads[n])}
-        short: Dict[Tuple[int, int, int], List[str]] = {}
-        tight: Dict[Tuple[int, int, int], List[str]] = {}
-        for node, value in values.items():
-            used = nodes[node].get(limit.used, 0)
-            least = limit.least(loads[node])
-            safe = limit.safe(loads[node])
-            if 0 <= value < used + least:
-                short.setdefault((value, least, used), []).append(node)
-            elif 0 <= value < used + safe:
-                tight.setdefault((value, safe, used), []).append(node)
-        for (value, least, used), names in short.items():
-            load = loads[names[0]]
-            need = f"{limit.show(least)} more" if used else limit.show(least)
-            message = f"{_has(limit, names, value, used)}, and this run needs {need} there"
-            message += f" ({count_of(load.local, 'rank')} of {load.world})"
-            yield fail(limit.label, names, message, limit.raised(names[0]))
-        for (value, safe, used), names in tight.items():
-            enough = f"{limit.show(safe)} free" if used else limit.show(safe)
-            message = f"{_has(limit, names, value, used)}, and {enough} or more is safe"
-            yield warn(limit.label, names, message, limit.raised(names[0]))
-        if limit.is_compared and not short and not tight:
+        shortages = {n: limit.shortage(value, nodes[n].get(limit.used, 0), loads[n]) for n, value in values.items()}
+        groups = alike(shortages, lambda shortage: shortage)
+        for shortage, names in groups.items():
+            yield _finding(limit, shortage, names, loads[names[0]])
+        if limit.is_compared and not groups:
             yield from _different(key, limit, values)
 
 
-def _has(limit: Limit, nodes: List[str], value: int, used: int) -> str:
-    in_use = f" ({limit.show(used)} in use)" if used else ""
-    return f"{limit.subject} on {join_names(nodes)} is {limit.show(value)}{in_use}"
+def _finding(limit: Limit, shortage: Shortage, nodes: List[str], load: Load) -> Finding:
+    message = f"{limit.subject} on {join_names(nodes)} is {limit.show(shortage.value)}"
+    if shortage.used:
+        message += f" ({limit.show(shortage.used)} in use)"
+    need = limit.show(shortage.need)
+    if shortage.is_short:
+        more = " more" if shortage.used else ""
+        message += f", and this run needs {need}{more} there ({count_of(load.local, 'rank')} of {load.world})"
+    else:
+        free = " free" if shortage.used else ""
+        message += f", and {need}{free} or more is safe"
+    return fail_if(shortage.is_short, limit.label, nodes, message, limit.raised(nodes[0]))
 
 
 def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, Load]:
     """Virtual nodes are one machine, which has all ranks."""
     ranks = Ranks(request, facts_by_node)
+    virtual = request.asked.virtual
     loads = {}
     for node, facts in facts_by_node.items():
-        if request.asked.virtual:
-            loads[node] = Load(ranks.world, ranks.world, facts.gpu_count, True)
-        else:
-            loads[node] = Load(ranks.by_node.get(node, 1), ranks.world, facts.gpu_count, node == ranks.first)
+        local = ranks.world if virtual else ranks.by_node.get(node, 1)
+        loads[node] = Load(local, ranks.world, facts.gpu_count, virtual or node == ranks.first)
     return loads
 
 
 def _binds(key: str, facts: Facts, load: Load) -> bool:
     """Whether the limit holds for what runs there: getrlimit(2) has what root may do."""
-    if key not in ("nproc", "memlock"):
-        return True
+    is_root = facts.identity.uid == 0
     if key == "memlock":
         uses_rdma = facts.nccl.rdma and facts.nccl.environ_.get("NCCL_IB_DISABLE") != "1"
-        return bool(uses_rdma) and load.remote > 0 and facts.identity.uid != 0
-    return facts.identity.uid != 0
+        return bool(uses_rdma) and load.remote > 0 and not is_root
+    return key != "nproc" or not is_root
 
 
 def _different(key: str, limit: Limit, values: Mapping[str, int]) -> Findings:
     if key == "memory":  # a share of the machine's: some bytes more or less
-        values = values_of(values, lambda value: value if value < 0 else value >> 30 << 30)
-    for odd in differences(limit.name, values, lambda value: "unlimited" if value < 0 else limit.show(value)):
+        values = values_of(values, lambda value: max(value >> 30 << 30, -1))
+    for odd in differences(limit.name, values, limit.shown):
         remedy = limit.raised(odd.nodes[0])
         if limit.setting:
             most = max(values.values())

@@ -38,8 +38,8 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
         return None
     installed: Dict[str, str] = {}
     for name, version in versions(host, NAMES, SECONDS - 5).items():
-        family = _CUDA.match(name)
-        installed[family.group(1) if family else name] = f"{version} (cu{family.group(2)})" if family else version
+        family, _, cuda = _CUDA.sub(r"\1 \2", name).partition(" ")
+        installed[family] = f"{version} (cu{cuda})" if cuda else version
     return installed
 
 

@@ -14,7 +14,7 @@ from allranks.text import join_names
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_item, by_value, collected, differences, remote, values_of, warn
-from ..host import Host, base_name, text_in
+from ..host import Host, base_name, linked_name, text_in
 from ..typed_facts import Request
 
 ID = "pcie_width"
@@ -41,13 +41,13 @@ class Adapter(NamedTuple):
     @property
     def link(self) -> str:
         """`x16 at 16.0 GT/s`."""
-        return f"x{self.width}" + (f" at {self.speed.replace(' PCIe', '')}" if self.speed else "")
+        width = f"x{self.width}"
+        return f"{width} at {self.speed.replace(' PCIe', '')}" if self.speed else width
 
     @property
     def capacity(self) -> float:
         """Gb/s of the link; 0 where the speed is not known."""
-        speed = _number(self.speed)
-        return self.width * LANE.get(speed or 0.0, 0.0)
+        return self.width * LANE.get(_number(self.speed), 0.0)
 
     @property
     def is_degraded(self) -> bool:
@@ -61,7 +61,7 @@ def collect(host: Host) -> Optional[Dict[str, Adapter]]:
     adapters: Dict[str, Adapter] = {}
     for path in [*host.glob("/sys/class/infiniband/*")[:64], *host.glob("/sys/class/net/*")[:256]]:
         device = f"{path}/device"
-        pci = (host.link(device) or "").rpartition("/")[2]
+        pci = linked_name(host, device)
         lanes = rdma.lanes(host, device)
         if lanes and pci not in [adapter.pci for adapter in adapters.values()]:
             speeds = [text_in(host, f"{device}/{which}_link_speed", 32) for which in ("current", "max")]
@@ -70,17 +70,15 @@ def collect(host: Host) -> Optional[Dict[str, Adapter]]:
 
 
 def _rate(host: Host, path: str) -> float:
-    rates = [_number(host.text(file, 64)) for file in host.glob(f"{path}/ports/*/rate")]
-    megabits = _number(host.text(f"{path}/speed", 32))
-    if megabits:
-        rates.append(megabits / 1000)
-    return max(filter(None, rates), default=0.0)
+    """Read Gb/s of the fastest port of an adapter or of an interface; 0 where neither shows it."""
+    rates = [_number(text_in(host, file)) for file in host.glob(f"{path}/ports/*/rate")]
+    return max([_number(text_in(host, f"{path}/speed")) / 1000, *rates])
 
 
-def _number(text: Optional[str]) -> Optional[float]:
-    """Of `16.0 GT/s PCIe` or `400 Gb/sec (4X NDR)`."""
-    first = (text or "").partition(" ")[0]
-    return float(first) if first.replace(".", "", 1).isdecimal() else None
+def _number(text: str) -> float:
+    """Read the number of `16.0 GT/s PCIe` or `400 Gb/sec (4X NDR)`; 0 without one."""
+    first = text.partition(" ")[0]
+    return float(first) if first.replace(".", "", 1).isdecimal() else 0.0
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

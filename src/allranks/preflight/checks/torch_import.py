@@ -26,7 +26,7 @@ from ..compare import (
     those,
     warn,
 )
-from ..host import CouldNotLook, Host, answer_of
+from ..host import CouldNotLook, Host, answer_of, search_in
 from ..typed_facts import Request
 
 ID = "torch_import"
@@ -38,7 +38,7 @@ SECONDS = LIMIT + 10
 TIMES = 3.0
 MORE = 5.0
 _LABEL = "environment-mismatch"
-_ERROR = re.compile(r"Error \d+: .+")
+_ERROR = re.compile(r"(Error \d+: .+)")
 _OLD_DRIVER = re.compile(r"driver on your system is too old|driver version is insufficient")
 
 PROGRAM = r"""
@@ -113,7 +113,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for error, names in alike(nodes, lambda torch: torch.failed).items():
         message = f"import torch fails on {join_names(names)}: {error}"
         if fine:
-            message += f" (it works on {join_names(fine) if len(fine) < 3 else f'the other {len(fine)}'})"
+            rest = join_names(fine) if len(fine) < 3 else f"the other {len(fine)}"
+            message += f" (it works on {rest})"
         label = "missing-module" if error.startswith("ModuleNotFoundError") else _LABEL
         yield fail(label, names, message, _import(facts_by_node, names[0]), nodes[names[0]].lines)
     for limit, names in alike(nodes, lambda torch: torch.late).items():
@@ -159,8 +160,7 @@ def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Findings:
 def _short(warning: str) -> str:
     """CUDA's own error where torch names it, else the first sentence."""
     text = warning.partition(" (Triggered")[0]
-    error = _ERROR.search(text)
-    return error.group(0) if error else text.partition(". ")[0]
+    return search_in(_ERROR, text) or text.partition(". ")[0]
 
 
 def _slow(works: Mapping[str, Torch]) -> Findings:
