@@ -293,13 +293,13 @@ def differences(
     return [replace(odd, what=what, message=sentence(odd)) for odd in split(values)]
 
 
-def unlike(subject: str, values: Mapping[str, Value], verb: str = "differs") -> List[Difference[Value]]:
-    """Say whose value is odd without the values: `/code on h3 differs from the other 2`, `/code differs between …`."""
+def unlike(values: Mapping[str, Value], verb: str = "differs") -> List[Difference[Value]]:
+    """Say whose value is odd, behind a subject: ` on h3 differs from the other 2`, ` differs between h0 and h1`."""
     odds = []
     for odd in split(values):
-        sentence = f"{subject} {verb} between {join_names(odd.nodes)}"
+        sentence = f" {verb} between {join_names(odd.nodes)}"
         if odd.fine:
-            sentence = f"{subject} on {join_names(odd.nodes)} {verb} from {odd.rest}"
+            sentence = f" on {join_names(odd.nodes)} {verb} from {odd.rest}"
         odds.append(replace(odd, message=sentence))
     return odds
 

@@ -6,13 +6,12 @@ So checks stay pure: their tests give them recorded files and outputs.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Pattern, Protocol, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Pattern, Protocol, Sequence, Tuple, Type
 
 from allranks.protocol.codec import decode, read_json
-from allranks.protocol.jsontext import Json
 from allranks.text import first_line
 
-from .typed_facts import Facts, Request
+from .typed_facts import Facts, Kind, Request
 
 MOST_OUTPUT = 4 << 20  # bytes of a program
 
@@ -100,16 +99,16 @@ class Host(Protocol):
 ANSWER = "ALLRANKS-ANSWER "
 
 
-def answer_of(ran: Ran) -> Json:
-    """Read what a program printed behind ANSWER, as JSON; None without it. All else (sitecustomize's …) is skipped."""
+def answer_of(ran: Ran, kind: Type[Kind]) -> Optional[Kind]:
+    """Read what a program printed behind ANSWER, decoded; None without it. All else (sitecustomize's …) is skipped."""
     for line in ran.out.splitlines():
         if line.startswith(ANSWER):
-            return read_json(line[len(ANSWER) :], MOST_OUTPUT)
+            return decode(kind, read_json(line[len(ANSWER) :], MOST_OUTPUT))
     return None
 
 
-def ask(host: Host, program: str, seconds: float, anywhere: bool = False) -> Json:
-    """Run a small Python program on the node that prints ANSWER and a line of JSON; give that.
+def ask(host: Host, kind: Type[Kind], program: str, seconds: float, anywhere: bool = False) -> Kind:
+    """Run a small Python program on the node that prints ANSWER and a line of JSON; decode that.
 
     In the training interpreter or, with `anywhere`, in python3 where there is none. Raise CouldNotLook with its last
     words.
@@ -117,7 +116,7 @@ def ask(host: Host, program: str, seconds: float, anywhere: bool = False) -> Jso
     ran = host.python(program, seconds)
     if anywhere and ran.code is None and not host.facts.interpreter.path:
         ran = host.run(["python3", "-I", "-c", program], seconds)
-    answer = answer_of(ran)
+    answer = answer_of(ran, kind)
     if answer is None:
         raise CouldNotLook(last_line(ran.err, "Python printed nothing"))
     return answer
@@ -144,7 +143,7 @@ print("\nALLRANKS-ANSWER " + json.dumps(versions))
 
 def versions(host: Host, wanted: Tuple[str, ...], seconds: float) -> Dict[str, str]:
     """Of the packages wanted those that the training interpreter has. Raises as `ask`."""
-    return decode(Dict[str, str], ask(host, f"NAMES = {wanted!r}\n{_VERSIONS}", seconds))
+    return ask(host, Dict[str, str], f"NAMES = {wanted!r}\n{_VERSIONS}", seconds)
 
 
 def version_of(text: str) -> Tuple[int, ...]:

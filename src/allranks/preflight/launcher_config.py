@@ -10,6 +10,7 @@ import json
 import re
 from typing import Dict, List, Mapping, Optional, Tuple
 
+from allranks.protocol.jsontext import Json
 from allranks.text import count_of
 
 from .compare import Findings, Nodes, fail, lack, nodes_with
@@ -47,7 +48,7 @@ def absolute(host: Host, path: str) -> str:
     return path if path.startswith("/") else f"{host.request.asked.workdir.rstrip('/')}/{path}"
 
 
-def flat_json(value_tree: object, before: str = "") -> Table:
+def flat_json(value_tree: Json, before: str = "") -> Table:
     """Flatten JSON: lists are left out, other values read as YAML writes them."""
     table: Table = {}
     for key, value in value_tree.items() if isinstance(value_tree, dict) else ():

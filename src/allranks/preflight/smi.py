@@ -12,6 +12,7 @@ import json
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
 
+from allranks.protocol.jsontext import Json
 from allranks.text import first_line, join_names, name_with
 
 from .compare import remote
@@ -21,7 +22,7 @@ SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for 
 MOST = 64
 CSV = "--format=csv,noheader,nounits"
 Row = Dict[str, str]
-JsonObject = Dict[str, object]
+JsonObject = Mapping[str, Json]
 
 _LOST = re.compile(
     r"Unable to determine the device handle for GPU ?(?:(\d+): )?([0-9a-f]{4,8}:[0-9a-f]+:[0-9a-f.]+): (.+)", re.I
@@ -175,10 +176,10 @@ def number(value: Optional[str]) -> Optional[float]:
 def amd_smi(host: Host, *words: str) -> Optional[List[JsonObject]]:
     """One object a GPU, as amd-smi gives them with --json; None where it is not installed or there is no AMD GPU."""
     answer = _ask_rocm(host, "amd-smi", words)
-    if isinstance(answer, dict):  # since ROCm 7
+    if isinstance(answer, Mapping):  # since ROCm 7
         answer = answer.get("gpu_data")
     if isinstance(answer, list):
-        return [gpu for gpu in answer if isinstance(gpu, dict) and "gpu" in gpu][:MOST]
+        return [gpu for gpu in answer if isinstance(gpu, Mapping) and "gpu" in gpu][:MOST]
     return None
 
 
@@ -190,7 +191,7 @@ def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, JsonObject]]:
     return None
 
 
-def _ask_rocm(host: Host, program: str, words: Sequence[str]) -> object:
+def _ask_rocm(host: Host, program: str, words: Sequence[str]) -> Json:
     if not has_amd(host) or host.which(program) is None:
         return None
     ran = host.run([program, *words, "--json"], SECONDS)
@@ -202,18 +203,18 @@ def _ask_rocm(host: Host, program: str, words: Sequence[str]) -> object:
     return answer
 
 
-def _json(text: str) -> object:
+def _json(text: str) -> Json:
     """Decode the JSON that stands after warnings; None where there is none."""
     for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
         try:
-            answer: object = json.JSONDecoder().raw_decode(text[match.start() :])[0]
+            answer: Json = json.JSONDecoder().raw_decode(text[match.start() :])[0]
         except ValueError:
             continue
         return answer
     return None
 
 
-def at(value: object, *keys: str) -> object:
+def at(value: Json, *keys: str) -> Json:
     """Look up a value inside objects; None where one of them is absent."""
     for key in keys:
         if not isinstance(value, dict):
@@ -222,12 +223,12 @@ def at(value: object, *keys: str) -> object:
     return value
 
 
-def text_at(value: object, *keys: str) -> str:
+def text_at(value: Json, *keys: str) -> str:
     """Look up a text inside objects; empty where it is absent or N/A."""
     return value_of(str(at(value, *keys) or ""))
 
 
-def integer(value: object) -> Optional[int]:
+def integer(value: Json) -> Optional[int]:
     """Of amd-smi's `3`, `"3"` or `{"value": 3, "unit": "MB"}`; None of "N/A"."""
     if isinstance(value, dict):
         value = value.get("value")

@@ -134,13 +134,13 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         return
     remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks run {request.target}"
     remedy += " --launcher command -- git diff HEAD --stat"
-    for odd in unlike("uncommitted changes", values, "differ"):
+    for odd in unlike(values, "differ"):
         files = _odd_files([set(values[node]) for node in odd.nodes + odd.fine])
         evidence = []
         for value, names in list(by_value(values).items())[:8]:
             changed = [name for name, _ in value if name in files]
             evidence.append(f"{join_names(names)}: {', '.join(changed[:SHOWN]) or 'no change'}")
-        yield warn(ID, odd.nodes, f"{odd.message}: {some(files, SHOWN)}", remedy, evidence)
+        yield warn(ID, odd.nodes, f"uncommitted changes{odd.message}: {some(files, SHOWN)}", remedy, evidence)
 
 
 def _odd_files(every: List[Set[Tuple[str, str]]]) -> List[str]:

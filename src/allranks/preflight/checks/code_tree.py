@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from allranks.protocol.codec import decode
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, collected, remote, some, unknown, unlike, values_of, warn
@@ -120,7 +119,7 @@ def collect(host: Host) -> Optional[TreeHashes]:
     if not host.facts.workdir.cwd_ok or not top.strip("/"):
         return None
     constants = f"TOP, CODE, FOLDERS, DATA, WRITTEN = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}, {WRITTEN!r}"
-    tree = decode(TreeHashes, ask(host, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True))
+    tree = ask(host, TreeHashes, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True)
     words = top.rstrip("/").split("/")
     git = any(host.exists("/".join([*words[:depth], ".git"])) for depth in range(2, len(words) + 1))
     return tree._replace(top=top, git=git)
@@ -141,13 +140,13 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     cuts = [tree.cut for tree in trees.values() if tree.cut]
     evidence += [f"only the first of {cut} are compared" for cut in cuts[:1]]
     remedy = "copy this machine's code to all nodes with run --sync"
-    top = next((tree.top for tree in trees.values()), "")
-    for odd in unlike(top, values_of(trees, lambda tree: tree.digest)):
+    for odd in unlike(values_of(trees, lambda tree: tree.digest)):
+        top = trees[odd.nodes[0]].top
         copy = ""
         if odd.fine:
             copy = remote(odd.fine[0], "rsync -a", f"{top}/", f"{odd.nodes[0]}:{top}/") + ", or "
         files = _odd_files([trees[node] for node in odd.nodes + odd.fine])
-        yield warn(ID, odd.nodes, f"{odd.message}: {files}", copy + remedy, evidence)
+        yield warn(ID, odd.nodes, f"{top}{odd.message}: {files}", copy + remedy, evidence)
 
 
 def _odd_files(trees: Sequence[TreeHashes]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.codec import decode
@@ -103,7 +103,8 @@ print("\nALLRANKS-ANSWER " + json.dumps(answer))
 
 
 class PathListing(NamedTuple):
-    """What is at a path: "file", "directory" or "unreadable"; `cut` by a number of files or "time"; `names` packed."""
+    """What is at a path: "file", "directory" or "unreadable" (and `why`); `cut` by a number of files or "time"; `names`
+    packed."""
 
     kind: str
     count_: int = 0
@@ -111,6 +112,7 @@ class PathListing(NamedTuple):
     digest: str = ""
     cut: str = ""
     names: str = ""
+    why: str = ""
 
     @property
     def amount(self) -> str:
@@ -127,10 +129,12 @@ class PathListing(NamedTuple):
         return dict(decode(List[Tuple[str, int]], json.loads(text)))
 
 
-def collect(host: Host) -> object:
+def collect(host: Host) -> Optional[Dict[str, PathListing]]:
     """Read a `PathListing` by path; None without a --data-path."""
     paths = host.request.asked.data_paths[:PATHS]
-    return ask(host, f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True) if paths else None
+    if not paths:
+        return None
+    return ask(host, Dict[str, PathListing], f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

@@ -7,7 +7,7 @@ same product, tolerates 10 % below the best GPU; here it is the median. One whos
 
 from __future__ import annotations
 
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of, plural
@@ -75,12 +75,12 @@ class MatmulSpeed(NamedTuple):
     pci: str = ""
 
 
-def collect(host: Host) -> object:
-    """One `Speed` a GPU; None without GPUs or a torch that can use them."""
+def collect(host: Host) -> Optional[List[MatmulSpeed]]:
+    """Measure each GPU; None without GPUs or a torch that can use them."""
     interpreter = host.facts.interpreter
     if not host.facts.gpu_count or not (interpreter.cuda or interpreter.hip):
         return None
-    return ask(host, PROGRAM, LIMIT) or None
+    return ask(host, List[MatmulSpeed], PROGRAM, LIMIT) or None
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

@@ -6,9 +6,9 @@ throttled or misconfigured processor shows here. Nodes of one machine share it: 
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import NamedTuple
 
-from ..compare import Findings, Nodes, collected, remote, slow_machines, warn
+from ..compare import Findings, Nodes, collected, having, remote, slow_machines, warn
 from ..host import Host, ask
 from ..typed_facts import Facts, Request
 
@@ -34,15 +34,20 @@ sys.stdout.write("\\nALLRANKS-ANSWER %s\\n" % json.dumps({"gb_s": round(n / best
 """
 
 
-def collect(host: Host) -> object:
-    """{"gb_s": …}: bytes copied in a second (each is read and written)."""
-    return ask(host, PROGRAM, 20.0, anywhere=True)
+class CopySpeed(NamedTuple):
+    """Gigabytes copied in a second; each byte is read and written."""
+
+    gb_s: float = 0.0
+
+
+def collect(host: Host) -> CopySpeed:
+    """Measure the speed."""
+    return ask(host, CopySpeed, PROGRAM, 20.0, anywhere=True)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warn of a node that is well below the median and not busy with other work."""
-    measured = collected(facts_by_node, ID, Dict[str, float])
-    speeds = {node: one["gb_s"] for node, one in measured.items() if "gb_s" in one}
+    speeds = having(collected(facts_by_node, ID, CopySpeed), lambda one: one.gb_s)
     for node, speed, usual in slow_machines(facts_by_node, speeds, ODD):
         if not _is_busy(facts_by_node[node]):
             message = f"{node} copies memory at {speed:.1f} GB/s (the median of the nodes is {usual:.1f} GB/s)"

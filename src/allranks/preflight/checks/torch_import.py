@@ -80,12 +80,12 @@ class Torch(NamedTuple):
     late: Optional[float] = None
 
 
-def collect(host: Host) -> object:
-    """Import torch and read what it says of itself, a `Torch`; None without torch."""
+def collect(host: Host) -> Optional[Torch]:
+    """Import torch and read what it says of itself; None without torch."""
     if not host.facts.interpreter.torch:
         return None
     ran = host.python(f"FIRST = {_first(host.facts.script)!r}\n{PROGRAM}", LIMIT)
-    answer = answer_of(ran)
+    answer = answer_of(ran, Torch)
     if answer is not None:
         return answer
     if ran.code is None:
