@@ -9,6 +9,8 @@ import math
 import re
 from typing import Callable, Collection, Dict, Iterable, List, Sequence, Tuple, TypeVar, Union
 
+from allranks.protocol.jsontext import Json
+
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -218,7 +220,7 @@ def _trim(decimal: str) -> str:
 # -- what people type ----------------------------------------------------------------------------------
 
 
-def parse_duration(value: object) -> float:
+def parse_duration(value: Json) -> float:
     """Read seconds from a number or a text such as `1h30m`; raise ValueError that says what to set."""
     seconds = _typed_duration(value.strip(" \t")) if isinstance(value, str) else _bare_number(value, EXPECTED_DURATION)
     if not 0 <= seconds <= MAX_DURATION:
@@ -226,7 +228,7 @@ def parse_duration(value: object) -> float:
     return float(seconds)
 
 
-def parse_size(value: object) -> int:
+def parse_size(value: Json) -> int:
     """Read bytes from a number or a text such as `1.5GB`; raise ValueError that says what to set."""
     size = _typed_size(value.strip(" \t")) if isinstance(value, str) else _bare_number(value, EXPECTED_SIZE)
     if not 0 <= size <= MAX_SIZE:
@@ -234,7 +236,7 @@ def parse_size(value: object) -> int:
     return int(size)
 
 
-def _bare_number(value: object, expected: str) -> Union[int, float]:
+def _bare_number(value: Json, expected: str) -> Union[int, float]:
     """Take a number that is no bool; the bounds of the callers refuse NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(expected)

@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from allranks.errors import AllranksError
+from allranks.protocol.jsontext import Json
 from allranks.settings.parsers import Parser
 
 from .chosen_run import find_run, list_runs, runs_directory
@@ -42,7 +43,7 @@ class Verbs(click.Group):
         return [CompletionItem(name, help=text) for name, text in self._verbs.items() if name.startswith(incomplete)]
 
 
-def offers(kind: str, parser: Parser, incomplete: str, typed: Mapping[str, object]) -> list[CompletionItem]:
+def offers(kind: str, parser: Parser, incomplete: str, typed: Mapping[str, Json]) -> list[CompletionItem]:
     """The words that fit, the newest run first."""
     items = [CompletionItem(word) for word in _words(kind, typed) or parser.choices if word.startswith(incomplete)]
     if parser.is_path and not items:
@@ -50,7 +51,7 @@ def offers(kind: str, parser: Parser, incomplete: str, typed: Mapping[str, objec
     return items[:MOST]
 
 
-def _words(kind: str, typed: Mapping[str, object]) -> list[str]:
+def _words(kind: str, typed: Mapping[str, Json]) -> list[str]:
     try:
         if kind == "runs":
             runs = list_runs(runs_directory(_text(typed.get("option_runs_dir"))))
@@ -71,13 +72,13 @@ def _words(kind: str, typed: Mapping[str, object]) -> list[str]:
     return []
 
 
-def _nodes(typed: Mapping[str, object]) -> dict[str, list[int]]:
+def _nodes(typed: Mapping[str, Json]) -> dict[str, list[int]]:
     """The ranks of each node of the run that was named, else of the newest."""
     run = find_run(_text(typed.get("argument_run")), _text(typed.get("option_runs_dir")))
     return {node.name: [rank.rank for rank in node.ranks] for node in run.read_status().nodes}
 
 
-def _text(value: object) -> str | None:
+def _text(value: Json) -> str | None:
     return value if isinstance(value, str) else None
 
 

@@ -15,6 +15,7 @@ import click
 
 from allranks.cluster.names import show
 from allranks.errors import UsageError
+from allranks.protocol.jsontext import Json
 from allranks.settings.parsers import FLAG, path
 from allranks.settings.table import SETTINGS, SettingRow, suggestion
 from allranks.text import join_words
@@ -25,7 +26,7 @@ from .rich_help import rich_help
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-Given = Mapping[str, object]
+Given = Mapping[str, Json]
 HELP = ["-h", "--help"]
 PATH = path("the path of a file")
 AS_JSON = SettingRow("json_", FLAG, "print JSON", options="--json")
@@ -176,7 +177,7 @@ class DeclaredCommand(click.Command):
             keywords["typed"] = self.typed_settings(ctx)
         return int(self.declared.call(**keywords) or 0)
 
-    def typed_settings(self, ctx: click.Context) -> dict[str, object]:
+    def typed_settings(self, ctx: click.Context) -> dict[str, Json]:
         """The settings as they were typed, by name; None or an empty list where they were not."""
         settings = {row.name: _given_value(row, ctx.params["option_" + row.name]) for row in self.declared.settings}
         if self.declared.command_help:
@@ -207,14 +208,14 @@ def panels_of(command: DeclaredCommand) -> dict[str, list[RowOption]]:
     return panels
 
 
-def _given_value(row: SettingRow, value: object) -> object:
+def _given_value(row: SettingRow, value: Json) -> Json:
     """A setting as it was typed; None where it was not."""
     if row.parser.is_flag:
         return not row.default if value else None
     return list(value) if isinstance(value, tuple) else value
 
 
-def _own_value(row: SettingRow, value: object) -> object:
+def _own_value(row: SettingRow, value: Json) -> Json:
     """A command's own option, read by its parser."""
     if row.parser.is_flag:
         return bool(value)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from allranks.cluster.slurm_allocation import read_allocation
 from allranks.errors import UsageError
+from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
 from allranks.settings.scripts import is_shell_script, launcher_in, script_of
@@ -21,7 +22,7 @@ from .config_files import read_config, read_user_config
 FILE_LIMIT = 1 << 20  # bytes of a script
 
 
-def resolve_options(options: Mapping[str, object], config: str | None, renderer: str = "") -> Resolved:
+def resolve_options(options: Mapping[str, Json], config: str | None, renderer: str = "") -> Resolved:
     """The RunSpec, with a remark for each disagreement; without a target, the Slurm allocation that we are in.
 
     Raises UsageError for options that this target, or this renderer, has no use for, and for names of nothing.

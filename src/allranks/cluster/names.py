@@ -11,6 +11,7 @@ import ipaddress
 import re
 
 from ..errors import UsageError
+from ..protocol.jsontext import Json
 
 MAX_HOST = 253
 MAX_USER = 64
@@ -21,7 +22,7 @@ _ZONE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-def show(value: object) -> str:
+def show(value: Json) -> str:
     """`value` as it can be printed in a message: quoted, on one line, cut at 60 characters."""
     if isinstance(value, int) and abs(value) >= 10**20:
         return "a number of more than 20 digits"

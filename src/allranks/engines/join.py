@@ -27,6 +27,7 @@ from allranks.plan.pinned import NodeArguments, NotPinned, Pin
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
 from allranks.protocol.header import AgentHeader
+from allranks.protocol.jsontext import Json
 from allranks.protocol.secure import LEAST_SECRET
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv
@@ -85,7 +86,7 @@ def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
 
     All nodes must agree on the command (secrets hidden) with all that decides what runs, and on the script's bytes.
     """
-    what: list[object] = [spec.launch.launcher, spec.tests.test, spec.launch.wrap or ""]
+    what: list[Json] = [spec.launch.launcher, spec.tests.test, spec.launch.wrap or ""]
     if spec.tests.test:
         what += [
             spec.tests.suite,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ..protocol.jsontext import Json
 from .runspec import RunSpec
 from .secrets import is_secret_name
 from .table import SettingRow, settings_of
@@ -33,7 +34,7 @@ def secret_values(spec: RunSpec) -> dict[str, str]:
     return {name: value for name, value in spec.launch.env.items() if is_secret_name(name)}
 
 
-def _option(row: SettingRow, value: object) -> list[str]:
+def _option(row: SettingRow, value: Json) -> list[str]:
     if isinstance(value, bool):
         return [row.option]
     if isinstance(value, tuple):

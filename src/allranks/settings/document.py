@@ -7,6 +7,7 @@ from typing import Any
 
 from ..cluster.names import show
 from ..errors import ConfigError
+from ..protocol.jsontext import Json
 from .parsers import WORD, Parser, choice, read_flag, several
 from .runspec import RunSpec
 from .secrets import redact_argv, redact_env, redact_text
@@ -39,14 +40,14 @@ def from_document(document: Mapping[str, Any], source: str = "run.json: spec") -
     schema = document.get("schema")
     if schema != SCHEMA:
         raise ConfigError(f"{source}: schema {show(schema)}. This allranks reads schema {SCHEMA}")
-    values: dict[str, object] = {}
+    values: dict[str, Json] = {}
     for name, default in RunSpec().values():
         if name in document and document[name] != default:
             values[name] = _value(name, document[name], source)
     return RunSpec.of(**values)
 
 
-def _value(name: str, value: object, source: str) -> object:
+def _value(name: str, value: Json, source: str) -> Json:
     where = f"{source}: {name}"
     if name == "env":
         return _env(value, where)
@@ -59,14 +60,14 @@ def _value(name: str, value: object, source: str) -> object:
         raise ConfigError(f"{where}: found {show(value)}, set {error}") from None
 
 
-def _read_stored(name: str, value: object) -> object:
+def _read_stored(name: str, value: Json) -> Json:
     parser = _STORED.get(name)
     if parser is not None:
         return parser.read(value)
     return SETTINGS[name].parser.read(value) if name in SETTINGS else read_flag(value)
 
 
-def _env(value: object, where: str) -> dict[str, str]:
+def _env(value: Json, where: str) -> dict[str, str]:
     variables: dict[str, str] = {}
     for name, text in value.items() if isinstance(value, Mapping) else [("", None)]:
         if not isinstance(text, str) or "\0" in text:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
+from ..protocol.jsontext import Json
 from ..text import join_words
 from .runspec import RunSpec
 from .secrets import redact_text
@@ -55,7 +56,7 @@ class Resolved:
 class _Given:
     """One value of one source. `label` is for notes ("--nodes 4"), `where` for errors; lower layer wins."""
 
-    value: object
+    value: Json
     label: str
     where: str
     layer: int
@@ -63,12 +64,12 @@ class _Given:
 
 
 def resolve(
-    options: Mapping[str, object],
+    options: Mapping[str, Json],
     environ: Mapping[str, str],
-    config: Mapping[str, object],
+    config: Mapping[str, Json],
     *,
     config_source: str,
-    user_config: Mapping[str, object] | None = None,
+    user_config: Mapping[str, Json] | None = None,
     user_source: str = "",
 ) -> Resolved:
     """One RunSpec out of all layers; UsageError or ConfigError names the source and what to set."""
@@ -84,7 +85,7 @@ def resolve(
     )
     notes: list[str] = []
     chosen = _targets(values_by_field, notes)
-    values: dict[str, object] = {}
+    values: dict[str, Json] = {}
     for field, candidates in chosen.items():
         values[field] = _merge(field, candidates, notes)
     if "pg_timeout" in chosen:
@@ -101,9 +102,9 @@ def resolve(
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ))
 
 
-def _config_keys(config: Mapping[str, object], source: str) -> dict[str, object]:
+def _config_keys(config: Mapping[str, Json], source: str) -> dict[str, Json]:
     """The file's keys as field names; unknown and repeated ones are refused."""
-    fields: dict[str, object] = {}
+    fields: dict[str, Json] = {}
     setting_names = [*(row.name for row in SETTINGS.values() if row.in_file), *TABLES]
     for key, value in config.items():
         spelt = key.replace("_", "-")
@@ -131,7 +132,7 @@ def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
     return by_field
 
 
-def _options(options: Mapping[str, object]) -> Iterator[tuple[str, _Given]]:
+def _options(options: Mapping[str, Json]) -> Iterator[tuple[str, _Given]]:
     for field, value in options.items():
         if field in TABLES or value is None or (isinstance(value, (list, tuple)) and not value):
             continue
@@ -148,7 +149,7 @@ def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
             yield field, _Given(value, _label(f"{name}={value}"), name, 1, ConfigError)
 
 
-def _file(config: Mapping[str, object], source: str, layer: int) -> Iterator[tuple[str, _Given]]:
+def _file(config: Mapping[str, Json], source: str, layer: int) -> Iterator[tuple[str, _Given]]:
     for field, value in config.items():
         if field not in TABLES:
             key = field.replace("_", "-")
@@ -156,7 +157,7 @@ def _file(config: Mapping[str, object], source: str, layer: int) -> Iterator[tup
             yield field, _Given(value, label, f"{source}: {key}", layer, ConfigError)
 
 
-def _option_label(field: str, value: object) -> str:
+def _option_label(field: str, value: Json) -> str:
     """An option as it was written, without secrets; of lists the name alone."""
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{field.replace('_', '-')}"
@@ -172,7 +173,7 @@ def _label(text: str) -> str:
     return line if len(line) <= 160 else line[:156] + " ..."
 
 
-def _toml(value: object) -> str:
+def _toml(value: Json) -> str:
     """A value about as TOML writes it, for a note; of lists and tables nothing."""
     if isinstance(value, bool):
         return " = " + str(value).lower()
@@ -197,7 +198,7 @@ def _targets(entries: dict[str, list[_Given]], notes: list[str]) -> dict[str, li
     local = entries.get("local")
     nodes = entries.get("nodes")
     if "local" in chosen and nodes and local and local[0].layer < nodes[0].layer:
-        if _read("nodes", nodes[0], lenient=True) != _read("local", local[0], lenient=True):
+        if _differs("nodes", nodes[0], _read("local", local[0]), lenient=True):
             notes.append(f"{local[0].label} overrides {nodes[0].label}")
         del chosen["nodes"]
     return chosen
@@ -208,34 +209,42 @@ def _is_target(items: list[_Given] | None) -> bool:
     return items is not None and items[0].value not in (None, False, "false")
 
 
-def _merge(field: str, candidates: list[_Given], notes: list[str]) -> object:
+def _merge(field: str, candidates: list[_Given], notes: list[str]) -> Json:
     """The strongest value; a note for each weaker one that differs. ssh options are joined."""
     value = _read(field, candidates[0])
     if field == "ssh_options":
         return tuple(word for item in candidates for word in _as_tuple(_read(field, item)))
     for other in candidates[1:]:
-        if _read(field, other, lenient=other.layer == 1) != value:
+        if _differs(field, other, value, lenient=other.layer == 1):
             notes.append(f"{candidates[0].label} overrides {other.label}")
     return value
 
 
-def _as_tuple(value: object) -> tuple[str, ...]:
+def _as_tuple(value: Json) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-def _read(field: str, entry: _Given, lenient: bool = False) -> object:
-    """The value as RunSpec holds it; a variable that is overridden anyway may be nonsense."""
+def _read(field: str, entry: _Given) -> Json:
+    """Return the value as RunSpec holds it."""
     try:
         return SETTINGS[field].parser.read(entry.value)
     except ValueError as error:
-        if lenient:
-            return entry
         raise entry.error(f"{entry.where}: found {show(entry.value)}, set {error}") from None
 
 
-def _env_items(options: Mapping[str, object]) -> list[object]:
+def _differs(field: str, entry: _Given, value: Json, lenient: bool) -> bool:
+    """Tell whether an overridden entry says anything else than `value`; a lenient one may be nonsense."""
+    try:
+        return _read(field, entry) != value
+    except UsageError:
+        if lenient:
+            return True
+        raise
+
+
+def _env_items(options: Mapping[str, Json]) -> list[Json]:
     """`--env` arguments, names of `forward` among them."""
-    items: list[object] = []
+    items: list[Json] = []
     for key in TABLES:
         value = options.get(key)
         if value is None:
@@ -246,7 +255,7 @@ def _env_items(options: Mapping[str, object]) -> list[object]:
     return items
 
 
-def _remarks(values: Mapping[str, object], environ: Mapping[str, str]) -> Iterator[str]:
+def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator[str]:
     """What is set and worth a sentence, though nothing overrides it."""
     rank = environ.get("NODE_RANK", "").strip()
     if rank and "node_rank" not in values:
@@ -269,7 +278,7 @@ def _world_size(environ: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def refuse_other_engines(options: Mapping[str, object], engine: str, renderer: str = "") -> None:
+def refuse_other_engines(options: Mapping[str, Json], engine: str, renderer: str = "") -> None:
     """Refuse options that need another engine than `engine` (k8s, sky, slurm; empty: none of them), or another
     renderer. Settings of a file may serve several engines."""
     for name, value in options.items():

@@ -10,11 +10,11 @@ import ipaddress
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from ..cluster.hostlist import MAX_HOSTS
 from ..cluster.names import check_host
 from ..errors import UsageError
+from ..protocol.jsontext import Json
 from ..text import (
     EXPECTED_DURATION,
     EXPECTED_SIZE,
@@ -24,7 +24,7 @@ from ..text import (
     parse_size,
 )
 
-Read = Callable[[object], object]
+Read = Callable[[Json], Json]
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -41,7 +41,7 @@ class Parser:
     choices: tuple[str, ...] = ()
     is_path: bool = False
     repeats: bool = False
-    write: Callable[[object], str] = str
+    write: Callable[[Json], str] = str
 
     @property
     def is_flag(self) -> bool:
@@ -55,7 +55,7 @@ def whole_number(low: int, high: int, auto: Sequence[str] = ()) -> Parser:
     if auto:
         expected += f' or "{auto[0]}"'
 
-    def read(value: object) -> int | None:
+    def read(value: Json) -> int | None:
         if auto and (value is None or value in auto):
             return None
         number = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
@@ -70,31 +70,31 @@ def duration(low: float, above: bool = False) -> Parser:
     """A duration of at least `low` seconds, or above it."""
     bound = "more than" if above else "at least"
 
-    def read(value: object) -> float:
+    def read(value: Json) -> float:
         seconds = parse_duration(value)
         if seconds < low or (above and seconds == low):
             raise ValueError(f"{EXPECTED_DURATION}, {bound} {low:g}s")
         return seconds
 
-    return Parser(read, "DURATION", write=lambda value: format_duration(cast(float, value)))
+    return Parser(read, "DURATION", write=lambda value: format_duration(parse_duration(value)))
 
 
 def size(low: int) -> Parser:
     """A size of at least `low` bytes."""
 
-    def read(value: object) -> int:
+    def read(value: Json) -> int:
         count = parse_size(value)
         if count < low:
             raise ValueError(f"{EXPECTED_SIZE}, at least {low}")
         return count
 
-    return Parser(read, "SIZE", write=lambda value: format_size_option(cast(int, value)))
+    return Parser(read, "SIZE", write=lambda value: format_size_option(parse_size(value)))
 
 
 def text(expected: str, metavar: str = "TEXT", lines: bool = False) -> Parser:
     """A text that is not empty; without control characters unless `lines`, and never with a NUL."""
 
-    def read(value: object) -> str:
+    def read(value: Json) -> str:
         if not isinstance(value, str) or not value.strip():
             raise ValueError(expected)
         if "\0" in value or (not lines and _CONTROL.search(value)):
@@ -108,7 +108,7 @@ def path(expected: str, metavar: str = "PATH") -> Parser:
     """A text that no program can take as an option."""
     any_text = text(expected)
 
-    def read(value: object) -> str:
+    def read(value: Json) -> str:
         if isinstance(value, str) and value.startswith("-"):
             raise ValueError(f"{expected}, not starting with '-'")
         return str(any_text.read(value))
@@ -120,7 +120,7 @@ def matching(pattern: str, expected: str, metavar: str) -> Parser:
     """A text that the pattern matches as a whole."""
     compiled = re.compile(pattern)
 
-    def read(value: object) -> str:
+    def read(value: Json) -> str:
         if not isinstance(value, str) or not compiled.fullmatch(value):
             raise ValueError(expected)
         return value
@@ -131,7 +131,7 @@ def matching(pattern: str, expected: str, metavar: str) -> Parser:
 def choice(*choices: str) -> Parser:
     """One of these words."""
 
-    def read(value: object) -> object:
+    def read(value: Json) -> Json:
         if value not in choices:
             raise ValueError("one of " + ", ".join(choices) if len(choices) > 1 else choices[0])
         return value
@@ -143,7 +143,7 @@ def several(each: Parser, expected: str, commas: bool = False) -> Parser:
     """A list of values, each read by `each`; a tuple comes out. The option may be repeated; with `commas` each value
     may hold several."""
 
-    def read(value: object) -> object:
+    def read(value: Json) -> Json:
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise ValueError(expected)
         items = list(value)
@@ -157,7 +157,7 @@ def several(each: Parser, expected: str, commas: bool = False) -> Parser:
     return Parser(read, each.metavar, each.choices, each.is_path, repeats=True)
 
 
-def read_flag(value: object) -> bool:
+def read_flag(value: Json) -> bool:
     """A bool, or 1/true/yes/on and 0/false/no/off as text."""
     if isinstance(value, bool):
         return value
@@ -166,48 +166,53 @@ def read_flag(value: object) -> bool:
     raise ValueError("true or false")
 
 
-def _read_word(value: object) -> str:
+def _read_word(value: Json) -> str:
     if not isinstance(value, str) or "\0" in value:
         raise ValueError("a text without NUL")
     return value
 
 
-def _read_hosts(value: object) -> object:
-    """A file's path, a comma list, or a TOML array of hosts."""
-    listed = value
-    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(v, str) for v in value):
-        listed = ",".join(value)
+def _texts(value: Json) -> list[str] | None:
+    """Return the elements of an array of texts; None for any other value."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return None
+    texts = [item for item in value if isinstance(item, str)]
+    return texts if len(texts) == len(value) else None
+
+
+def _read_hosts(value: Json) -> Json:
+    """Read a file's path, a comma list, or a TOML array of hosts."""
+    texts = _texts(value)
+    listed = value if texts is None else ",".join(texts)
     return path('the path of a hostfile or a list such as "node[01-04]"').read(listed)
 
 
-def _read_host(value: object) -> object:
+def _read_host(value: Json) -> Json:
     try:
         return check_host(value if isinstance(value, str) else "")
     except UsageError as error:
         raise ValueError(f"a host name or an address ({error})") from None
 
 
-def _read_networks(value: object) -> object:
-    """CIDR networks with commas, or a TOML array of them, normalised."""
+def _read_networks(value: Json) -> Json:
+    """Read CIDR networks with commas between them, or a TOML array of them; return them normalised."""
     expected = "networks such as 10.0.0.0/16, with commas between them"
-    texts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(texts, Sequence) or not texts:
+    texts = value.split(",") if isinstance(value, str) else _texts(value)
+    if not texts or not all("/" in text for text in texts):
         raise ValueError(expected)
     try:
-        if not all(isinstance(text, str) and "/" in text for text in texts):
-            raise ValueError(expected)
         return ",".join(str(ipaddress.ip_network(text.strip(), strict=False)) for text in texts)
     except ValueError:
         raise ValueError(expected) from None
 
 
-def _read_gpus(value: object) -> object:
+def _read_gpus(value: Json) -> Json:
     """A number, alone or after a GPU's or a resource's name."""
     number = isinstance(value, int) and not isinstance(value, bool)
     return _GPUS.read(str(value) if number else value)
 
 
-def _read_pattern(value: object) -> object:
+def _read_pattern(value: Json) -> Json:
     try:
         re.compile(value if isinstance(value, str) and value else "(")
     except (re.error, OverflowError, RecursionError) as error:

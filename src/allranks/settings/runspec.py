@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from ..protocol.jsontext import Json
+
 
 @dataclass(frozen=True)
 class Target:
@@ -159,13 +161,13 @@ class RunSpec:
     cloud: Cloud = Cloud()
 
     @classmethod
-    def of(cls, **values: object) -> RunSpec:
+    def of(cls, **values: Json) -> RunSpec:
         """Make a spec of settings by name, each as its parser returns it; TypeError for a name that is no setting."""
         return cls().changed(**values)
 
-    def changed(self, **values: object) -> RunSpec:
+    def changed(self, **values: Json) -> RunSpec:
         """Return a copy with these settings, by name; TypeError for a name that is no setting."""
-        by_group: dict[str, dict[str, object]] = {}
+        by_group: dict[str, dict[str, Json]] = {}
         for name, value in values.items():
             if name not in GROUP_OF:
                 raise TypeError(f"{name} is not a setting")
@@ -173,12 +175,12 @@ class RunSpec:
         replace: Callable[..., RunSpec] = dataclasses.replace  # a group, or the whole
         return replace(self, **{group: replace(getattr(self, group), **new) for group, new in by_group.items()})
 
-    def value(self, name: str) -> object:
+    def value(self, name: str) -> Json:
         """Return a setting by its name; KeyError for a name that is no setting."""
-        value: object = getattr(getattr(self, GROUP_OF[name]), name)
+        value: Json = getattr(getattr(self, GROUP_OF[name]), name)
         return value
 
-    def values(self) -> Iterator[tuple[str, object]]:
+    def values(self) -> Iterator[tuple[str, Json]]:
         """Yield all settings with their names."""
         for name in GROUP_OF:
             yield name, self.value(name)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..cluster.hostlist import MAX_HOSTS
+from ..protocol.jsontext import Json
 from .parsers import (
     FLAG,
     GPUS,
@@ -96,7 +97,7 @@ class SettingRow:
     variables: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
     complete: str = ""
-    default: object = None
+    default: Json = None
     panel: str = OPTIONS
     in_file: bool = True
     may_hold_secrets: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
+from ..protocol.jsontext import Json
 from .parsers import ENV_NAME
 
 RESERVED = {
@@ -33,7 +34,7 @@ class Variables:
     notes: tuple[str, ...] = ()
 
 
-def read_variables(items: object, config: Mapping[str, object], environ: Mapping[str, str], source: str) -> Variables:
+def read_variables(items: Json, config: Mapping[str, Json], environ: Mapping[str, str], source: str) -> Variables:
     """Options over TOML; of two options with the same name the last one holds."""
     assigned, copied = _from_options(items, environ)
     table = _table(config.get("env"), source)
@@ -63,7 +64,7 @@ def check_name(name: str, where: str, error: type[UsageError]) -> str:
     return name
 
 
-def _from_options(items: object, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def _from_options(items: Json, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """`K=V` as a mapping and `NAME` as a list."""
     assigned: dict[str, str] = {}
     copied: list[str] = []
@@ -81,7 +82,7 @@ def _from_options(items: object, environ: Mapping[str, str]) -> tuple[dict[str, 
     return assigned, copied
 
 
-def _table(table: object, source: str) -> dict[str, str]:
+def _table(table: Json, source: str) -> dict[str, str]:
     """`[env]`; numbers are taken as text."""
     if table is None:
         return {}
@@ -93,23 +94,25 @@ def _table(table: object, source: str) -> dict[str, str]:
     }
 
 
-def _listed(names: object, environ: Mapping[str, str], source: str) -> tuple[list[str], list[str]]:
+def _listed(names: Json, environ: Mapping[str, str], source: str) -> tuple[list[str], list[str]]:
     """`forward`, parted into those the caller's environment has and those it has not."""
     where = f"{source}: forward"
     checked = [check_name(name, where, ConfigError) for name in _strings(names or (), where, ConfigError)]
     return [n for n in checked if n in environ], [n for n in checked if n not in environ]
 
 
-def _strings(value: object, where: str, error: type[UsageError]) -> Sequence[str]:
+def _strings(value: Json, where: str, error: type[UsageError]) -> list[str]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise error(f"{where}: found {show(value)}, set a list of names")
+    names: list[str] = []
     for item in value:
         if not isinstance(item, str):
             raise error(f"{where}: found {show(item)}, set a list of names")
-    return value
+        names.append(item)
+    return names
 
 
-def _value(value: object, where: str, error: type[UsageError]) -> str:
+def _value(value: Json, where: str, error: type[UsageError]) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):

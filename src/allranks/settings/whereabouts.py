@@ -40,9 +40,9 @@ SCHEDULERS = (
 )
 
 
-def whereabouts(environ: Mapping[str, str]) -> dict[str, object]:
+def whereabouts(environ: Mapping[str, str]) -> dict[str, str]:
     """Settings by field name (node_rank, nodes, master_addr, nproc) as far as the environment tells them."""
-    settings: dict[str, object] = {}
+    settings: dict[str, str] = {}
     for scheduler in SCHEDULERS:
         if environ.get(scheduler.rank, "").strip():
             _one_a_node(scheduler, environ)
