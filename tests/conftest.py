@@ -117,7 +117,7 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "same")
 settings.load_profile(PROFILE)
 if PROFILE == "same" and hasattr(providers, "_get_local_constants"):
     # Examples hold constants of the modules that happen to be imported, whose sources are parsed for that.
-    providers._get_local_constants = lambda: providers._local_constants
+    providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - no setting does it
 
 # Started in the background by a shell, everything below would ignore SIGINT: the tests of Ctrl-C could not pass.
 signal.signal(signal.SIGINT, signal.default_int_handler)

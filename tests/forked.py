@@ -304,8 +304,8 @@ def _leave(code: object) -> None:
     if isinstance(code, int):
         sys.stdout.flush()
         sys.stderr.flush()
-        threading._shutdown()
-        atexit._run_exitfuncs()
+        threading._shutdown()  # noqa: SLF001 - what the interpreter calls
+        atexit._run_exitfuncs()  # noqa: SLF001
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

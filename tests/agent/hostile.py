@@ -119,7 +119,7 @@ class Hostile:
         self.controls: list[Message] = []
         self.frames: list[Message] = []
         self._decoder = Decoder()
-        self._number = 0
+        self.number = 0
         self.master = Service(token=TOKEN)
 
     # -- the connection ------------------------------------------------------------------------------
@@ -161,11 +161,11 @@ class Hostile:
 
     def order(self, message: Message) -> None:
         """A message for the agent."""
-        self.payload(b"D" + struct.pack(">I", self._number) + pack_json(message))
+        self.payload(b"D" + struct.pack(">I", self.number) + pack_json(message))
 
     def bytes_for_agent(self, data: bytes) -> None:
         """Anything at all on the agent's channel."""
-        self.payload(b"D" + struct.pack(">I", self._number) + data)
+        self.payload(b"D" + struct.pack(">I", self.number) + data)
 
     def read(self) -> bool:
         """Takes in what has come; False once the node has hung up."""
@@ -206,9 +206,9 @@ class Hostile:
 
     def open(self, **changed: Any) -> Hostile:
         """A channel with a relay."""
-        self._number += 1
+        self.number += 1
         self._decoder = Decoder()
-        self.control({"type": "open", "number": self._number, "header": {**self.HEADER, **changed}})
+        self.control({"type": "open", "number": self.number, "header": {**self.HEADER, **changed}})
         return self
 
     def greeted(self, **changed: Any) -> Hostile:

@@ -33,7 +33,7 @@ def test_members_are_found_and_ended():
     if done.stdout.strip() == "None":
         pytest.skip("no control group can be made here")
     assert done.stdout.split("\n")[:2] == ["True []", "[] []"], done.stderr
-    for parent in cgroups._parents():
+    for parent in cgroups.parent_groups():
         for name in os.listdir(parent) if os.path.isdir(parent) else []:
             if name.startswith("allranks-test-"):
                 cgroups.remove(os.path.join(parent, name))

@@ -198,7 +198,7 @@ def test_records_that_are_no_messages_cost_the_connection_and_not_the_ranks(host
         node.open(mode="attach")
         node.order({"type": "hello", "protocol": 1, "lease": 30.0, "have": {}})
         assert node.until("hello")["attempt"]["ranks"]["1"]["pid"] == pid
-        number = node._number.to_bytes(4, "big")
+        number = node.number.to_bytes(4, "big")
         node.payload(record.replace(b"\0\0\0\1", number, 1) if record[:1] == b"D" else record)
         while node.read():
             pass

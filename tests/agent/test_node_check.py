@@ -87,7 +87,7 @@ def test_interfaces_are_those_of_ip() -> None:
 def test_the_fallback_without_netlink_says_the_same_of_interfaces_that_are_up() -> None:
     for _ in range(5):
         before = encode(netfacts.interfaces())
-        found = encode(netfacts._from_ioctl())
+        found = encode(netfacts.interfaces_by_ioctl())
         after = encode(netfacts.interfaces())
         if before == after:
             break
@@ -276,7 +276,7 @@ def test_files_of_the_user(tmp_path: Path) -> None:
 
 
 def test_disk_names_the_first_base_that_can_be_written(tmp_path: Path) -> None:
-    disk = encode(facts._disk("/nowhere", ["/proc/none", str(tmp_path), "/tmp"]))
+    disk = encode(facts.disk_facts("/nowhere", ["/proc/none", str(tmp_path), "/tmp"]))
     assert disk["node_dir"]["path"] == str(tmp_path) and disk["node_dir"]["bytes"] > 0
     assert disk["node_dirs"][0]["writable"] is False and disk["workdir"]["writable"] is False
 
@@ -286,12 +286,12 @@ def test_nccl_files_and_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     put(tmp_path, "lib/libnccl-net-ofi.so.1", "")
     put(tmp_path, "lib/libnccl.so.2", "")
     environ = {"NCCL_CONF_FILE": str(conf), "LD_LIBRARY_PATH": f"{tmp_path}/none::{tmp_path}/lib"}
-    found = encode(facts._nccl(environ))
+    found = encode(facts.nccl_facts(environ))
     assert found["conf"][str(conf)].startswith("NCCL_DEBUG=INFO\n") and len(found["conf"][str(conf)]) == 4096
     assert "libnccl-net-ofi.so.1" in found["plugins"] and "libnccl.so.2" not in found["plugins"]
     monkeypatch.setattr(facts, "_home", lambda: str(tmp_path))
     put(tmp_path, ".nccl.conf", "NCCL_SOCKET_IFNAME=eth1\n")
-    assert encode(facts._nccl({}))["conf"] == {str(tmp_path / ".nccl.conf"): "NCCL_SOCKET_IFNAME=eth1\n"}
+    assert encode(facts.nccl_facts({}))["conf"] == {str(tmp_path / ".nccl.conf"): "NCCL_SOCKET_IFNAME=eth1\n"}
 
 
 def test_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_lost_packets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that forgets each third packet of the burst."""
     monkeypatch.setattr(peers, "CONNECT_SECONDS", 0.5)  # nobody answers over TCP
     tcp, udp = peers.open_doors()
-    counts = peers._Counts()
+    counts = peers.BurstCounts()
 
     def forgetful() -> None:
         deadline = time.monotonic() + 60
@@ -101,11 +101,11 @@ def test_lost_packets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
                 data, sender = udp.recvfrom(65535)
             except TimeoutError:
                 continue
-            given, number, kind, sequence = peers._HEAD.unpack_from(data)
+            given, number, kind, sequence = peers.HEAD.unpack_from(data)
             if kind == peers.BURST_KIND and sequence % 3:
                 counts.numbers.setdefault(number, set()).add(sequence)
             elif kind == peers.ASK_KIND:
-                answer = peers._HEAD.pack(given, number, peers.ANSWER_KIND, sequence)
+                answer = peers.HEAD.pack(given, number, peers.ANSWER_KIND, sequence)
                 udp.sendto(answer + b'{"arrived": %d, "largest": 0}' % len(counts.numbers[number]), sender)
 
     threading.Thread(target=forgetful, daemon=True).start()

@@ -131,7 +131,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, run: RunDirectory, found: list[SlurmJ
     left = list(found)
     monkeypatch.setattr(jobs, "look", lambda job: left.pop(0))
     for _ in found:
-        follower._ask(0.0)
+        follower.ask(0.0)
     return follower, view
 
 
@@ -151,7 +151,7 @@ def test_slurmctld_is_asked_less_often_while_reasons_take_turns(
 ) -> None:
     first, _ = looks(monkeypatch, run, [pending("Priority"), pending("Resources")])
     later, _ = looks(monkeypatch, run, [pending("Priority"), pending("Resources")] * 4)
-    assert later._pause > first._pause
+    assert later.pause > first.pause
 
 
 def test_who_follows_a_job_that_is_cancelled_while_it_waits_says_so(
@@ -159,9 +159,9 @@ def test_who_follows_a_job_that_is_cancelled_while_it_waits_says_so(
 ) -> None:
     ends = [pending("Priority"), SlurmJob("12", "CANCELLED", end="2026-11-22T07:00:00")]
     follower, _ = looks(monkeypatch, run, ends)
-    assert follower._over_since is not None
-    follower._over_since = float("-inf")
-    follower._next = float("inf")
+    assert follower.over_since is not None
+    follower.over_since = float("-inf")
+    follower.ask_at = float("inf")
     result = follower.turn()
     assert result is not None and result.verdict is not None
     assert (result.exit, result.verdict.cause) == (4, "slurm-cancelled")
@@ -172,7 +172,7 @@ def test_what_will_not_start_is_given_up_and_left_in_the_queue(
     monkeypatch: pytest.MonkeyPatch, run: RunDirectory
 ) -> None:
     follower, _ = looks(monkeypatch, run, [pending("PartitionNodeLimit")] * HOPELESS_LOOKS)
-    follower._next = float("inf")
+    follower.ask_at = float("inf")
     result = follower.turn()
     assert result is not None and result.exit == 4 and result.verdict is not None
     assert result.verdict.cause == "slurm-config"
@@ -183,7 +183,7 @@ def test_what_will_not_start_is_given_up_and_left_in_the_queue(
 def test_a_reason_in_passing_gives_nothing_up(monkeypatch: pytest.MonkeyPatch, run: RunDirectory) -> None:
     found = [pending("PartitionNodeLimit")] * (HOPELESS_LOOKS - 1) + [pending("Resources"), pending("BadConstraints")]
     follower, _ = looks(monkeypatch, run, found)
-    follower._next = float("inf")
+    follower.ask_at = float("inf")
     assert follower.turn() is None
 
 

@@ -106,14 +106,14 @@ def test_nothing_is_left_after_the_first_batches(tmp_path: Path) -> None:
     import torch.utils.data.dataloader as module
 
     notes = probe.Notes(str(tmp_path / "rows"), 2)
-    undo = probe.patch(module.DataLoader, module._BaseDataLoaderIter, notes)
+    undo = probe.patch(module.DataLoader, module._BaseDataLoaderIter, notes)  # noqa: SLF001 - what the probe changes
     try:
         loader = module.DataLoader(torch.arange(12), 2)
         for _ in range(probe.EPOCHS):
             assert len(list(loader)) == 6
         size = (tmp_path / "rows").stat().st_size
         later = iter(loader)
-        assert type(later) is module._SingleProcessDataLoaderIter
+        assert type(later) is module._SingleProcessDataLoaderIter  # noqa: SLF001
         assert "_allranks_epoch" not in vars(later)
         assert len(list(later)) == 6
         assert (tmp_path / "rows").stat().st_size == size

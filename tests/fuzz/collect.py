@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib.abc
 import importlib.machinery
+import inspect
 import json
 import pkgutil
 import re
@@ -179,8 +180,9 @@ def _at_import() -> dict[tuple[str, int], list[tuple[str | bytes, int]]]:
 
     def noted(pattern: str | bytes, flags: int = 0) -> object:
         made = original(pattern, flags)
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals["__name__"] in ("re", "sre_compile"):
+        frame = inspect.currentframe()
+        assert frame is not None
+        while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, "re", "sre_compile"):
             frame = frame.f_back
         if Path(frame.f_code.co_filename).is_relative_to(ROOT):
             place = str(Path(frame.f_code.co_filename).relative_to(ROOT)), frame.f_lineno

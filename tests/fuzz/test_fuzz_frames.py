@@ -219,11 +219,11 @@ def test_the_controller_takes_any_frame_of_a_node(
         if chance.random() < 0.4:
             stream = Stream(chance.randrange(12), chance.choice((0, 1, 2, (1 << 32) - 1)), chance.choice((0, 1, 65535)))
             offset = chance.choice((0, 1, 100, 1 << 20, MAX_OFFSET))
-            controller._frames(member, [OutputFrame(stream, offset, hostile_json(chance)[:5000] + b"\n")])
+            controller.take_frames(member, [OutputFrame(stream, offset, hostile_json(chance)[:5000] + b"\n")])
         else:
             message = of_node(chance, OWN)
             if message is not None and message["type"] in [m["type"] for m in OWN]:
-                controller._frames(member, [message])
+                controller.take_frames(member, [message])
     assert all(isinstance(count, int) for count in controller.undecodable.counts.values())
     assert json.loads(json.dumps(encode(controller.status())))["nodes"]
     capsys.readouterr()
@@ -259,6 +259,24 @@ class Quiet(Agent):
     def _run_task(self, name: str, function: Any, kind: Any, seconds: float, done: Any) -> None:
         assert isinstance(seconds, float)
 
+    def accept(self) -> None:
+        """Take the connection that waits."""
+        self._on_connection()
+
+    def hear(self) -> None:
+        """Read what came over it."""
+        self._on_link()
+
+    def send_output(self) -> None:
+        self._send_output()
+
+    def drop_link(self) -> None:
+        self._drop_link()
+
+    def forget_what_has_ended(self) -> None:
+        if self._attempt is not None and not self._attempt.running():
+            self._attempt = None
+
 
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
@@ -280,24 +298,23 @@ def test_any_order_to_the_agent_is_done_answered_or_refused(
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(BOUND)
             client.connect(str(tmp_path / "agent.sock"))
-            agent._on_connection()
+            agent.accept()
             data = pack_json(OF_CONTROLLER[0]) + b"".join(order(chance) for _ in range(chance.randrange(1, 5)))
             client.sendall(data[: 64 << 10])
-            if isinstance(outcome(REFUSALS, agent._on_link), Exception):
+            if isinstance(outcome(REFUSALS, agent.hear), Exception):
                 campaign.counts["errors"] = campaign.counts.get("errors", 0) + 1
-            agent._drop_link()
-            if agent._attempt is not None and not agent._attempt.running():
-                agent._attempt = None
+            agent.drop_link()
+            agent.forget_what_has_ended()
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(BOUND)
         client.connect(str(tmp_path / "agent.sock"))
-        agent._on_connection()
+        agent.accept()
         client.sendall(pack_json({"type": "hello", "protocol": 1}) + pack_json({"type": "ping", "sent": 5.0}))
-        agent._on_link()
-        agent._send_output()
+        agent.hear()
+        agent.send_output()
         answers = Decoder().feed(client.recv(1 << 16))
         assert [m["type"] for m in answers if isinstance(m, dict)][:2] == ["hello", "pong"]
-        agent._drop_link()
+        agent.drop_link()
     capfd.readouterr()
 
 

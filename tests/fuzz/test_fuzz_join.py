@@ -68,6 +68,23 @@ def answer(client: socket.socket, rng: random.Random) -> None:
         client.sendall(b"".join(_records(records, rng) for _ in range(rng.randrange(1, 8))))
 
 
+class OneCall(Dialler):
+    """It dials once, and its loop is the test's."""
+
+    def call(self, header: AgentHeader | None) -> DialOutcome | None:
+        """Dial and serve, as a node that has begun with this header, or has not begun."""
+        self._header = header
+        outcome = self._dial()
+        if outcome is None and self._socket is not None:
+            outcome = self._serve()
+        self._hang_up()
+        return outcome
+
+    def was_ended(self) -> bool:
+        """Tell whether the coordinator ended it, or it has not begun."""
+        return self._over is not None or not self._begun
+
+
 def _records(records: Records, rng: random.Random) -> bytes:
     kind = rng.randrange(4)
     if kind == 0:
@@ -98,14 +115,10 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: 
 
     places = [("127.0.0.1", server.getsockname()[1])]
     for number, _ in enumerate(campaign.cases(400)):
-        dialler = Dialler(places, SECRET, HelloControl(1), child, Rules(), 60.0, 60.0, said.append)
-        dialler._header = HEADER if number % 2 else None
-        outcome = dialler._dial()
-        if outcome is None and dialler._socket is not None:
-            outcome = dialler._serve()
-        dialler._hang_up()
+        dialler = OneCall(places, SECRET, HelloControl(1), child, Rules(), 60.0, 60.0, said.append)
+        outcome = dialler.call(HEADER if number % 2 else None)
         assert outcome is None or (isinstance(outcome, DialOutcome) and 0 <= outcome.exit <= 255)
-        assert not (dialler._begun and number % 2 and outcome is not None and outcome.exit == 2 and not dialler._over)
+        assert not (number % 2 and outcome is not None and outcome.exit == 2 and not dialler.was_ended())
         outcomes["ended" if outcome else "dials on"] += 1
     server.close()
     assert outcomes["ended"] and outcomes["dials on"]
@@ -207,6 +220,12 @@ def orders(port: int) -> list[Message]:
     ]
 
 
+class NodeRules(PinnedRules):
+    def begin_stream(self) -> None:
+        """What comes next is the first of a connection."""
+        self._down = Decoder()
+
+
 class Agent:
     """A real agent of this machine behind a node's own rules."""
 
@@ -216,7 +235,7 @@ class Agent:
     }  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
-        self.rules = PinnedRules(own_of(spec))
+        self.rules = NodeRules(own_of(spec))
         self.rules.connected("127.0.0.1", "127.0.0.1")
         self.frames: list[Message] = []
         self._relay: subprocess.Popen[bytes] | None = None
@@ -239,7 +258,7 @@ class Agent:
     def give(self, data: bytes) -> bool:
         """Whether the rules let it pass; each begins a stream of its own, as after a new connection."""
         assert self._relay is not None and self._relay.stdin is not None
-        self.rules._down = Decoder()
+        self.rules.begin_stream()
         try:
             made = self.rules.down(data)
         except (DialRefused, FrameError):

@@ -11,7 +11,6 @@ import pytest
 from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
-from allranks.gang.controller import Controller
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import Message, read_message
@@ -73,10 +72,7 @@ def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.Monke
             raise ZeroDivisionError("a bug")
 
     names = {"judge": "_judge", "output": "_output", "tick": "_first_step"}
-    if where == "judge":
-        session.controller._judge = broken  # type: ignore[assignment]
-    else:
-        monkeypatch.setattr(Controller, names[where], broken)
+    monkeypatch.setattr(session.controller, names[where], broken)
     result = encode(session.run())
     assert (result["exit"], result["verdict"]["cause"], result["verdict"]["where"]) == (70, "internal-error", {})
     assert "ZeroDivisionError: a bug (test_controller.py:" in result["verdict"]["message"]

@@ -167,7 +167,7 @@ def test_the_next_attempt_begins_without_it() -> None:
     drive.looked(h0=WAITS, h1=LOADS, h2=WAITS)
     drive.through_the_end()
     drive.retry()
-    assert drive.hang is None and drive.gang.hang_watch._suspicion is None
+    assert drive.hang is None and drive.gang.hang_watch.suspicion is None
 
 
 # -- counters of collectives ---------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_collectives_that_go_on_between_the_looks() -> None:
     drive.quiet(GAP)
     drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
     assert drive.quiet(0.2) == ["note"] and "collectives go on" in drive.said("note")[-1]["message"]
-    assert drive.gang.hang_watch._suspicion is None and drive.quiet(59) == []
+    assert drive.gang.hang_watch.suspicion is None and drive.quiet(59) == []
 
 
 def test_a_rank_that_cannot_say_its_numbers_has_not_moved() -> None:

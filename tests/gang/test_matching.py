@@ -71,7 +71,7 @@ def test_more_than_a_matcher_takes_is_not_kept() -> None:
     def work(matching: Matching) -> None:
         for _ in range(200):
             matching.feed(0, b"step 1\n" * 20_000, 0.5, 1.0)
-        assert len(matching._out) < 16 << 20
+        assert len(matching.unsent) < 16 << 20
         matching.drain()
 
     seen, off, _ = drive(r"step (\d+)", work, lambda seen, _: bool(seen))

@@ -155,14 +155,14 @@ def test_a_peers_name_leads_elsewhere_on_one_node(check: Checker) -> None:
 
 @pytest.mark.slow
 def test_ports_dropped_one_way(check: Checker) -> None:
-    check.bed.host("h3")._filter(f"ip saddr {check.bed.host('h2').address} {SYN} drop")
+    check.bed.host("h3").filter_packets(f"ip saddr {check.bed.host('h2').address} {SYN} drop")
     assert check.found() == {("ports", "h2>h3", "fail")}
     assert "h3 reaches h2" in check.message("ports") and "firewall-cmd" in check.message("ports")
 
 
 @pytest.mark.slow
 def test_ports_rejected_by_one_node(check: Checker) -> None:
-    check.bed.host("h3")._filter(f"{SYN} reject with tcp reset")
+    check.bed.host("h3").filter_packets(f"{SYN} reject with tcp reset")
     assert check.found() == {("ports", "h3", "fail")}
     assert "from h1, h2 and h4 to h3" in check.message("ports").replace("h4, h2 and h1", "h1, h2 and h4")
 
@@ -186,7 +186,7 @@ def test_high_ports_filtered_but_the_master_port_open(check: Checker) -> None:
 @pytest.mark.slow
 def test_an_mtu_black_hole_between_two_nodes(check: Checker) -> None:
     for one, other in (("h2", "h3"), ("h3", "h2")):
-        check.bed.host(one)._filter(f"ip saddr {check.bed.host(other).address} meta length > 1000 drop")
+        check.bed.host(one).filter_packets(f"ip saddr {check.bed.host(other).address} meta length > 1000 drop")
     assert check.found() == {("mtu", "h2>h3", "fail")}
     assert "packets over 1000 of 1500 bytes vanish" in check.message("mtu")
 

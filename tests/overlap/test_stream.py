@@ -109,5 +109,5 @@ def test_many_intervals_out_of_order_are_merged_on_the_way(monkeypatch) -> None:
     spans = Spans()
     for at in range(5000):
         spans.add(at % 20, at % 20 + 0.5)
-    assert len(spans._starts) <= 41
+    assert len(spans.starts) <= 41
     assert len(spans.intervals()) == 20

@@ -42,8 +42,8 @@ def test_no_value_in_all_forms(value: "str | None") -> None:
 
 
 def test_json_after_warnings() -> None:
-    assert smi._json('WARNING: User is missing groups\n[{"gpu": 0}]\n') == [{"gpu": 0}]
-    assert smi._json("ERROR: no\n[not json\n") is None
+    assert smi.json_after_warnings('WARNING: User is missing groups\n[{"gpu": 0}]\n') == [{"gpu": 0}]
+    assert smi.json_after_warnings("ERROR: no\n[not json\n") is None
 
 
 def test_reasons_of_slow_clocks() -> None:

@@ -81,7 +81,7 @@ def test_what_waits_is_bounded_in_bytes_too():
     folder = Folder()
     for index in range(1000):
         folder.feed("h1", index, b"%d" % index + b"x" * CUT + b"\n", 0.0)
-    assert sum(len(said.text) for said in folder._queue) <= MOST_BYTES + CUT
+    assert sum(len(said.text) for said in folder.queue) <= MOST_BYTES + CUT
     assert "lines not shown here" in folder.rest(0.0)[-1]
 
 

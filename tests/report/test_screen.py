@@ -56,9 +56,9 @@ def test_a_reader_that_does_not_read_holds_nothing_up(pipe):
     screen = Screen(stream)
     for number in range(300):
         screen.show([f"{number} {'x' * 90}" for _ in range(100)], [])
-    assert len(screen._lines) <= 4000
+    assert len(screen.waiting_lines) <= 4000
     screen.show(["y" * 1000] * 20_000, [])
-    assert sum(map(len, screen._lines)) < 5 << 20
+    assert sum(map(len, screen.waiting_lines)) < 5 << 20
     found: list[bytes] = []
     reader = threading.Thread(target=read_all, args=(read_end, found))
     reader.start()
@@ -150,7 +150,7 @@ def test_what_comes_during_a_question_is_bounded():
     for second in range(10):
         view.output("h1", 0, b"%d\n" % second * 1500, float(second))
         view.tick(float(second))
-    assert (out.getvalue(), len(view._held)) == ("", 1000)
+    assert (out.getvalue(), len(view.held_lines)) == ("", 1000)
     view.resume()
     assert out.getvalue().endswith("[h1 0] 9\n")
 

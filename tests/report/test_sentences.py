@@ -270,7 +270,7 @@ def test_a_reader_that_left_does_not_end_the_run():
     view.output("h1", 0, b"x\n", 0.0)
     view.tick(10.0)
     view.closing(result_record({"exit": 3, "directory": "r"}))
-    assert view._screen.gone
+    assert view.screen.gone
 
 
 def test_a_test_that_passed_says_what_that_means() -> None:

@@ -121,5 +121,5 @@ def test_words_of_others_do_not_steer_the_terminal(words: tuple[str, ...], tmp_p
 def test_a_prompt_is_clean_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(orphans.click, "confirm", lambda text: bool(asked.append(text)))
-    orphans._is_wanted(f"h1{NASTY}", SweptProcess(3, 0, f"python {NASTY}"))
+    orphans.is_wanted(f"h1{NASTY}", SweptProcess(3, 0, f"python {NASTY}"))
     assert asked and not STEERS.search(asked[0])

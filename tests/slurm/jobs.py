@@ -33,7 +33,7 @@ class SlurmLaunch(Launch):
     ) -> SlurmLaunch:
         """`salloc … allranks run`: no target is named, Slurm is the default there."""
         words = ["salloc", "-Q", *salloc, *self.command("run", *options, "--python", PYTHON, "--json", "--", *program)]
-        return self._popen(words, env)
+        return self.popen(words, env)
 
     def outside(
         self, program: Sequence[str], *options: str, nodes: int = 4, env: dict[str, str] | None = None
@@ -78,7 +78,7 @@ class SlurmLaunch(Launch):
                 return process.pid
         raise AssertionError(f"no task of this run on {name}")
 
-    def _popen(self, words: list[str], env: dict[str, str] | None) -> SlurmLaunch:
+    def popen(self, words: list[str], env: dict[str, str] | None) -> SlurmLaunch:
         self.process = subprocess.Popen(
             words, env=self.environment(env), cwd=self.work, stdin=subprocess.DEVNULL,
             stdout=(self.place / "stdout").open("w"), stderr=(self.place / "stderr").open("w"), text=True,

@@ -177,7 +177,7 @@ def test_two_runs_of_one_allocation_take_different_nodes(slurm: SlurmBed, tmp_pa
     first, second, third = (shlex.join(words) for words in runs)
     lines = [f"{first} &", f"{second} &", "until [ -e all-up ]; do sleep 0.1; done", third, "touch go", "wait"]
     (launch.work / "both.sh").write_text("\n".join(lines) + "\n")
-    launch._popen(["salloc", "-Q", "-N4", "bash", "both.sh"], None)
+    launch.popen(["salloc", "-Q", "-N4", "bash", "both.sh"], None)
 
     def up() -> int:
         """Ranks of both runs; their files would not do, as two hosts count their processes alike."""

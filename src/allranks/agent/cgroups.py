@@ -14,7 +14,7 @@ ROOT = "/sys/fs/cgroup"
 HIERARCHIES = ("", "freezer", "pids")
 
 
-def _parents() -> List[str]:
+def parent_groups() -> List[str]:
     """Directories of this process's own groups, version 2 first."""
     parents = []
     lines = [line.split(":", 2) for line in read_text("/proc/self/cgroup").splitlines()]
@@ -27,7 +27,7 @@ def _parents() -> List[str]:
 
 def join_own(name: str) -> Optional[str]:
     """Make a group called `name` and move this process into it; return its path, None where that is not allowed."""
-    for parent in _parents():
+    for parent in parent_groups():
         path = os.path.join(parent, name)
         if not os.path.exists(os.path.join(parent, "cgroup.procs")):
             continue

@@ -40,7 +40,7 @@ def interfaces() -> List[InterfaceFacts]:
     try:
         return _from_netlink()
     except OSError:
-        return _from_ioctl()
+        return interfaces_by_ioctl()
 
 
 def interface(name: str, index: int, flags: int) -> InterfaceFacts:
@@ -137,7 +137,8 @@ def described(text: str, prefix: int, scope: int) -> Address:
     return Address(text, prefix, 6 if ":" in text else 4, word)
 
 
-def _from_ioctl() -> List[InterfaceFacts]:
+def interfaces_by_ioctl() -> List[InterfaceFacts]:
+    """Read the interfaces by index with their addresses, where the kernel gives no netlink socket."""
     items: Dict[str, InterfaceFacts] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for index, name in socket.if_nameindex():

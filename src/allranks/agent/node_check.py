@@ -163,9 +163,9 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("interpreter", lambda: interpreter(order, program, workdir, environ), INTERPRETER_SECONDS + 2),
         FactPart("workdir", lambda: _workdir(workdir), FILE_SECONDS),
         FactPart("script", lambda: find_target(program, workdir, environ), FILE_SECONDS),
-        FactPart("disk", lambda: _disk(workdir, bases(order.node_dir)), FILE_SECONDS),
+        FactPart("disk", lambda: disk_facts(workdir, bases(order.node_dir)), FILE_SECONDS),
         FactPart("data", lambda: [_data(path) for path in order.data_paths], FILE_SECONDS),
-        FactPart("nccl", lambda: _nccl(environ), FILE_SECONDS),
+        FactPart("nccl", lambda: nccl_facts(environ), FILE_SECONDS),
         FactPart("interfaces", netfacts.interfaces),
         FactPart("shm", lambda: _shm("/dev/shm")),
         FactPart("gpus", lambda: gpufacts.gpus(environ)),
@@ -212,7 +212,8 @@ def _data(path: str) -> PathFacts:
     return PathFacts(path, os.path.exists(path), os.access(path, os.R_OK))
 
 
-def _disk(workdir: str, node_dirs: List[str]) -> DiskFacts:
+def disk_facts(workdir: str, node_dirs: List[str]) -> DiskFacts:
+    """Measure the working directory and the places for a node directory; the first one that can be written is taken."""
     places = tuple(_space(path) for path in node_dirs)
     usable = next((p for p in places if p.writable), None)
     return DiskFacts(usable, places, _space(workdir))
@@ -232,7 +233,8 @@ def _shm(path: str) -> SharedMemory:
     return SharedMemory(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
 
-def _nccl(environ: Mapping[str, str]) -> NcclFacts:
+def nccl_facts(environ: Mapping[str, str]) -> NcclFacts:
+    """Read what configures NCCL: variables, configuration files (4 KiB of each), plugins, devices."""
     rdma = "/sys/class/infiniband"
     variables = {k: str(v) for k, v in environ.items() if k.startswith(NCCL_PREFIXES)}
     return NcclFacts(variables, _conf_files(environ), tuple(_plugins(environ)), tuple(sorted(names_in(rdma))))

@@ -42,7 +42,7 @@ IP_PMTUDISC_PROBE = 3
 IP_MTU = 14
 IPV6_MTU_DISCOVER = 23
 IPV6_MTU = 24
-_HEAD = struct.Struct(">16sHBI")  # token, sender, kind, number
+HEAD = struct.Struct(">16sHBI")  # token, sender, kind, number
 BURST_KIND = 1
 SIZE_KIND = 2
 ASK_KIND = 3
@@ -69,7 +69,7 @@ class Arrived(NamedTuple):
     largest: int
 
 
-class _Counts:
+class BurstCounts:
     """What has arrived over UDP, by sender."""
 
     def __init__(self) -> None:
@@ -77,12 +77,13 @@ class _Counts:
         self.largest: Dict[int, int] = {}
 
     def answer(self, sender: int) -> bytes:
+        """Word how much of a sender's burst arrived, and the largest packet of it."""
         return write_json(encode(Arrived(len(self.numbers.get(sender, ())), self.largest.get(sender, 0))))
 
 
 def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) -> None:
     """Answer peers until the time is over or the parent is gone."""
-    counts = _Counts()
+    counts = BurstCounts()
     parent = os.getppid()
     deadline = time.monotonic() + seconds
     room = threading.Semaphore(MOST_CLIENTS)
@@ -98,16 +99,16 @@ def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) ->
                     client.close()
 
 
-def _count(udp: socket.socket, token: bytes, counts: _Counts) -> None:
+def _count(udp: socket.socket, token: bytes, counts: BurstCounts) -> None:
     """Count the packets that are there, for as long as more come."""
     for _ in range(1000):
         try:
             data, sender = udp.recvfrom(65535, socket.MSG_DONTWAIT)
         except OSError:
             return
-        if len(data) < _HEAD.size:
+        if len(data) < HEAD.size:
             continue
-        sent_token, number, kind, sequence = _HEAD.unpack_from(data)
+        sent_token, number, kind, sequence = HEAD.unpack_from(data)
         if sent_token != token[:16].ljust(16, b"\0"):
             continue
         if kind == BURST_KIND:
@@ -116,12 +117,12 @@ def _count(udp: socket.socket, token: bytes, counts: _Counts) -> None:
             counts.largest[number] = max(counts.largest.get(number, 0), sequence)
         elif kind == ASK_KIND:
             try:
-                udp.sendto(_HEAD.pack(sent_token, number, ANSWER_KIND, sequence) + counts.answer(number), sender)
+                udp.sendto(HEAD.pack(sent_token, number, ANSWER_KIND, sequence) + counts.answer(number), sender)
             except OSError:
                 pass
 
 
-def _answer(client: socket.socket, token: str, counts: _Counts, room: threading.Semaphore) -> None:
+def _answer(client: socket.socket, token: str, counts: BurstCounts, room: threading.Semaphore) -> None:
     """One TCP peer: its token, then lines: `bulk N` and N bytes, or `count SENDER`."""
     try:
         client.settimeout(CLIENT_SECONDS)
@@ -318,7 +319,7 @@ def _measure(pair: Pair, sock: socket.socket, token: str, sender: int, control: 
     answer: Optional[Arrived] = None
     for _ in range(ROUNDS):
         for _ in range(BURST):
-            _send(sock, _HEAD.pack(head, sender, BURST_KIND, sent) + bytes(40))
+            _send(sock, HEAD.pack(head, sender, BURST_KIND, sent) + bytes(40))
             sent += 1
             time.sleep(BURST_PAUSE)
         answer = _ask(sock, head, sender) or _ask_over(control, sender)
@@ -345,7 +346,7 @@ def _local_mtu(sock: socket.socket, version: int) -> int:
 def _send_sizes(sock: socket.socket, head: bytes, sender: int, version: int, local: int) -> None:
     for size in [local, *(s for s in SIZES if s < local)]:
         size = min(size, 65535)
-        _send(sock, _HEAD.pack(head, sender, SIZE_KIND, size).ljust(size - HEADERS[version], b"\0"))
+        _send(sock, HEAD.pack(head, sender, SIZE_KIND, size).ljust(size - HEADERS[version], b"\0"))
 
 
 def _send(sock: socket.socket, data: bytes) -> None:
@@ -358,14 +359,14 @@ def _send(sock: socket.socket, data: bytes) -> None:
 def _ask(sock: socket.socket, head: bytes, sender: int) -> Optional[Arrived]:
     """Ask over UDP itself what has arrived: over a lossy link TCP could take longer."""
     for number in range(12):
-        _send(sock, _HEAD.pack(head, sender, ASK_KIND, number))
+        _send(sock, HEAD.pack(head, sender, ASK_KIND, number))
         sock.settimeout(0.25)
         try:
             data = sock.recv(LINE)
         except OSError:
             continue
-        if len(data) > _HEAD.size and _HEAD.unpack_from(data)[2:] == (ANSWER_KIND, number):
-            return _counts(data[_HEAD.size :])
+        if len(data) > HEAD.size and HEAD.unpack_from(data)[2:] == (ANSWER_KIND, number):
+            return _counts(data[HEAD.size :])
     return None
 
 

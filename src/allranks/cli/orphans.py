@@ -62,10 +62,10 @@ def _agreed(chosen: Processes, foreign: bool) -> bool:
     if not foreign:
         return click.confirm("end these processes and remove these directories?")
     for name, processes in chosen.items():
-        chosen[name] = [p for p in processes if _is_wanted(name, p)]
+        chosen[name] = [p for p in processes if is_wanted(name, p)]
     return any(chosen.values())
 
 
-def _is_wanted(node: str, process: SweptProcess) -> bool:
+def is_wanted(node: str, process: SweptProcess) -> bool:
     """The question goes past standard output where it is a terminal: the line editor writes it."""
     return click.confirm(clean(f"{node}: end pid {process.pid} ({process.command})?", colour=False))

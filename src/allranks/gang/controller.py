@@ -371,7 +371,7 @@ class Controller:
             channel = Channel(
                 node,
                 self._transport,
-                lambda frames: self._frames(member, frames),
+                lambda frames: self.take_frames(member, frames),
                 lambda why: self._closed(member, why),
             )
             member.channel = channel
@@ -440,9 +440,10 @@ class Controller:
             return
         self._open(member)
 
-    def _frames(self, member: Member, frames: list[Frame]) -> None:
+    def take_frames(self, member: Member, frames: list[Frame]) -> None:
+        """Act upon what an agent sent; what an agent with a successor sends is ignored."""
         if self.members.get(member.node.name) is not member:
-            return  # of an agent that has a successor
+            return
         self._notice_pause()  # before what came meanwhile is acted upon
         member.heard = time.monotonic()
         if member.silent:

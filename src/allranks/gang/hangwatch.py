@@ -68,7 +68,7 @@ class HangWatch:
     def begin_attempt(self) -> None:
         """Forget the attempt before."""
         self.hang: Hang | None = None
-        self._suspicion: Suspicion | None = None
+        self.suspicion: Suspicion | None = None
         self._counted = Counted()
         self._rest_until = 0.0
 
@@ -77,13 +77,13 @@ class HangWatch:
     def on_quiet(self, event: Quiet, now: float) -> list[Action]:
         """Comes with every tick; acts once the limit is over."""
         since = max(event.since, self._counted.moved_at)
-        suspicion = self._suspicion
+        suspicion = self.suspicion
         if suspicion is None:
             if self._is_suspect(since, now):
                 return self._suspect(since, now)
             return self._ask_counters(event.since, now)
         if since > suspicion.since:
-            self._suspicion = None
+            self.suspicion = None
             return [Note("note", {"message": "ranks go on: no hang"})]
         if suspicion.waiting:
             if now - suspicion.asked_at < PATIENCE:
@@ -106,7 +106,7 @@ class HangWatch:
     def on_stacks(self, event: Stacks, now: float) -> list[Action]:
         """One node's answer; an answer that was not waited for is of a late start, or came too late."""
         looks = {rank: read_sample(rank, answer) for rank, answer in event.ranks.items()}
-        suspicion = self._suspicion
+        suspicion = self.suspicion
         if suspicion is not None and event.node in suspicion.waiting:
             suspicion.waiting.discard(event.node)
             suspicion.samples[-1].update(looks)
@@ -131,7 +131,7 @@ class HangWatch:
         if any(r.exit is None and r.departure.failed for r in self.roster.ranks()):
             return self.ending.fail(now)  # the exception is known: no stack is needed
         suspicion = Suspicion(since, now, set())
-        self._suspicion = suspicion
+        self.suspicion = suspicion
         return [Note("hang-suspected", {"quiet": round(now - since, 1)}), *self._ask_stacks(suspicion, now)]
 
     def _ask_counters(self, since: float, now: float) -> list[Action]:
@@ -181,7 +181,7 @@ class HangWatch:
     def _conclude(self, suspicion: Suspicion, now: float) -> list[Action]:
         """Two samples, and nothing has moved between them."""
         roster = self.roster
-        self._suspicion = None
+        self.suspicion = None
         if _collectives_moved(suspicion):
             return self._go_on(suspicion, now)
         self._rest_until = now + roster.spec.limits.hang_timeout

@@ -49,7 +49,7 @@ class Matching:
         self._on_match = on_match
         self._on_off = on_off
         self._process: subprocess.Popen[bytes] | None = None
-        self._out = bytearray()
+        self.unsent = bytearray()
         self._in = b""
         self._asked = 0
         self._answered = 0
@@ -58,10 +58,10 @@ class Matching:
 
     def feed(self, rank: int, data: bytes, at: float, t: float) -> bool:
         """More of a rank's log; False where it is not looked at."""
-        if self.is_off or len(self._out) > WAITING or not (self._process or self._start()):
+        if self.is_off or len(self.unsent) > WAITING or not (self._process or self._start()):
             return False
         self._asked += 1
-        self._out += REQUEST.pack(rank, at, t, len(data)) + data
+        self.unsent += REQUEST.pack(rank, at, t, len(data)) + data
         if not self._writing:
             self._write()
         return True
@@ -71,7 +71,7 @@ class Matching:
         ends = time.monotonic() + DRAIN
         while self._process is not None and self._answered < self._asked and time.monotonic() < ends:
             assert self._process.stdin is not None and self._process.stdout is not None
-            writers = [self._process.stdin] if self._out else []
+            writers = [self._process.stdin] if self.unsent else []
             ready, writable, _ = select.select([self._process.stdout], writers, [], ends - time.monotonic())
             if writable:
                 self._write()
@@ -121,15 +121,15 @@ class Matching:
         loop = asyncio.get_running_loop()
         pipe = self._process.stdin
         try:
-            while self._out:
-                del self._out[: os.write(pipe.fileno(), memoryview(self._out)[:READ])]
+            while self.unsent:
+                del self.unsent[: os.write(pipe.fileno(), memoryview(self.unsent)[:READ])]
         except BlockingIOError:
             if not self._writing:
                 self._writing = True
                 loop.add_writer(pipe, self._write)
             return
         except OSError:
-            self._out.clear()  # its end is seen by the reader
+            self.unsent.clear()  # its end is seen by the reader
         if self._writing:
             self._writing = False
             loop.remove_writer(pipe)
@@ -161,5 +161,5 @@ class Matching:
 
     def _off(self, why: str) -> None:
         self.is_off = True
-        self._out.clear()
+        self.unsent.clear()
         self._on_off(f"{self._option} {self._pattern!r} is off: {why}")

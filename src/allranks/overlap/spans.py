@@ -15,8 +15,8 @@ class Spans:
     """A union of intervals that grows; events of one thread come nearly in order, so that most merge at once."""
 
     def __init__(self, intervals: Iterable[Interval] = ()) -> None:
-        self._starts = array("d")
-        self._ends = array("d")
+        self.starts = array("d")
+        self.ends = array("d")
         self._totals = array("d")  # of all intervals before each, once it is asked for
         self._limit = COMPACT
         self._sorted = True
@@ -27,25 +27,25 @@ class Spans:
         """Take in one more interval; empty ones are left out."""
         if end <= start:
             return
-        if self._starts:
-            if self._starts[-1] <= start <= self._ends[-1]:
-                self._ends[-1] = max(end, self._ends[-1])
+        if self.starts:
+            if self.starts[-1] <= start <= self.ends[-1]:
+                self.ends[-1] = max(end, self.ends[-1])
                 return
-            self._sorted = self._sorted and start > self._ends[-1]
-        self._starts.append(start)
-        self._ends.append(end)
-        if len(self._starts) > self._limit:
+            self._sorted = self._sorted and start > self.ends[-1]
+        self.starts.append(start)
+        self.ends.append(end)
+        if len(self.starts) > self._limit:
             self.intervals()
-            self._limit = max(COMPACT, 2 * len(self._starts))
+            self._limit = max(COMPACT, 2 * len(self.starts))
 
     def intervals(self) -> list[Interval]:
         """Give the union in order; no interval touches another."""
         if not self._sorted:
-            merged = Spans(sorted(zip(self._starts, self._ends, strict=True)))
-            self._starts = merged._starts
-            self._ends = merged._ends
+            merged = Spans(sorted(zip(self.starts, self.ends, strict=True)))
+            self.starts = merged.starts
+            self.ends = merged.ends
             self._sorted = True
-        return list(zip(self._starts, self._ends, strict=True))
+        return list(zip(self.starts, self.ends, strict=True))
 
     def within(self, start: float, end: float) -> float:
         """Measure how much of an interval lies in the union; nothing may be added from then on."""
@@ -57,11 +57,11 @@ class Spans:
 
     def _until(self, moment: float) -> float:
         """Measure all that lies before a moment."""
-        position = bisect_right(self._starts, moment)
+        position = bisect_right(self.starts, moment)
         if not position:
             return 0.0
-        last = min(moment, self._ends[position - 1])
-        return self._totals[position - 1] + last - self._starts[position - 1]
+        last = min(moment, self.ends[position - 1])
+        return self._totals[position - 1] + last - self.starts[position - 1]
 
 
 def union(parts: Iterable[Spans]) -> Spans:

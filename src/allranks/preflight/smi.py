@@ -197,13 +197,13 @@ def _ask_rocm(host: Host, program: str, words: Sequence[str]) -> Json:
     ran = host.run([program, *words, "--json"], SECONDS)
     if ran.code is None:
         raise CouldNotLook(ran.err)
-    answer = _json(ran.out)
+    answer = json_after_warnings(ran.out)
     if not isinstance(answer, (dict, list)):
         raise CouldNotLook(words_of(ran))
     return answer
 
 
-def _json(text: str) -> Json:
+def json_after_warnings(text: str) -> Json:
     """Decode the JSON that stands after warnings; None where there is none."""
     for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
         try:

@@ -74,7 +74,7 @@ class Folder:
         self._window = window
         self._rest: dict[Who, bytes] = {}
         self._bars: dict[Who, tuple[float, bytes]] = {}  # unfinished progress bars: when shown last, and what
-        self._queue: deque[_Line] = deque()
+        self.queue: deque[_Line] = deque()
         self._open: dict[str, list[_Line]] = {}  # the queue by text
         self._last: dict[Who, int] = {}  # number of the line a rank has written last
         self._number = self._bytes = self._skipped = 0
@@ -97,7 +97,7 @@ class Folder:
         self._keep(who, data[end:], now, is_new=end > 0)
 
     def _is_full(self) -> bool:
-        return self._most is not None and (len(self._queue) >= self._most or self._bytes >= MOST_BYTES)
+        return self._most is not None and (len(self.queue) >= self._most or self._bytes >= MOST_BYTES)
 
     def _keep(self, who: Who, rest: bytes, now: float, is_new: bool) -> None:
         """An unfinished line; of a progress bar its last state is enough."""
@@ -123,7 +123,7 @@ class Folder:
         if line is None:
             self._number += 1
             line = _Line(text, now, self._number, key)
-            self._queue.append(line)
+            self.queue.append(line)
             self._open.setdefault(key, []).append(line)
             self._bytes += len(text)
         line.ranks[who] = None
@@ -155,7 +155,7 @@ class Folder:
 
     def _ready(self, now: float, is_end: bool = False) -> list[str]:
         ready = []
-        while self._queue and (is_end or self._is_due(self._queue[0], now)):
+        while self.queue and (is_end or self._is_due(self.queue[0], now)):
             ready.append(self._show(self._take()))
         return ready + self._notice()
 
@@ -170,7 +170,7 @@ class Folder:
         return bool(self.ranks) and len(line.ranks) >= self.ranks
 
     def _take(self) -> _Line:
-        line = self._queue.popleft()
+        line = self.queue.popleft()
         same = self._open[line.key]
         del same[0]  # the oldest of its key, as the queue's first is the oldest of all
         if not same:

@@ -24,13 +24,13 @@ class LiveView:
     """Events and output as they come; on a terminal a line a node below them."""
 
     def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
-        self._screen = Screen(stream or sys.stdout)
-        self._terminal = self._screen.is_terminal
+        self.screen = Screen(stream or sys.stdout)
+        self._terminal = self.screen.is_terminal
         self._folder = Folder(fold, colour=self._terminal and "NO_COLOR" not in os.environ)
         self._nodes = 1
         self._table: list[str] = []
         self._paused = False
-        self._held = deque[str](maxlen=HELD)
+        self.held_lines = deque[str](maxlen=HELD)
         self._status: StatusDocument | None = None
         self._flushed = self._redrawn = 0.0
 
@@ -47,7 +47,7 @@ class LiveView:
     def event(self, event: Document) -> None:
         """An event of events.jsonl."""
         if event.get("event") == "dropped" or event.get("id") == "disk-full":
-            self._screen.logs_complete = self._folder.logs_complete = False
+            self.screen.logs_complete = self._folder.logs_complete = False
         line = event_line(event, self._nodes)
         if line is not None:
             self._print([*self._folder.lines(time.time()), line])
@@ -70,7 +70,7 @@ class LiveView:
                 self._print(lines)
         if self._terminal and self._status is not None and _is_due(self._redrawn, now, REDRAW_EVERY):
             self._redrawn = now
-            width, height = self._screen.size()
+            width, height = self.screen.size()
             self._table = table_lines(self._status, now, width, max(1, min(NODES_SHOWN, height - 4)))
             self._print([])
 
@@ -85,24 +85,24 @@ class LiveView:
     def resume(self) -> None:
         """Shows what has come meanwhile; the table is drawn anew below it."""
         self._paused = False
-        self._screen.forget_table()
-        held = list(self._held)
-        self._held.clear()
+        self.screen.forget_table()
+        held = list(self.held_lines)
+        self.held_lines.clear()
         self._print(held)
 
     # -- drawing -----------------------------------------------------------------------------------
 
     def _print(self, lines: list[str]) -> None:
         if self._paused:
-            self._held.extend(lines)
+            self.held_lines.extend(lines)
         else:
-            self._screen.show(lines, self._table)
+            self.screen.show(lines, self._table)
 
     def _finish(self, lines: list[str]) -> None:
         self._table = []
         self._paused = False
-        self._screen.finish([*self._held, *self._folder.rest(time.time()), *lines])
-        self._held.clear()
+        self.screen.finish([*self.held_lines, *self._folder.rest(time.time()), *lines])
+        self.held_lines.clear()
 
 
 def _is_due(last: float, now: float, every: float) -> bool:

@@ -33,7 +33,7 @@ class Screen:
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._drawn: list[str] = []
-        self._lines: list[str] = []
+        self.waiting_lines: list[str] = []
         self._table: list[str] = []
         self._size = self._unshown = 0
         self._busy = self._gone = False
@@ -76,8 +76,8 @@ class Screen:
 
     def _wait_in_line(self, lines: list[str]) -> None:
         for line in lines:
-            if len(self._lines) < WAITING_LINES and self._size < WAITING_CHARACTERS:
-                self._lines.append(line)
+            if len(self.waiting_lines) < WAITING_LINES and self._size < WAITING_CHARACTERS:
+                self.waiting_lines.append(line)
                 self._size += len(line)
             else:
                 self._unshown += 1
@@ -88,7 +88,7 @@ class Screen:
         lines = self._cleaned(lines)
         if self._fd is not None:
             with self._change:
-                self._lines = [*self._take(), *lines]
+                self.waiting_lines = [*self._take(), *lines]
                 self._busy = True
                 self._change.notify_all()
                 while not self._is_idle():
@@ -152,7 +152,7 @@ class Screen:
         """The thread: writes what is there, then waits for more."""
         while not self._gone:
             with self._change:
-                if not (self._lines or self._unshown or self._table != self._drawn):
+                if not (self.waiting_lines or self._unshown or self._table != self._drawn):
                     self._busy = False
                     self._change.notify_all()
                     self._change.wait()
@@ -161,8 +161,8 @@ class Screen:
             self._put(text.encode(self._encoding, "backslashreplace"))
 
     def _take(self) -> list[str]:
-        lines = self._lines
-        self._lines = []
+        lines = self.waiting_lines
+        self.waiting_lines = []
         self._size = 0
         if self._unshown:
             lines.append(not_shown(self._unshown, self.logs_complete))
@@ -185,7 +185,7 @@ class Screen:
         with self._change:
             self._gone = True
             self._busy = False
-            self._lines = []
+            self.waiting_lines = []
             self._change.notify_all()
 
 

@@ -43,7 +43,7 @@ class LogWriter:
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self._open: OrderedDict[tuple[int, Stream], _Log] = OrderedDict()
-        self._ends: dict[tuple[int, Stream], int] = {}
+        self.ends: dict[tuple[int, Stream], int] = {}
         self._fresh: dict[int, dict[str, int]] = {}
         self._indexed: dict[tuple[int, Stream], float] = {}
         self._bases: dict[tuple[int, Stream], int] = {}  # where in its file a stream begins, if not at 0
@@ -79,7 +79,7 @@ class LogWriter:
                 log.end += written
                 rest = rest[written:]
         finally:
-            self._ends[(node_index, stream)] = log.end
+            self.ends[(node_index, stream)] = log.end
             base = self._bases.get((node_index, stream), 0)
             self._fresh.setdefault(node_index, {})[stream_key(stream)] = log.end - base
 
@@ -92,7 +92,7 @@ class LogWriter:
         path = self._run.log_path(node_index, node_name, *stream)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        log = _Log(fd, self._ends.get(key, os.fstat(fd).st_size))
+        log = _Log(fd, self.ends.get(key, os.fstat(fd).st_size))
         if node_index in self._newcomers and stream.kind in SHARED and key not in self._bases:
             self._begin_at(node_index, stream, log.end)
         self._open[key] = log
@@ -118,8 +118,8 @@ class LogWriter:
         """
         self._newcomers.add(node_index)
         kinds = (*SHARED, NODE_LOG) if is_new_agent else SHARED
-        for key in [k for k in self._ends if k[0] == node_index and k[1].kind in kinds]:
-            del self._ends[key]
+        for key in [k for k in self.ends if k[0] == node_index and k[1].kind in kinds]:
+            del self.ends[key]
             self._bases.pop(key, None)
             if key in self._open:
                 os.close(self._open.pop(key).fd)
@@ -153,7 +153,7 @@ class LogWriter:
                 stream = _stream_of(path.name, attempt)
                 if stream is not None:
                     sizes[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
-        for key, end in self._ends.items():
+        for key, end in self.ends.items():
             if key[0] == node_index and key[1].kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT):
                 sizes[stream_key(key[1])] = end - self._bases.get(key, 0)
         return sizes

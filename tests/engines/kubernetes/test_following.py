@@ -237,10 +237,10 @@ def test_a_stop_that_the_cluster_did_not_hear_is_said_again(
     one.turn()
     assert cluster.asked.count("delete") == 1
     cluster.away = False
-    one._next = 0.0
+    one.ask_at = 0.0
     one.turn()
     assert cluster.asked.count("delete") == 2
-    one._next = 0.0
+    one.ask_at = 0.0
     one.turn()
     assert cluster.asked.count("delete") == 2
 
@@ -272,7 +272,7 @@ def test_the_signal_that_ended_a_follower_is_its_exit_code(
     def turn() -> Any:
         if left:
             os.kill(os.getpid(), left.pop(0))
-        one._next = 0.0
+        one.ask_at = 0.0
         return whole_turn()
 
     monkeypatch.setattr(one, "turn", turn)
@@ -292,7 +292,7 @@ def test_reasons_of_pods_that_take_turns_are_said_once(
     turns = ["2 Insufficient nvidia.com/gpu", "1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint"] * 4
     monkeypatch.setattr(following, "waiting", lambda *_: turns.pop(0) if turns else "")
     for _ in range(9):
-        one._ask(0.0)
+        one.ask(0.0)
     said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
     assert [text[:2] for text in said] == ["2 ", "1 ", "al"], said
 
@@ -312,9 +312,9 @@ def test_a_run_that_a_queue_holds_says_so(
     cluster.away = False
     job = {"metadata": {"labels": labels}, "spec": {"suspend": True}}
     cluster.objects["jobs.batch"] = [job]
-    one._ask(0.0)
+    one.ask(0.0)
     job["spec"] = {"suspend": False}
-    one._ask(0.0)
+    one.ask(0.0)
     said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
     assert said == [
         f"0 of 2 pods have started, as the run is suspended: {why}", "0 of 2 pods have started; 2 pods: not made yet",

@@ -49,31 +49,31 @@ class NetworkFaults(HostBase):
     # The firewall; the host's own connections to itself pass, as with real ones
 
     @network_fault
-    def _filter(self, rule: str) -> None:
+    def filter_packets(self, rule: str) -> None:
         in_netns(self.netns, "nft", "-f", "-", stdin=f"{TABLE}{RULE} {rule}\n")
 
     @network_fault
     def drop_port(self, port: int, proto: str = "tcp") -> None:
         """Filtered: who connects to this port of the host waits and hears nothing."""
-        self._filter(f"{proto} dport {port} drop")
+        self.filter_packets(f"{proto} dport {port} drop")
 
     @network_fault
     def reject_port(self, port: int) -> None:
         """Refused at once, as if nothing listened there."""
-        self._filter(f"tcp dport {port} reject with tcp reset")
+        self.filter_packets(f"tcp dport {port} reject with tcp reset")
 
     @network_fault
     def drop_high_ports(self, except_: Iterable[int] = ()) -> None:
         """Only low ports (ssh) and `except_` take new connections: what many sites have."""
         ports = ", ".join(str(p) for p in except_)
         unless = f"tcp dport != {{ {ports} }} " if ports else ""
-        self._filter(f"tcp dport 1024-65535 {unless}tcp flags & (syn|ack) == syn drop")
+        self.filter_packets(f"tcp dport 1024-65535 {unless}tcp flags & (syn|ack) == syn drop")
 
     @network_fault
     def drop_from(self, peer: HostBase | str) -> None:
         """One way: this host hears nothing of `peer`, which still hears this host."""
         for family, address in _addresses(peer):
-            self._filter(f"{family} saddr {address} drop")
+            self.filter_packets(f"{family} saddr {address} drop")
 
     # The wire
 

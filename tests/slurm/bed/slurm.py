@@ -148,7 +148,7 @@ class SlurmBed:
 
     def refuse_dialling(self, name: str) -> None:
         """A firewall lets the node open no connection to a port that the kernel picked; those of Slurm's are fixed."""
-        self.hosts.host(name)._filter("tcp sport 32768-60999 tcp flags & (syn|ack) == (syn|ack) drop")
+        self.hosts.host(name).filter_packets("tcp sport 32768-60999 tcp flags & (syn|ack) == (syn|ack) drop")
 
     def slurmd_alive(self, name: str) -> bool:
         return any(p.cmdline[:1] == ("slurmd",) and "-D" in p.cmdline for p in self.hosts.host(name).pids())

@@ -77,8 +77,8 @@ class PodsFollower(RemoteRun):
         self._log: PodLog | None = None
         self._followed = ""  # uid of the pod whose log is read
         self._since = str((run.read_document("follow.json") or {}).get("since") or "")
-        self._next = 0.0
-        self._pause = LOOK_EVERY
+        self.ask_at = 0.0
+        self.pause = LOOK_EVERY
         self._shown_reason = ""
         self._shown_reasons: set[str] = set()
         self._alone_since: float | None = None
@@ -96,8 +96,8 @@ class PodsFollower(RemoteRun):
         """Show what is new; return the result once the run is over."""
         now = time.monotonic()
         self._read()
-        if now >= self._next or self.replay.result is not None:
-            self._ask(now)
+        if now >= self.ask_at or self.replay.result is not None:
+            self.ask(now)
         if self.replay.result is None:
             return self._over(now)
         if self._ended_at is None:
@@ -116,7 +116,7 @@ class PodsFollower(RemoteRun):
             self._since = self._log.since
             self.run.write_document("follow.json", {"pod": self._log.pod, "since": self._since})
 
-    def _ask(self, now: float) -> None:
+    def ask(self, now: float) -> None:
         """Ask the cluster; one that is away for a while is no end of the run."""
         queue = None
         try:
@@ -135,11 +135,11 @@ class PodsFollower(RemoteRun):
         else:
             reason = self._lost or waiting(self.pods, self.events, self.nodes)
         if reason or self._shown_reason:
-            self._pause = LOOK_EVERY
+            self.pause = LOOK_EVERY
         else:
-            self._pause = min(LOOK_AT_MOST, self._pause * 1.5)
+            self.pause = min(LOOK_AT_MOST, self.pause * 1.5)
         self._show_reason(reason)
-        self._next = now + self._pause
+        self.ask_at = now + self.pause
         first = self._first()
         if first is not None and first.started and first.uid != self._followed:
             self._follow(first)
@@ -269,7 +269,7 @@ class PodsFollower(RemoteRun):
         """End the run. Once: ranks may save. Twice: now."""
         first = not self.stopping
         self.stopping = True
-        self._next = 0.0
+        self.ask_at = 0.0
         self._stop_since = time.monotonic()
         self._stop_grace = None if first else 0
         self.say("stopping: ranks have their time to save" if first else "ending at once")

@@ -39,11 +39,11 @@ class JobFollower(FollowedRun):
         self._first_words = first_words
         self._shown_states: set[str] = set()  # of the job's present state: its reasons to wait come and go
         self._state = ""
-        self._next = 0.0
-        self._pause = LOOK_EVERY
+        self.ask_at = 0.0
+        self.pause = LOOK_EVERY
         self._last: SlurmJob | None = None
         self._hopeless_looks = 0
-        self._over_since: float | None = None
+        self.over_since: float | None = None
 
     def turn(self) -> ResultDocument | None:
         """Show what is new; return the result once the run is over."""
@@ -53,12 +53,12 @@ class JobFollower(FollowedRun):
             self._first_words = ""
         self._display.turn(self.view, self._on_event)
         result = self.run.read_result()
-        if now >= self._next or (result is not None and _by_slurm(result)):
-            self._ask(now)
+        if now >= self.ask_at or (result is not None and _by_slurm(result)):
+            self.ask(now)
         if result is not None and not self._starts_again(result):
             self._display.turn(self.view, self._on_event)
             return result
-        if self._over_since is not None and now - self._over_since > self._patience():
+        if self.over_since is not None and now - self.over_since > self._patience():
             return self.run.read_result() or conclude(self.run, self._last, self.stopping)
         if self._hopeless_looks >= HOPELESS_LOOKS and self._last is not None and not self.stopping:
             return self._never_starts(self._last)
@@ -95,7 +95,7 @@ class JobFollower(FollowedRun):
             self._display.reader.names_anew()
             self.view.opening(opening)
 
-    def _ask(self, now: float) -> None:
+    def ask(self, now: float) -> None:
         """Ask slurmctld; a service that is away for a while is no end of the job."""
         try:
             job = jobs.look(self._number)
@@ -106,13 +106,13 @@ class JobFollower(FollowedRun):
             line = str(error)
         self._show_state(job, line)
         if self.run.has_ended:
-            self._pause = LOOK_EVERY
+            self.pause = LOOK_EVERY
         self._last = job
         if job is not None and not job.over:
-            self._over_since = None
-        elif self._over_since is None:
-            self._over_since = now
-        self._next = now + self._pause
+            self.over_since = None
+        elif self.over_since is None:
+            self.over_since = now
+        self.ask_at = now + self.pause
 
     def _show_state(self, job: SlurmJob | None, line: str) -> None:
         """Show what is new of the job; a reason that was shown in this state is not shown again."""
@@ -121,10 +121,10 @@ class JobFollower(FollowedRun):
             self._state = state
             self._shown_states.clear()
         if line in self._shown_states:
-            self._pause = min(LOOK_AT_MOST, self._pause * 1.3)
+            self.pause = min(LOOK_AT_MOST, self.pause * 1.3)
             return
         self._shown_states.add(line)
-        self._pause = LOOK_EVERY
+        self.pause = LOOK_EVERY
         if job is None or not job.over:
             self.view.event(job_event(self._number, _lower(line)))
 

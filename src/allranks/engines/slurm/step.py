@@ -52,7 +52,7 @@ class Step:
         names = [n.name for n in sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)]
         self.ranks = {name: task for task, name in enumerate(names)}  # as Slurm numbers the nodes of the step
         self.listener = Listener(len(names), self._secret, _admit, say, first=0)
-        self._process: subprocess.Popen[bytes] | None = None
+        self.srun: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._from = 0  # what stands before it was said to a start before ours
         self._finishing = False
@@ -65,12 +65,12 @@ class Step:
     @property
     def started(self) -> bool:
         """Whether srun has been called."""
-        return self._process is not None
+        return self.srun is not None
 
     @property
     def ended(self) -> bool:
         """srun has come and gone."""
-        return self._process is not None and self._process.poll() is not None
+        return self.srun is not None and self.srun.poll() is not None
 
     def log_to(self, path: Path) -> None:
         """Write srun's output to a file; else it is gone with this process."""
@@ -102,7 +102,7 @@ class Step:
             file.write(payload(order))
         os.lseek(order_fd, 0, os.SEEK_SET)
         try:
-            self._process = subprocess.Popen(
+            self.srun = subprocess.Popen(
                 self.argv(),
                 stdin=order_fd,
                 stdout=self._log,
@@ -113,7 +113,7 @@ class Step:
             )
         finally:
             os.close(order_fd)
-        threading.Thread(target=self._await_end, args=(self._process,), name="srun", daemon=True).start()
+        threading.Thread(target=self._await_end, args=(self.srun,), name="srun", daemon=True).start()
 
     def on_end(self, act: Callable[[], None]) -> None:
         """Call `act`, in a thread, when srun ends before `finish`."""
@@ -140,26 +140,26 @@ class Step:
 
     def end_finding(self) -> Finding | None:
         """Say why srun ended before `finish`; None where it did not."""
-        if self._finishing or self._process is None or self._process.poll() is None:
+        if self._finishing or self.srun is None or self.srun.poll() is None:
             return None
         started = [name for name, task in self.ranks.items() if self.listener.seats[task].taken]
-        return step_ended(self.output(), self.at_fault(), started, self._process.returncode, self.advice)
+        return step_ended(self.output(), self.at_fault(), started, self.srun.returncode, self.advice)
 
     def finish(self, message: str) -> None:
         """Tell the tasks the end and wait for srun, which is ended where it does not go."""
-        if self._process is None:
+        if self.srun is None:
             return
         self._finishing = True
         self.listener.finish(0, message)
         try:
-            self._process.wait(END_PATIENCE if all(seat.taken for seat in self.listener.seats.values()) else 0.5)
+            self.srun.wait(END_PATIENCE if all(seat.taken for seat in self.listener.seats.values()) else 0.5)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGTERM)  # srun ends its step
+            self.srun.send_signal(signal.SIGTERM)  # srun ends its step
             try:
-                self._process.wait(END_PATIENCE)
+                self.srun.wait(END_PATIENCE)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                self.srun.kill()
+                self.srun.wait()
 
 
 class StepTransport(DialledTransport):
