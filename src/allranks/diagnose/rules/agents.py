@@ -24,6 +24,7 @@ _AGENT_LINE = re.compile(
     r"(?=(?:  [^\n]*\n)*[^\n]*ChildFailedError)",
     re.MULTILINE,
 )
+_RANK_LINE = re.compile(r"^\[rank(\d+)\]:.*\n?", re.MULTILINE)
 
 
 def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
@@ -59,4 +60,4 @@ def _without_others(tail: str, rank: int) -> str:
     """One log holds all ranks of a node: what another one says of a lost peer is not this one's end."""
     if "[rank" not in tail:
         return tail
-    return re.sub(rf"^\[rank(?!{rank}\])\d+\]:.*\n?", "", tail, flags=re.MULTILINE)
+    return _RANK_LINE.sub(lambda line: line[0] if line[1] == str(rank) else "", tail)
