@@ -9,6 +9,7 @@ import pytest
 from tests.gang.test_gang import Drive
 from tests.gang.test_hangwatch import LOADS, WAITS
 
+from allranks.diagnose.hangs.doing import read_sample
 from allranks.gang.clocks import NodeClock
 from allranks.gang.progress import Progress
 from allranks.gang.states import Quiet, Report, Stacks, State, UserSignal
@@ -114,14 +115,14 @@ def afterwards(drive: Drive) -> list[tuple[int, str, list[str]]]:
             words += drive.feed(UserSignal("", drive.now, "USR1", "h2"))
         for name in [word.partition(">")[2] for word in words if word.startswith("stacks>")]:
             rank = next(iter(drive.roster.nodes[name].ranks))
-            words += drive.feed(Stacks(name, drive.now, {rank: LOADS if name == "h1" else WAITS}))
+            words += drive.feed(Stacks(name, drive.now, {rank: read_sample(rank, LOADS if name == "h1" else WAITS)}))
         found += [(number, drive.roster.state.value, words)] if words else []
     return found
 
 
 def quiet_times(drive: Drive) -> list[object]:
     """Figures that are told of limits."""
-    return [note.fields[key] for note in drive.notes for key in ("quiet", "seconds") if key in note.fields]
+    return [value for note in drive.notes for key, value in note.fields().items() if key in ("quiet", "seconds")]
 
 
 @pytest.mark.parametrize("of_nodes", [False, True], ids=["controller", "nodes"])

@@ -39,7 +39,6 @@ from allranks.gang.states import (
     Hello,
     Listening,
     Lost,
-    Note,
     Probed,
     Reach,
     Report,
@@ -56,6 +55,7 @@ from allranks.protocol.codec import decode
 from allranks.protocol.messages import AddressProbe, AttemptSummary, PortFailure
 from allranks.protocol.orders import ORDERS
 from allranks.protocol.processes import RemainingProcess
+from allranks.runs.events import EventRecord
 from allranks.settings import RunSpec
 
 PORT = 29500
@@ -100,7 +100,7 @@ class Drive:
         self.at, self.skew, self.node_skew = BEGIN, 0.0, 0.0
         self.gang = Gang(self.spec, Cluster(every[:count], "test", every[count:]), setting, self.at, self.now)
         self.sent: list[tuple[str, dict[str, Any]]] = []
-        self.notes: list[Note] = []
+        self.notes: list[EventRecord] = []
         self.overs: list[int] = []
         self.roster = self.gang.roster
         self._perform(self.gang.begin())
@@ -121,9 +121,9 @@ class Drive:
                 assert self.roster.everyone[action.node].node_dir, "a message is for an agent that has spoken"
                 self.sent.append((action.node, ORDERS.write(action.order)))
                 words.append(f"{ORDERS.word(action.order)}>{action.node}")
-            elif isinstance(action, Note):
+            elif isinstance(action, EventRecord):
                 self.notes.append(action)
-                words += [action.event] if action.event not in EVIDENCE else []
+                words += [action.kind] if action.kind not in EVIDENCE else []
             elif isinstance(action, Reach):
                 words.append(f"reach>{action.node}" + (f" in {action.pause:g} s" if action.pause else ""))
             else:
@@ -151,7 +151,7 @@ class Drive:
         return next(m for _, m in reversed(self.sent) if m["type"] == kind)
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        return [dict(n.fields) for n in self.notes if n.event == event]
+        return [n.fields() for n in self.notes if n.kind == event]
 
     # -- one method a word of the scripts ------------------------------------------------------------
 

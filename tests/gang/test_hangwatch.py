@@ -8,6 +8,7 @@ from tests.diagnose.hangs.test_attribute import at, in_collective
 from tests.diagnose.hangs.test_recorder import recorder
 from tests.gang.test_gang import Drive
 
+from allranks.diagnose.hangs.doing import read_sample
 from allranks.gang.hangwatch import ENDED_GRACE, GAP, PATIENCE
 from allranks.gang.states import Counters, Quiet, Stacks, State
 
@@ -39,7 +40,7 @@ class Hang(Drive):
     def answer(self, **ranks: dict[str, Any]) -> None:
         for name, found in ranks.items():
             rank = next(iter(self.roster.nodes[name].ranks))
-            self.feed(Stacks(name, self.now, {rank: found}))
+            self.feed(Stacks(name, self.now, {rank: read_sample(rank, found)}))
 
     def looked(self, **ranks: dict[str, Any]) -> list[str]:
         """Suspicion, two looks with the same answers, the conclusion."""
@@ -68,7 +69,7 @@ def test_a_rank_that_keeps_the_others_waiting_ends_the_gang() -> None:
     assert actions[0] == "hang" and "end>h0" in actions
     assert drive.hang is not None and drive.hang.culprits == (1,)
     (event,) = drive.said("hang")
-    assert (event["quiet"], event["culprits"], event["cause"]) == (64.2, (1,), drive.hang.cause)
+    assert (event["quiet"], event["culprits"], event["cause"]) == (64.2, [1], drive.hang.cause)
     assert drive.roster.state is State.ENDING
 
 
@@ -260,7 +261,7 @@ def test_recorders_and_ras_are_evidence() -> None:
         rank = next(iter(drive.roster.nodes[name].ranks))
         entries = [(1, True), (2, False)] if name != "h1" else [(1, True)]
         found = {**(LOADS if name == "h1" else WAITS), "recorder": recorder((0, 1, 2), *entries)}
-        drive.feed(Stacks(name, drive.now, {rank: found}, text))
+        drive.feed(Stacks(name, drive.now, {rank: read_sample(rank, found)}, text))
     assert drive.quiet(0.2)[0] == "hang"
     assert drive.hang is not None
     sources = [line.partition(":")[0] for line in drive.hang.evidence]

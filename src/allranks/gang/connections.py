@@ -19,6 +19,7 @@ from allranks.protocol.orders import (
     SignalOrder,
     StartOrder,
 )
+from allranks.runs.events import LauncherPaused, NodeBack, NodeLost, NodeReady, NodeSilent
 
 from .ending import Ending
 from .gathering import Gathering
@@ -32,7 +33,6 @@ from .states import (
     Fault,
     Hello,
     Lost,
-    Note,
     Paused,
     Send,
     Started,
@@ -81,7 +81,7 @@ class Connections:
         if roster.state is State.GATHERING:
             return self.gathering.on_first_hello(node, event, now)
         node.state = "ready"
-        return [Note("node-ready", {"node": node.name, "hostname": event.hostname}), *self._resend(node)]
+        return [NodeReady(node.name, event.hostname), *self._resend(node)]
 
     def on_fault(self, event: Fault, now: float) -> list[Action]:
         """An agent's own trouble ends the gang."""
@@ -93,7 +93,7 @@ class Connections:
         if node.gone:
             return []
         node.state = "silent"
-        return [Note("node-silent", {"node": event.node})]
+        return [NodeSilent(event.node)]
 
     def on_back(self, event: Event, now: float) -> list[Action]:
         """It is heard again, in time."""
@@ -101,7 +101,7 @@ class Connections:
         if node.state != "silent":
             return []
         node.state = "running" if self.roster.state in (State.RUNNING, State.ENDING) else "ready"
-        return [Note("node-back", {"node": event.node})]
+        return [NodeBack(event.node)]
 
     def on_lost(self, event: Lost, now: float) -> list[Action]:
         """The lease of a node is over: its agent, if it lives, ends its ranks now; so do all others."""
@@ -111,13 +111,12 @@ class Connections:
             rank.state = "lost"
         self.roster.lost.append(event)
         self.ending.fence(now)
-        note = Note("node-lost", {"node": event.node, "last_heard": event.last_heard, "t": event.t})
-        return [note, *self.ending.fail(now)]
+        return [NodeLost(event.node, event.last_heard, event.t), *self.ending.fail(now)]
 
     def on_paused(self, event: Paused, now: float) -> list[Action]:
         """This machine slept, or the controller was stopped: what nodes did meanwhile, they did because of it."""
         self.roster.pauses.append(Pause(event.t, event.seconds, event.slept))
-        return [Note("launcher-paused", {"seconds": event.seconds, "slept": event.slept, "t": event.t})]
+        return [LauncherPaused(event.seconds, event.slept, event.t)]
 
     # -- an agent that was away ------------------------------------------------------------------------
 

@@ -34,11 +34,22 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Master, NodeEntry, ResultDocument, StatusDocument
+from allranks.runs.documents import Document, Master, NodeEntry, ResultDocument, StatusDocument
 from allranks.runs.errorfiles import save_error
+from allranks.runs.events import (
+    EventRecord,
+    FindingMade,
+    FirstStep,
+    NodeConnecting,
+    NodesChecked,
+    OutputDropped,
+    PlainNote,
+    RankExit,
+)
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import change_nodes, write_status
 from allranks.runs.preflight import document, save
+from allranks.runs.replay import Shown
 from allranks.settings import RunSpec
 
 from .channel import Channel, ChannelFailed, Member, Shipper
@@ -54,7 +65,6 @@ from .states import (
     Back,
     Event,
     Lost,
-    Note,
     Paused,
     Quiet,
     Reach,
@@ -114,20 +124,11 @@ class Undecodable:
         self.counts[source] = max(count, self.counts.get(source, 0))
 
 
-class View(Protocol):
+class View(Shown, Protocol):
     """What the controller tells the person in front of it."""
 
-    def opening(self, info: dict[str, Any]) -> None:
+    def opening(self, info: Document) -> None:
         """Begin: what the run is."""
-
-    def event(self, event: dict[str, Any]) -> None:
-        """Show an event."""
-
-    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
-        """Show bytes of a rank, as they came."""
-
-    def status(self, status: StatusDocument, now: float) -> None:
-        """Show the states of all ranks."""
 
     def tick(self, now: float) -> None:
         """Let time pass."""
@@ -166,7 +167,7 @@ class Controller:
         self.roster = self.gang.roster
         self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
         self.logs = LogWriter(run)
-        self.undecodable = Undecodable(lambda message: self._note(Note("note", {"message": message})))
+        self.undecodable = Undecodable(lambda message: self.note(PlainNote(message)))
         self.progress = Progress(
             spec.output.step_pattern, spec.limits.hang_pattern, self._pattern_off, self.undecodable.note
         )
@@ -270,19 +271,19 @@ class Controller:
         for action in actions:
             if isinstance(action, Send):
                 self._send(self.members[action.node], action.order)
-            elif isinstance(action, Note):
-                self._note(action)
             elif isinstance(action, Reach):
                 self._reach_anew(self.members[action.node], action.pause)
             elif isinstance(action, AttemptOver):
                 self._attempt_over()
+            else:
+                self.note(action)
 
     def _pattern_off(self, option: str, why: str) -> None:
         """A pattern of the user's is too slow: the run goes on without it."""
         if option == "hang_pattern":
             self.roster.spec = self.roster.spec.changed(hang_pattern=None)
             why += ". Any output counts as a sign of life"
-        self._note(Note("note", {"message": why}))
+        self.note(PlainNote(why))
 
     def _attempt_over(self) -> None:
         self.progress.drain()
@@ -333,14 +334,20 @@ class Controller:
 
         change_nodes(self.run_dir, placed)
 
-    def _note(self, note: Note) -> None:
-        event = {"t": round(time.time(), 6), "event": note.event, "attempt": self.roster.attempt, **note.fields}
-        if note.event == "rank-exit":
-            save_error(self.run_dir, self.roster.attempt, event["rank"], event.pop("error"))
-        self.run_dir.append_event(event)
-        if note.event == "looked":
+    def keep(self, event: EventRecord) -> Document:
+        """Write an event of the present attempt, and return its line."""
+        line = event.line(round(time.time(), 6), self.roster.attempt)
+        self.run_dir.append_event(line)
+        return line
+
+    def note(self, event: EventRecord) -> None:
+        """Write an event of the present attempt, with what belongs to it, and show it."""
+        if isinstance(event, RankExit):
+            save_error(self.run_dir, self.roster.attempt, event.rank, event.error)
+        line = self.keep(event)
+        if isinstance(event, NodesChecked):
             self._save_look()
-        self.view.event(event)
+        self.view.event(line)
 
     def _save_look(self) -> None:
         """evidence/preflight.json, as `allranks check` leaves it."""
@@ -365,7 +372,7 @@ class Controller:
         node = member.node
         renewing = member.has_greeted or self._attach
         if not renewing:
-            self._note(Note("node-connecting", {"node": node.name}))
+            self.note(NodeConnecting(node.name))
         pause = 0.2
         while not member.lost and not self._over.is_set():
             channel = Channel(
@@ -394,7 +401,7 @@ class Controller:
         if failure.where.node is None and all(f.check != CHANNEL for f in self.roster.findings):
             finding = dataclasses.replace(failure, status="warn", check=CHANNEL)
             self.roster.findings.append(finding)
-            self._note(Note("finding", finding.to_json()))
+            self.note(FindingMade(finding))
 
     async def _await_hello(self, member: Member, channel: Channel) -> None:
         """The agent's first word; raises ChannelFailed where it does not come."""
@@ -565,15 +572,14 @@ class Controller:
             why = "bound" if message.bounded else "full"
             ranks = self.dropped.setdefault(name, {})
             ranks[stream.rank] = ranks.get(stream.rank, 0) + fresh
-            fields = {"node": name, "rank": stream.rank, "bytes": fresh, "total": ranks[stream.rank], "why": why}
-            self._note(Note("dropped", fields))
+            self.note(OutputDropped(name, stream.rank, fresh, ranks[stream.rank], why))
 
     def _disk_is_full(self) -> None:
         if not self._disk_was_full:
             self._disk_was_full = True
             finding = run_disk_full(str(self.run_dir.path))
             self.roster.findings.append(finding)
-            self._note(Note("finding", finding.to_json()))
+            self.note(FindingMade(finding))
 
     def unfetched(self, name: str) -> bool:
         """True where a node's log in the run directory ends before the node's own does."""
@@ -673,7 +679,7 @@ class Controller:
         at = self.progress.first_step_at
         if at is not None and not self.progress.first_step_told:
             self.progress.first_step_told = True
-            self._note(Note("first-step", {"seconds": round(at - self.roster.began_at, 3)}))
+            self.note(FirstStep(round(at - self.roster.began_at, 3)))
 
     def status(self) -> StatusDocument:
         """Describe the run as it is now."""

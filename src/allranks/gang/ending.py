@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from allranks.findings import Finding
-from allranks.protocol.codec import encode
 from allranks.protocol.orders import EndOrder
+from allranks.runs.events import EndingBegun, FailureNoted, InitTimeout, NodeClean, StopAsked
 
 from .roster import Roster
-from .states import Action, AttemptOver, Drained, Ended, Event, Fault, Note, Send, State, Stop
+from .states import Action, AttemptOver, Drained, Ended, Event, Fault, Send, State, Stop
 
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
 DRAIN_PATIENCE = 60.0
@@ -36,7 +36,7 @@ class Ending:
         if roster.failed_t is None:
             roster.failed_t = roster.event_t
             roster.failed_at = now
-            first.append(Note("failed", {"t": roster.event_t}))
+            first.append(FailureNoted(roster.event_t))
         if roster.state is State.ENDING:
             return first + self.check(now)  # the time that a stop gave to save holds
         return first + self.end(now, roster.spec.limits.grace, "failure")
@@ -50,7 +50,7 @@ class Ending:
         """The time for the start is over."""
         self.roster.init_timeout_hit = True
         seconds = round(now - self.roster.attempt_at, 1)
-        return [Note("init-timeout", {"seconds": seconds}), *self.fail(now)]
+        return [InitTimeout(seconds), *self.fail(now)]
 
     def end(self, now: float, grace: float, reason: str) -> list[Action]:
         """Ask every node to end its ranks; again with a shorter grace where that is under way already."""
@@ -63,7 +63,7 @@ class Ending:
         self._deadline = now + grace + END_PATIENCE
         order = EndOrder(grace, reason)
         started = sum(1 for r in roster.ranks() if r.pid is not None and r.exit is None and r.state != "lost")
-        actions: list[Action] = [Note("ending", {"reason": reason, "grace": grace, "ranks": started})]
+        actions: list[Action] = [EndingBegun(reason, grace, started)]
         for node in roster.nodes.values():
             if node.node_dir and not node.gone:
                 actions.append(Send(node.name, order))
@@ -94,7 +94,7 @@ class Ending:
         if roster.state is State.OVER:
             return []
         roster.stop_reason = roster.stop_reason or event.reason
-        return [Note("stop-asked", {"reason": event.reason}), *self.end(now, event.grace, event.reason)]
+        return [StopAsked(event.reason), *self.end(now, event.grace, event.reason)]
 
     def on_tick(self, event: Event, now: float) -> list[Action]:
         """Time limits of the end."""
@@ -110,7 +110,7 @@ class Ending:
         node.ended = True
         node.left = event.left
         node.state = "ended"
-        actions: list[Action] = [Note("node-clean", {"node": event.node, "left": encode(event.left), "t": event.t})]
+        actions: list[Action] = [NodeClean(event.node, event.left, event.t)]
         if event.reason == "lease":
             fault = Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over")
             actions.append(roster.add_fault(fault))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from allranks.cluster import Cluster
+from allranks.runs.events import AttemptStart, PlainNote, TreeListed
 from allranks.settings import RunSpec
 
 from .connections import Connections
@@ -23,7 +24,7 @@ from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .running import Running
 from .spares import HotSpares
-from .states import SPARE_TABLE, TABLE, Action, Event, Note
+from .states import SPARE_TABLE, TABLE, Action, Event
 
 Handler = Callable[[Any, float], list[Action]]
 
@@ -45,13 +46,10 @@ class Gang:
 
     def begin(self) -> list[Action]:
         """The first actions."""
-        roster = self.roster
-        start = Note("attempt-start", {"attempt": roster.attempt})
-        tree = roster.setting.tree
+        tree = self.roster.setting.tree
         if tree is None:
-            return [start]
-        fields = {"root": tree.root, "files": tree.files, "bytes": tree.bytes, "sha256": tree.sha256}
-        return [start, Note("tree", {**fields, "left_out": list(tree.left_out)})]
+            return [AttemptStart()]
+        return [AttemptStart(), TreeListed(tree.root, tree.files, tree.bytes, tree.sha256, tree.left_out)]
 
     def handle(self, event: Event, now: float, t: float) -> list[Action]:
         """What to do about an event. `now` counts seconds of a clock that is never set, and every limit goes by it;
@@ -67,7 +65,7 @@ class Gang:
         if name == "ignore":
             return []
         if not name:
-            return [Note("note", {"message": f"{type(event).__name__} of {event.node} came out of order"})]
+            return [PlainNote(f"{type(event).__name__} of {event.node} came out of order")]
         actions = self.handler(name)(event, now)
         self.connections.remember(actions)
         return actions
@@ -95,6 +93,6 @@ class Gang:
         self.signals.begin_attempt()
         self.hang_watch.begin_attempt()
         self.connections.forget(old for old, new in (replace or {}).items() if old == new)
-        actions: list[Action] = [Note("attempt-start", {"attempt": roster.attempt})]
+        actions: list[Action] = [AttemptStart()]
         actions += self.spares.change_nodes(replace or {}, pause)
         return actions + self.gathering.begin_attempt(now, is_paused=pause > 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from allranks.findings import Finding
 from allranks.plan.plan import make_plan
 from allranks.preflight.judge import judge
+from allranks.runs.events import NodeReady, NodesChecked, TreeArrived
 
 from .ending import Ending
 from .members import NodeState
@@ -13,7 +14,7 @@ from .remarks import prelude_failed, too_small, world_size_differs
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .spares import HotSpares, shipping_failure
-from .states import Action, Event, Facts, Hello, Note, Shipped, State, Unreachable
+from .states import Action, Event, Facts, Hello, Shipped, State, Unreachable
 
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 
@@ -52,7 +53,7 @@ class Gathering:
         """First word of an agent."""
         roster = self.roster
         node.state = "ready"
-        ready = Note("node-ready", {"node": node.name, "hostname": event.hostname})
+        ready = NodeReady(node.name, event.hostname)
         if roster.has_unreachable:
             return [ready, *self._check(now)]
         return [ready, first_order(roster.spec, roster.setting, node)]
@@ -69,7 +70,7 @@ class Gathering:
         if failure is not None:
             return self.ending.refuse([failure], now)
         node.synced = True
-        note = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
+        note = TreeArrived(node.name, event.path, event.files)
         return [note] if roster.has_unreachable else [note, first_order(roster.spec, roster.setting, node)]
 
     def on_facts(self, event: Facts, now: float) -> list[Action]:
@@ -129,7 +130,7 @@ class Gathering:
         request = judge_request(roster.spec, roster.setting, roster.cluster)
         findings = judge(request, facts, checks, roster.spec.preflight.allow)
         failures = [f for f in findings if f.status == "fail"]
-        actions: list[Action] = [Note("looked", {"checks": len(checks)})] if checks else []
+        actions: list[Action] = [NodesChecked(len(checks))] if checks else []
         actions += roster.add_passing(findings)
         if failures:
             roster.refused_by_check = True

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from allranks.findings import Finding, Status, Where
+from allranks.runs.events import AllInitialised, RankBecame, RankDeparted, RankEntered, RankInitialised
 from allranks.settings.tools import FRAMEWORKS, read_tool
 
 from .ending import Ending
 from .members import RankState
 from .roster import Roster
-from .states import Action, Note, Report
+from .states import Action, Report
 
 ID = "world-size-mismatch"
 _FIX = {
@@ -53,18 +54,17 @@ class ProcessGroups:
         leaving = rank.departure.hear(event, now)
         if leaving is not None:
             return [*actions, leaving]
-        place = {"node": event.node, "rank": event.rank}
         if event.what == "became":
             rank.became = event.program
-            return [*actions, Note("rank-became", {**place, "program": event.program, "t": event.t})]
+            return [*actions, RankBecame(event.node, event.rank, event.program, event.t)]
         if event.what == "init-entered":
             rank.entered = True
             rank.departed_t = None
-            return [*actions, Note("rank-entered", {**place, "t": event.t})]
+            return [*actions, RankEntered(event.node, event.rank, event.t)]
         if event.what == "destroyed":
             rank.entered = True
             rank.departed_t = event.t
-            return [*actions, Note("rank-departed", {**place, "t": event.t})]
+            return [*actions, RankDeparted(event.node, event.rank, event.t)]
         if event.what == "never-joined":
             rank.never_joined = True
         if event.what == "initialised" and rank.initialised_t is None:
@@ -77,13 +77,13 @@ class ProcessGroups:
         roster.last_sign_at = now
         if rank.exit is None:
             rank.state = "initialised"
-        actions: list[Action] = [Note("rank-initialised", {"node": event.node, "rank": event.rank, "t": event.t})]
+        actions: list[Action] = [RankInitialised(event.node, event.rank, event.t)]
         times = [r.initialised_t for r in roster.ranks() if r.initialised_t is not None]
         count = len(roster.ranks())
         if roster.initialised_t is None and len(times) == count:
             roster.initialised_t = max(times)
             seconds = round(roster.initialised_t - roster.started, 3)
-            actions.append(Note("all-initialised", {"seconds": seconds, "ranks": count, "t": roster.initialised_t}))
+            actions.append(AllInitialised(seconds, count, roster.initialised_t))
         return actions
 
     def _trains_alone(self, event: Report) -> Finding | None:

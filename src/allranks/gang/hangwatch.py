@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import Hang, attribute
-from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
+from allranks.diagnose.hangs.doing import StackSample, doing
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.findings import Finding, Where
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import CountersOrder, StacksOrder
+from allranks.runs.events import HangConcluded, HangSuspected, PlainNote
 
 from .ending import Ending
 from .remarks import moved_by_look
 from .roster import Roster
-from .states import Action, Counters, Note, Quiet, Send, Stacks
+from .states import Action, Counters, Quiet, Send, Stacks
 
 GAP = 4.0  # seconds between the two stack samples: what moves meanwhile does not hang
 PATIENCE = 22.0  # seconds for the answers: a node gives its own sampling 20
@@ -46,9 +47,9 @@ class Counted:
 
     asked_at: float = 0.0
     moved_at: float = 0.0
-    by_rank: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    by_rank: dict[int, JsonObject] = field(default_factory=dict)
 
-    def update(self, rank: int, counters: Mapping[str, Any], now: float) -> None:
+    def update(self, rank: int, counters: JsonObject, now: float) -> None:
         """Compare a rank's numbers with its last ones; none says nothing."""
         if not counters:
             return
@@ -84,7 +85,7 @@ class HangWatch:
             return self._ask_counters(event.since, now)
         if since > suspicion.since:
             self.suspicion = None
-            return [Note("note", {"message": "ranks go on: no hang"})]
+            return [PlainNote("ranks go on: no hang")]
         if suspicion.waiting:
             if now - suspicion.asked_at < PATIENCE:
                 return []
@@ -105,16 +106,15 @@ class HangWatch:
 
     def on_stacks(self, event: Stacks, now: float) -> list[Action]:
         """One node's answer; an answer that was not waited for is of a late start, or came too late."""
-        looks = {rank: read_sample(rank, answer) for rank, answer in event.ranks.items()}
         suspicion = self.suspicion
         if suspicion is not None and event.node in suspicion.waiting:
             suspicion.waiting.discard(event.node)
-            suspicion.samples[-1].update(looks)
+            suspicion.samples[-1].update(event.samples)
             if event.ras:
                 suspicion.ras.append(event.ras)
             if not suspicion.waiting:
                 self._sample_is_complete(suspicion, now)
-        return self._moved_by_sampling([look for look in looks.values() if look.moved], now)
+        return self._moved_by_sampling([sample for sample in event.samples.values() if sample.moved], now)
 
     # -- suspicion -----------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class HangWatch:
             return self.ending.fail(now)  # the exception is known: no stack is needed
         suspicion = Suspicion(since, now, set())
         self.suspicion = suspicion
-        return [Note("hang-suspected", {"quiet": round(now - since, 1)}), *self._ask_stacks(suspicion, now)]
+        return [HangSuspected(round(now - since, 1)), *self._ask_stacks(suspicion, now)]
 
     def _ask_counters(self, since: float, now: float) -> list[Action]:
         """Ask for the counters where nothing else is seen for a while. A pattern wants its own sign of life."""
@@ -189,18 +189,18 @@ class HangWatch:
         hang = self._attribute(suspicion, names)
         quiet = now - suspicion.since
         if hang is None:
-            return [Note("note", {"message": "no rank waits for others: it may be busy. It is sampled again later"})]
+            return [PlainNote("no rank waits for others: it may be busy. It is sampled again later")]
         if hang.slow or roster.spec.recovery.on_hang == "report":
             return [roster.add_finding(self._hang_finding(hang, names, quiet))]
         self.hang = hang
-        return [Note("hang", {"quiet": round(quiet, 1), **vars(hang)}), *self.ending.fail(now)]
+        return [HangConcluded(round(quiet, 1), hang), *self.ending.fail(now)]
 
     def _go_on(self, suspicion: Suspicion, now: float) -> list[Action]:
         """Collectives have gone on between the samples; a pattern that was given has not recurred all the same."""
         self._counted.moved_at = now
         spec = self.roster.spec
         if spec.limits.hang_pattern is None:
-            return [Note("note", {"message": "collectives go on: no hang"})]
+            return [PlainNote("collectives go on: no hang")]
         self._rest_until = now + spec.limits.hang_timeout
         quiet = f"no log line has matched --hang-pattern {spec.limits.hang_pattern} for {now - suspicion.since:.0f} s"
         remedy = "see what the ranks print with `allranks logs`, or correct the pattern"

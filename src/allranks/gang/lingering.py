@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from allranks.diagnose.incident import Left
 from allranks.findings import Finding, Where
+from allranks.runs.events import RankLeaving
 from allranks.text import join_words
 
-from .states import Note, Report
+from .states import Report
 
 PATIENCE = 5.0  # seconds beyond the grace in which a program that failed may let go of its threads
 REMARK_AFTER = 30.0  # seconds after which one that ended well is remarked upon
@@ -33,7 +34,7 @@ class Departure:
     threads: tuple[str, ...] = ()
     remarked: bool = False
 
-    def hear(self, event: Report, now: float) -> Note | None:
+    def hear(self, event: Report, now: float) -> RankLeaving | None:
         """A report of the rank; the event that keeps it, where it is one of a departure."""
         if event.what == "raised":
             self.raised_t = event.t
@@ -51,10 +52,8 @@ class Departure:
             self.threads = ()
         else:
             return None
-        fields = {"code": self.code, "threads": list(self.threads), "waits": self.ended_t is not None}
-        return Note(
-            "rank-leaving", {"node": event.node, "rank": event.rank, "what": event.what, **fields, "t": event.t}
-        )
+        waits = self.ended_t is not None
+        return RankLeaving(event.node, event.rank, event.what, self.code, self.threads, waits, event.t)
 
     def to_left(self) -> Left | None:
         """For the judge; None where no process outlived its program."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from allranks.plan.node_facts import gpu_count, outer_addresses
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.protocol.processes import RemainingProcess
 from allranks.runs.documents import NodeStatus, RankStatus
+from allranks.runs.events import NodeFactsKept
 
 from .lingering import Departure
-from .states import Exit, Note
+from .states import Exit
 
 
 class RankProgress(NamedTuple):
@@ -53,7 +55,7 @@ class NodeState:
     hostname: str = ""
     address: str | None = None  # what the list had, where `name` is the host's own
     synced: bool = False  # the caller's tree is there, where it is shipped
-    facts: Mapping[str, Any] | None = None  # as the checks judge them
+    facts: JsonObject | None = None  # as the checks judge them
     plan_facts: NodeFacts = field(default_factory=NodeFacts)  # what the plan reads of them
     probes: tuple[AddressProbe, ...] | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
@@ -77,13 +79,12 @@ class NodeState:
         """Bytes; 0 where it is not known."""
         return self.plan_facts.mem.total or 0
 
-    def take_facts(self, facts: Mapping[str, Any]) -> Note:
+    def take_facts(self, facts: JsonObject) -> NodeFactsKept:
         """Keep what was found out about the node; the event that keeps it for whoever judges the run again."""
         self.facts = facts
         self.plan_facts = read_facts(facts)
-        addresses = outer_addresses(self.plan_facts)
-        kept = {"addresses": addresses, "memory": self.memory, "gpus": gpu_count(self.plan_facts)}
-        return Note("facts", {"node": self.name, **kept})
+        addresses = tuple(outer_addresses(self.plan_facts))
+        return NodeFactsKept(self.name, addresses, self.memory, gpu_count(self.plan_facts))
 
     def status(self, progress: Mapping[int, RankProgress]) -> NodeStatus:
         """The node's part of status.json; `progress` is that of the ranks that have shown any."""

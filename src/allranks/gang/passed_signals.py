@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allranks.protocol.orders import SignalOrder
+from allranks.runs.events import PlainNote, SignalPassed
 
 from .members import NodeState
 from .roster import Roster
-from .states import Action, Note, Send, UserSignal
+from .states import Action, Send, UserSignal
 
 CONTROLLER = ""  # as the source of a signal; nodes have their names
 SAME_SECONDS = 1.0  # between the first and the last way of one signal to the controller, or of its repetition to a node
@@ -85,14 +86,14 @@ class UserSignals:
             return [_not_passed_on(event)]
         signal = SignalOrder(roster.attempt, self._before + len(self._passed_on) + 1, event.name)
         self._passed_on.append(signal)
-        note = Note("signal", {"signal": f"SIG{event.name}", "ranks": len(running), "source": event.source or None})
-        return [note, *(Send(n.name, signal) for n in roster.nodes.values() if not n.gone)]
+        passed = SignalPassed(f"SIG{event.name}", len(running), event.source or None)
+        return [passed, *(Send(n.name, signal) for n in roster.nodes.values() if not n.gone)]
 
     def on_early_signal(self, event: UserSignal, now: float) -> list[Action]:
         """Before the ranks run it would have to wait, and then end those that handle it later."""
         return [_not_passed_on(event)] if self._ways.is_new(event.name, event.source, now) else []
 
 
-def _not_passed_on(event: UserSignal) -> Note:
+def _not_passed_on(event: UserSignal) -> PlainNote:
     where = f"to {event.source}'s task" if event.source else "to the controller"
-    return Note("note", {"message": f"SIG{event.name} came {where} while no rank ran: no rank got it"})
+    return PlainNote(f"SIG{event.name} came {where} while no rank ran: no rank got it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
+from allranks.runs.events import GateListening, GateProved, PlanMade
 
 from .ending import Ending
 from .members import RankState
@@ -10,7 +11,7 @@ from .places import listen_order, probe_order
 from .remarks import not_shared
 from .roster import Roster
 from .running import Running
-from .states import Action, Event, Listening, Note, Probed, Send, State
+from .states import Action, Event, Listening, Probed, Send, State
 
 PORT_REPEATS = 3  # for EADDRINUSE at rank 0 on a port that allranks chose
 
@@ -43,7 +44,7 @@ class RendezvousCheck:
             node.drained = False
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
-        plan = Note("plan", {"world_size": roster.plan.world_size, "ranks": self._rank_counts()})
+        plan = PlanMade(roster.plan.world_size, self._rank_counts())
         return [plan, Send(roster.master.name, listen_order(roster.spec, self._token()))]
 
     @property
@@ -83,7 +84,7 @@ class RendezvousCheck:
         if not addresses:
             return self.ending.refuse([no_address(roster.spec, roster.master.name)], now)
         order = probe_order(roster.spec, addresses, event.port, self._token())
-        note = Note("gate-listening", {"node": roster.master.name, "addresses": addresses, "port": event.port})
+        note = GateListening(roster.master.name, tuple(addresses), event.port)
         return [note, *(Send(name, order) for name in roster.nodes)]
 
     def on_probed(self, event: Probed, now: float) -> list[Action]:
@@ -104,8 +105,7 @@ class RendezvousCheck:
             return actions + self.ending.refuse(failures, now)
         roster.master_addr = choice.address
         seconds = round(now - self._began_at, 3)
-        proved = {"node": master, "address": choice.address, "port": roster.master_port, "seconds": seconds}
-        actions.append(Note("gate-proved", {**proved, "ranks": self._rank_counts()}))
+        actions.append(GateProved(master, choice.address, roster.master_port, seconds, self._rank_counts()))
         return actions + self.running.start(choice.environment)
 
     def on_tick(self, event: Event, now: float) -> list[Action]:

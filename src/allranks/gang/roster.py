@@ -13,11 +13,12 @@ from allranks.diagnose.incident import Pause
 from allranks.findings import Finding, typed_here
 from allranks.plan.ranks import Plan
 from allranks.protocol.plan_facts import NodeFacts
+from allranks.runs.events import FaultReported, FindingMade
 from allranks.settings import RunSpec
 
 from .members import NodeState, RankState
 from .places import Setting
-from .states import Exit, Fault, Lost, Note, State
+from .states import Exit, Fault, Lost, State
 
 UNUSABLE_AFTER = (
     "agent-death",
@@ -111,18 +112,18 @@ class Roster:
 
     # -- findings and faults -------------------------------------------------------------------------
 
-    def add_finding(self, finding: Finding) -> Note:
+    def add_finding(self, finding: Finding) -> FindingMade:
         """Keep a finding; its event."""
         kept = typed_here(finding, self.cluster.local_names)
         self.findings.append(kept)
-        return Note("finding", kept.to_json())
+        return FindingMade(kept)
 
-    def add_passing(self, findings: Sequence[Finding]) -> list[Note]:
+    def add_passing(self, findings: Sequence[Finding]) -> list[FindingMade]:
         """Keep the warnings among findings; the events of all that forbid nothing."""
         self.findings += [f for f in findings if f.status == "warn"]
-        return [Note("finding", f.to_json()) for f in findings if f.status != "fail"]
+        return [FindingMade(f) for f in findings if f.status != "fail"]
 
-    def add_in_order(self, finding: Finding) -> Note:
+    def add_in_order(self, finding: Finding) -> FindingMade:
         """Keep a finding of a node in the order of the host list, whichever node failed first."""
         note = self.add_finding(finding)
         self.findings.sort(key=self._index_of)
@@ -132,10 +133,10 @@ class Roster:
         node = self.nodes.get(finding.where.node or "")
         return node.index if node is not None else -1
 
-    def add_fault(self, fault: Fault) -> Note:
+    def add_fault(self, fault: Fault) -> FaultReported:
         """Keep a fault; its event."""
         self.faults.append(fault)
-        return Note("fault", {"node": fault.node, "id": fault.id, "message": fault.message, "t": fault.t})
+        return FaultReported(fault.node, fault.id, fault.message, fault.t)
 
     # -- questions -----------------------------------------------------------------------------------
 

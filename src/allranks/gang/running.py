@@ -10,13 +10,14 @@ from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt, SuiteNodes
 from allranks.protocol.orders import StacksOrder
+from allranks.runs.events import FindingMade, OutputsTemporary, RankExit, RankStarted
 
 from .ending import Ending
 from .groups import ProcessGroups
 from .lingering import remark
 from .places import place_for
 from .roster import Roster
-from .states import Action, Audited, Event, Exit, Note, Report, Send, Started, State, exit_fields
+from .states import Action, Audited, Event, Exit, Report, Send, Started, State
 
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be gone tomorrow
@@ -61,7 +62,7 @@ class Running:
                 node.ranks = dict(list(node.ranks.items())[:1])
         if temporary and not roster.testing and not self._temporary_outputs_noted:
             self._temporary_outputs_noted = True
-            actions.append(Note("outputs-temporary", {"nodes": temporary}))
+            actions.append(OutputsTemporary(temporary))
         return actions
 
     # -- events ------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class Running:
         rank.pid = event.pid
         if rank.state == "waiting":
             rank.state = "started"
-        return [Note("rank-started", {"node": event.node, "rank": event.rank, "pid": event.pid, "t": event.t})]
+        return [RankStarted(event.node, event.rank, event.pid, event.t)]
 
     def on_exit(self, event: Exit, now: float) -> list[Action]:
         """A rank ended. 0 is no failure; anything else ends the gang."""
@@ -90,7 +91,18 @@ class Running:
             rank.state = "exited"
         else:
             rank.state = "killed" if event.expected else "failed"
-        actions: list[Action] = [Note("rank-exit", exit_fields(event, rank.pid))]
+        kept = RankExit(
+            event.node,
+            event.rank,
+            event.t,
+            event.expected,
+            event.code,
+            event.signal,
+            rank.pid,
+            event.oom_kills,
+            event.error,
+        )
+        actions: list[Action] = [kept]
         if roster.state is not State.RUNNING:
             return actions
         if event.code != 0:
@@ -110,7 +122,7 @@ class Running:
             return []
         findings = self.audit_findings(event.findings)
         self.roster.findings += [finding for finding in findings if finding.status != "ok"]
-        notes: list[Action] = [Note("finding", finding.to_json()) for finding in findings]
+        notes: list[Action] = [FindingMade(finding) for finding in findings]
         if any(finding.status == "fail" for finding in findings):
             return notes + self.ending.fail(now)
         return notes

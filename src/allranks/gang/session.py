@@ -26,7 +26,6 @@ from allranks.findings import SURE, Finding, Verdict
 from allranks.plan.environment import forwarded
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
-from allranks.protocol.codec import encode
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
@@ -40,6 +39,16 @@ from allranks.runs.documents import (
     Unfetched,
     as_record,
     verdict_document,
+)
+from allranks.runs.events import (
+    AttemptEnd,
+    ControllerAttached,
+    FindingMade,
+    PlainNote,
+    RetryDecided,
+    RunStart,
+    SuiteEnd,
+    SuitePassed,
 )
 from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
@@ -180,7 +189,7 @@ class Session:
 
     def say_note(self, text: str) -> None:
         """A remark, shown and kept."""
-        self._say({"t": time.time(), "event": "note", "message": text})
+        self.controller.note(PlainNote(text))
 
     def end_announced(self) -> None:
         """The engine takes the nodes back soon: an orderly end, once."""
@@ -206,8 +215,7 @@ class Session:
 
         roster = gang.roster
         if gang.rendezvous.port_was_taken:
-            message = f"port {roster.master_port} was taken: trying another"
-            self.run_dir.append_event({"t": time.time(), "event": "note", "message": message})
+            self.controller.keep(PlainNote(f"port {roster.master_port} was taken: trying another"))
             return Decision("repeat")
         failed = any(e.code != 0 for e in roster.exits) or roster.findings or roster.lost
         if roster.stop_reason or failed:
@@ -220,17 +228,9 @@ class Session:
             verdict = self._completed(verdict)
         steps = {rank: progress.step for rank, progress in self.controller.progress.by_rank().items()}
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), self._against_retry())
-        self.run_dir.append_event({"t": time.time(), "event": "attempt-end", **encode(self.history.attempts[-1])})
+        self.controller.keep(AttemptEnd(self.history.attempts[-1]))
         if decision.kind == "retry" and self.verdict is not None:
-            self._say(
-                {
-                    "t": time.time(),
-                    "event": "retry",
-                    "attempt": roster.attempt,
-                    "reason": decision.reason,
-                    "verdict": self.verdict.to_json(),
-                }
-            )
+            self.controller.note(RetryDecided(decision.reason, self.verdict))
         return decision
 
     def _against_retry(self) -> str:
@@ -257,8 +257,7 @@ class Session:
         """What took the nodes back: written down, so that `diagnose` knows it too."""
         if finding is not None:
             roster.findings.append(finding)
-            event = {"t": time.time(), "event": "finding", "attempt": roster.attempt, **finding.to_json()}
-            self.run_dir.append_event(event)
+            self.controller.keep(FindingMade(finding))
 
     def _audit(self, gang: Gang) -> None:
         """The data, seen as a whole, in the place of what was said of it on the way."""
@@ -270,7 +269,7 @@ class Session:
 
         conclusion = auditor.conclude(roster.layout(), roster.attempt)
         for one in gang.running.audit_findings(conclusion.fresh):
-            self._say({"t": time.time(), "event": "finding", "attempt": roster.attempt, **one.to_json()})
+            self.controller.note(FindingMade(one))
         rest = [one for one in roster.findings if one.check != OF_DATA]
         roster.findings = [*rest, *gang.running.audit_findings(conclusion.findings)]
 
@@ -287,17 +286,12 @@ class Session:
             outcome = "tested"
         else:
             outcome = "failed"
-        event = {"t": time.time(), "event": "attempt-end", "attempt": roster.attempt, "outcome": outcome}
-        self.run_dir.append_event(event)
+        self.controller.keep(SuiteEnd(outcome))
         if outcome != "tested" or not quick:
             return "finish"
         seconds = roster.attempt_seconds(time.monotonic())
-        self._say({"t": time.time(), "event": "test-passed", "ranks": len(roster.ranks()), "seconds": seconds})
+        self.controller.note(SuitePassed(len(roster.ranks()), seconds))
         return "train"
-
-    def _say(self, event: dict[str, Any]) -> None:
-        self.run_dir.append_event(event)
-        self.view.event(event)
 
     def finish(self) -> ResultDocument:
         """Write the result down and return it; where another controller has taken the run over it writes the result."""
@@ -457,7 +451,7 @@ def create(
             more=reach.document,
         )
         write_opening(run, opening)
-        run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": setting.uid})
+        run.append_event(RunStart(run.name, setting.uid).line(time.time()))
         session = Session(spec, cluster, setting, run, view_for(), reach, archive=archive)
         if again is not None:
             _continue(session)
@@ -585,7 +579,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
         state.incarnation = entry.life or 0
     _remember(session, run, document.started or session.started)
     take_control(run)
-    run.append_event({"t": time.time(), "event": "controller-attached", "pid": os.getpid()})
+    run.append_event(ControllerAttached(os.getpid()).line(time.time()))
     return session
 
 

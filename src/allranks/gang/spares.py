@@ -12,13 +12,22 @@ from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.plan.plan import room_on
 from allranks.preflight.judge import judge
+from allranks.runs.events import (
+    NodeBack,
+    NodeReachedAgain,
+    NodeReady,
+    NodeReplaced,
+    NodeSilent,
+    SpareReady,
+    TreeArrived,
+)
 from allranks.text import count_of, name_with
 
 from .members import NodeState
 from .places import Tree, first_order, judge_request
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
-from .states import Action, Event, Facts, Fault, Hello, Lost, Note, Reach, Shipped, Unreachable
+from .states import Action, Event, Facts, Fault, Hello, Lost, Reach, Shipped, Unreachable
 
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 READY = "spare"  # the state of a spare that has been looked at and found fit
@@ -76,7 +85,7 @@ class HotSpares:
             least = min(needs)
             return self._drop(node, f"it has room for {count_of(room, 'rank')}, and every node runs {least} or more")
         node.state = READY
-        return [Note("spare-ready", {"node": node.name})]
+        return [SpareReady(node.name)]
 
     def _drop(self, node: NodeState, why: str, remedy: str = "") -> list[Action]:
         node.state = "unfit" if node.node_dir else "unreachable"
@@ -96,7 +105,7 @@ class HotSpares:
         if is_first:
             node.state = "ready"
             return [
-                Note("node-ready", {"node": node.name, "hostname": event.hostname}),
+                NodeReady(node.name, event.hostname),
                 first_order(self.roster.spec, self.roster.setting, node),
             ]
         return (
@@ -110,7 +119,7 @@ class HotSpares:
         if failure is not None:
             return self._drop(node, failure.message, failure.remedy)
         node.synced = True
-        arrived = Note("tree-arrived", {"node": node.name, "path": event.path, "files": event.files})
+        arrived = TreeArrived(node.name, event.path, event.files)
         return [arrived, first_order(self.roster.spec, self.roster.setting, node)]
 
     def on_facts(self, event: Facts, now: float) -> list[Action]:
@@ -135,7 +144,7 @@ class HotSpares:
         if node.state not in (READY, "ready"):
             return []
         node.state = "silent"
-        return [Note("node-silent", {"node": event.node})]
+        return [NodeSilent(event.node)]
 
     def on_back(self, event: Event, now: float) -> list[Action]:
         """Heard again, in time."""
@@ -143,7 +152,7 @@ class HotSpares:
         if node.state != "silent":
             return []
         node.state = "ready"
-        return [Note("node-back", {"node": event.node}), *self.judge_waiting()]
+        return [NodeBack(event.node), *self.judge_waiting()]
 
     def on_lost(self, event: Lost, now: float) -> list[Action]:
         """Silent for the whole lease."""
@@ -180,7 +189,7 @@ class HotSpares:
         roster.cluster = Cluster(nodes, roster.cluster.source, spares)
         if roster.plan is not None:
             roster.plan = roster.plan.with_node(old, entry)
-        return [Note("node-replaced", {"node": old, "by": new})]
+        return [NodeReplaced(old, new)]
 
     def _reach_again(self, old: NodeState, pause: float) -> list[Action]:
         """A node as if it had never been heard of, but for its place."""
@@ -188,7 +197,7 @@ class HotSpares:
         if old.ranks and not old.drained:
             roster.findings.append(logs_cut(old.name, old.node_dir, roster.attempt - 1))
         roster.exchange(old.name, NodeState(old.name, old.index, address=old.address, incarnation=old.incarnation + 1))
-        return [Note("node-anew", {"node": old.name}), Reach(old.name, pause)]
+        return [NodeReachedAgain(old.name), Reach(old.name, pause)]
 
 
 def shipping_failure(tree: Tree | None, event: Shipped) -> Finding | None:

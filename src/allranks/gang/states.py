@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from allranks.diagnose.hangs.doing import StackSample
 from allranks.findings import Finding
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure
 from allranks.protocol.orders import Order
 from allranks.protocol.processes import RemainingProcess
+from allranks.runs.events import EventRecord
 
 
 class State(enum.Enum):
@@ -64,7 +66,7 @@ class Shipped(Event):
 class Facts(Event):
     """The look at a node is done."""
 
-    facts: Mapping[str, Any]
+    facts: JsonObject
     error: str = ""
 
 
@@ -120,7 +122,7 @@ class Exit(Event):
     signal: int | None
     expected: bool
     oom_kills: int = 0
-    error: Mapping[str, Any] | None = None
+    error: JsonObject | None = None
 
 
 def read_exit(node: str, message: ExitMessage, t: float) -> Exit:
@@ -136,13 +138,6 @@ def read_exit(node: str, message: ExitMessage, t: float) -> Exit:
         message.oom_kills,
         message.error,
     )
-
-
-def exit_fields(event: Exit, pid: int | None) -> dict[str, Any]:
-    """What the `rank-exit` event tells; the controller keeps `error` in a file of its own."""
-    how = {"code": event.code} if event.signal is None else {"signal": event.signal}
-    fields = {"node": event.node, "rank": event.rank, "t": event.t, "expected": event.expected, **how}
-    return {**fields, "pid": pid, "oom_kills": event.oom_kills, "error": event.error}
 
 
 @dataclass(frozen=True)
@@ -221,9 +216,9 @@ class Quiet(Event):
 
 @dataclass(frozen=True)
 class Stacks(Event):
-    """What a node's ranks are doing, by rank: see `allranks.diagnose.hangs.doing.read_sample`; `ras`: NCCL's word."""
+    """What a node's ranks are doing, by rank; `ras`: NCCL's word."""
 
-    ranks: Mapping[int, Mapping[str, Any]]
+    samples: Mapping[int, StackSample]
     ras: str = ""
 
 
@@ -231,7 +226,7 @@ class Stacks(Event):
 class Counters(Event):
     """How many collectives a node's ranks have begun and done, by rank, in numbers that only grow."""
 
-    ranks: Mapping[int, Mapping[str, Any]]
+    ranks: Mapping[int, JsonObject]
 
 
 @dataclass(frozen=True)
@@ -268,14 +263,6 @@ class Send:
 
 
 @dataclass(frozen=True)
-class Note:
-    """An entry of events.jsonl."""
-
-    event: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class AttemptOver:
     """An attempt has ended everywhere: the controller judges it and answers with `retry` or `finish`."""
 
@@ -290,7 +277,7 @@ class Reach:
     pause: float = 0.0
 
 
-Action = Send | Note | AttemptOver | Reach
+Action = Send | EventRecord | AttemptOver | Reach
 
 # -- the table -----------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allranks.diagnose.hangs.doing import read_sample
 from allranks.protocol.foreign import ReportMessage, error_time
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import (
@@ -72,7 +73,8 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
     if isinstance(message, DrainedMessage):
         return Drained(node, t, message.attempt, message.outputs or None)
     if isinstance(message, StacksMessage):
-        return Stacks(node, t, message.ranks, message.ras or "")
+        samples = {rank: read_sample(rank, answer) for rank, answer in message.ranks.items()}
+        return Stacks(node, t, samples, message.ras or "")
     if isinstance(message, CountersMessage):
         return Counters(node, t, message.ranks)
     if isinstance(message, FaultMessage):

@@ -23,6 +23,7 @@ from allranks.protocol.frames import (
 )
 
 from .directory import RunDirectory, safe_name
+from .events import LogContinued
 from .index import EVERY, note
 
 OPEN_FILES = 256
@@ -131,9 +132,7 @@ class LogWriter:
     def _begin_at(self, node_index: int, stream: Stream, base: int) -> None:
         """Noted for a controller that takes over."""
         self._bases[(node_index, stream)] = base
-        key = stream_key(stream)
-        event = {"t": time.time(), "event": "log-continued", "index": node_index, "stream": key, "at": base}
-        self._run.append_event(event)
+        self._run.append_event(LogContinued(node_index, stream_key(stream), base).line(time.time()))
 
     def resume(self, events: Iterable[Mapping[str, Any]]) -> None:
         """What the controller before us has noted."""

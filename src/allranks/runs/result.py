@@ -16,6 +16,7 @@ from allranks.protocol.codec import encode
 
 from .directory import RunDirectory
 from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing, verdict_document
+from .events import RunEnd
 from .opening import write_last_status
 
 REOPENED = ("result.json", "verdict.json")
@@ -56,7 +57,7 @@ def write_result(
     if result.verdict is not None:
         run.write_document("verdict.json", encode(result.verdict))
     replace_result(run, result)
-    run.append_event({"t": time.time(), "event": "run-end", "exit": result.exit})
+    run.append_event(RunEnd(result.exit).line(time.time()))
     if stopped:
         state = "stopped"
     elif result.exit:

@@ -1,0 +1,515 @@
+"""The lines of events.jsonl, one record each (pure); docs/architecture.md has their table.
+
+A record's fields stand in the line beside `t`, `event` and, where it applies, `attempt`. A `t` of its own (unix seconds
+by the controller's clock) is when it happened; without one that is when it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from allranks.findings import Finding, Verdict
+from allranks.protocol.codec import encode, omit_empty
+from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.processes import RemainingProcess
+
+from .documents import AttemptRecord, Document
+
+if TYPE_CHECKING:
+    from allranks.diagnose.hangs.attribute import Hang
+
+
+class EventRecord:
+    """What happened in a run; `kind` is the event's name."""
+
+    kind = ""
+
+    def fields(self) -> Document:
+        """Return the fields of its line that are its own."""
+        return dict(encode(self))
+
+    def line(self, t: float, attempt: int | None = None) -> Document:
+        """Return the line, written at `t` (unix seconds)."""
+        of_attempt = {} if attempt is None else {"attempt": attempt}
+        return {"t": t, "event": self.kind, **of_attempt, **self.fields()}
+
+
+# -- the run and its attempts --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunStart(EventRecord):
+    """The run directory is there."""
+
+    kind = "run-start"
+    run: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class RunEnd(EventRecord):
+    """The result is written; `exit` is the exit code of allranks."""
+
+    kind = "run-end"
+    exit: int
+
+
+@dataclass(frozen=True)
+class ControllerAttached(EventRecord):
+    """Another controller has taken the run over."""
+
+    kind = "controller-attached"
+    pid: int
+
+
+@dataclass(frozen=True)
+class AttemptStart(EventRecord):
+    """All that follows, up to the next of these, is of this attempt."""
+
+    kind = "attempt-start"
+
+
+@dataclass(frozen=True)
+class AttemptEnd(EventRecord):
+    """An attempt of the program is over everywhere, and judged."""
+
+    kind = "attempt-end"
+    record: AttemptRecord
+
+    def fields(self) -> Document:
+        """Return the fields of the attempt."""
+        return dict(encode(self.record))
+
+
+@dataclass(frozen=True)
+class SuiteEnd(EventRecord):
+    """An attempt that ran the collective tests is over: tested, failed or stopped."""
+
+    kind = "attempt-end"
+    outcome: str
+
+
+@dataclass(frozen=True)
+class SuitePassed(EventRecord):
+    """The collective tests have passed, in `seconds`: the program follows."""
+
+    kind = "test-passed"
+    ranks: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RetryDecided(EventRecord):
+    """The attempt that failed, with this verdict, is followed by another."""
+
+    kind = "retry"
+    reason: str
+    verdict: Verdict
+
+    def fields(self) -> Document:
+        """Return the reason, and the verdict as verdict.json has it."""
+        return {"reason": self.reason, "verdict": self.verdict.to_json()}
+
+
+@dataclass(frozen=True)
+class FailureNoted(EventRecord):
+    """What ends from `t` on may be our doing."""
+
+    kind = "failed"
+    t: float
+
+
+@dataclass(frozen=True)
+class InitTimeout(EventRecord):
+    """The time for the start is over."""
+
+    kind = "init-timeout"
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StopAsked(EventRecord):
+    """The user or the system wants the run to end."""
+
+    kind = "stop-asked"
+    reason: str
+
+
+@dataclass(frozen=True)
+class EndingBegun(EventRecord):
+    """The `ranks` that run are being ended, with `grace` seconds."""
+
+    kind = "ending"
+    reason: str
+    grace: float
+    ranks: int
+
+
+@dataclass(frozen=True)
+class FindingMade(EventRecord):
+    """A finding about the run."""
+
+    kind = "finding"
+    finding: Finding
+
+    def fields(self) -> Document:
+        """Return the fields of the finding."""
+        return self.finding.to_json()
+
+
+@dataclass(frozen=True)
+class PlainNote(EventRecord):
+    """A sentence for whoever watches."""
+
+    kind = "note"
+    message: str
+
+
+@dataclass(frozen=True)
+class LauncherPaused(EventRecord):
+    """The controller itself did not run."""
+
+    kind = "launcher-paused"
+    seconds: float
+    slept: bool
+    t: float
+
+
+# -- nodes ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NodeEvent(EventRecord):
+    """Something happened to a node, and its name says all of it."""
+
+    node: str
+
+
+class NodeConnecting(NodeEvent):
+    """Its first channel is being opened."""
+
+    kind = "node-connecting"
+
+
+class NodeSilent(NodeEvent):
+    """Several beats are missing."""
+
+    kind = "node-silent"
+
+
+class NodeBack(NodeEvent):
+    """It is heard again, in time."""
+
+    kind = "node-back"
+
+
+class NodeReachedAgain(NodeEvent):
+    """It gets another agent."""
+
+    kind = "node-anew"
+
+
+class SpareReady(NodeEvent):
+    """A hot spare has passed the checks."""
+
+    kind = "spare-ready"
+
+
+@dataclass(frozen=True)
+class NodeReady(EventRecord):
+    """Its agent has said its first word."""
+
+    kind = "node-ready"
+    node: str
+    hostname: str
+
+
+@dataclass(frozen=True)
+class NodeFactsKept(EventRecord):
+    """What `diagnose` needs of a node's facts; `memory` in bytes."""
+
+    kind = "facts"
+    node: str
+    addresses: tuple[str, ...]
+    memory: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class NodesChecked(EventRecord):
+    """The preflight check of so many checks is done."""
+
+    kind = "looked"
+    checks: int
+
+
+@dataclass(frozen=True)
+class NodeLost(EventRecord):
+    """Nothing was heard from a node for the whole lease."""
+
+    kind = "node-lost"
+    node: str
+    last_heard: float
+    t: float
+
+
+@dataclass(frozen=True)
+class NodeReplaced(EventRecord):
+    """A hot spare has taken a node's place."""
+
+    kind = "node-replaced"
+    node: str
+    by: str
+
+
+@dataclass(frozen=True)
+class NodeClean(EventRecord):
+    """A node has ended its ranks; `left` is what it could not end."""
+
+    kind = "node-clean"
+    node: str
+    left: tuple[RemainingProcess, ...]
+    t: float
+
+
+@dataclass(frozen=True)
+class FaultReported(EventRecord):
+    """An agent's own trouble."""
+
+    kind = "fault"
+    node: str
+    id: str
+    message: str
+    t: float
+
+
+@dataclass(frozen=True)
+class TreeListed(EventRecord):
+    """What --sync ships; `left_out` are checkpoints too large for it."""
+
+    kind = "tree"
+    root: str
+    files: int
+    bytes: int
+    sha256: str
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TreeArrived(EventRecord):
+    """The synced tree lies on a node."""
+
+    kind = "tree-arrived"
+    node: str
+    path: str
+    files: int
+
+
+# -- the rendezvous check ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlanMade(EventRecord):
+    """How many ranks each node gets, in the order of the node ranks."""
+
+    kind = "plan"
+    world_size: int
+    ranks: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class GateListening(EventRecord):
+    """The master's port is open: every node tries these addresses."""
+
+    kind = "gate-listening"
+    node: str
+    addresses: tuple[str, ...]
+    port: int
+
+
+@dataclass(frozen=True)
+class GateProved(EventRecord):
+    """Every node has reached the master at this address."""
+
+    kind = "gate-proved"
+    node: str
+    address: str
+    port: int
+    seconds: float
+    ranks: Mapping[str, int]
+
+
+# -- ranks ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OutputsTemporary(EventRecord):
+    """Where the program's files go that are temporary, by node."""
+
+    kind = "outputs-temporary"
+    nodes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class RankStarted(EventRecord):
+    """A rank's process runs."""
+
+    kind = "rank-started"
+    node: str
+    rank: int
+    pid: int
+    t: float
+
+
+@dataclass(frozen=True)
+class RankEvent(EventRecord):
+    """A rank has come to a point of its program."""
+
+    node: str
+    rank: int
+    t: float
+
+
+class RankEntered(RankEvent):
+    """It is in init_process_group."""
+
+    kind = "rank-entered"
+
+
+class RankInitialised(RankEvent):
+    """It is through init_process_group."""
+
+    kind = "rank-initialised"
+
+
+class RankDeparted(RankEvent):
+    """It has called destroy_process_group."""
+
+    kind = "rank-departed"
+
+
+@dataclass(frozen=True)
+class AllInitialised(EventRecord):
+    """All ranks are through init_process_group, `seconds` after the start of the run."""
+
+    kind = "all-initialised"
+    seconds: float
+    ranks: int
+    t: float
+
+
+@dataclass(frozen=True)
+class FirstStep(EventRecord):
+    """A rank has shown its first step, `seconds` after the start of the run."""
+
+    kind = "first-step"
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RankLeaving(EventRecord):
+    """A rank's program has ended, or failed; `waits`: its process goes on, for `threads`."""
+
+    kind = "rank-leaving"
+    node: str
+    rank: int
+    what: str
+    code: int
+    threads: tuple[str, ...]
+    waits: bool
+    t: float
+
+
+@dataclass(frozen=True)
+class RankBecame(EventRecord):
+    """A rank is another program now, by exec."""
+
+    kind = "rank-became"
+    node: str
+    rank: int
+    program: str
+    t: float
+
+
+@omit_empty("code", "signal")
+@dataclass(frozen=True)
+class RankExit(EventRecord):
+    """A rank's main process has ended. `error`, its error file, has a file of its own in the run directory."""
+
+    kind = "rank-exit"
+    node: str
+    rank: int
+    t: float
+    expected: bool
+    code: int | None
+    signal: int | None
+    pid: int | None
+    oom_kills: int
+    error: JsonObject | None = None
+
+    def fields(self) -> Document:
+        """Return the fields without the error file."""
+        fields = super().fields()
+        del fields["error"]
+        return fields
+
+
+@dataclass(frozen=True)
+class SignalPassed(EventRecord):
+    """SIGUSR1 or SIGUSR2 was passed on to so many ranks; `source`: the node whose task got it, or None."""
+
+    kind = "signal"
+    signal: str
+    ranks: int
+    source: str | None
+
+
+@dataclass(frozen=True)
+class HangSuspected(EventRecord):
+    """Nothing has moved for `quiet` seconds: stack samples are taken."""
+
+    kind = "hang-suspected"
+    quiet: float
+
+
+@dataclass(frozen=True)
+class HangConcluded(EventRecord):
+    """Nothing has moved for `quiet` seconds, and it is known who is waited for."""
+
+    kind = "hang"
+    quiet: float
+    hang: Hang
+
+    def fields(self) -> Document:
+        """Return the fields of the hang beside `quiet`."""
+        return {"quiet": self.quiet, **encode(self.hang)}
+
+
+# -- output --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OutputDropped(EventRecord):
+    """`bytes` of a rank's output found no room on its node, `total` with those before.
+
+    `why` is full (the disk) or bound (the spool has its share of it).
+    """
+
+    kind = "dropped"
+    node: str
+    rank: int
+    bytes: int
+    total: int
+    why: str
+
+
+@dataclass(frozen=True)
+class LogContinued(EventRecord):
+    """What the node of this index sends of a stream comes after the first `at` bytes of its file."""
+
+    kind = "log-continued"
+    index: int
+    stream: str
+    at: int

@@ -1,0 +1,71 @@
+"""Lines of events.jsonl: each kind is in the table that readers have, and stands in its line as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allranks.diagnose.hangs.attribute import Hang
+from allranks.diagnose.recorded import fold
+from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.processes import RemainingProcess
+from allranks.runs.events import (
+    AttemptStart,
+    EventRecord,
+    FindingMade,
+    HangConcluded,
+    NodeClean,
+    NodeEvent,
+    PlanMade,
+    RankEvent,
+    RankExit,
+    RankInitialised,
+    RetryDecided,
+    RunStart,
+)
+
+DOCS = Path(__file__).parents[2] / "docs/architecture.md"
+
+
+def kinds(record: type[EventRecord] = EventRecord) -> Iterator[type[EventRecord]]:
+    for kind in record.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+@pytest.mark.parametrize("record", [k for k in kinds() if k not in (NodeEvent, RankEvent)], ids=lambda k: k.__name__)
+def test_the_docs_have_every_kind(record: type[EventRecord]) -> None:
+    table = DOCS.read_text().partition("\n## Events")[2].partition("\n## ")[0]
+    names = {name for row in re.findall(r"^\| ([a-z, -]+) \|", table, re.MULTILINE) for name in row.split(", ")}
+    assert record.kind in names
+
+
+def test_a_line_has_the_time_of_its_event_where_the_event_has_one() -> None:
+    assert RunStart("r", "u").line(5.0) == {"t": 5.0, "event": "run-start", "run": "r", "uid": "u"}
+    initialised = RankInitialised("h1", 3, 4.5).line(5.0, 1)
+    assert initialised == {"t": 4.5, "event": "rank-initialised", "attempt": 1, "node": "h1", "rank": 3}
+
+
+def test_an_exit_has_its_code_or_its_signal_and_not_its_error_file() -> None:
+    ended = RankExit("h1", 0, 1.0, False, 3, None, 77, 0, {"message": "boom"}).line(2.0, 0)
+    assert ended["code"] == 3 and not {"signal", "error"} & set(ended)
+    killed = RankExit("h1", 0, 1.0, True, None, 9, None, 1).line(2.0, 0)
+    assert killed["signal"] == 9 and "code" not in killed and killed["pid"] is None
+
+
+def test_what_holds_a_record_of_its_own_has_its_fields_in_the_line() -> None:
+    finding = Finding("oom", "fail", "m", where=Where(node="h1"))
+    assert FindingMade(finding).line(1.0) == {"t": 1.0, "event": "finding", **finding.to_json()}
+    assert RetryDecided("again", Verdict(finding, "oom", 0.9)).fields()["verdict"]["cause"] == "oom"
+    left = NodeClean("h1", (RemainingProcess(5, "D", "cp"),), 1.0).fields()["left"]
+    assert left == [{"pid": 5, "state": "D", "command": "cp"}]
+
+
+def test_a_judge_reads_what_was_written() -> None:
+    hang = Hang("straggler", "m", "r", 0.8, (1,), (0,), ("e",))
+    events = [AttemptStart(), PlanMade(2, {"h1": 2}), RankInitialised("h1", 0, 2.0), HangConcluded(60.0, hang)]
+    incident = fold([event.line(1.0, 0) for event in events], 0, ["h1"])
+    assert (incident.hang, incident.world_size, incident.initialised) == (hang, 2, frozenset({0}))
