@@ -21,6 +21,7 @@ from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
 from allranks.gang.plugins import all_checks
 from allranks.preflight.judge import table
+from allranks.report.bundle import write_bundle
 from allranks.report.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.report.gather import MOST_LOGS, gather
 from allranks.report.record import Document, Record
@@ -98,8 +99,6 @@ def _page(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
 
 
 def _bundle(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
-    from allranks.report.bundle import write_bundle
-
     redactor, files = write_bundle(run, path, judged, lambda: fresh_redactor(patterns), progress)
     return Made({"bundle": str(path), "files": files}, [h.to_json() for h in redactor.hidden])
 
