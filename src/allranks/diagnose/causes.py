@@ -408,6 +408,6 @@ def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: 
 
 
 def _explained_by_program(verdict: Verdict) -> bool:
-    """A mismatch that torch reported as an exception, or ranks that lost one that was done: nothing hung."""
+    """Tell whether nothing hung: torch raised the mismatch, or ranks lost one that had done all of its steps."""
     words = {"collective-mismatch": " raised ", "uneven-data": "destroy_process_group"}.get(verdict.cause)
     return words is not None and words in verdict.finding.message

@@ -100,7 +100,7 @@ class Raised(ExceptionLink):
         return tuple(links[:LINKS])
 
     def _placed(self, link: ExceptionLink) -> ExceptionLink:
-        """With its place, from the traceback: older error files name no place in their chain."""
+        """Add the place from the traceback: older error files name no place in their chain."""
         same = (one for one in read_traceback(self.traceback) if one.name == link.name)
         place = next((one for one in same if one.text[:80] == link.text[:80]), None)
         if place is None:
@@ -109,12 +109,12 @@ class Raised(ExceptionLink):
 
 
 def carries_worker(link: ExceptionLink) -> bool:
-    """True where the text of an exception is mostly a worker's traceback: it has nothing to say itself."""
+    """Tell whether the text of an exception is mostly a worker's traceback, so that it says nothing itself."""
     return HEADER in link.text
 
 
 def read_traceback(text: str) -> list[ExceptionLink]:
-    """The exceptions of a printed traceback, the outermost first; empty where none can be read."""
+    """Read the exceptions of a printed traceback, the outermost first; empty where none can be read."""
     start = text.find(HEADER)
     if start < 0:
         return []
@@ -124,7 +124,7 @@ def read_traceback(text: str) -> list[ExceptionLink]:
 
 
 def _read_block(block: str) -> tuple[ExceptionLink, list[str]] | None:
-    """One traceback: frames, then a line that is not indented, the exception's; and the lines after it."""
+    """Read one traceback: frames, then the exception on a line that is not indented. Give the lines after it, too."""
     lines = block[block.find(HEADER) + len(HEADER) :].split("\n")
     for at, line in enumerate(lines):
         match = _LAST.match(line)  # no blank and no indented line
@@ -135,7 +135,7 @@ def _read_block(block: str) -> tuple[ExceptionLink, list[str]] | None:
 
 
 def _opened(link: ExceptionLink) -> Iterator[ExceptionLink]:
-    """The exception, then those of the worker whose traceback it carries."""
+    """Yield the exception, then those of the worker whose traceback it carries."""
     yield link
     at = link.text.find(HEADER)
     if at < 0:
@@ -154,18 +154,18 @@ def _worker(head: str) -> str:
 
 
 def is_of_library(file: str) -> bool:
-    """Whether a file of a traceback is not the user's own."""
+    """Tell whether a file of a traceback is a library's, not the user's own."""
     return _LIBRARY.search(file) is not None
 
 
 def innermost_frame(trace: str) -> tuple[str, int | None, str]:
-    """File, line and function of the innermost frame in the user's own code, else of the innermost."""
+    """Find file, line and function of the innermost frame in the user's own code, else of the innermost of all."""
     file, number, function = innermost(_FRAME.findall(trace))
     return file, int(number) if number else None, function
 
 
 def innermost(frames: Sequence[tuple[str, str, str]]) -> tuple[str, str, str]:
-    """Of (file, line, function) the last in the user's own code, else the last; empty where there is none."""
+    """Choose of (file, line, function) the last in the user's own code, else the last; empty texts without any."""
     of_user = [frame for frame in frames if not is_of_library(frame[0])]
     return [("", "", ""), *(of_user or frames)][-1]
 
@@ -177,7 +177,7 @@ AFTER = 5  # lines that may follow a traceback at the end of a log
 
 
 def raised_in_log(tail: str) -> Raised | None:
-    """The exception of a traceback at the very end of a log, for programs without an error file."""
+    """Read the exception of a traceback at the very end of a log, for programs without an error file."""
     text = _PREFIX.sub("", tail)
     last = text.rfind(HEADER)
     last_link = _to_end(text, last) if last >= 0 else None
@@ -190,13 +190,15 @@ def raised_in_log(tail: str) -> Raised | None:
 
 
 def _as_raised(links: Sequence[ExceptionLink], traceback: str, thread: str = "") -> Raised:
-    """An exception with its chain, the outermost first."""
+    """Make one exception of a chain's links, the outermost first."""
     return Raised(**vars(links[0]), traceback=traceback, chain=tuple(links[1:]), thread=thread)
 
 
 def _to_end(text: str, start: int) -> ExceptionLink | None:
-    """The traceback's exception, of its text the first line and those that are indented; None where more than a few
-    lines follow it."""
+    """Read the exception of the traceback that begins at `start`; None where more than a few lines follow it.
+
+    Its text is the first line and the indented ones after it.
+    """
     link, rest = _read_block(text[start:]) or (None, [])
     if link is None or len([line for line in rest if line.strip()]) > AFTER:
         return None
@@ -205,7 +207,7 @@ def _to_end(text: str, start: int) -> ExceptionLink | None:
 
 
 def _chain_start(text: str, last: int) -> int:
-    """Where the first traceback of the chain begins whose last one begins at `last`."""
+    """Find where the first traceback of a chain begins; the chain's last one begins at `last`."""
     start = last
     for _ in range(LINKS):
         before = text[:start].rstrip("\n")
@@ -220,7 +222,7 @@ def _chain_start(text: str, last: int) -> int:
 
 
 def raised_in_thread(tail: str) -> Raised | None:
-    """The last exception that ended a thread and not the program, by `threading.excepthook`'s words in a log."""
+    """Read the last exception that ended a thread and not the program, by `threading.excepthook`'s words in a log."""
     text = _PREFIX.sub("", tail)
     heads = list(_THREAD.finditer(text))
     if not heads:
@@ -231,7 +233,7 @@ def raised_in_thread(tail: str) -> Raised | None:
 
 
 def _first_traceback(block: str) -> str:
-    """A chain of tracebacks at the beginning of a text, without what the program printed after it."""
+    """Cut a text behind the chain of tracebacks at its beginning: what follows the program printed later."""
     lines = block.split("\n")
     for at, line in enumerate(lines):
         indented = line[:1].isspace() or not line or line.startswith("Traceback (most recent")

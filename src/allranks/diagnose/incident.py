@@ -47,7 +47,7 @@ class ExitRecord:
 
     @property
     def failed(self) -> bool:
-        """Anything but code 0."""
+        """Tell whether it ended with anything but code 0."""
         return self.signal is not None or self.code != 0
 
     @property
@@ -133,14 +133,14 @@ class Incident:
     local_nodes: frozenset[str] = frozenset()
 
     def node_of(self, rank: int) -> str:
-        """The node a rank lies on; empty where it is not known."""
+        """Find the node that a rank is on; empty where it is not known."""
         for node, ranks in self.ranks_by_node.items():
             if rank in ranks:
                 return node
         return next((e.node for e in self.exits if e.rank == rank), "")
 
     def complete(self, where: Where) -> Where:
-        """A place with the process and the GPU of its rank, as far as they are known."""
+        """Add the process and the GPU of a place's rank, as far as they are known."""
         if where.rank is None:
             return where
         ended = next((e.pid for e in self.exits if e.rank == where.rank), None)
@@ -149,7 +149,7 @@ class Incident:
         return replace(where, pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
 
     def ranks_of(self, nodes: Iterable[str]) -> frozenset[int]:
-        """The ranks of some nodes."""
+        """Give the ranks of these nodes."""
         return frozenset(rank for node in nodes for rank in self.ranks_by_node.get(node, ()))
 
     @property
@@ -164,5 +164,5 @@ class Incident:
         return frozenset(fault.node for fault in self.faults if fault.id == "agent-death")
 
     def oom_kills(self, node: str) -> int:
-        """The kernel's out-of-memory kills on a node, as far as its exits tell."""
+        """Count the kernel's out-of-memory kills on a node, as far as its exits tell."""
         return max((e.oom_kills for e in self.exits if e.node == node), default=0)

@@ -121,7 +121,7 @@ class PodEvent:
 
 
 def read_events(items: Json) -> list[PodEvent]:
-    """Of a list of the API server's events those that can be read."""
+    """Read a list of the API server's events; what cannot be read is left out."""
     return decode_each(PodEvent, items)
 
 
@@ -147,7 +147,7 @@ class Pod:
 
 
 def read_pods(items: Json, container: str) -> list[Pod]:
-    """Of each node rank the newest pod, in order of the ranks; what cannot be read is left out."""
+    """Read the newest pod of each node rank, in order of the ranks; what cannot be read is left out."""
     newest: dict[int, Pod] = {}
     for item in decode_each(Item, items):
         pod = _read(item, container)
@@ -187,7 +187,7 @@ def _read(item: Item, container: str) -> Pod | None:
 
 
 def _state(status: Status, container: str) -> ContainerState:
-    """The state of our container; before it, of an init container that does not go on."""
+    """Find the state of our container; before it, that of an init container that does not go on."""
     for one in status.initContainerStatuses or ():
         state = one.state or ContainerState()
         if state.terminated is None:
@@ -250,7 +250,7 @@ _REFUSALS = (
 
 
 def not_reached(answer: str) -> bool:
-    """True where kubectl's reason says that the API server was never asked or did not know who asks."""
+    """Tell whether the API server was not reached, or did not know who asked, by kubectl's reason."""
     return bool(_UNREACHED.search(answer) or _REFUSALS[0].words.search(answer))
 
 
@@ -270,7 +270,7 @@ def refusal(answer: str) -> Finding:
 
 
 def waiting(pods: Sequence[Pod], events: Sequence[PodEvent], nodes: int) -> str:
-    """Who is not there yet, and why; empty where all pods have started."""
+    """Say which pods have not started, and why; empty where all have."""
     absent = [p for p in pods if not p.started]
     missing = max(0, nodes - len(pods))
     if not absent and not missing:
@@ -286,7 +286,7 @@ def waiting(pods: Sequence[Pod], events: Sequence[PodEvent], nodes: int) -> str:
 
 
 def suspended(nodes: int, queue: str) -> str:
-    """Why no pod is there: a queue holds the object that makes them."""
+    """Say why there is no pod: a queue holds the object that makes them."""
     by = f"the queue {queue} has not admitted it yet" if queue else "spec.suspend is true"
     return f"{_started(0, nodes)}, as the run is suspended: {by}"
 
@@ -308,7 +308,7 @@ def _of_pod(pod: Pod, events: Sequence[PodEvent]) -> str:
 
 
 def _of_events(events: Sequence[PodEvent]) -> str:
-    """The newest event of the most telling kind."""
+    """Give the newest event of the most telling kind."""
     for reason in _WAITS:
         of_kind = [e for e in events if e.reason == reason]
         if of_kind:
@@ -353,7 +353,7 @@ _ENDED_BY_CLUSTER["Preempting"] = _ENDED_BY_CLUSTER["PreemptionByScheduler"]
 
 
 def troubles(pods: Sequence[Pod], events: Sequence[PodEvent]) -> list[Finding]:
-    """What Kubernetes itself did to pods, or could not do for them; the first is the likeliest cause."""
+    """Find what Kubernetes did to pods, or could not do for them; the first is the likeliest cause."""
     findings = [finding for pod in pods for finding in _troubles(pod, events)]
     quota = _of_events([e for e in events if e.reason == "FailedCreate" and e.involvedObject.kind != "Pod"])
     if quota and not pods:
@@ -362,7 +362,7 @@ def troubles(pods: Sequence[Pod], events: Sequence[PodEvent]) -> list[Finding]:
 
 
 def hopeless(pods: Sequence[Pod], events: Sequence[PodEvent] = (), late: bool = False) -> Finding | None:
-    """A pod that waits for what will not come, or has waited for its image for too long: more time is of no use."""
+    """Find a pod that waits for what will not come; where it is `late`, also one that waits for its image."""
     for pod in pods:
         is_wrong = late or _NO_SUCH_IMAGE.search(_pull_words(pod, events))
         if pod.why in _FATAL_IMAGE or (pod.why in IMAGE and is_wrong):
@@ -409,7 +409,7 @@ def _troubles(pod: Pod, events: Sequence[PodEvent]) -> Iterator[Finding]:
 
 
 def _pull_words(pod: Pod, events: Sequence[PodEvent]) -> str:
-    """Why an image was not pulled: a pod that backs off does not say it, its events do."""
+    """Say why an image was not pulled: a pod that backs off does not tell it, its events do."""
     about = About("Pod", pod.name)
     messages = [e.message or "" for e in events if e.reason == "Failed" and e.involvedObject == about]
     telling = [text for text in messages if "pull" in text and not text.startswith("Error: ")]
@@ -423,7 +423,7 @@ def _image(pod: Pod, events: Sequence[PodEvent]) -> Finding:
 
 
 def _evicted(pod: Pod, events: Sequence[PodEvent]) -> Finding:
-    """The kubelet needed memory or disk back."""
+    """Make the finding about a pod whose memory or disk the kubelet needed back."""
     why = pod.message or _of_pod(pod, events)
     cause = "host-out-of-memory"
     remedy = "ask for the memory it needs"

@@ -51,13 +51,15 @@ class RunEvent:
 
 
 def last_attempt(lines: Iterable[Json]) -> int:
-    """The number of the attempt that was started last."""
+    """Find the number of the attempt that was started last."""
     events = [decode_parts(RunEvent, line) for line in lines]
     return max((event.attempt or 0 for event in _all(events, "attempt-start")), default=0)
 
 
 def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
-    """`nodes` are those of the attempt by node rank, the master first; exits are without error files and logs.
+    """Make the Incident of an attempt from the events; exits are without error files and logs.
+
+    `nodes` are those of the attempt by node rank, the master first.
 
     Raise DecodeError where what ended names no node: another version wrote the events.
     """
@@ -108,7 +110,7 @@ def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: st
 
 
 def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Address → node; without those that several nodes have (bridges of containers, virtual nodes)."""
+    """Map addresses to nodes, without those that several nodes have (bridges of containers, virtual nodes)."""
     owners: dict[str, set[str]] = {}
     for node, addresses in by_node.items():
         for address in addresses:
@@ -121,7 +123,7 @@ def _all(events: Iterable[RunEvent], *kinds: str) -> list[RunEvent]:
 
 
 def _ranks(of_attempt: Sequence[RunEvent], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
-    """The plan's ranks by node; of a `command` launcher one a node stands for all, once it is started."""
+    """Give the plan's ranks by node; of a `command` launcher one a node stands for all, once it is started."""
     plans = _all(of_attempt, "plan")
     if not plans:
         return dict.fromkeys(nodes, ())

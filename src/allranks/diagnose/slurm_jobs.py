@@ -119,7 +119,7 @@ class SlurmJob:
     stdout: str = ""  # where the batch script's own output goes
 
     def reported(self, state: str, failed_node: str = "") -> SlurmJob:
-        """The same job with what slurmstepd and srun say of it: while it completes, slurmctld does not say why."""
+        """Add what slurmstepd and srun say of the job: while it completes, slurmctld does not say why."""
         return replace(self, state=state, failed_node=self.failed_node or failed_node)
 
     @property
@@ -139,7 +139,7 @@ class SlurmJob:
 
 
 def read_scontrol(text: str) -> SlurmJob | None:
-    """Of `scontrol --oneliner show job JOB`; None where it knows no such job."""
+    """Read `scontrol --oneliner show job JOB`; None where it knows no such job."""
     fields: dict[str, str] = {}
     names = list(_FIELD.finditer(text))
     ends = [name.start() for name in names[1:]] + [len(text)]
@@ -176,7 +176,7 @@ SACCT_FORMAT = "JobIDRaw,State,ExitCode,NodeList,Start,End,Timelimit,Reason"
 
 
 def read_sacct(text: str, job: str) -> SlurmJob | None:
-    """Of `sacct -nPX -j JOB -o SACCT_FORMAT`."""
+    """Read `sacct -nPX -j JOB -o SACCT_FORMAT`; None where it has no such job."""
     rows = [line.split("|") for line in text.splitlines()]
     row = next((row for row in rows if len(row) == 8 and row[0] == job), None)
     if row is None:
@@ -207,7 +207,7 @@ def _exit(text: str) -> tuple[int | None, int | None]:
 
 
 def _value(text: str) -> str:
-    """A field's text; empty where Slurm says that it has none."""
+    """Give a field's text; empty where Slurm says that it has none."""
     return "" if text in ("(null)", "None", "Unknown", "None assigned") else text
 
 
@@ -215,7 +215,7 @@ def _value(text: str) -> str:
 
 
 def waiting(job: SlurmJob) -> str:
-    """One line: why the job does not run yet."""
+    """Say in one line why the job does not run yet."""
     if not job.waits:
         return {"CONFIGURING": "its nodes are being made ready"}.get(job.state, f"it is {job.state.lower()}")
     reason = read_reason(job.reason)
@@ -244,7 +244,7 @@ def read_reason(reason: str) -> PendingReason:
 
 
 def is_hopeless(job: SlurmJob) -> bool:
-    """Whether the job waits for what will not come. Of several partitions the reason is that of one alone."""
+    """Tell whether the job waits for what will not come. Of several partitions the reason is that of one alone."""
     return job.waits and "," not in job.partition and read_reason(job.reason).hopeless
 
 
@@ -276,11 +276,11 @@ class Advice:
     warn_seconds: int = 45
 
     def option(self, text: str) -> str:
-        """An option of sbatch or salloc where the user would write it."""
+        """Write an option of sbatch or salloc where the user would write it."""
         return f"{self.origin.value} {text}"
 
     def without(self, node: str) -> str:
-        """The sentence on a node to leave out."""
+        """Write how to leave a node out."""
         return f"Leave it out: {self.option(f'--exclude={node}')}"
 
     @property
@@ -312,7 +312,7 @@ class Advice:
 
 
 def ended(job: SlurmJob, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
-    """Why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own word."""
+    """Say why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own."""
     evidence = _evidence(job, line)
     if job.state in ("TIMEOUT", "DEADLINE"):
         what = {"TIMEOUT": "its time limit", "DEADLINE": "its deadline"}[job.state]
@@ -346,7 +346,7 @@ ENDS_OF_SLURM = (9, 15)  # SIGKILL, SIGTERM
 
 
 def script_ended(job: SlurmJob, line: str = "") -> Finding | None:
-    """The batch script ended while a step of it went on, which Slurm ends with it; None where it was Slurm's doing.
+    """Blame a batch script that ended before its step, which Slurm ends with it; None where Slurm ended the script.
 
     While the job completes, only the script's exit code tells it from a cancelled job, whose script ends by SIGTERM.
     """
@@ -373,9 +373,9 @@ def _node_failed(job: SlurmJob, evidence: tuple[str, ...], advice: Advice) -> Fi
     return _fail("node-network-down", message, remedy, evidence, node)
 
 
-def warned(job: SlurmJob, at: float, now: float, advice: Advice = Advice()) -> Finding:
-    """Slurm announced the end at `at` (unix seconds): the time limit where that is near, else a preemption."""
-    since = seconds_since_end(job, now)
+def warned(job: SlurmJob, at: float, advice: Advice = Advice()) -> Finding:
+    """Name the end that Slurm announced at `at` (unix seconds): the limit where that was near, else a preemption."""
+    since = seconds_since_end(job, at)
     limit = name_with("time limit", job.limit)
     message = f"job {job.id}'s {limit} was nearly up: Slurm warned of it, and ranks were ended in order first"
     remedy = advice.longer
@@ -390,7 +390,7 @@ LIMIT_NEAR = 600.0  # seconds: Slurm's warnings of a limit come up to a minute e
 
 
 def seconds_since_end(job: SlurmJob, now: float) -> float | None:
-    """Since the end of a job, negative before it; None where Slurm does not say. `now`: unix seconds."""
+    """Give the seconds from a job's end to `now` (unix seconds), negative before it; None where Slurm does not say."""
     try:
         return now - datetime.fromisoformat(job.end).timestamp()
     except ValueError:
@@ -415,7 +415,7 @@ _DUE_STATES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "JOB REQUEUE"
 
 
 def cancelled(text: str) -> tuple[str, str] | None:
-    """(state, line) of slurmstepd's last word: TIMEOUT, PREEMPTED, NODE_FAIL, REQUEUED, else CANCELLED."""
+    """Read slurmstepd's last word: (state, line) with TIMEOUT, PREEMPTED, NODE_FAIL, REQUEUED, else CANCELLED."""
     newest = None
     for match in _DUE.finditer(text):
         due = (match[4] or "").strip()
@@ -426,7 +426,7 @@ def cancelled(text: str) -> tuple[str, str] | None:
 
 
 def error_lines(stderr: str) -> tuple[str, ...]:
-    """What srun and slurmstepd call errors."""
+    """Give the lines that srun and slurmstepd call errors."""
     return tuple(line.strip() for line in stderr.splitlines() if "error" in line)
 
 
@@ -434,7 +434,7 @@ _OOM = re.compile(r"\boom.kill event")
 
 
 def out_of_memory(text: str) -> str:
-    """slurmstepd's line on the memory limit of a step; empty where there is none."""
+    """Find slurmstepd's line on the memory limit of a step; empty where there is none."""
     return next((line.strip() for line in text.split("\n") if _OOM.search(line)), "")
 
 
@@ -450,7 +450,7 @@ _STEP_ENDS = re.compile(r"Terminating StepId|Job step aborted|forcing job termin
 
 
 def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[str, str]:
-    """What srun says of single nodes: name → its words. `nodes` are the ones that count.
+    """Map the nodes that srun complains of to its words. `nodes` are the ones that count.
 
     Of tasks that were killed those count whose end made srun end the step: they are named before it says so.
     """
@@ -469,7 +469,7 @@ def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[
 
 
 def failed_node(stderr: str, nodes: Mapping[str, int]) -> tuple[str, str]:
-    """The first of the nodes that srun says has failed, and its line; empty where it says of none."""
+    """Find the first of the nodes that srun says has failed, and its line; empty texts where there is none."""
     for line in stderr.splitlines():
         match = _NODE_FAILURE.search(line)
         if match and match["node"] in nodes:
@@ -482,7 +482,7 @@ _DEAD = re.compile(r"communication|timed out|node failure|not responding|refused
 
 
 def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], advice: Advice = Advice()) -> Finding:
-    """A node that srun or its own shell has given up; `started`: allranks ran there before."""
+    """Make the finding about a node that srun or its own shell has given up; `started`: allranks ran there before."""
     if NO_PYTHON in why:
         remedy = "name one with --agent-python /path/to/python3"
         return _fail("environment-mismatch", f"{node}: {why}", remedy, evidence, node)
@@ -500,7 +500,7 @@ def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], a
 def step_ended(
     stderr: str, at_fault: Mapping[str, str], started: Collection[str], code: int | None, advice: Advice = Advice()
 ) -> Finding:
-    """srun has ended before the run did: for a task of a node, else for what it said last.
+    """Explain an srun that ended before the run did: by a task of a node, else by what it said last.
 
     `at_fault` are the nodes that srun complains of, with its words; allranks has run on those in `started`.
     """

@@ -75,7 +75,7 @@ def judge_logs(logs: Evidence) -> Verdict:
 
 
 def _on_run(incident: Incident) -> Verdict | None:
-    """By what was observed of its processes, nodes and checks."""
+    """Judge by what was observed of processes, nodes and checks."""
     answers = [rule(incident) for rule in RULES.values()]
     failed_ranks = failures(incident)
     answers += [rule(incident, failed_ranks) for rule in FAILURE_RULES.values()]
@@ -100,7 +100,7 @@ def _on_run(incident: Incident) -> Verdict | None:
 
 
 def _complete(verdict: Verdict, read: Verdict) -> Verdict:
-    """The first step: what logs say comes after what is sure, and before what is not."""
+    """Take the ladder's first step: what logs say comes after what is sure, and before what is not."""
     stands = verdict.confidence >= SURE or read.cause == UNKNOWN.id
     first = verdict
     second = read
@@ -118,7 +118,7 @@ def _complete(verdict: Verdict, read: Verdict) -> Verdict:
 
 
 def _one_each(findings: Iterable[Finding], without: Collection[str]) -> tuple[Finding, ...]:
-    """The first finding of each cause, but for causes that are named elsewhere."""
+    """Give the first finding of each cause, but for causes that are named elsewhere."""
     by_cause = group((finding for finding in findings if finding.id not in without), lambda finding: finding.id)
     return tuple(of_cause[0] for of_cause in by_cause.values())[:RUNNERS_UP]
 
@@ -147,7 +147,7 @@ def _explains(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _is_before(one: Candidate, other: Candidate) -> bool:
-    """Clearly, by their clocks."""
+    """Tell whether one came clearly before the other, by their clocks."""
     return one.t is not None and other.t is not None and one.t < other.t - CLEARLY
 
 
@@ -156,7 +156,7 @@ def _time(candidate: Candidate) -> float:
 
 
 def _counts(incident: Incident, candidate: Candidate) -> bool:
-    """A user's stop makes ranks lose each other: then only what explains itself counts."""
+    """Tell whether a candidate counts: a stop makes ranks lose each other, so then only what explains itself does."""
     if incident.stop_reason is None or candidate.strength >= Strength.ROOT:
         return True
     return incident.detected_t is not None and candidate.strength is Strength.FINDING
@@ -166,7 +166,7 @@ def _counts(incident: Incident, candidate: Candidate) -> bool:
 
 
 def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Finding, ...]:
-    """What else failed, one a cause; complaints about a peer only where logs are all there is."""
+    """List what else failed, one a cause; complaints about a peer only where logs are all there is."""
     read = [c for c in candidates if c.line is not None and c.cause != UNKNOWN.id]
     rest = [*read, *(c for c in candidates if c.line is None and c.strength is not Strength.SYMPTOM)]
     rest.sort(key=lambda c: (-c.strength, _time(c), -c.confidence, c.line or 0))
@@ -174,14 +174,14 @@ def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Fin
 
 
 def _victims(incident: Incident, chosen: Candidate) -> tuple[int, ...]:
-    """The other ranks that failed or were ended, with those that nothing reports: their node or its agent is lost."""
+    """List the other ranks that failed or were ended, with those of a lost node or agent, which nothing reports."""
     silent = incident.ranks_of({n.node for n in incident.lost} | incident.agent_deaths)
     ranks = {e.rank for e in incident.exits if e.failed} | (silent - {e.rank for e in incident.exits})
     return tuple(sorted(ranks - chosen.culprits))
 
 
 def _victims_in_logs(logs: Evidence, chosen: Candidate) -> tuple[int, ...]:
-    """Ranks that complain or were ended, but for the culprits; none where all ranks failed alike."""
+    """List the ranks that complain or were ended, but for the culprits; none where all ranks failed alike."""
     if not chosen.culprits and chosen.strength is not Strength.SYMPTOM:
         return ()
     complaints = logs.of_rows("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited")
@@ -197,7 +197,7 @@ def _delay(incident: Incident, chosen: Candidate) -> float | None:
 
 
 def _unexplained(incident: Incident) -> Verdict:
-    """Ranks failed, and all of them only after allranks had begun to end them."""
+    """Make the verdict where all ranks that failed did so after allranks had begun to end them."""
     failed = [e for e in incident.exits if e.failed]
     ranks = tuple(sorted(e.rank for e in failed))
     message = f"allranks ended {name_ranks(incident, ranks)}, and no evidence says what had failed before"
@@ -206,7 +206,7 @@ def _unexplained(incident: Incident) -> Verdict:
 
 
 def _nothing(logs: Evidence) -> Verdict:
-    """No row and no rule has anything: the last lines, and what to collect."""
+    """Make the verdict on logs that no row and no rule fits: the last lines, and what to collect."""
     last = [line for line in logs.tail if line.text.strip()][-3:]
     ends_with = f", and the last line is: {short(last[-1].text, 160)}" if last else ": they are empty"
     message = f"nothing in these logs says why{ends_with}"

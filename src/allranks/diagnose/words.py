@@ -41,7 +41,7 @@ SIGNALS = {
 
 
 def signal_name(number: int) -> str:
-    """SIGTERM for 15."""
+    """Name a signal: `SIGTERM` for 15."""
     return SIGNALS.get(number, f"signal {number}")
 
 
@@ -51,7 +51,7 @@ def signal_of_code(code: int) -> int | None:
 
 
 def numbers(ranks: Iterable[int]) -> str:
-    """0-3, 6 and 7."""
+    """Write numbers as a sentence does: `0-3, 6 and 7`."""
     words: list[str] = []
     for low, high in ranges(ranks):
         if high > low + 1:
@@ -72,7 +72,7 @@ JOINED = 6  # lines of a text that are put on one
 
 
 def summary(text: str, limit: int = LINE) -> str:
-    """What an exception's text says, on one line: without build paths, and with what a headline announces."""
+    """Put an exception's text on one line: without build paths, and with what a headline announces."""
     text = re.sub(r"^\[(enforce fail at )?/\S+/([\w.]+:\d+)\] ?", r"[\2] ", text.strip())
     differ = re.search(r"differ in the following aspects:\s*(.+)", text, re.DOTALL)
     if differ:
@@ -86,19 +86,19 @@ def summary(text: str, limit: int = LINE) -> str:
 
 
 def last_lines(text: str, count: int = 3) -> tuple[str, ...]:
-    """The last lines of a log that say something; a progress bar counts with its last state."""
+    """Give the last lines of a log that say something; a progress bar counts with its last state."""
     lines = [line.rsplit("\r", 1)[-1].rstrip() for line in text.rstrip().split("\n")]
     telling = [line for line in lines if line.strip() and not _IDLE.search(line)]
     return tuple(one_line(line) for line in telling[-count:])
 
 
 def name_ranks(incident: Incident, ranks: Iterable[int]) -> str:
-    """rank 3 on h2 · ranks 2 and 3 on h2 · ranks 0 and 1 on h1 and ranks 2 and 3 on h2."""
+    """Name ranks with their nodes: `rank 3 on h2`, `ranks 0 and 1 on h1 and ranks 2 and 3 on h2`."""
     return name_by_node(ranks, incident.node_of)
 
 
 def name_by_node(ranks: Iterable[int], node_of: Callable[[int], str]) -> str:
-    """As `name_ranks`, where the nodes come from elsewhere."""
+    """Name ranks as `name_ranks` does, where the nodes come from elsewhere."""
     listed = sorted(ranks)
     groups = group(listed, node_of)
     if len(groups) > 4:
@@ -107,57 +107,59 @@ def name_by_node(ranks: Iterable[int], node_of: Callable[[int], str]) -> str:
 
 
 def count_ranks(ranks: Collection[int]) -> str:
-    """rank 3 · ranks 0-3, 6 and 7."""
+    """Name ranks: `rank 3`, `ranks 0-3, 6 and 7`."""
     return f"{plural(len(ranks), 'rank')} {numbers(ranks)}"
 
 
 def on_node(name: str, node: str | None) -> str:
-    """rank 3 on h2; the name alone where the node is not established."""
+    """Add the node to a name: `rank 3 on h2`; the name alone where the node is not established."""
     return f"{name} on {node}" if node else name
 
 
 def name_nodes(nodes: Sequence[str], limit: int = 12) -> str:
-    """h1 · h1, h2 and h3 · h1, … and 88 more."""
+    """Name nodes, of many only the first: `h1, h2 and h3`."""
     return join_words(nodes, limit=limit + 1)
 
 
 def utc(t: float) -> str:
-    """A time of the day that names its zone."""
+    """Write a unix time as a date and time that names its zone."""
     return datetime.fromtimestamp(t, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def place(raised: ExceptionLink) -> str:
-    """train.py:41 in step; empty where it is not known."""
+    """Write where an exception was raised, `train.py:41 in step`; empty where it is not known."""
     if not raised.file or raised.line is None:
         return ""
     return place_of_frame(raised.file, raised.line, raised.function)
 
 
 def place_of_frame(file: str, line: int | str, function: str) -> str:
-    """train.py:41 in step; without the function for a module's own lines."""
+    """Write a frame's place, `train.py:41 in step`; without the function for a module's own lines."""
     within = f" in {function}" if function and function != "<module>" else ""
     return f"{file.rsplit('/', 1)[-1]}:{line}{within}"
 
 
 def without_numbers(text: str) -> str:
-    """A text without what two ranks say differently: numbers and addresses."""
+    """Remove from a text what two ranks say differently: numbers and addresses."""
     return re.sub(r"0x[0-9a-fA-F]+|[0-9]+", "#", text)
 
 
 def exception(raised: ExceptionLink, limit: int = LINE) -> str:
-    """ValueError: bad batch."""
+    """Write an exception on one line: `ValueError: bad batch`."""
     text = summary(raised.text, limit)
     return with_reason(raised.type, text)
 
 
 def placed(raised: ExceptionLink, limit: int = LINE) -> str:
-    """ValueError: bad batch (train.py:41 in step)."""
+    """Write an exception with its place: `ValueError: bad batch (train.py:41 in step)`."""
     return name_with(exception(raised, limit), place(raised))
 
 
 def thread_words(tail: str, sentence: str = "") -> str:
-    """What a thread of the rank had raised before, by its log, as the rest of a sentence; empty where none had, or
-    where it is what the sentence says already (`sentence`: its text)."""
+    """Write what a thread of the rank had raised before, as the rest of a sentence; empty where none had.
+
+    Empty also where the sentence says it already (`sentence`: its text). `tail` is the end of the rank's log.
+    """
     raised = raised_in_thread(tail)
     if raised is None:
         return ""
@@ -168,8 +170,10 @@ def thread_words(tail: str, sentence: str = "") -> str:
 
 
 def further_words(incident: Incident, rank: int) -> str:
-    """What else a verdict says of a rank's process, as the rest of a sentence: it had become another program by exec,
-    or it outlived its program."""
+    """Write what else is to say of a rank's process, as the rest of a sentence.
+
+    It had become another program by exec, or it outlived its program.
+    """
     words = ""
     if rank in incident.became:
         words = f", after it had become another program by exec: {incident.became[rank]}"
@@ -182,7 +186,7 @@ def further_words(incident: Incident, rank: int) -> str:
 
 
 def trace_lines(link: ExceptionLink, traceback: str) -> tuple[str, ...]:
-    """Where it was raised (whole path), the source line there, and the exception."""
+    """Write the evidence: where it was raised (its full path), the source line there, and the exception."""
     if not link.file or link.line is None:
         before = last_lines(traceback, 3)[:-1] if traceback else ()
         return (*before, exception(link))

@@ -259,9 +259,9 @@ def test_a_job_that_ended_by_itself_has_no_reason() -> None:
 def test_an_announced_end_is_the_limit_where_that_is_near() -> None:
     job = SlurmJob("12", "RUNNING", end="2026-11-21T14:11:19", limit="00:01:00")
     end = datetime.fromisoformat(job.end).timestamp()
-    assert "time limit (00:01:00)" in warned(job, end - 45, end - 45).message
-    assert "preempted" in warned(job, end - 4000, end - 4000).message
-    assert "preempted" in warned(SlurmJob("12", "RUNNING", end="Unknown"), end, end).message
+    assert "time limit (00:01:00)" in warned(job, end - 45).message
+    assert "preempted" in warned(job, end - 4000).message
+    assert "preempted" in warned(SlurmJob("12", "RUNNING", end="Unknown"), end).message
 
 
 def test_slurmstepd_says_why() -> None:

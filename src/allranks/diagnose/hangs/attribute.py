@@ -42,7 +42,7 @@ class Hang:
 def attribute(
     doings: Mapping[int, Doing], ended: Sequence[int], names: Names, recordings: Sequence[Recording] = ()
 ) -> Hang | None:
-    """None where nobody waits for others: then it is no hang that allranks could speak of.
+    """Name the ranks that keep the others waiting; None where no rank waits for another.
 
     `ended` are ranks that ended with 0; `names` are nodes by rank.
     """
@@ -58,7 +58,7 @@ def attribute(
 
 
 def _queued(doings: Mapping[int, Doing], recordings: Sequence[Recording]) -> dict[int, Doing]:
-    """With NCCL a rank waits for the GPU anywhere, and spins: that it waits for a collective, its recorder says."""
+    """Find the ranks that wait for NCCL: they spin anywhere in the program, and only their recorders tell it."""
     waits = {r.rank: e for r in recordings if (e := r.waiting) is not None and e.what.startswith("nccl")}
     return {
         rank: replace(doings[rank], kind=ActivityKind.WAITING, call=entry.name.partition(" ")[0])
@@ -107,7 +107,7 @@ CONDITION = "Look for a condition on rank or data there"
 
 
 def _recorded(recorded: Account, waiting: Mapping[int, Doing], names: Names, confidence: float) -> Hang:
-    """The recorders tell the ranks apart that the stacks show to wait alike."""
+    """Make the hang that only the recorders show: by their stacks all ranks wait alike."""
     message = f"{_MISMATCHES[recorded.case]}: {recorded.message}"
     if recorded.culprits and len(recorded.culprits) < 4:
         message += f" ({_named(recorded.culprits, names)} unlike most)"
@@ -154,7 +154,7 @@ _OUTSIDE = {
 def _outside(
     kind: ActivityKind, culprits: list[int], doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names
 ) -> Hang:
-    """Some are not in a collective."""
+    """Blame the ranks that are in no collective while the others wait in one."""
     first = doings[culprits[0]]
     does, confidence, remedy = _OUTSIDE[kind]
     words = [does, f"at {first.at}" if first.at else "", f"({first.why})"]
@@ -177,7 +177,7 @@ def _outside(
 
 
 def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang:
-    """Some have ended with 0 while the others are in a collective."""
+    """Blame the ranks that ended with code 0 while the others wait in a collective."""
     message = f"{_named(ended, names)} ended with code 0 while {_wait(waiting, names)}"
     remedy = "every rank must do the same number of steps, and none may leave early: use drop_last or padding in the "
     remedy += "sampler, or join() for uneven inputs"
@@ -185,7 +185,7 @@ def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang
 
 
 def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], blind: list[int], names: Names) -> Hang:
-    """All that could be sampled wait: at one place, or at several."""
+    """Compare the places of the ranks where all that could be sampled wait."""
     groups = group(sorted(waiting), lambda rank: waiting[rank].place())
     if len(groups) == 1 and blind:
         message = f"{_named(blind, names)} could not be sampled, and {_wait(waiting, names)}"
@@ -214,12 +214,12 @@ def _place(item: Doing) -> str:
 
 
 def _named(ranks: Iterable[int], names: Names) -> str:
-    """rank 3 on h2 · ranks 2-3 on h2 and rank 5 on h3."""
+    """Write `ranks 2-3 on h2 and rank 5 on h3`."""
     return name_by_node(ranks, lambda rank: names.get(rank, "?"))
 
 
 def _wait(waiting: Mapping[int, Doing], names: Names) -> str:
-    """ranks 0-6 wait in all_reduce (train.py:41 in step)."""
+    """Write `ranks 0-6 wait in all_reduce (train.py:41 in step)`."""
     who = _named(waiting, names) if len(waiting) <= 2 else f"ranks {numbers(waiting)}"
     places = list(dict.fromkeys(_place(d) for d in waiting.values()))
     words = f"{who} {plural(len(waiting), 'waits', 'wait')} in {join_words(places[:2])}"

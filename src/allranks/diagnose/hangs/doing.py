@@ -127,19 +127,19 @@ class Doing:
     stack: Stack = ()
 
     def place(self) -> tuple[str, str, int]:
-        """What has to be the same for two ranks to stand at the same point."""
+        """Give what has to be the same for two ranks to stand at the same point."""
         if self.at is None:
             return (self.call, "", 0)
         return (self.call, self.at.file, self.at.line)
 
 
 def read_sample(rank: int, answer: Mapping[str, Json]) -> StackSample:
-    """From what a node reports of a rank; what is absent or of another type is unknown."""
+    """Read what a node reports of a rank; what is absent or of another type is unknown."""
     return decode_parts(StackSample, {**answer, "rank": rank})
 
 
 def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
-    """From two samples some seconds apart."""
+    """Tell what a rank does from two samples, `seconds` apart."""
     stack = main_stack(after.text)
     of_program = [frame for frame in stack if not any(part in frame.file for part in LIBRARY)]
     at = next(iter((*of_program, *stack)), None)
@@ -164,7 +164,7 @@ def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
 
 
 def _collective(stack: Stack) -> str:
-    """The outermost call of torch.distributed, by its public name; a backward pass waits for gradients."""
+    """Find the outermost call of torch.distributed, by its public name; a backward pass waits for gradients."""
     calls = COLLECTIVES | STARTING
     named = [f.function for f in stack if "torch/distributed/" in f.file and f.function in calls]
     if named:
@@ -175,7 +175,7 @@ def _collective(stack: Stack) -> str:
 
 
 def _native(sample: StackSample) -> str:
-    """Of a rank whose interpreter's lock is held: by which code below Python."""
+    """Name the code below Python that holds the interpreter's lock of a rank."""
     called = native_call(sample.text)
     parts = [sample.library, called or sample.syscall]
     if sample.library and sample.library in called:

@@ -33,7 +33,7 @@ class Remark:
 
 
 def read_ras(text: str) -> tuple[Remark, ...]:
-    """The complaints under Errors and Warnings, in their order; none where RAS finds nothing, or the text is cut."""
+    """Read the complaints under Errors and Warnings, in order; none where RAS finds nothing, or the text is cut."""
     remarks: list[Remark] = []
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = [line.strip() for line in block.strip().splitlines()]
@@ -45,7 +45,7 @@ def read_ras(text: str) -> tuple[Remark, ...]:
 
 
 def evidence(texts: Sequence[str], ranks: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-    """Lines for a verdict; `ranks` are this job's ranks by pid: at that port another job may answer."""
+    """Write lines for a verdict; `ranks` are this job's ranks by pid: at that port another job may answer."""
     lines: dict[str, None] = {}
     for remark in (remark for text in texts for remark in read_ras(text)):
         if any(pid in ranks for pid, _ in remark.processes):

@@ -87,11 +87,11 @@ class Recording:
     error: str = ""
 
     def waits(self, group: RecordedGroup) -> RecorderEntry | None:
-        """The first collective of the group that is not done."""
+        """Find the first collective of the group that is not done."""
         return next((e for e in self.entries.get(group, ()) if not e.done), None)
 
     def at(self, group: RecordedGroup, seq: int) -> RecorderEntry | None:
-        """Its collective of that number."""
+        """Find the group's collective of that number."""
         return next((e for e in self.entries.get(group, ()) if e.seq == seq), None)
 
     @property
@@ -136,7 +136,7 @@ class Stall:
         return sorted(ranks_by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
 
     def says(self) -> str:
-        """ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 in all_reduce #17 of 4 MB."""
+        """Write `ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 is in all_reduce #17 of 4 MB`."""
         parts = [
             f"{count_ranks(ranks)} {plural(len(ranks), 'is', 'are')} in {self.inside[ranks[0]]}" for ranks in self.kinds
         ]
@@ -170,7 +170,7 @@ class DumpedEntry(NamedTuple):
     input_dtypes: tuple[str, ...] = ()
 
     def read(self) -> RecorderEntry:
-        """NCCL retires what has timed out too; Gloo's state never says completed, there retired is done."""
+        """Read it; Gloo's `retired` is done, as its state never says completed. NCCL also retires what timed out."""
         is_nccl = self.profiling_name.startswith("nccl")
         done = self.state == "completed" or (bool(self.retired) and not is_nccl)
         elements = sum(math.prod(shape) for shape in self.input_sizes)
@@ -194,7 +194,7 @@ class Dump(NamedTuple):
 
 
 def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
-    """From the answer of a rank's helper."""
+    """Read the answer of a rank's helper."""
     try:
         dump = decode(Dump, answer)
     except DecodeError:
@@ -214,7 +214,7 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
 
 
 def account(recordings: Sequence[Recording]) -> Account | None:
-    """None where no recorder knows of anything unfinished."""
+    """Find the collective that everything waits for; None where no recorder has an unfinished one."""
     by_rank = {r.rank: r for r in recordings if not r.error}
     mute = {r.rank for r in recordings if r.error}  # of ranks that were not asked nothing follows
     stalls = [stall for group in _groups(by_rank.values()) if (stall := _stall(group, by_rank, mute)) is not None]
@@ -238,13 +238,13 @@ def account(recordings: Sequence[Recording]) -> Account | None:
 
 
 def _groups(recordings: Iterable[Recording]) -> list[RecordedGroup]:
-    """All groups, the default one first."""
+    """List all groups, the default one first."""
     names = {group for r in recordings for group in r.entries}
     return sorted(names, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
 
 
 def _stall(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Stall | None:
-    """The earliest collective of a group that somebody waits in."""
+    """Find the earliest collective of a group that a rank waits in; None where none does."""
     heard = {r: by_rank[r] for r in group.ranks if r in by_rank}
     waits = [entry for r in heard.values() if (entry := r.waits(group)) is not None]
     if not waits:
@@ -256,7 +256,7 @@ def _stall(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collect
 
 
 def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """All but the largest company, where one is."""
+    """List the ranks outside the largest set; none where the two largest are equal."""
     rest = [rank for ranks in kinds[1:] for rank in ranks]
     return tuple(sorted(rest)) if len(kinds[0]) > len(kinds[1]) else ()
 

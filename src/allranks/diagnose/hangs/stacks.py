@@ -37,7 +37,7 @@ Stack = tuple[Frame, ...]
 
 
 def main_stack(text: str) -> Stack:
-    """The main thread's calls, the innermost first; empty where the text has none.
+    """Read the main thread's calls, the innermost first; empty where the text has none.
 
     faulthandler's signal handler runs in the main thread, which it then calls the current one; else the main
     thread is printed last. py-spy names it MainThread.
@@ -59,8 +59,10 @@ def _faulthandler(text: str) -> Stack:
 
 
 def native_call(text: str) -> str:
-    """What the main thread does below Python, by py-spy's native frames: `snooze (slow.so)`; empty where they do not
-    say. The innermost that is neither the C library's nor Python's own; else the outermost of the C library's."""
+    """Name the main thread's call below Python by py-spy's native frames: `snooze (slow.so)`; empty without one.
+
+    It is the innermost that is neither the C library's nor Python's own, else the outermost of the C library's.
+    """
     above = list(itertools.takewhile(_is_native, _py_spy_frames(text)))
     of_program = [k for k in above if not _SYSTEM.search(_name(k)) and not _GLUE.search(_name(k))]
     if of_program:
@@ -88,7 +90,7 @@ def _py_spy(text: str) -> Stack:
 
 
 def _py_spy_frames(text: str) -> list[Frame]:
-    """The main thread's, native ones too. It is called MainThread, or has no name and the process's number."""
+    """Read the main thread's frames, native too. It is named MainThread, or has no name and the process's number."""
     frames: list[Frame] = []
     inside = False
     process = _PY_SPY_PROCESS.search(text)
@@ -103,7 +105,7 @@ def _py_spy_frames(text: str) -> list[Frame]:
 
 
 def _read_py_spy(line: str) -> Frame | None:
-    """`    load (/work/data.py:41)`; a C++ name has blanks and brackets too."""
+    """Read `    load (/work/data.py:41)`; a C++ name has blanks and brackets too."""
     function, mark, place = line.strip().rpartition(" (")
     if not mark or not line[:1].isspace() or not place.endswith(")"):
         return None

@@ -42,7 +42,7 @@ class LogLine:
 
 
 def read_line(raw: str, file: str = "", number: int = 0, at: LogLine | None = None) -> list[LogLine]:
-    """The line of every rank that wrote into it; `at` is what the file's name already says."""
+    """Read a line for each rank that wrote into it; `at` is what the file's name already says."""
     raw = _ANSI.sub("", raw[:LONGEST])
     base = replace(at or LogLine(""), file=file, number=number)
     lines = []
@@ -78,7 +78,7 @@ _NAMED_RANK = re.compile(r"^\[Rank (\d+)\]|\[PG [^\[\]]{0,200}\bRank (\d+)\]|^\[
 
 
 def _with_prefix(line: LogLine, groups: Mapping[str, str]) -> LogLine:
-    """The line with what a prefix says of it."""
+    """Add what a prefix says of the line."""
     numbers = {name: int(groups[name]) for name in _NUMBERS if groups.get(name, "").isdecimal()}
     t = line.t
     if t is None and "hour" in groups:
@@ -160,7 +160,7 @@ _FILE_NODE = re.compile(r"(?:^|/)node_\d\d_([^/]+)/")
 
 
 def from_name(path: str) -> LogLine:
-    """What a log's own name says: rank_003.log, node_01_h2/…, host-rank3.err."""
+    """Read what a log's own name says: rank_003.log, node_01_h2/…, host-rank3.err."""
     rank = _FILE_RANK.search(path)
     node = _FILE_NODE.search(path)
     return LogLine("", rank=int(rank[1]) if rank else None, node=node[1] if node else "")

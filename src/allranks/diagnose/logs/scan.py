@@ -83,7 +83,7 @@ class Filter:
         self._new = 0
 
     def feed(self, block: bytes) -> None:
-        """Whole lines; `kept` grows by (number, line), counted from 0."""
+        """Take complete lines; `kept` grows by (number, line), counted from 0."""
         shapes = block.translate(None, _STRIP).split(b"\n")
         if not shapes[-1]:
             shapes.pop()
@@ -97,7 +97,7 @@ class Filter:
         self.lines += len(shapes)
 
     def _learn(self, shapes: list[bytes], lines: list[bytes], wanted: list[int]) -> None:
-        """Which of the new shapes hold a literal."""
+        """Learn which of the new shapes hold a literal."""
         left = self._left
         if len(left) > SHAPES:
             left.clear()
@@ -116,7 +116,7 @@ class Filter:
 
 
 def holding(texts: Sequence[bytes], words: Iterable[bytes]) -> set[int]:
-    """The numbers of the texts that hold a word: each word is searched in all texts at once."""
+    """Find the numbers of the texts that hold a word: each word is searched in all texts at once."""
     joined = b"\n".join(texts)
     starts = [0, *accumulate(len(t) + 1 for t in texts)]
     numbers: set[int] = set()
@@ -130,5 +130,5 @@ def holding(texts: Sequence[bytes], words: Iterable[bytes]) -> set[int]:
 
 
 def last_lines(data: bytes, count: int = TAIL) -> list[bytes]:
-    """The end of a log."""
+    """Give the last lines of a log."""
     return data.rstrip(b"\n").rsplit(b"\n", count)[-count:]

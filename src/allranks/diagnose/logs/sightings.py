@@ -97,7 +97,7 @@ class Evidence:
 
 
 def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
-    """The frames of each rank's newest traceback go with the exception that ends it."""
+    """Find the rows' texts in lines; an exception has the frames of its rank's newest traceback."""
     frames: dict[tuple[str, int | None], list[re.Match[str]]] = {}
     for order, line in enumerate(lines, 1):
         stream = (line.file, line.rank)
@@ -127,7 +127,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d*)(?:.*?, in (?P<f
 
 
 def _innermost(trace: Sequence[re.Match[str]]) -> str:
-    """The innermost frame of the user's own code, else the innermost."""
+    """Write the place of the innermost frame in the user's own code, else of the innermost of all."""
     file, line, function = innermost([(frame["file"], frame["line"], frame["function"] or "") for frame in trace])
     return place_of_frame(file, line, function.strip()) if file else ""
 
@@ -150,12 +150,12 @@ def short(text: str, limit: int = LONGEST) -> str:
 
 
 def quoted(line: LogLine) -> str:
-    """train.log:41: text, for the evidence."""
+    """Write `train.log:41: text`, for the evidence."""
     return short(f"{line.place}: {line.text.strip()}", LONGEST + 60)
 
 
 def name_place(where: Where) -> str:
-    """rank 3 on h2, GPU 1 of h2, the node or nodes; empty where nothing is established."""
+    """Name the rank, the GPU, the node or the nodes: `rank 3 on h2`; empty where nothing is established."""
     if where.rank is not None:
         return on_node(f"rank {where.rank}", where.node)
     if where.gpu is not None:

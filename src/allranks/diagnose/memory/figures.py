@@ -40,7 +40,7 @@ class GpuMemory:
 
 
 def read_gpu(text: str) -> GpuMemory | None:
-    """The figures; None where there is not even the size that was asked for."""
+    """Read the figures of a message; None where it has not even the size that was asked for."""
     text = text[:8192]
     figures = {name: _first(patterns, text) for name, patterns in _FIGURES.items()}
     if figures["wanted"] is None:
@@ -63,7 +63,10 @@ def read_gpu(text: str) -> GpuMemory | None:
 
 
 def _others(figures: dict[str, int | None], named: list[tuple[int, int]]) -> int:
-    """What other processes hold. 2.1 to 2.3 name this process by its pid alone: the largest is taken for it."""
+    """Compute the bytes that other processes hold.
+
+    torch 2.1 to 2.3 name this process by its pid alone: the largest is taken for it.
+    """
     total = figures["total"]
     free = figures["free"]
     ours = figures["ours"]
@@ -89,7 +92,7 @@ def _bytes(size: str, unit: str) -> int:
 
 
 def size(count: float) -> str:
-    """20 MiB, 79.2 GiB: as torch writes them, shorter."""
+    """Write bytes as torch does, shorter: `20 MiB`, `79.2 GiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if count >= UNITS[unit]:
             value = count / UNITS[unit]

@@ -16,7 +16,7 @@ CONF = "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_C
 
 
 def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
-    """The remedy of a verdict on GPU memory."""
+    """Write the remedy of a verdict on GPU memory, one lever a line."""
     memory = memory or GpuMemory()
     total = memory.total or 0
     wanted = memory.wanted or 0
@@ -40,7 +40,7 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
 
 
 def _of_states(memory: GpuMemory, setting: MemorySetting) -> list[str]:
-    """Batch, length, checkpointing, sharding, offload; sharding first where no batch could help."""
+    """List batch, length, checkpointing, sharding and offload; sharding first where no batch could help."""
     activations = [*_batch(setting), _length(setting), CHECKPOINTING]
     sharding = "shard parameters, gradients and optimizer states: FSDP full_shard, ZeRO-3"
     if not setting.parameters:
@@ -65,7 +65,7 @@ OFFLOAD = "offload optimizer states to the host (FSDP CPUOffload, ZeRO-Offload),
 
 
 def _batch(setting: MemorySetting) -> list[str]:
-    """Accumulation frees nothing: it keeps the global batch when the micro batch shrinks."""
+    """Write the lever on the micro batch; accumulation only keeps the global batch, it frees nothing."""
     if setting.batch is None:
         return ["a smaller micro batch a rank, with more gradient accumulation only to keep the global batch"]
     if setting.batch == 1:
@@ -94,7 +94,7 @@ def _length(setting: MemorySetting) -> str:
 
 
 def host_levers(setting: MemorySetting, node: str = "", total: int | None = None) -> str:
-    """The remedy of a verdict on host memory."""
+    """Write the remedy of a verdict on host memory, one lever a line."""
     first = "`journalctl -k | grep -i 'killed process'` says what was ended and how large it was"
     if node:
         first = f"on {node}: {first}"

@@ -74,12 +74,12 @@ class MemorySetting:
     options: Mapping[str, str] | None = None
 
     def option(self, name: str) -> str:
-        """The word that sets a figure, "" where it came from elsewhere."""
+        """Give the word that sets a figure; empty where it came from elsewhere."""
         return (self.options or {}).get(name, "")
 
 
 def setting_of(incident: Incident, end: ExitRecord) -> MemorySetting:
-    """Of the run in which a rank ended."""
+    """Read the setting of the run in which a rank ended."""
     here = len(incident.ranks_by_node.get(end.node, ()))
     return read_setting(incident.command, end.metrics, f"{end.head}\n{end.tail}", incident.world_size, here or None)
 
@@ -91,7 +91,7 @@ def read_setting(
     world: int | None = None,
     ranks_here: int | None = None,
 ) -> MemorySetting:
-    """The command line counts first, then the rank's metrics, then its log."""
+    """Read the figures: the command line counts first, then the rank's metrics, then its log."""
     values: dict[str, int] = {}
     options: dict[str, str] = {}
     for name, value in _pairs(command):
@@ -108,7 +108,7 @@ def read_setting(
 
 
 def _pairs(command: Sequence[str]) -> list[tuple[str, str]]:
-    """`--name value`, `--name=value` and `name=value` (Hydra)."""
+    """List names and values of `--name value`, `--name=value` and `name=value` (Hydra)."""
     pairs = []
     for at, word in enumerate(command):
         name, mark, value = word.partition("=")
@@ -131,7 +131,7 @@ def _from(metrics: Mapping[str, object] | None, names: Sequence[str]) -> float |
 
 
 def _parameters(log: str) -> float | None:
-    """The number that the program printed beside the word."""
+    """Find the number that the program printed beside the word `parameters`."""
     for pattern in _IN_LOG:
         for match in pattern.finditer(log[:65536]):
             number = float(match[1].replace(",", "").replace("_", "")) * _SCALE[match[2] or ""]

@@ -28,7 +28,7 @@ _RANK_LINE = re.compile(r"^\[rank(\d+)\]:.*\n?", re.MULTILINE)
 
 
 def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
-    """The end of the rank that an agent names as the first to fail; any other end as it is."""
+    """Give the end of the rank that an agent names as the first to fail; any other end as it is."""
     root = _ROOT.search(end.tail)
     if root is None:
         return _by_error_file(end, ranks)
@@ -44,7 +44,7 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
 
 
 def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
-    """A launcher that says nothing of the sort (deepspeed): the first rank that left an error file."""
+    """Take the first rank that left an error file, where a launcher names none (deepspeed)."""
     detail = decode_parts(ErrorDetails, (end.error or {}).get("allranks"))
     if detail.rank is not None and detail.rank != end.rank and detail.rank in ranks:
         return replace(end, rank=detail.rank, pid=detail.pid)
@@ -52,12 +52,12 @@ def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
 
 
 def of_rank(tail: str, rank: int) -> str:
-    """The log before the agent speaks; of lines that name their rank only the rank's own."""
+    """Cut a log before the agent speaks, and leave out the lines that name another rank."""
     return _without_others(_AGENT_LINE.split(tail, maxsplit=1)[0], rank)
 
 
 def _without_others(tail: str, rank: int) -> str:
-    """One log holds all ranks of a node: what another one says of a lost peer is not this one's end."""
+    """Leave out the lines that name another rank: what that one says of a lost peer is not this rank's end."""
     if "[rank" not in tail:
         return tail
     return _RANK_LINE.sub(lambda line: line[0] if line[1] == str(rank) else "", tail)

@@ -90,7 +90,7 @@ class Failure:
 
 
 def failures(incident: Incident) -> list[Failure]:
-    """All failed ranks of an attempt, the earliest first."""
+    """Read the ends of all failed ranks of an attempt, the earliest first."""
     ends = [behind_agent(e, incident.ranks_by_node.get(e.node, ())) for e in incident.exits if e.failed]
     classified = [_classify(incident, _end_of_program(incident, end)) for end in ends]
     return sorted(classified, key=lambda f: (f.t, f.rank))
@@ -107,7 +107,7 @@ def _classify(incident: Incident, end: ExitRecord) -> Failure:
 
 
 def _end_of_program(incident: Incident, end: ExitRecord) -> ExitRecord:
-    """The end of the program, where its process outlived it and was then ended by allranks."""
+    """Give the end of the program where its process outlived it and was then ended by allranks."""
     left = incident.left.get(end.rank)
     if left is None or left.code == 0 or not end.expected or end.raised is not None or not _is_before(incident, left.t):
         return end
@@ -115,12 +115,12 @@ def _end_of_program(incident: Incident, end: ExitRecord) -> ExitRecord:
 
 
 def _is_before(incident: Incident, t: float) -> bool:
-    """Whether the controller had not yet begun to end the attempt."""
+    """Tell whether the controller had not yet begun to end the attempt."""
     return incident.detected_t is not None and t < incident.detected_t
 
 
 def _by_itself(end: ExitRecord) -> Failure:
-    """A rank's end without regard to the others."""
+    """Read a rank's end without regard to the others."""
     if NO_SCRIPT.search(end.tail) and end.code == 2:
         return Failure(end, FailureRole.ROOT, "exited", "no-script")
     raised = end.raised
@@ -138,7 +138,7 @@ def _by_itself(end: ExitRecord) -> Failure:
 
 
 def _signal(end: ExitRecord) -> int | None:
-    """The signal; a shell between us and the program says 128+N."""
+    """Give the signal that ended a rank; a shell between us and the program says 128+N."""
     if end.signal is not None or end.code is None:
         return end.signal
     return signal_of_code(end.code)
@@ -163,7 +163,7 @@ def _from_exception(end: ExitRecord, raised: Raised, from_log: bool) -> Failure:
 
 
 def telling(raised: Raised) -> list[ExceptionLink]:
-    """The exceptions of a chain that say something, the innermost last: no carriers of others, no empty queues."""
+    """Choose the exceptions of a chain that say something, the innermost last: no carriers, no empty queues."""
     links = raised.links
     return [k for k in links if k.name not in _BENIGN and not carries_worker(k)] or [links[0]]
 
@@ -179,7 +179,7 @@ def _from_signal(end: ExitRecord, signal: int) -> Failure:
 
 
 def _from_abort(end: ExitRecord) -> Failure:
-    """SIGABRT is C++'s way to end: its last words tell a rank's own failure from a peer's."""
+    """Read the last words before a SIGABRT, C++'s way to end: they tell a rank's own failure from a peer's."""
     failure = Failure(end, FailureRole.ROOT, "crashed", SHAPES, signal=ABORT)
     last = _last_words(end, 30)
     if SHAPES in last:
@@ -197,7 +197,7 @@ def _last_words(end: ExitRecord, count: int) -> str:
 
 
 def no_module(tail: str) -> re.Match[str] | None:
-    """What `python -m` says of a module that is not there, where it is the last word of a log."""
+    """Match what `python -m` says of a module that is not there, where it is the last line of a log."""
     last = [line for line in tail[-ENOUGH:].splitlines() if line.strip()][-1:]
     return NO_MODULE.search("".join(last))
 
@@ -213,7 +213,7 @@ def _from_code(end: ExitRecord) -> Failure:
 
 
 def alike(link: ExceptionLink) -> str:
-    """Equal for exceptions whose texts differ only in numbers, addresses and the rank's own name."""
+    """Make a key that is equal for exceptions whose texts differ only in numbers and addresses."""
     return f"{link.name}: {without_numbers(link.text)}"
 
 
@@ -229,7 +229,7 @@ class AlikeFailures:
     scope: str
 
     def where(self) -> Where:
-        """What can be blamed: one rank, one node, or nothing."""
+        """Give the place to blame: one rank, one node, or none."""
         end = self.first.exit
         is_shared = self.first.signature is not None and self.first.signature.cause in SHARED
         if self.scope == "all" or is_shared:
@@ -237,7 +237,7 @@ class AlikeFailures:
         return Where(node=end.node or None, rank=None if self.scope == "node" else end.rank)
 
     def who(self, incident: Incident) -> str:
-        """The subject of the sentence."""
+        """Write the subject of the sentence."""
         return "every rank" if self.scope == "all" else name_ranks(incident, self.ranks)
 
     @property
@@ -253,7 +253,7 @@ class AlikeFailures:
 
 
 def first_of(failed: Sequence[Failure], kind: str, incident: Incident) -> AlikeFailures | None:
-    """The first failure of a kind that explains itself, else the first that does not, with those that are alike."""
+    """Find the first failure of a kind that explains itself, else the first that does not, with all that are alike."""
     by_role = (
         [f for f in failed if f.kind == kind and f.role is role] for role in (FailureRole.ROOT, FailureRole.UNEXPLAINED)
     )

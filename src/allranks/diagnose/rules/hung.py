@@ -69,12 +69,12 @@ def init_timeout(incident: Incident) -> Candidate | None:
 
 
 def missing_ranks(incident: Incident) -> frozenset[int]:
-    """Ranks that never entered init_process_group while others did; empty where nothing was reported."""
+    """Find the ranks that never entered init_process_group while others did; none where nothing was reported."""
     return incident.all_ranks - incident.init_entered - incident.initialised if incident.init_entered else frozenset()
 
 
 def place_of(incident: Incident, ranks: Collection[int]) -> Where:
-    """The one rank, or the one node that all of them lie on."""
+    """Give the one rank, or the one node that all of them are on; else no place."""
     nodes = {incident.node_of(rank) for rank in ranks}
     where = Where()
     if len(nodes) == 1:

@@ -28,7 +28,7 @@ COLLECT = (
 
 
 def mismatch(evidence: Evidence) -> list[Candidate]:
-    """What TORCH_DISTRIBUTED_DEBUG=DETAIL names, by the whole message."""
+    """Read the whole message by which TORCH_DISTRIBUTED_DEBUG=DETAIL names different calls."""
     reports = evidence.weighed_by("collective-mismatch")
     if not reports:
         return []
@@ -80,7 +80,7 @@ def waits(evidence: Evidence) -> dict[int, Wait]:
 
 
 def timeouts(evidence: Evidence) -> list[Candidate]:
-    """Other calls, other sizes, ranks that never came; else unknown."""
+    """Read time-outs: other calls, other sizes, ranks that never came; else unknown."""
     waiting = waits(evidence)
     reports = evidence.of_rows("watchdog") or evidence.of_rows("dump-signal", "watchdog-stuck")
     if not reports:
@@ -123,7 +123,7 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
 
 
 def _compared(waiting: Sequence[Wait]) -> Reading | None:
-    """Different calls or sizes at one place in the sequence; or ranks at different places."""
+    """Compare the calls and sizes of ranks at one place in the sequence, else their places."""
     if len(waiting) < ENOUGH:
         return None
     ops = {w.op for w in waiting}
@@ -145,7 +145,7 @@ def _compared(waiting: Sequence[Wait]) -> Reading | None:
 
 
 def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
-    """Ranks that exist and did not wait, while several others did."""
+    """Blame the ranks that exist and did not wait, while several others did."""
     ended = list(ends(evidence))
     exist = evidence.ranks | {e.rank for e in ended if e.rank is not None}
     aborted = frozenset(e.rank for e in ended if e.rank is not None and e.signal == 6)
@@ -158,7 +158,7 @@ def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
 
 
 def uneven_end(evidence: Evidence) -> list[Candidate]:
-    """A collective timed out, and the launcher had no other rank left to end: the one that waits had more to do."""
+    """Blame uneven data where a collective timed out and the launcher had no other rank left to end."""
     waiting = waits(evidence)
     reports = evidence.of_rows("agent-block")
     alone = any("NO_OTHER_FAILURES" in s.line.text for s in reports)

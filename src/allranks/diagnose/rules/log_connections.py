@@ -19,7 +19,7 @@ _BRIDGE = re.compile(r"^(?:172\.17\.|192\.168\.122\.|169\.254\.|fe80:|10\.0\.3\.
 
 
 def not_connected(evidence: Evidence) -> list[Candidate]:
-    """One candidate a cause."""
+    """Make one candidate a cause of connections that failed."""
     candidates = []
     for cause, pairs in read_by_cause(evidence, "connect-refused", read_line).items():
         candidate = read_candidate(evidence, [sighting for sighting, _ in pairs])

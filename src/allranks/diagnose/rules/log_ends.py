@@ -22,7 +22,7 @@ VICTIMS = (15, 2, 1)
 
 
 def exit_codes(evidence: Evidence) -> list[Candidate]:
-    """A candidate for each way in which processes ended; the report's first one speaks."""
+    """Make a candidate for each way in which processes ended; the report's first one speaks."""
     candidates: dict[str, Candidate] = {}
     for end in sorted(ends(evidence), key=lambda e: (not e.root, e.rank is None)):
         if end.signal in VICTIMS or end.code == 0:
@@ -88,7 +88,7 @@ def _name(end: End) -> str:
 
 
 def locate(evidence: Evidence, chosen: Candidate) -> Candidate:
-    """Where no line names the rank, the launcher's report may: the one that failed (or was killed for memory)."""
+    """Add the rank that the launcher reports as failed (or killed for memory) where no line names one."""
     where = chosen.where
     placed = where.rank is not None or chosen.culprits or chosen.strength is Strength.SYMPTOM
     if placed or (chosen.rule != "exception" and chosen.rule not in BY_ID):

@@ -71,12 +71,12 @@ def read_by_cause(
 
 
 def every_rank(ranks: Collection[int | None]) -> str:
-    """The subject where all ranks of the logs say the same."""
+    """Write the subject where all ranks of the logs say the same."""
     return f"every rank in the logs ({len(ranks)})"
 
 
 def _place(head: Sighting, sightings: Sequence[Sighting]) -> Where:
-    """The head's, completed by what all others agree on; who only complains of another is not the place."""
+    """Complete the head's place by what all others agree on; a rank that only complains of another is no place."""
     where = head.place
     if head.complains:
         named = first(head.groups.get("node"), head.groups.get("node2")) or None
@@ -94,14 +94,14 @@ def _place(head: Sighting, sightings: Sequence[Sighting]) -> Where:
 
 
 def _others(sightings: Sequence[Sighting], head: Sighting) -> list[Sighting]:
-    """Other ranks and other texts before repetitions."""
+    """Order the other sightings: other ranks and other texts before repetitions."""
     newest = {(s.line.rank, s.row.id): s for s in reversed(sightings)}
     newest.pop((head.line.rank, head.row.id), None)
     return [*sorted(newest.values(), key=lambda s: s.order), *sightings]
 
 
 def by_table(evidence: Evidence) -> list[Candidate]:
-    """A candidate for each cause and role of the rows that no other rule weighs."""
+    """Make a candidate for each cause and role of the rows that no other rule weighs."""
     weighed = [s for s in evidence.sightings if s.row.role in STRENGTH and not s.row.rule]
     candidates = []
     for sightings in group(weighed, lambda s: (s.row.cause, s.row.role)).values():
@@ -159,7 +159,7 @@ OTHERS_CONFIG = (
 
 
 def exceptions(evidence: Evidence) -> list[Candidate]:
-    """The program's own, one candidate each: all ranks that raise alike are one."""
+    """Make one candidate for each exception of the program: all ranks that raise alike are one."""
     raised = evidence.weighed_by("exception")
     of_program = [s for s in raised if s.kind not in NOT_OWN and not _TRANSPORT.search(s.line.text)]
     groups = group(of_program, lambda s: (s.kind, without_numbers(s.line.text)[:200]))
@@ -186,7 +186,7 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
 
 
 def ddp_model(evidence: Evidence) -> list[Candidate]:
-    """DDP's check that all ranks have one model: nothing where the others' count is 0, as the gathering had failed."""
+    """Read DDP's check that all ranks have one model; a count of 0 means only that the gathering had failed."""
     differing = [
         s for s in evidence.weighed_by("ddp-model") if s.groups.get("sizes") or s.groups.get("other", "0") != "0"
     ]
@@ -196,7 +196,7 @@ def ddp_model(evidence: Evidence) -> list[Candidate]:
 
 
 def registration(evidence: Evidence) -> list[Candidate]:
-    """RDMA memory that could not be registered: GPU memory where neither dmabuf nor peermem is there."""
+    """Explain RDMA memory that could not be registered: GPU memory, where neither dmabuf nor peermem is there."""
     failed = evidence.of_rows("ib-register")
     without = evidence.of_rows("dmabuf-symbol", "peermem", "gdr")
     if not failed or not without:
@@ -217,7 +217,7 @@ def registration(evidence: Evidence) -> list[Candidate]:
 
 
 def peer_gone(evidence: Evidence) -> list[Candidate]:
-    """What the surviving side says of a peer: surer where torch's own transports say it."""
+    """Read what the surviving side says of a peer: surer where torch's own transports say it."""
     complaints = evidence.of_rows("remote-error", "remote-closed", "peer-closed", "store-lost", "net-recv")
     if not complaints or evidence.weighed_by("ib-completion"):  # that rule knows more
         return []
@@ -242,7 +242,7 @@ _TORCH = re.compile(
 
 
 def slurm_end(evidence: Evidence) -> list[Candidate]:
-    """Slurm's CANCELLED without a reason: sure where the whole job was cancelled, and nothing had failed before."""
+    """Read Slurm's CANCELLED without a reason: sure where it is of the job and nothing had failed before."""
     ends = evidence.weighed_by("slurm-end")
     if not ends:
         return []
@@ -255,7 +255,7 @@ def slurm_end(evidence: Evidence) -> list[Candidate]:
 
 
 def clients_joined(evidence: Evidence) -> list[Candidate]:
-    """N of M ranks came to the store. Too few: they never came. Too many: another run uses the same store."""
+    """Compare how many ranks came to the store with the world size; too many means that another run uses the store."""
     reports = evidence.weighed_by("clients-joined")
     if not reports:
         return []
@@ -287,7 +287,7 @@ STATUS = {
 
 
 def ib_completion(evidence: Evidence) -> list[Candidate]:
-    """An InfiniBand completion with an error: 12 is a link or a peer that no longer answers, 5 only follows."""
+    """Read InfiniBand completions with errors: 12 is a link or a peer that no longer answers, 5 only follows."""
     completions = evidence.weighed_by("ib-completion")
     telling = [s for s in completions if int(s.groups["status"]) != FLUSHED]
     if telling:

@@ -29,7 +29,7 @@ FALLBACK = 0.55
 
 
 def xids(evidence: Evidence) -> list[Candidate]:
-    """One candidate a kind of Xid."""
+    """Make one candidate a kind of Xid."""
     candidates = []
     for cause, pairs in read_by_cause(evidence, "kernel-xid", read_xid).items():
         head, reading = max(pairs, key=lambda pair: pair[1].confidence)

@@ -16,7 +16,7 @@ ENGINES = frozenset({CHECK})
 
 
 def engine_ended(incident: Incident) -> Candidate | None:
-    """A time limit, a preemption, a cancelled job, a failed node: the engine answers for the job as a whole."""
+    """Take the engine's word for the job: a time limit, a preemption, a cancelled job, a failed node."""
     finding = next((f for f in incident.findings if f.check in ENGINES and f.status == "fail"), None)
     if finding is None:
         return None
@@ -35,7 +35,7 @@ def engine_ended(incident: Incident) -> Candidate | None:
 
 
 def check_finding(incident: Incident) -> Candidate | None:
-    """The first failed finding that no other explains; nodes that fail alike are named as one."""
+    """Take the first failed finding that no other explains; nodes that fail alike are named as one."""
     failed = _in_order(incident, dict.fromkeys(f for f in incident.findings if f.status == "fail"))
     if not failed:
         return None
@@ -57,19 +57,19 @@ def check_finding(incident: Incident) -> Candidate | None:
 
 
 def _in_order(incident: Incident, findings: Iterable[Finding]) -> list[Finding]:
-    """Findings of checks as they came, those of the transport by node: which node failed first is chance."""
+    """Order findings: of checks as they came, of the transport by node, as it is chance which node failed first."""
     order = {node: at for at, node in enumerate(incident.ranks_by_node)}
     return sorted(findings, key=lambda f: -1 if f.check else order.get(f.where.node or "", -1))
 
 
 def _shared_place(same: Sequence[Finding]) -> Where:
-    """One finding's own place; of several, only what they share."""
+    """Give one finding's own place; of several, only what they share."""
     first = vars(same[0].where)
     return Where(**{k: v for k, v in first.items() if all(getattr(f.where, k) == v for f in same)})
 
 
 def _message(same: Sequence[Finding]) -> str:
-    """h2, h3 and h4: Permission denied (publickey)."""
+    """Write one sentence for all: `h2, h3 and h4: Permission denied (publickey)`."""
     nodes = [f.where.node for f in same if f.where.node]
     rests = {_without_node(f.message, node) for f, node in zip(same, nodes, strict=False)}
     if len(same) == 1 or len(nodes) < len(same) or len(rests) > 1:  # else links, or the run: each message has its place
@@ -80,7 +80,7 @@ def _message(same: Sequence[Finding]) -> str:
 
 
 def _without_node(message: str, node: str) -> str:
-    """A node's message without its name and the `user@node:` in front."""
+    """Remove a node's name from its message, and the `user@node:` in front."""
     word, _, rest = message.partition(": ")
     while rest and word.endswith(node) and not any(letter.isspace() for letter in word):
         message = rest

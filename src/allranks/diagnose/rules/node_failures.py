@@ -28,7 +28,7 @@ STOPPED_AGENT = (
 
 
 def node_lost(incident: Incident) -> Candidate | None:
-    """The node that fell silent first, with all that did; an agent that died is reported by a fault instead."""
+    """Name the nodes that fell silent, the first of them first; an agent that died is reported by a fault instead."""
     lost = sorted((n for n in incident.lost if n.node not in incident.agent_deaths), key=lambda n: n.last_heard)
     if not lost:
         return None
@@ -82,7 +82,7 @@ DETACH = "start it with --detach on a machine that stays awake, or with a --leas
 
 
 def launcher_paused(incident: Incident) -> Candidate | None:
-    """A pause as long as the lease, that began when nodes heard the launching machine last, and the end of their ranks.
+    """Explain ended ranks by a pause of the launching machine that was as long as the lease.
 
     When it began, the last word that a node had heard was up to one beat old. A pause before or after that (of the
     launcher that took the run over, for example) did not end these ranks.
@@ -124,7 +124,7 @@ def launcher_paused(incident: Incident) -> Candidate | None:
 
 
 def _lease_over_times(incident: Incident) -> dict[str, float]:
-    """When the lease of each node was over: the ends of its ranks tell it where its agent is heard only later."""
+    """Find when each node's lease was over: the ends of its ranks tell it where its agent is heard only later."""
     times = {fault.node: fault.t for fault in incident.faults if fault.id in LEASE_OVER}
     for end in incident.exits:
         if end.node in times and end.expected:
@@ -161,7 +161,7 @@ STARTS = {
 
 
 def agent_fault(incident: Incident) -> Candidate | None:
-    """The earliest fault that is not a failed start of a rank; nodes with the same one are named as one."""
+    """Take the earliest fault that is not a failed start of a rank; nodes with the same one are named as one."""
     faults = [f for f in incident.faults if f.id != "start-failed"]
     if not faults:
         return None
@@ -203,7 +203,7 @@ def _read_fault(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> 
 
 
 def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> Reading:
-    """Only a person, a script or the kernel ends an agent."""
+    """Read the death of an agent or a supervisor, which only a person, a script or the kernel brings about."""
     part = "agent" if fault.id == "agent-death" else "supervisor"
     how = one_line(fault.message).removeprefix("the supervisor process ")
     how = re.sub(r"signal (\d+)", lambda match: SIGNALS.get(int(match[1]), match[0]), how)
@@ -231,7 +231,7 @@ _RANK = re.compile(r"^rank (\d+) ")
 
 
 def start_failed(incident: Incident) -> Candidate | None:
-    """All nodes on which the start of a rank failed the same way: no interpreter, program or working directory."""
+    """Name all nodes on which a rank's start failed the same way: no interpreter, program or working directory."""
     faults = sorted((f for f in incident.faults if f.id == "start-failed"), key=lambda f: f.t)
     if not faults:
         return None

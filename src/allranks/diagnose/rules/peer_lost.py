@@ -21,7 +21,7 @@ PEER = re.compile(r"(?:by (?:remote )?peer |remote=)(?:\[([0-9a-fA-F.:]+)\]:\d+|
 
 
 def peer_lost(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
-    """The first complaint, read by what it complains of."""
+    """Read the first rank's complaint about a peer by what it complains of."""
     complaints = [f for f in failed if f.role is FailureRole.CONSEQUENCE and f.peer is not None]
     if not complaints:
         return None
@@ -37,7 +37,7 @@ def peer_lost(incident: Incident, failed: Sequence[Failure]) -> Candidate | None
 
 
 def _text(failure: Failure) -> str:
-    """What it complained of, on one line."""
+    """Write what a rank complained of, on one line."""
     if failure.raised is None:
         return one_line("".join(last_lines(failure.exit.tail, 1)))
     last = telling(failure.raised)[-1]
@@ -45,7 +45,7 @@ def _text(failure: Failure) -> str:
 
 
 def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | None:
-    """Ranks that had ended with 0, or their process group: who ends it in order has done all of its steps."""
+    """Blame ranks that had ended with code 0 or had destroyed their process group: they had done all of their steps."""
     who = name_ranks(incident, [first.rank])
     latest = first.t + BEFORE
     early = frozenset(e.rank for e in incident.exits if not e.failed and (e.t <= latest or not e.expected))
@@ -65,7 +65,7 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
 
 
 def _lost(incident: Incident, first: Failure, base: Candidate, text: str, complaining: Set[int]) -> Candidate:
-    """The peer that it names by its address, as far as it is one rank."""
+    """Name the peer by the address in the complaint, as far as it is one rank."""
     node = _peer(incident, first)
     ranks = incident.ranks_of([node or ""]) - complaining
     candidate = base
@@ -83,8 +83,10 @@ def _lost(incident: Incident, first: Failure, base: Candidate, text: str, compla
 
 
 def _mesh(incident: Incident, first: Failure, base: Candidate, text: str) -> Candidate:
-    """Gloo's ranks did not reach each other; the rendezvous check may have shown that they cannot over what the user
-    set."""
+    """Blame the interface where Gloo's ranks did not reach each other.
+
+    The rendezvous check may have shown that the one that the user set cannot work.
+    """
     node = _peer(incident, first)
     here = first.exit.node or None
     message = f"{name_ranks(incident, [first.rank])} could not connect to {node or 'its peers'}: {text}"
@@ -102,7 +104,7 @@ def _mesh(incident: Incident, first: Failure, base: Candidate, text: str) -> Can
 
 
 def _peer(incident: Incident, first: Failure) -> str | None:
-    """The node that the complaint names by its address."""
+    """Find the node whose address stands in the complaint."""
     words = [first.exit.tail] if first.raised is None else [link.text for link in first.raised.links]
     addresses = [a or b for text in words for a, b in PEER.findall(text)]
     nodes = [incident.addresses.get(address, address) for address in addresses]
@@ -110,7 +112,7 @@ def _peer(incident: Incident, first: Failure) -> str | None:
 
 
 def _awaited(incident: Incident, first: Failure, base: Candidate, text: str) -> Candidate:
-    """In the rendezvous a rank or the master is missing; in a collective only the stacks can tell."""
+    """Name what a rank waited for: in the rendezvous a rank or the master; in a collective only stacks can tell."""
     who = name_ranks(incident, [first.rank])
     absent = missing_ranks(incident)
     if absent and first.rank not in incident.initialised:

@@ -82,7 +82,7 @@ def _pid(group: AlikeFailures) -> str:
 
 
 def _out_of_host_memory(incident: Incident, end: ExitRecord) -> str:
-    """The levers against memory of the host that ran out."""
+    """Write the levers for host memory that ran out."""
     return host_levers(setting_of(incident, end), end.node, incident.memory.get(end.node))
 
 
@@ -90,7 +90,7 @@ def _out_of_host_memory(incident: Incident, end: ExitRecord) -> str:
 
 
 def _raised(incident: Incident, group: AlikeFailures) -> Reading:
-    """rank 3 on h2 raised ValueError: bad batch (train.py:41 in step, pid 77)."""
+    """Write `raised ValueError: bad batch (train.py:41 in step, pid 77)`, with the cause that the text tells."""
     first = group.first
     raised = first.raised
     quoted = first.quoted
@@ -132,7 +132,7 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
 
 
 def _neighbours(failure: Failure, quoted: ExceptionLink) -> tuple[ExceptionLink | None, ExceptionLink | None]:
-    """What the quoted exception came from, and what it ended as, without what repeats it or tells of a peer."""
+    """Find what the quoted exception came from and what it led to, without what repeats it or tells of a peer."""
     assert failure.raised is not None
     links = telling(failure.raised)
     inner: ExceptionLink | None = links[-1]
@@ -183,7 +183,7 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
 
 
 def _other_shape(tail: str) -> str:
-    """Gloo's check (pair.cc): the bytes that came, and those there is room for."""
+    """Read Gloo's check (pair.cc): the bytes that came, and those there is room for."""
     match = _OTHER_SIZE.search(tail)
     got = "got a message of another size than its collective expects"
     if match:
@@ -201,7 +201,7 @@ def _python_line(tail: str) -> str:
 
 
 def _killed(incident: Incident, group: AlikeFailures) -> Reading:
-    """A signal does not carry its sender, and the program may have sent it to itself: none is named."""
+    """Read a signal's end; its sender is not named, as the program may have sent it to itself."""
     first = group.first
     end = first.exit
     was = plural(1 if group.scope == "all" else len(group.ranks), "was", "were")
@@ -226,7 +226,7 @@ def _killed(incident: Incident, group: AlikeFailures) -> Reading:
 
 
 def _exited(incident: Incident, group: AlikeFailures) -> Reading:
-    """A code and no exception: sys.exit, a refused argument, an absent script, a shell's 127."""
+    """Read a code without an exception: sys.exit, a refused argument, an absent script, a shell's 127."""
     end = group.first.exit
     pid = _pid(group)
     threads = thread_words(end.tail)

@@ -60,12 +60,12 @@ _SHAPED = tuple((row, tuple(need.translate(_STRIP) for need in row.needs)) for r
 
 @lru_cache(1024)
 def _candidates(shape: str) -> tuple[Row, ...]:
-    """The rows that a line of this shape may fit: a log has many lines of few shapes (see `scan`)."""
+    """Choose the rows that a line of this shape may fit: a log has many lines of few shapes (see `scan`)."""
     return tuple(row for row, needs in _SHAPED if any(need in shape for need in needs))
 
 
 def row_of(text: str) -> tuple[Row, re.Match[str]] | None:
-    """The row that a line of a log fits, with its match."""
+    """Find the row that a line of a log fits, with its match."""
     for row in _candidates(text.translate(_STRIP)):
         match = row.find(text)
         if match is not None:
@@ -74,12 +74,12 @@ def row_of(text: str) -> tuple[Row, re.Match[str]] | None:
 
 
 def cause_of(text: str) -> str:
-    """The cause that an agent's own words name, else `unknown`."""
+    """Give the cause that an agent's own words name, else `unknown`."""
     return next((row.cause for row in _OF_AGENT if row.find(text)), "unknown")
 
 
 def row_of_exception(kind: str, text: str, traceback: str = "") -> Row | None:
-    """The row that the exception of a rank fits; of a mismatch with the cause that its whole text tells."""
+    """Find the row that the exception of a rank fits; of a mismatch with the cause that all of its text tells."""
     line = _one_line(kind, text)
     fitting = (r for r in _OF_EXCEPTIONS if r.find(line) and r.fits_traceback(traceback))
     row = next(fitting, None)
@@ -90,7 +90,7 @@ def row_of_exception(kind: str, text: str, traceback: str = "") -> Row | None:
 
 
 def lost_peer(kind: str, text: str) -> str | None:
-    """The row of torch's transports that speaks of a peer: `raised.GONE` or `raised.AWAITED`; None where none does."""
+    """Find the row of torch's transports that speaks of a peer: `raised.GONE`, `raised.AWAITED`, or None."""
     line = _one_line(kind, text)
     return next((row.id for row in _OF_PEERS if row.find(line)), None)
 

@@ -35,7 +35,7 @@ _TOKENS = re.compile(r"\\.|.", re.DOTALL)
 
 
 def bounded(pattern: str) -> str:
-    """The pattern with an end to each `*` and `+`; a repetition with braces has its own."""
+    """Give each `*` and `+` of a pattern an end; a repetition with braces has its own."""
     out: list[str] = []
     in_set = False
     for token in _TOKENS.findall(pattern):
@@ -84,11 +84,11 @@ class Row:
         return re.compile(bounded(self.pattern))
 
     def fits_traceback(self, traceback: str) -> bool:
-        """Whether the traceback of an exception has what it must have."""
+        """Tell whether the traceback of an exception has what it must have."""
         return not self.trace or re.compile(self.trace).search(traceback) is not None
 
     def find(self, text: str) -> re.Match[str] | None:
-        """The match in a line."""
+        """Search a line; None where it holds no literal of the row."""
         if not any(need in text for need in self.needs):
             return None
         return self.compiled.search(text)

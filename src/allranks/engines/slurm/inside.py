@@ -149,9 +149,9 @@ class Inside:
         advice = self.advice
         printed = self.printed()
         if self.warned_t is not None:
-            return warned(job, self.warned_t, time.time(), advice)
+            return warned(job, self.warned_t, advice)
         if job.state == "RUNNING" and job.preempted and stopped:
-            return warned(job, time.time(), time.time(), advice)
+            return warned(job, time.time(), advice)
         node, line = failed_node(printed, dict.fromkeys(self.allocation.nodes, 0))
         if node:
             return ended(job.reported("NODE_FAIL", node), line=line, advice=advice)
