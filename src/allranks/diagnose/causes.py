@@ -391,20 +391,22 @@ UNKNOWN = CAUSES["unknown"]
 
 def cause_or_unknown(label: str) -> str:
     """Give the label where it names a cause, else `unknown`."""
-    return label if label in CAUSES else UNKNOWN.id
+    return CAUSES.get(label, UNKNOWN).id
 
 
 def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: bool) -> int:
     """Give the command's exit code. `program_failed`: a rank ended with something else than 0."""
+    if verdict is None and stop_reason == "ctrl-c":
+        return exitcodes.CTRL_C
     if verdict is None and stop_reason is not None:
-        return exitcodes.CTRL_C if stop_reason == "ctrl-c" else exitcodes.TERMINATED
+        return exitcodes.TERMINATED
     if verdict is None:
         return exitcodes.PROGRAM_FAILED if program_failed else exitcodes.DONE
     ends = CAUSES.get(verdict.cause, UNKNOWN).ends
     if ends is Ends.HANG and _explained_by_program(verdict):
         ends = Ends.PROGRAM
-    failed, not_failed = ends.value
-    return failed if program_failed else not_failed
+    code_of_program, code_of_nodes = ends.value
+    return code_of_program if program_failed else code_of_nodes
 
 
 def _explained_by_program(verdict: Verdict) -> bool:

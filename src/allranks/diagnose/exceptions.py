@@ -180,7 +180,9 @@ def raised_in_log(tail: str) -> Raised | None:
     """Read the exception of a traceback at the very end of a log, for programs without an error file."""
     text = _PREFIX.sub("", tail)
     last = text.rfind(HEADER)
-    last_link = _to_end(text, last) if last >= 0 else None
+    if last < 0:
+        return None
+    last_link = _to_end(text, last)
     if last_link is None:
         return None
     start = _chain_start(text, last)
@@ -229,7 +231,9 @@ def raised_in_thread(tail: str) -> Raised | None:
         return None
     block = text[heads[-1].end() :]
     links = read_traceback(_first_traceback(block))
-    return _as_raised(links, "", heads[-1][1]) if links else None
+    if not links:
+        return None
+    return _as_raised(links, "", heads[-1][1])
 
 
 def _first_traceback(block: str) -> str:

@@ -73,7 +73,6 @@ class LostNode:
     node: str
     t: float
     last_heard: float
-    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode_each
 from allranks.protocol.jsontext import Json
-from allranks.text import count_of, cut, join_words, plural, with_reason
+from allranks.text import count_of, join_words, plural, with_reason
+
+from .words import short
 
 CHECK = "kubernetes"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -287,7 +289,9 @@ def waiting(pods: Sequence[Pod], events: Sequence[PodEvent], nodes: int) -> str:
 
 def suspended(nodes: int, queue: str) -> str:
     """Say why there is no pod: a queue holds the object that makes them."""
-    by = f"the queue {queue} has not admitted it yet" if queue else "spec.suspend is true"
+    by = "spec.suspend is true"
+    if queue:
+        by = f"the queue {queue} has not admitted it yet"
     return f"{_started(0, nodes)}, as the run is suspended: {by}"
 
 
@@ -299,8 +303,10 @@ def _why(pod: Pod, events: Sequence[PodEvent]) -> str:
     state = _short(f"{pod.why} {pod.message}")
     if pod.why in (*IMAGE, _CONFIG, *_NOT_STARTED):
         return state
-    starting = f"starting on {pod.machine}" if pod.machine else "not scheduled yet"
-    return _of_pod(pod, events) or state or starting
+    reason = _of_pod(pod, events) or state
+    if not reason and pod.machine:
+        return f"starting on {pod.machine}"
+    return reason or "not scheduled yet"
 
 
 def _of_pod(pod: Pod, events: Sequence[PodEvent]) -> str:
@@ -318,7 +324,7 @@ def _of_events(events: Sequence[PodEvent]) -> str:
 
 
 def _short(text: str) -> str:
-    return cut(" ".join(text.split()), _LIMIT)
+    return short(text, _LIMIT)
 
 
 # -- findings ------------------------------------------------------------------------------------------
@@ -435,4 +441,4 @@ def _evicted(pod: Pod, events: Sequence[PodEvent]) -> Finding:
 
 
 def _fail(cause: str, message: str, remedy: str, node: str = "", evidence: str = "") -> Finding:
-    return Finding(cause, "fail", message, remedy, Where(node=node or None), (evidence,) if evidence else (), CHECK)
+    return Finding(cause, "fail", message, remedy, Where(node=node or None), tuple(filter(None, [evidence])), CHECK)

@@ -16,7 +16,6 @@ from allranks.protocol.jsontext import Json
 from .hangs.attribute import Hang
 from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, Pause
 
-LOST_REASON = "nothing was heard for the lease"
 COUNTED = ("warn", "fail")  # what is in order is no evidence of a failure
 
 
@@ -83,7 +82,7 @@ def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: st
         ranks_by_node=ranks,
         exits=tuple(_exit(e, pids) for e in _all(of_attempt, "rank-exit")),
         faults=tuple(AgentFault(e.node, e.id, e.message, e.t) for e in _all(of_attempt, "fault")),
-        lost=tuple(LostNode(e.node, e.t, e.last_heard, LOST_REASON) for e in _all(of_attempt, "node-lost")),
+        lost=tuple(LostNode(e.node, e.t, e.last_heard) for e in _all(of_attempt, "node-lost")),
         findings=tuple(finding for finding in decode_each(Finding, findings) if finding.status in COUNTED),
         initialised=frozenset(e.rank for e in _all(of_attempt, "rank-initialised")),
         init_entered=frozenset(last_joined),

@@ -367,7 +367,7 @@ def _node_failed(job: SlurmJob, evidence: tuple[str, ...], advice: Advice) -> Fi
     node = job.failed_node
     if not node and not re.search(r"[\[,]", job.nodes):
         node = job.nodes  # a list of one
-    which = node or (f"a node of {job.nodes}" if job.nodes else "a node")
+    which = node or " of ".join(filter(None, ("a node", job.nodes)))
     message = f"Slurm ended job {job.id}: {which} failed (it no longer answers slurmctld)"
     remedy = f"`sinfo -R -l; scontrol show node {node or 'NODE'}` says since when. {advice.without(node or 'NODE')}"
     return _fail("node-network-down", message, remedy, evidence, node)
@@ -401,7 +401,9 @@ def _evidence(job: SlurmJob, line: str = "") -> tuple[str, ...]:
     parts = {"JobState": job.state, "Reason": job.reason, "EndTime": job.end}
     fields = " ".join(f"{name}={value}" for name, value in parts.items() if value)
     state = f"scontrol show job {job.id}: {fields}"
-    return (f"slurmstepd: {line}", state) if line else (state,)
+    if not line:
+        return (state,)
+    return (f"slurmstepd: {line}", state)
 
 
 def _fail(cause: str, message: str, remedy: str, evidence: tuple[str, ...], node: str = "") -> Finding:

@@ -23,11 +23,11 @@ from .candidate import Candidate, Strength
 from .causes import CAUSES, UNKNOWN
 from .incident import Incident
 from .logs.ends import ends
-from .logs.sightings import Evidence, quoted, short
+from .logs.sightings import Evidence, quoted
 from .rules import FAILURE_RULES, LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR, failures
 from .rules.log_ends import locate
-from .words import name_ranks
+from .words import name_ranks, short
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
 ENOUGH = 0.38  # the least confidence at which logs name a cause
@@ -130,7 +130,7 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     if strongest is not Strength.ROOT or best.t is None:
         return best
     before = [c for c in candidates if c.strength is Strength.WEAK and _is_before(c, best)]
-    return _first(before) if before else best
+    return _first(before or [best])
 
 
 def _first(candidates: Sequence[Candidate]) -> Candidate:

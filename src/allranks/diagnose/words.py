@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from allranks.text import first_line, group, join_words, name_with, plural, ranges, with_reason
+from allranks.text import cut, first_line, group, join_words, name_with, plural, ranges, with_reason
 
 from .exceptions import ExceptionLink, carries_worker, raised_in_thread
 
 if TYPE_CHECKING:
     from .incident import Incident
 
-LINE = 240
+LINE = 240  # characters
 # Torch prints it at every start where addresses have no names (c10d/socket.cpp); it means nothing.
 _IDLE = re.compile(r"hostname of the client socket cannot be retrieved")
 
@@ -64,6 +64,11 @@ def numbers(ranks: Iterable[int]) -> str:
 def one_line(text: str, limit: int = LINE) -> str:
     """Give the first line that says something, cut to a limit."""
     return first_line(text, limit)
+
+
+def short(text: str, limit: int = LINE) -> str:
+    """Put all of a text on one line, cut to a limit."""
+    return cut(" ".join(text.split()), limit)
 
 
 # What C++ and CUDA add to every message (c10/util/Backtrace.cpp, c10/cuda/CUDAException.cpp): from there on no news.

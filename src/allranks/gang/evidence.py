@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allranks.diagnose.incident import AgentFault, ExitRecord, Incident, LostNode
-from allranks.diagnose.recorded import LOST_REASON, own_addresses
+from allranks.diagnose.recorded import own_addresses
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
 from allranks.plan.node_facts import outer_addresses
@@ -26,7 +26,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         ranks_by_node={n.name: tuple(n.ranks) for n in roster.nodes.values()},
         exits=tuple(_record(roster, run, e) for e in roster.exits),
         faults=tuple(AgentFault(f.node, f.id, f.message, f.t) for f in roster.faults),
-        lost=tuple(LostNode(e.node, e.t, e.last_heard, LOST_REASON) for e in roster.lost),
+        lost=tuple(LostNode(e.node, e.t, e.last_heard) for e in roster.lost),
         findings=tuple(roster.findings),
         initialised=frozenset(r.rank for r in ranks if r.initialised_t is not None),
         init_entered=frozenset(r.rank for r in ranks if r.entered),

@@ -157,13 +157,12 @@ def _outside(
     """Blame the ranks that are in no collective while the others wait in one."""
     first = doings[culprits[0]]
     does, confidence, remedy = _OUTSIDE[kind]
-    words = [does, f"at {first.at}" if first.at else "", f"({first.why})"]
-    if kind is ActivityKind.STOPPED or not first.why:
-        words = words[:2]
-    elif not does and not first.at:
-        words = [first.why]
-    verb = plural(len(culprits), "is", "are")
-    message = " ".join((_named(culprits, names), verb, *(word for word in words if word)))
+    words = [_named(culprits, names), plural(len(culprits), "is", "are"), does]
+    if first.at:
+        words.append(f"at {first.at}")
+    if first.why and kind is not ActivityKind.STOPPED:
+        words.append(f"({first.why})" if does or first.at else first.why)
+    message = " ".join(filter(None, words))
     return Hang(
         STRAGGLER,
         f"{message}; {_wait(waiting, names)}",
@@ -195,14 +194,16 @@ def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], blind: lis
         return Hang("unknown", message, f"the network between them is suspect: {PAIRS}", 0.4, (), tuple(waiting))
     ordered = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
     culprits: list[int] = []
+    confidence = 0.6
     if len(ordered[0]) < len(ordered[-1]):
         culprits = ordered[0]
+        confidence = 0.8
     parts = [f"{_named(ranks, names)} in {_place(waiting[ranks[0]])}" for ranks in ordered]
     return Hang(
         MISMATCH,
         f"ranks wait in different collectives: {join_words(parts)}",
         f"all ranks must call the same collectives in the same order. {CONDITION}",
-        0.8 if culprits else 0.6,
+        confidence,
         tuple(culprits),
         tuple(rank for rank in waiting if rank not in culprits),
         _evidence([group[0] for group in ordered], doings),

@@ -171,7 +171,9 @@ def _collective(stack: Stack) -> str:
         return named[-1]
     inner = stack[:6]
     in_gradients = any(part in f.file for f in inner for part in GRADIENTS)
-    return "backward (gradients)" if in_gradients and any(f.function in BACKWARD for f in inner) else ""
+    if in_gradients and any(f.function in BACKWARD for f in inner):
+        return "backward (gradients)"
+    return ""
 
 
 def _native(sample: StackSample) -> str:

@@ -70,8 +70,9 @@ class RecorderEntry:
     @property
     def kind(self) -> tuple[str, int, str]:
         """What has to be the same on all ranks."""
-        even = self.what == "gloo:all_gather" or self.what.partition(":")[2] in EVEN
-        return (self.what, self.elements, self.dtype) if even else (self.what, 0, "")
+        if self.what == "gloo:all_gather" or self.what.partition(":")[2] in EVEN:
+            return (self.what, self.elements, self.dtype)
+        return (self.what, 0, "")
 
     def __str__(self) -> str:
         size = self.elements * BYTES.get(self.dtype, 0)
@@ -257,8 +258,9 @@ def _stall(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collect
 
 def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """List the ranks outside the largest set; none where the two largest are equal."""
-    rest = [rank for ranks in kinds[1:] for rank in ranks]
-    return tuple(sorted(rest)) if len(kinds[0]) > len(kinds[1]) else ()
+    if len(kinds[0]) == len(kinds[1]):
+        return ()
+    return tuple(sorted(rank for ranks in kinds[1:] for rank in ranks))
 
 
 def _line(stall: Stall) -> str:

@@ -54,8 +54,9 @@ def _faulthandler(text: str) -> Stack:
         elif threads and (frame := _FAULTHANDLER.match(line)):
             number = int(frame["line"].strip("?") or 0)
             threads[-1][1].append(Frame(frame["file"], number, frame["function"].strip()))
-    stacks = [frames for current, frames in threads if current and frames] or [f for _, f in threads if f]
-    return tuple(stacks[-1]) if stacks else ()
+    current_stacks = [frames for is_current, frames in threads if is_current and frames]
+    stacks = current_stacks or [frames for _, frames in threads]
+    return tuple([[], *filter(None, stacks)][-1])
 
 
 def native_call(text: str) -> str:
@@ -68,13 +69,16 @@ def native_call(text: str) -> str:
     if of_program:
         return _native_words(of_program[0])
     system = list(itertools.takewhile(lambda k: _SYSTEM.search(_name(k)), above))
-    return _native_words(system[-1]) if system else ""
+    return "".join(map(_native_words, system[-1:]))
 
 
 def _native_words(frame: Frame) -> str:
-    line = f":{frame.line}" if frame.line else ""
-    where = f"({_name(frame)}{line})"
-    return where if frame.function.startswith("0x") else f"{frame.function} {where}"
+    where = _name(frame)
+    if frame.line:
+        where += f":{frame.line}"
+    if frame.function.startswith("0x"):
+        return f"({where})"
+    return f"{frame.function} ({where})"
 
 
 def _name(frame: Frame) -> str:

@@ -62,7 +62,9 @@ def ends(evidence: Evidence) -> Iterator[End]:
                 yield End(sighting, code, None, sighting.line.node)
         elif kind == "srun-task":
             signal = ENDINGS.get(groups["end"].split(" (")[0].strip())
-            code = sighting.number("code") if signal is None else -signal
+            code = sighting.number("code")
+            if signal is not None:
+                code = -signal
             if code is not None:
                 yield End(sighting, code, None, groups["node"])
         else:

@@ -161,6 +161,9 @@ _FILE_NODE = re.compile(r"(?:^|/)node_\d\d_([^/]+)/")
 
 def from_name(path: str) -> LogLine:
     """Read what a log's own name says: rank_003.log, node_01_h2/…, host-rank3.err."""
+    nodes = _FILE_NODE.findall(path)
+    line = LogLine("", node="".join(nodes[:1]))
     rank = _FILE_RANK.search(path)
-    node = _FILE_NODE.search(path)
-    return LogLine("", rank=int(rank[1]) if rank else None, node=node[1] if node else "")
+    if rank is None:
+        return line
+    return replace(line, rank=int(rank[1]))

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from allranks.findings import Where
-from allranks.text import cut
 
 from ..exceptions import innermost
 from ..signatures import EXCEPTION, Role, Row, row_of
-from ..words import on_node, place_of_frame
+from ..words import LINE, on_node, place_of_frame, short
 from .lines import LogLine
 
-LONGEST = 240  # characters of a line in a message
 UNNAMED = Row(
     "exception", "program-exception", Role.WEAK, "CPython: an uncaught exception", ("",), r"(?!)", 0.6, rule="exception"
 )
@@ -144,14 +142,9 @@ def _number(text: str) -> int | None:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
 
 
-def short(text: str, limit: int = LONGEST) -> str:
-    """Put a text on one line, cut to a limit."""
-    return cut(" ".join(text.split()), limit)
-
-
 def quoted(line: LogLine) -> str:
     """Write `train.log:41: text`, for the evidence."""
-    return short(f"{line.place}: {line.text.strip()}", LONGEST + 60)
+    return short(f"{line.place}: {line.text.strip()}", LINE + 60)
 
 
 def name_place(where: Where) -> str:

@@ -21,7 +21,9 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
     total = memory.total or 0
     wanted = memory.wanted or 0
     idle = memory.idle or 0
-    gpu = "the GPU" if memory.gpu is None else f"GPU {memory.gpu}"
+    gpu = "the GPU"
+    if memory.gpu is not None:
+        gpu = f"GPU {memory.gpu}"
     levers = _of_states(memory, setting)
     if total and wanted > total:
         line = f"one tensor of {size(wanted)} is larger than {gpu} ({size(total)}). Look for a wrong shape, or an input"

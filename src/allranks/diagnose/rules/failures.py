@@ -171,11 +171,12 @@ def telling(raised: Raised) -> list[ExceptionLink]:
 def _from_signal(end: ExitRecord, signal: int) -> Failure:
     if signal == ABORT:
         return _from_abort(end)
-    key = f"signal {signal}"
+    failure = Failure(end, FailureRole.ROOT, "killed", f"signal {signal}", signal=signal)
     if signal in NATIVE:
-        return Failure(end, FailureRole.ROOT, "crashed", key, signal=signal)
-    role = FailureRole.ROOT if signal == KILL else FailureRole.UNEXPLAINED
-    return Failure(end, role, "killed", key, signal=signal)
+        return replace(failure, kind="crashed")
+    if signal == KILL:
+        return failure
+    return replace(failure, role=FailureRole.UNEXPLAINED)
 
 
 def _from_abort(end: ExitRecord) -> Failure:
@@ -206,10 +207,11 @@ def _from_code(end: ExitRecord) -> Failure:
     peer = lost_peer("", _last_words(end, 10))
     if peer is not None:
         return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
+    failure = Failure(end, FailureRole.ROOT, "exited", f"code {end.code}")
     is_refusal = end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
-    explains_itself = is_refusal or end.code in NOT_STARTED or no_module(end.tail) is not None
-    role = FailureRole.ROOT if explains_itself else FailureRole.UNEXPLAINED
-    return Failure(end, role, "exited", f"code {end.code}")
+    if is_refusal or end.code in NOT_STARTED or no_module(end.tail) is not None:
+        return failure
+    return replace(failure, role=FailureRole.UNEXPLAINED)
 
 
 def alike(link: ExceptionLink) -> str:
@@ -234,7 +236,9 @@ class AlikeFailures:
         is_shared = self.first.signature is not None and self.first.signature.cause in SHARED
         if self.scope == "all" or is_shared:
             return Where()
-        return Where(node=end.node or None, rank=None if self.scope == "node" else end.rank)
+        if self.scope == "node":
+            return Where(node=end.node or None)
+        return Where(node=end.node or None, rank=end.rank)
 
     def who(self, incident: Incident) -> str:
         """Write the subject of the sentence."""
@@ -243,7 +247,9 @@ class AlikeFailures:
     @property
     def pid(self) -> str:
         """`pid 77` where one process alone failed, and it is named."""
-        return f"pid {self.first.pid}" if self.first.pid and len(self.ranks) == 1 else ""
+        if self.first.pid is None or len(self.ranks) > 1:
+            return ""
+        return f"pid {self.first.pid}"
 
     def also(self, incident: Incident) -> str:
         """Say where most ranks failed alike and the rest had no time to."""
@@ -277,4 +283,6 @@ def _scope(incident: Incident, failed: Sequence[Failure], ranks: frozenset[int],
     all_ended = all(f.role is FailureRole.ENDED for f in rest) and len(rest) + len(ranks) == len(nodes)
     is_most = ranks >= nodes.keys() or (all_ended and len(ranks) * 2 > len(nodes))
     everywhere = {incident.node_of(rank) for rank in ranks} >= set(incident.ranks_by_node)
-    return "all" if is_most and everywhere else "ranks"
+    if is_most and everywhere:
+        return "all"
+    return "ranks"

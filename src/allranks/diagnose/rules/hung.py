@@ -53,24 +53,29 @@ def init_timeout(incident: Incident) -> Candidate | None:
             message += f", and {waiting} waited for it"
         message += " until the init timeout ran out"
         remedy = SLOW_START.format(rank=min(absent))
-    initialised = numbers(incident.initialised)
+    initialised = numbers(incident.initialised) or "none"
+    confidence = 0.6
+    if absent:
+        confidence = 0.85
     return Candidate(
         "init-timeout",
         "rendezvous-timeout",
         Strength.WEAK,
         message,
-        0.85 if absent else 0.6,
+        confidence,
         incident.detected_t,
         remedy,
         place_of(incident, absent),
-        (f"entered: {numbers(incident.init_entered) or 'none'}", f"initialised: {initialised or 'none'}"),
+        (f"entered: {numbers(incident.init_entered) or 'none'}", f"initialised: {initialised}"),
         absent,
     )
 
 
 def missing_ranks(incident: Incident) -> frozenset[int]:
     """Find the ranks that never entered init_process_group while others did; none where nothing was reported."""
-    return incident.all_ranks - incident.init_entered - incident.initialised if incident.init_entered else frozenset()
+    if not incident.init_entered:
+        return frozenset()
+    return incident.all_ranks - incident.init_entered - incident.initialised
 
 
 def place_of(incident: Incident, ranks: Collection[int]) -> Where:

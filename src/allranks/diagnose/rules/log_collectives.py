@@ -14,9 +14,9 @@ from allranks.text import plural
 
 from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import ends
-from ..logs.sightings import Evidence, Sighting, quoted, short
+from ..logs.sightings import Evidence, Sighting, quoted
 from ..signatures.mismatch import OP, SHAPE, compare_calls
-from ..words import count_ranks, numbers
+from ..words import count_ranks, numbers, short
 from .log_lines import read_candidate
 
 NEAR = 12  # lines that belong to the message of a mismatch

@@ -52,7 +52,9 @@ def _read(evidence: Evidence, end: End) -> Reading:
     if signal == KILL:
         what = "was ended by SIGKILL, and nothing here says by whom (memory, a scheduler, a person)"
         return Reading("unknown", 0.45, what, strength=Strength.WEAK)
-    name = signal_name(signal) if signal is not None else f"exit code {end.code}"
+    name = f"exit code {end.code}"
+    if signal is not None:
+        name = signal_name(signal)
     if end.code in NOT_STARTED:
         return Reading(NOT_STARTED[end.code], 0.6, f"could not start its program ({name})", strength=Strength.WEAK)
     if end.code == 2:
@@ -80,10 +82,12 @@ def _candidate(evidence: Evidence, end: End) -> Candidate:
 
 
 def _name(end: End) -> str:
-    name = f"rank {end.rank}"
-    if end.rank is None:
-        local = end.sighting.groups.get("local")
-        name = f"local rank {local}" if local else "a process"
+    local = end.sighting.groups.get("local")
+    name = "a process"
+    if end.rank is not None:
+        name = f"rank {end.rank}"
+    elif local:
+        name = f"local rank {local}"
     return on_node(name, end.node)
 
 

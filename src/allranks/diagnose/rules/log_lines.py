@@ -15,12 +15,12 @@ from allranks.text import group
 
 from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import after_abort
-from ..logs.sightings import Evidence, Sighting, first, name_place, quoted, short
+from ..logs.sightings import Evidence, Sighting, first, name_place, quoted
 from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers
 from ..memory.setting import MemorySetting
 from ..signatures import Role
-from ..words import without_numbers
+from ..words import short, without_numbers
 
 STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
 ALSO = 0.6  # of its confidence, for the second cause that a text can have
@@ -40,13 +40,12 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     if is_everybody:
         name = every_rank(ranks)
         where = replace(where, rank=None)
-    text = short(head.line.text)
-    message = f"{name}: {text}" if name else text
+    message = ": ".join(filter(None, (name, short(head.line.text))))
     if head.row.means:
         message += f" ({head.row.means})"
     remedy = head.row.fix
-    memory = read_gpu(head.line.text) if head.row.cause == "cuda-out-of-memory" else None
-    if memory is not None:
+    memory = read_gpu(head.line.text)
+    if head.row.cause == "cuda-out-of-memory" and memory is not None:
         remedy = gpu_levers(memory, MemorySetting())
     return Candidate(
         head.row.id,
@@ -173,13 +172,15 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     name = name_place(candidate.where) or "the program"
     if candidate.where.rank is None and len(ranks) > 1:
         name = every_rank(ranks)
-    at = f" at {short(head.frame, 200)}" if head.frame else ""
-    candidate = replace(candidate, message=f"{name} raised {short(head.line.text)}{at}")
-    if head.kind not in _CONFIGURATION:
-        return candidate
+    message = f"{name} raised {short(head.line.text)}"
+    if head.frame:
+        message += f" at {short(head.frame, 200)}"
+    candidate = replace(candidate, message=message)
     causes = (cause for part, cause in OTHERS_CONFIG for module in head.modules[-4:] if part in module)
     config = next(causes, None)
-    return replace(candidate, cause=config, strength=Strength.ROOT, confidence=0.75) if config else candidate
+    if config is None or head.kind not in _CONFIGURATION:
+        return candidate
+    return replace(candidate, cause=config, strength=Strength.ROOT, confidence=0.75)
 
 
 # -- rows that need a second look ------------------------------------------------------------------------

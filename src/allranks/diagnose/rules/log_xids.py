@@ -7,8 +7,8 @@ from dataclasses import replace
 from allranks.xid import FAULTS
 
 from ..candidate import Candidate, Reading, Strength
-from ..logs.sightings import Evidence, Sighting, quoted, short
-from ..words import on_node
+from ..logs.sightings import Evidence, Sighting, quoted
+from ..words import on_node, short
 from .log_lines import read_by_cause, read_candidate
 
 PROGRAM = {
@@ -61,8 +61,8 @@ def read_xid(sighting: Sighting) -> Reading:
         return Reading("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
     if code in CONSEQUENCE:
         return Reading("unknown", 0.3, f"Xid {code}, a channel was cleaned up after something else")
-    what = f", {CODES[code]}" if code in CODES else ""
-    return Reading("gpu-hardware-error", FALLBACK, f"Xid {code}{what}")
+    words = ", ".join(filter(None, (f"Xid {code}", CODES.get(code))))
+    return Reading("gpu-hardware-error", FALLBACK, words)
 
 
 RULES = {"kernel-xid": ("NVIDIA Xid catalogue, the table of allranks/xid.py", xids)}

@@ -11,7 +11,7 @@ from allranks.text import with_reason
 
 from ..candidate import Candidate, Reading, Strength
 from ..causes import CAUSES
-from ..incident import CHANNEL, AgentFault, Incident, LostNode, beat_of
+from ..incident import CHANNEL, AgentFault, Incident, beat_of
 from ..signatures import cause_of
 from ..words import SIGNALS, count_ranks, name_nodes, one_line, utc
 
@@ -45,7 +45,7 @@ def node_lost(incident: Incident) -> Candidate | None:
         lost[0].last_heard,
         "\n".join(cause.remedy(Where(node=name)) for name in names[:3]),
         Where(node=names[0] if len(names) == 1 else None),
-        tuple(_last_heard(n) for n in lost[:3]),
+        tuple(f"{n.node}: last heard {utc(n.last_heard)}, nothing was heard for the lease" for n in lost[:3]),
         incident.ranks_of(names),
     )
     not_opened = next((f for f in incident.findings if f.check == CHANNEL), None)
@@ -66,11 +66,6 @@ def node_lost(incident: Incident) -> Candidate | None:
         message = f"all {len(names)} nodes fell silent ({when}): rather this machine's own link than theirs"
         return replace(candidate, confidence=0.6, message=message, remedy=OUR_LINK)
     return candidate
-
-
-def _last_heard(lost: LostNode) -> str:
-    line = f"{lost.node}: last heard {utc(lost.last_heard)}"
-    return ", ".join(part for part in (line, lost.reason) if part)
 
 
 # -- a pause of the launching machine --------------------------------------------------------------------
@@ -238,13 +233,15 @@ def start_failed(incident: Incident) -> Candidate | None:
     first = faults[0]
     what = _without_rank(first)
     nodes = list(dict.fromkeys(f.node for f in faults if _without_rank(f) == what))
-    path = _PATH.search(first.message)
+    paths = _PATH.findall(first.message)
     who = name_nodes(nodes)
     where = Where()
     rank = _RANK.match(first.message)
     if len(nodes) == 1:
-        where = Where(node=nodes[0], rank=int(rank[1]) if rank else None)
-        who = f"rank {rank[1]} on {nodes[0]}" if rank else who
+        where = Where(node=nodes[0])
+    if len(nodes) == 1 and rank is not None:
+        where = Where(node=nodes[0], rank=int(rank[1]))
+        who = f"rank {rank[1]} on {nodes[0]}"
     return Candidate(
         "start-failed",
         cause_of(what),
@@ -252,7 +249,7 @@ def start_failed(incident: Incident) -> Candidate | None:
         f"{who} {what}",
         0.95,
         first.t or None,
-        ABSENT.format(path=path[1] if path else "PATH", nodes=name_nodes(nodes)),
+        ABSENT.format(path="".join(paths[:1]) or "PATH", nodes=name_nodes(nodes)),
         where,
         tuple(one_line(f"{f.node}: {f.message}") for f in faults[:3]),
         incident.ranks_of(nodes),

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 
-from allranks.text import plural, with_reason
+from allranks.text import name_with, plural, with_reason
 
 from ..candidate import Candidate, Reading, Strength
 from ..exceptions import ExceptionLink, is_of_library
@@ -77,10 +77,6 @@ def _rule(
     return apply
 
 
-def _pid(group: AlikeFailures) -> str:
-    return f" ({group.pid})" if group.pid else ""
-
-
 def _out_of_host_memory(incident: Incident, end: ExitRecord) -> str:
     """Write the levers for host memory that ran out."""
     return host_levers(setting_of(incident, end), end.node, incident.memory.get(end.node))
@@ -115,9 +111,8 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
     if first.from_log:
         confidence *= 0.8
     worker = quoted.worker or (raised.thread and f"thread {raised.thread}")
-    at = ", ".join(part for part in (place(quoted), worker and f"in {worker}", group.pid) if part)
-    if at:
-        predicate += f" ({at})"
+    at = ", ".join(filter(None, (place(quoted), worker and f"in {worker}", group.pid)))
+    predicate = name_with(predicate, at)
     evidence = trace_lines(quoted, raised.traceback)
     inner, outer = _neighbours(first, quoted)
     if inner is not None or outer is not None:
@@ -179,7 +174,7 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
     elif first.signal == ABORT:
         what = f"aborted ({signal}) in native code"
     evidence = tuple(line.strip() for line in _LAST_WORDS.findall(tail)[-3:])
-    return Reading(cause, confidence, f"{what}{_python_line(tail)}{_pid(group)}", evidence=evidence)
+    return Reading(cause, confidence, name_with(f"{what}{_python_line(tail)}", group.pid), evidence=evidence)
 
 
 def _other_shape(tail: str) -> str:
@@ -205,10 +200,10 @@ def _killed(incident: Incident, group: AlikeFailures) -> Reading:
     first = group.first
     end = first.exit
     was = plural(1 if group.scope == "all" else len(group.ranks), "was", "were")
-    how = f"killed by {signal_name(first.signal or 0)}{_pid(group)}"
+    how = name_with(f"killed by {signal_name(first.signal or 0)}", group.pid)
     if first.raised is not None:
-        within = ", ".join(part for part in (place(first.raised), group.pid) if part)
-        how = f"interrupted by {first.raised.type}" + (within and f" ({within})")
+        within = ", ".join(filter(None, (place(first.raised), group.pid)))
+        how = name_with(f"interrupted by {first.raised.type}", within)
     head = f"{was} {how}, and not by allranks"
     if first.signal != KILL:
         return Reading("rank-killed", 0.7, f"{head}: sender unknown{thread_words(end.tail)}")
@@ -228,7 +223,6 @@ def _killed(incident: Incident, group: AlikeFailures) -> Reading:
 def _exited(incident: Incident, group: AlikeFailures) -> Reading:
     """Read a code without an exception: sys.exit, a refused argument, an absent script, a shell's 127."""
     end = group.first.exit
-    pid = _pid(group)
     threads = thread_words(end.tail)
     absent = NO_SCRIPT.search(end.tail) if end.code == 2 else None
     if absent:
@@ -236,13 +230,13 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
         return Reading(
             "permission-denied" if absent[2] == "13" else "remote-path-missing",
             0.95,
-            f"could not open the script {absent[1]}: {why.rstrip(']')}{pid}{threads}",
+            name_with(f"could not open the script {absent[1]}: {why.rstrip(']')}", group.pid) + threads,
             f"check it against the working directory (--workdir) on the node with `ls -l {absent[1]}`",
         )
     if end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
         refusals = [one_line(line) for line in end.tail.splitlines() if "error: " in line]
         what = ": ".join(("refused the arguments of the program", *refusals[-1:]))
-        return Reading("bad-launch-arguments", 0.95, f"{what}{pid}{threads}")
+        return Reading("bad-launch-arguments", 0.95, name_with(what, group.pid) + threads)
     lacking = no_module(end.tail)
     if lacking:
         module = lacking["module"] or lacking["parent"]
@@ -251,20 +245,19 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
         return Reading(
             "missing-module",
             0.95,
-            f"found no module {module} in {python}{pid}{threads}",
+            name_with(f"found no module {module} in {python}", group.pid) + threads,
             f"run {install} on every node, or choose another interpreter with --python",
         )
     last = one_line("".join(last_lines(end.tail, 1)), SHORT)
     what = f"ended with code {end.code}"
     if end.code in NOT_STARTED:
         remedy = "check the command, PATH and --prelude on the node"
-        return Reading(NOT_STARTED[end.code], 0.8, f"{with_reason(what, last)}{pid}{threads}", remedy)
+        return Reading(NOT_STARTED[end.code], 0.8, name_with(with_reason(what, last), group.pid) + threads, remedy)
     alone = group.scope == "all" or incident.world_size == 1  # no rank went on
+    words = name_with(f"{what} and said nothing", group.pid)
     if last:
-        what = f"{what}{pid}, its last line: {last}"
-    else:
-        what = f"{what} and said nothing{pid}"
-    return Reading("program-exception" if alone else "rank-exited-early", 0.6, what + threads)
+        words = f"{name_with(what, group.pid)}, its last line: {last}"
+    return Reading("program-exception" if alone else "rank-exited-early", 0.6, words + threads)
 
 
 RULES = {
