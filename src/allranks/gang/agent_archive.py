@@ -90,7 +90,7 @@ def _quote(word: str) -> str:
 
 
 def boot_script(agent_python: str | None, training_python: str | None) -> bytes:
-    """The sh script sent over standard input: finds a Python ≥ 3.8 and starts the boot line in it."""
+    """Make the sh script for standard input: it looks for a Python ≥ 3.8 and starts the boot line in it."""
     names = list(PYTHONS)
     if agent_python:
         names = [agent_python]
@@ -114,7 +114,7 @@ def node_zip(checks: tuple[str, ...] = ()) -> bytes:
 
 
 def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
-    """What ships, by the name its code has there; packages by the name of their __init__."""
+    """List the files that ship, by the name of their module; a package by that of its __init__."""
     modules = {}
     for path in sorted((HOME / "agent").glob("*.py")):
         if not path.name.startswith("runner"):
@@ -134,7 +134,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
 
 @cache
 def fabric_zip() -> bytes:
-    """The collective tests as an archive that any Python runs: sources of what they need, and a main."""
+    """Make an archive of the collective tests that any Python runs: sources of what they need, and a main."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("__main__.py", "from allranks.fabric.__main__ import main\n\nmain()\n")
@@ -181,5 +181,5 @@ def payload_parts(header: Header) -> list[bytes]:
 
 
 def payload(header: Header) -> bytes:
-    """The parts of `payload_parts` as one."""
+    """Join the parts of `payload_parts`."""
     return b"".join(payload_parts(header))

@@ -72,7 +72,7 @@ class Auditor:
             feed(Audited("", time.time(), attempt, findings))
 
     def _read(self, datasets: frozenset[str], layout: Layout) -> tuple[Finding, ...]:
-        """What is new about loaders of these datasets."""
+        """Judge the loaders of these datasets, and return the findings that were not reported before."""
         try:
             rows = [row for row in self._rows(layout) if _is_of(row, datasets)]
             ranks, loaders = gather(_of_loaders(rows))

@@ -72,7 +72,7 @@ class Channel:
         self._payload: list[bytes] = []  # what goes to the node after its marker
 
     async def open(self, header: Header, first: Order, seconds: float) -> None:
-        """Starts the node side and returns when its marker came; raises ChannelFailed.
+        """Start the node side and return when its marker has come; raise ChannelFailed.
 
         A client that sshd turned away before authentication (MaxStartups) is tried again.
         """
@@ -252,7 +252,7 @@ class Channel:
             loop.remove_writer(fd)
 
     def close(self) -> None:
-        """Ends the client process (never anything on the node but the relay)."""
+        """End the client process (never anything on the node but the relay)."""
         client = self._client
         self._client = None
         if client is None:
@@ -309,7 +309,7 @@ class Shipper:
         self._sent: dict[int, int] = {}
 
     def go_on(self, index: int, have: int, begins: bool, channel: Channel) -> None:
-        """A node (by its index) has told how many bytes it has: the next pieces."""
+        """Send the next pieces to a node (by its index) that has `have` bytes."""
         size = self._archive.tree.packed
         at = have if begins else max(have, self._sent.get(index, 0))
         while at < size and at - have < WINDOW:

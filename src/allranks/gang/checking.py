@@ -34,7 +34,7 @@ def look(
     progress: Callable[[str, int, int], None],
     transport: Transport,
 ) -> Document:
-    """Looks at the cluster and saves evidence/preflight.json in the run directory."""
+    """Look at the cluster and save evidence/preflight.json in the run directory."""
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
     evidence = run_loop(Inspection(spec, cluster, setting, progress, pairs, transport).run)

@@ -22,7 +22,7 @@ class NodeClock:
         self.delay: float | None = None
 
     def sample(self, sent: float, node_time: float, received: float) -> None:
-        """A ping was answered: sent and received on our clock, answered at node_time on the node's.
+        """Take a ping's answer: sent and received on our clock, answered at `node_time` on the node's.
 
         The offset lies between what both ends of the round trip say: where the one that was known does not, a clock
         has been set, and what was known is of no use."""
@@ -37,7 +37,7 @@ class NodeClock:
             self.delay += 0.001  # drift: an old best sample slowly loses its weight
 
     def correct(self, node_time: float) -> float:
-        """A time of the node's clock on ours."""
+        """Convert a time of the node's clock to ours."""
         return node_time - self.offset
 
 
@@ -50,7 +50,7 @@ class Instant:
 
 
 def pause_between(before: Instant, after: Instant, t: float, usual: float, lease: float) -> Pause | None:
-    """What lay between two ticks that are `usual` seconds apart otherwise; `t` is unix seconds of the second."""
+    """Return the pause between two ticks, else `usual` seconds apart, or None; `t`: unix seconds of the second."""
     least = min(LEAST, lease / 2)
     ran = after.monotonic - before.monotonic
     slept = after.boot - before.boot - ran

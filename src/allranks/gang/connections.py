@@ -61,7 +61,7 @@ class Connections:
                 self._last_requests[action.node] = action.order
 
     def forget(self, names: Iterable[str]) -> None:
-        """These nodes get another agent, which was asked nothing yet."""
+        """Forget the requests to nodes that get another agent."""
         for name in names:
             self._last_requests.pop(name, None)
 
@@ -84,7 +84,7 @@ class Connections:
         return [NodeReady(node.name, event.hostname), *self._resend(node)]
 
     def on_fault(self, event: Fault, now: float) -> list[Action]:
-        """An agent's own trouble ends the gang."""
+        """End the gang because of an agent's own trouble."""
         return [self.roster.add_fault(event), *self.ending.fail(now)]
 
     def on_silent(self, event: Event, now: float) -> list[Action]:
@@ -96,7 +96,7 @@ class Connections:
         return [NodeSilent(event.node)]
 
     def on_back(self, event: Event, now: float) -> list[Action]:
-        """It is heard again, in time."""
+        """Take a node back that is heard again in time."""
         node = self.roster.nodes[event.node]
         if node.state != "silent":
             return []
@@ -104,7 +104,7 @@ class Connections:
         return [NodeBack(event.node)]
 
     def on_lost(self, event: Lost, now: float) -> list[Action]:
-        """The lease of a node is over: its agent, if it lives, ends its ranks now; so do all others."""
+        """Give up a node whose lease is over: its agent, if it lives, ends its ranks now, and so do all others."""
         node = self.roster.nodes[event.node]
         node.state = "lost"
         for rank in node.ranks.values():
@@ -114,7 +114,7 @@ class Connections:
         return [NodeLost(event.node, event.last_heard, event.t), *self.ending.fail(now)]
 
     def on_paused(self, event: Paused, now: float) -> list[Action]:
-        """This machine slept, or the controller was stopped: what nodes did meanwhile, they did because of it."""
+        """Keep a pause of the controller: what nodes did meanwhile, they did because of it."""
         self.roster.pauses.append(Pause(event.t, event.seconds, event.slept))
         return [LauncherPaused(event.seconds, event.slept, event.t)]
 
@@ -131,7 +131,7 @@ class Connections:
         return [*actions, roster.add_fault(fault), *self.ending.fail(now)]
 
     def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
-        """What happened on a node while it was not heard."""
+        """Act on what happened on a node while it was not heard."""
         roster = self.roster
         summary = event.attempt
         actions: list[Action] = []
@@ -165,7 +165,7 @@ class Connections:
         return actions
 
     def _adopt_ranks(self, node: NodeState, event: Hello, now: float) -> list[Action]:
-        """What the controller before this one had not written down: a later attempt, ranks, or no start at all."""
+        """Add what the last controller had not written down: a later attempt, ranks, or no start at all."""
         roster = self.roster
         summary = event.attempt or AttemptSummary(0)
         roster.attempt = max(roster.attempt, summary.attempt)

@@ -220,7 +220,7 @@ class Controller:
         self._write_status()
 
     def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error of our own must not leave ranks running, nor the launcher waiting for ever."""
+        """End the run after an error of our own: no rank goes on, and nobody waits for ever."""
         again = self.failure is not None
         error = context.get("exception")
         self.failure = self.failure or (error if isinstance(error, Exception) else RuntimeError(context["message"]))
@@ -259,12 +259,12 @@ class Controller:
         return TICK if len(self.members) <= 64 or self.roster.state is not State.RUNNING else 4 * TICK
 
     def feed(self, event: Event) -> None:
-        """Gives an event to the gang and carries out what it says."""
+        """Give an event to the gang and carry out what it decides."""
         self._dirty = True
         self.feed_quietly(event)
 
     def stop(self, reason: str, grace: float) -> None:
-        """The user wants the run to end."""
+        """End the run with `grace` seconds for the ranks."""
         self.feed(Stop("", time.time(), reason, grace))
 
     def _act(self, actions: list[Action]) -> None:
@@ -279,7 +279,7 @@ class Controller:
                 self.note(action)
 
     def _pattern_off(self, option: str, why: str) -> None:
-        """A pattern of the user's is too slow: the run goes on without it."""
+        """Go on without a pattern of the user's that is too slow."""
         if option == "hang_pattern":
             self.roster.spec = self.roster.spec.changed(hang_pattern=None)
             why += ". Any output counts as a sign of life"
@@ -309,7 +309,7 @@ class Controller:
         self.released.add(member.node.name)
 
     def _reach_anew(self, member: Member, pause: float) -> None:
-        """A new agent on the same node, after `pause` seconds.
+        """Start a new agent on the same node, after `pause` seconds.
 
         What is left of the old one is let go, or ends with its lease.
         """
@@ -368,7 +368,7 @@ class Controller:
             member.opening = start_task(self._connect(member))
 
     async def _connect(self, member: Member) -> None:
-        """Opens the channel; the first failure of a node that never answered is final."""
+        """Open the channel; the first failure of a node that never answered is final."""
         node = member.node
         renewing = member.has_greeted or self._attach
         if not renewing:
@@ -397,14 +397,14 @@ class Controller:
             pause = min(2 * pause, 4.0)
 
     def _not_renewed(self, failure: Finding) -> None:
-        """A node that does not answer may be back; where this machine has no means to ask it, that is kept."""
+        """Keep why a channel was not renewed, where this machine itself is the reason: a node may come back."""
         if failure.where.node is None and all(f.check != CHANNEL for f in self.roster.findings):
             finding = dataclasses.replace(failure, status="warn", check=CHANNEL)
             self.roster.findings.append(finding)
             self.note(FindingMade(finding))
 
     async def _await_hello(self, member: Member, channel: Channel) -> None:
-        """The agent's first word; raises ChannelFailed where it does not come."""
+        """Wait for the agent's first word; raise ChannelFailed where it does not come."""
         try:
             await asyncio.wait_for(member.greeted.wait(), HELLO_SECONDS)
         except asyncio.TimeoutError:
@@ -412,7 +412,7 @@ class Controller:
             raise ChannelFailed(self._transport.mute(member.node, HELLO_SECONDS)) from None
 
     def _patience(self, member: Member) -> float:
-        """An agent that was there is asked again before its lease is over; a first contact may take its time."""
+        """Return the seconds for a channel to open: an agent that was there is asked again before its lease is over."""
         again = min(self.spec.limits.connect_timeout, max(2.0, self.spec.limits.lease / 3))
         return again if member.has_greeted else self.spec.limits.connect_timeout
 
@@ -437,7 +437,7 @@ class Controller:
         return HelloOrder(lease=self.spec.limits.lease, have=have)
 
     def _closed(self, member: Member, why: str) -> None:
-        """The channel ended: an agent that is being released does that; any other is looked for again."""
+        """Renew a channel that has ended, unless its agent is being released."""
         if self._over.is_set() or member.lost or member.node.name in self.released:
             return
         if not member.has_greeted:
@@ -467,7 +467,7 @@ class Controller:
                 self._unread(member, str(frame["type"]), error, is_first)
 
     def _unread(self, member: Member, kind: str, error: DecodeError, is_first: bool) -> None:
-        """A message that does not fit is counted. Without a node's first hello, or its facts, no rank can start."""
+        """Count a message that does not fit. Without a node's first hello, or its facts, no rank can start."""
         name = member.node.name
         self.undecodable.note(f"messages of {name}", str(error))
         is_needed = kind == "facts" or (kind == "hello" and is_first)
@@ -562,7 +562,7 @@ class Controller:
             self._dirty = True
 
     def _dropped(self, member: Member, message: DroppedMessage) -> None:
-        """A node says how much of a stream it has dropped in all; it says so again over a new channel."""
+        """Keep what a node has dropped of a stream: it gives the total, and again over a new channel."""
         stream = Stream(message.kind, message.rank, message.attempt)
         total = message.total
         fresh = total - member.dropped.get(stream, 0)
@@ -582,7 +582,7 @@ class Controller:
             self.note(FindingMade(finding))
 
     def unfetched(self, name: str) -> bool:
-        """True where a node's log in the run directory ends before the node's own does."""
+        """Tell whether a node's log in the run directory ends before the node's own does."""
         member = self.members[name]
         have = self.logs.sizes(member.node.index, member.node.name)
         in_place = f"{METRICS}/" if member.node.index in self.setting.local_nodes else "-"
@@ -626,7 +626,7 @@ class Controller:
         self.feed(Paused("", pause.t, pause.seconds, pause.slept))
 
     def feed_quietly(self, event: Event) -> None:
-        """An event that changes nothing most of the time; a change of state is written down at once."""
+        """Give the gang an event that mostly changes nothing; a change of state is written at once."""
         before = self.roster.state
         self._act(self.gang.handle(event, time.monotonic(), time.time()))
         if self.roster.state is not before:

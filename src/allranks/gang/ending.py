@@ -30,7 +30,7 @@ class Ending:
         self._fence_at = 0.0
 
     def fail(self, now: float) -> list[Action]:
-        """The first failure ends all ranks; a later one changes nothing."""
+        """End all ranks because of the first failure; a later one changes nothing."""
         roster = self.roster
         first: list[Action] = []
         if roster.failed_t is None:
@@ -47,7 +47,7 @@ class Ending:
         return notes + self.fail(now)
 
     def fail_init_timeout(self, now: float) -> list[Action]:
-        """The time for the start is over."""
+        """End the gang because the time for its start is over."""
         self.roster.init_timeout_hit = True
         seconds = round(now - self.roster.attempt_at, 1)
         return [InitTimeout(seconds), *self.fail(now)]
@@ -70,7 +70,7 @@ class Ending:
         return actions + self.check(now)
 
     def fence(self, now: float) -> None:
-        """A node is lost: its ranks may live until its own agent has ended them."""
+        """Wait for the ranks of a lost node: they may live until its own agent has ended them."""
         self._fence_at = max(self._fence_at, now + self.roster.spec.limits.grace + FENCE)
 
     def check(self, now: float) -> list[Action]:
@@ -89,7 +89,7 @@ class Ending:
     # -- events ------------------------------------------------------------------------------------
 
     def on_stop(self, event: Stop, now: float) -> list[Action]:
-        """The user wants it to end; a second call can only be shorter."""
+        """End the ranks because the user wants it; a second call can only be shorter."""
         roster = self.roster
         if roster.state is State.OVER:
             return []
@@ -101,7 +101,7 @@ class Ending:
         return self.check(now)
 
     def on_ended(self, event: Ended, now: float) -> list[Action]:
-        """A node has nothing left, or says what it could not end."""
+        """Keep that a node has ended its ranks, with what it could not end."""
         roster = self.roster
         node = roster.nodes[event.node]
         is_running = roster.state is State.RUNNING

@@ -17,7 +17,7 @@ from .states import Exit
 
 
 def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | None:
-    """The verdict on the attempt that is just over; None where nothing failed."""
+    """Judge the attempt that is just over; return None where nothing failed."""
     roster = gang.roster
     ranks = roster.ranks()
     incident = Incident(
@@ -72,7 +72,7 @@ def _record(roster: Roster, run: RunDirectory, item: Exit) -> ExitRecord:
 
 
 def _gpus(roster: Roster) -> dict[int, int]:
-    """The GPU of each rank that takes one by its local number."""
+    """Map each rank that takes a GPU by its local number to that GPU."""
     gpus: dict[int, int] = {}
     for node in roster.nodes.values():
         for rank in node.ranks.values():

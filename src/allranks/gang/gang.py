@@ -45,14 +45,14 @@ class Gang:
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
 
     def begin(self) -> list[Action]:
-        """The first actions."""
+        """Return the first actions."""
         tree = self.roster.setting.tree
         if tree is None:
             return [AttemptStart()]
         return [AttemptStart(), TreeListed(tree.root, tree.files, tree.bytes, tree.sha256, tree.left_out)]
 
     def handle(self, event: Event, now: float, t: float) -> list[Action]:
-        """What to do about an event. `now` counts seconds of a clock that is never set, and every limit goes by it;
+        """Decide about an event. `now` counts seconds of a clock that is never set, and every limit goes by it;
         `t` is unix seconds on the controller's clock, for what is stored."""
         roster = self.roster
         roster.event_t = t
@@ -71,7 +71,7 @@ class Gang:
         return actions
 
     def handler(self, name: str) -> Handler:
-        """The method that an entry of the tables names: `phase.on_event`."""
+        """Return the method that an entry of the tables names: `phase.on_event`."""
         phase, _, method = name.partition(".")
         handler: Handler = getattr(getattr(self, phase), method)
         return handler

@@ -30,7 +30,7 @@ class Gathering:
         self._deadline = float("inf")
 
     def begin_attempt(self, now: float, is_paused: bool) -> list[Action]:
-        """A further attempt: what is known of the nodes still holds; those that are new are looked at."""
+        """Begin a further attempt: what the nodes said still holds, and new ones are looked at."""
         roster = self.roster
         if roster.has_all_facts and roster.plan is not None and not is_paused:
             return self.rendezvous.begin(now)
@@ -61,7 +61,7 @@ class Gathering:
     # -- events ------------------------------------------------------------------------------------
 
     def on_shipped(self, event: Shipped, now: float) -> list[Action]:
-        """The tree is on a node, as it was sent: now the node is looked at."""
+        """Look at a node that has the tree as it was sent."""
         roster = self.roster
         node = roster.nodes[event.node]
         if roster.setting.tree is None or node.synced:
@@ -87,7 +87,7 @@ class Gathering:
         return actions + self._judge(now)
 
     def on_unreachable(self, event: Unreachable, now: float) -> list[Action]:
-        """A node that can't be reached ends the start for all; the others are looked at no further."""
+        """End the start for all: a node cannot be reached, and the others are looked at no further."""
         self.roster.nodes[event.node].state = "unreachable"
         return self._failed_on_a_node(event.finding, now)
 
@@ -106,7 +106,7 @@ class Gathering:
         return self._failed_on_a_node(finding, now)
 
     def _failed_on_a_node(self, finding: Finding, now: float) -> list[Action]:
-        """The others get a moment to fail too: one sentence names them all."""
+        """Give the others a moment to fail too: one sentence names them all."""
         note = self.roster.add_in_order(finding)
         self._deadline = min(self._deadline, now + GATHER_PATIENCE)
         return [note, *self._check(now)]
@@ -144,7 +144,7 @@ class Gathering:
         return [*actions, *self.spares.judge_waiting(), *self.rendezvous.begin(now)]
 
     def _gathered_again(self, now: float) -> list[Action]:
-        """The plan holds: a node that came back must have room for the ranks it had."""
+        """Go on with the same plan: a node that came back must have room for the ranks it had."""
         roster = self.roster
         assert roster.plan is not None
         failures: list[Finding] = []
@@ -158,7 +158,7 @@ class Gathering:
         return [*self.spares.judge_waiting(), *self.rendezvous.begin(now)]
 
     def _resume(self, now: float) -> list[Action]:
-        """The pause before a further attempt is over: what waits for nothing else goes on."""
+        """Go on after the pause before a further attempt, unless a node is still awaited."""
         roster = self.roster
         roster.resume_at = 0.0
         if not roster.has_all_facts:

@@ -45,7 +45,7 @@ class ProcessGroups:
         return tool.name if tool is not None else spec.launch.launcher.replace("command", "")
 
     def on_report(self, event: Report, now: float) -> list[Action]:
-        """A rank has entered or left init_process_group, has destroyed its group, or would be on its own."""
+        """Take a report: a rank is in or through init_process_group, has destroyed its group, or would train alone."""
         rank = self.roster.nodes[event.node].ranks.get(event.rank)
         finding = self._trains_alone(event)
         actions = self._refuse_once(finding, now) if finding is not None else []

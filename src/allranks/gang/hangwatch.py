@@ -99,7 +99,7 @@ class HangWatch:
         return []
 
     def on_counters(self, event: Counters, now: float) -> list[Action]:
-        """What moves is alive."""
+        """Compare the counters with the last ones: what moves is alive."""
         for rank, counters in event.ranks.items():
             self._counted.update(rank, counters, now)
         return []
@@ -157,7 +157,7 @@ class HangWatch:
         return [Send(name, StacksOrder(tuple(ranks), word)) for name, ranks in running.items()]
 
     def _running_ranks(self) -> dict[str, list[int]]:
-        """The ranks that run, by node."""
+        """List the ranks that run, by node."""
         running: dict[str, list[int]] = {}
         for node in self.roster.nodes.values():
             ranks = [r.rank for r in node.ranks.values() if r.pid is not None and r.exit is None]
@@ -196,7 +196,7 @@ class HangWatch:
         return [HangConcluded(round(quiet, 1), hang), *self.ending.fail(now)]
 
     def _go_on(self, suspicion: Suspicion, now: float) -> list[Action]:
-        """Collectives have gone on between the samples; a pattern that was given has not recurred all the same."""
+        """Drop the suspicion, as collectives go on; a --hang-pattern that has not recurred is a finding."""
         self._counted.moved_at = now
         spec = self.roster.spec
         if spec.limits.hang_pattern is None:

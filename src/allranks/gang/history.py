@@ -22,7 +22,7 @@ class History:
     def add(
         self, gang: Gang, verdict: Verdict | None, steps: Mapping[int, int | None], now: float, against: str
     ) -> tuple[Decision, Verdict | None]:
-        """An attempt that is over: what follows, and its verdict with that in it. `steps` are those by rank,
+        """Decide what follows on an attempt; return that, and its verdict with it. `steps` are those by rank,
         `against` is why there can be no further attempt, whatever the cause."""
         if gang.roster.stop_reason:
             outcome = "stopped"

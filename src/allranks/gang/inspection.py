@@ -83,7 +83,7 @@ class Peer:
         self._waiting: dict[type[Any], asyncio.Future[Message]] = {}
 
     def expect(self, kind: type[Any]) -> asyncio.Future[Message]:
-        """The next message of a kind, or the fault that came in its place."""
+        """Await the next message of a kind, or the fault that comes in its place."""
         self._waiting[kind] = asyncio.get_running_loop().create_future()
         return self._waiting[kind]
 
@@ -244,7 +244,7 @@ class Inspection:
         self._found.nodes[peer.node.name] = facts
 
     async def _prove(self) -> None:
-        """The gate of a run, up to the point where ranks would start."""
+        """Make the rendezvous check of a run, up to the point where ranks would start."""
         master = next(iter(self._peers.values()))
         token = self._setting.token
         gate: Facts = {"name": master.node.name, "port": 0}

@@ -35,7 +35,7 @@ class Departure:
     remarked: bool = False
 
     def hear(self, event: Report, now: float) -> RankLeaving | None:
-        """A report of the rank; the event that keeps it, where it is one of a departure."""
+        """Take a report of the rank; return the event that keeps it, where it is one of a departure."""
         if event.what == "raised":
             self.raised_t = event.t
             self.code = 1
@@ -65,11 +65,11 @@ class Departure:
         return self.raised_t is not None or (self.ended_t is not None and self.code != 0)
 
     def is_overdue(self, now: float, grace: float) -> bool:
-        """The program has failed, and nothing but threads that it left keeps its process."""
+        """Tell whether the program has failed and only threads that it left have kept its process, for too long."""
         return self.failed and self.ended_t is not None and now - self.ended_at >= grace + PATIENCE
 
     def is_remarkable(self, now: float) -> bool:
-        """The program has ended well, and its process goes on for long."""
+        """Tell whether the program has ended well and its process goes on for long."""
         waits = self.ended_t is not None and not self.failed and not self.remarked
         return waits and now - self.ended_at >= REMARK_AFTER
 

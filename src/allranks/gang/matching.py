@@ -67,7 +67,7 @@ class Matching:
         return True
 
     def drain(self) -> None:
-        """Waits a moment for the answers to all that was fed."""
+        """Wait a moment for the answers to all that was fed."""
         ends = time.monotonic() + DRAIN
         while self._process is not None and self._answered < self._asked and time.monotonic() < ends:
             assert self._process.stdin is not None and self._process.stdout is not None
@@ -79,7 +79,7 @@ class Matching:
                 self._read()
 
     def close(self) -> None:
-        """Ends its process."""
+        """End its process."""
         process = self._process
         self._process = None
         if process is None:

@@ -71,7 +71,7 @@ class NodeState:
         return self.state in ("lost", "unreachable")
 
     def gpu_of(self, rank: RankState) -> int | None:
-        """The GPU that a rank takes by its local number, as torch programs do; None where the node has not as many."""
+        """Return the GPU that a rank takes by its local number, as torch programs do; None: the node has too few."""
         return rank.local_rank if len(self.ranks) <= gpu_count(self.plan_facts) else None
 
     @property
@@ -87,7 +87,7 @@ class NodeState:
         return NodeFactsKept(self.name, addresses, self.memory, gpu_count(self.plan_facts))
 
     def status(self, progress: Mapping[int, RankProgress]) -> NodeStatus:
-        """The node's part of status.json; `progress` is that of the ranks that have shown any."""
+        """Return the node's part of status.json; `progress` is that of the ranks that have shown any."""
         ranks = []
         for rank in self.ranks.values():
             shown = progress.get(rank.rank, RankProgress())

@@ -42,7 +42,7 @@ class Tree:
     left_out: tuple[str, ...] = ()
 
     def workdir(self, node_dir: str) -> str:
-        """The ranks' working directory on a node."""
+        """Return the ranks' working directory on a node."""
         return f"{node_dir}/tree/{self.below}".rstrip("/")
 
 
@@ -71,18 +71,19 @@ class Setting:
 
 
 def run_tag(setting: Setting, index: int, incarnation: int = 0) -> str:
-    """The run tag of a node's processes: uid/node."""
+    """Return the run tag of a node's processes: uid/node."""
     return f"{setting.uid}/{node_label(index, incarnation)}"
 
 
 def node_label(index: int, incarnation: int = 0) -> str:
-    """The node's directory name; virtual nodes share a machine, so it carries the index. A further agent on the same
-    node has a directory of its own."""
+    """Return the name of a node's directory, with its index: virtual nodes share a machine.
+
+    A further agent on the same node has a directory of its own."""
     return f"node_{index:02d}" + (f"_{incarnation}" if incarnation else "")
 
 
 def collectors(checks: tuple[Check, ...]) -> list[str]:
-    """The checks that look themselves on a node."""
+    """List the checks that look themselves on a node."""
     return [check.name for check in checks if check.collect is not None]
 
 
@@ -99,19 +100,19 @@ def ship_order(tree: Tree) -> ShipOrder:
 
 
 def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
-    """The ranks' working directory on a node."""
+    """Return the ranks' working directory on a node."""
     return setting.tree.workdir(node_dir) if setting.tree is not None else spec.launch.workdir or setting.workdir
 
 
 def _kind(spec: RunSpec) -> str:
-    """What the command is; tests are Python, whatever else they run beside."""
+    """Return what the command is; tests are Python, whatever else they run beside."""
     if spec.launch.command:
         return read_training(spec).kind
     return "python-module" if spec.tests.test else "program"
 
 
 def _program(spec: RunSpec) -> tuple[str, ...]:
-    """The words that ranks run, with the interpreter's in front where the user wrote one."""
+    """Return the words that ranks run, with the interpreter's in front where the user wrote one."""
     if launched_by(spec) is None:
         return spec.launch.command
     words = read_training(spec)
@@ -145,14 +146,14 @@ def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -
 
 
 def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> Send:
-    """What an agent is asked first: to take the tree, else to look at the node."""
+    """Make an agent's first order: to take the tree, else to look at the node."""
     if setting.tree is not None and not node.synced:
         return Send(node.name, ship_order(setting.tree))
     return Send(node.name, setup_order(spec, setting, node.node_dir))
 
 
 def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str, Any]:
-    """What the quick look is judged against."""
+    """Return what the preflight check is judged against: the order, and what only the judge reads."""
     return {
         **ORDERS.write(setup_order(spec, setting)),
         "virtual": bool(spec.target.local),

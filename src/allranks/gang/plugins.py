@@ -20,7 +20,7 @@ GROUP = "allranks.checks"
 
 @cache
 def installed() -> dict[str, tuple[Check, Path]]:
-    """Checks of other packages with their source files; raises ConfigError where one cannot be used."""
+    """Load the checks of other packages, with their source files; raise ConfigError where one cannot be used."""
     checks = {}
     for point in entry_points(group=GROUP):
         try:
@@ -35,7 +35,7 @@ def installed() -> dict[str, tuple[Check, Path]]:
 
 
 def source_of(name: str) -> Path | None:
-    """The file of a check of another package; None where it is one of ours."""
+    """Return the file of a check of another package; None where it is one of ours."""
     return None if name in built_in() else installed()[name][1]
 
 

@@ -114,7 +114,7 @@ class Decision:
 
 
 def row_of(tried: Tried) -> PolicyRow:
-    """The row of an attempt: by what the gang saw, by the verdict's sentence, by its label."""
+    """Choose an attempt's row: by what the gang saw, by the verdict's sentence, by its label."""
     cause = tried.verdict.cause
     message = tried.verdict.finding.message
     raised = RAISED.search(message)
@@ -203,7 +203,7 @@ def _moved(tried: Tried) -> bool:
 
 
 def _same(before: Tried, last: Tried, row: PolicyRow) -> bool:
-    """The same cause at the same step. Of nodes that fail one after the other each is a fault of its own."""
+    """Tell whether both have the same cause at the same step; another node that fails is another fault."""
     if before.verdict.cause != last.verdict.cause or before.step != last.step:
         return False
     if row.replace and before.blamed != last.blamed:

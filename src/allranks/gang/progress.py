@@ -104,7 +104,7 @@ class Progress:
         self.first_step_told = False
 
     def begin_attempt(self) -> None:
-        """Steps are those of an attempt."""
+        """Forget the steps of the attempt before."""
         self._readers.clear()
         self._last_output.clear()
 
@@ -144,13 +144,13 @@ class Progress:
             self.first_step_at = at
 
     def drain(self) -> None:
-        """Waits a moment for what patterns find in output that has come."""
+        """Wait a moment for what patterns find in output that has come."""
         for matching in (self._steps, self._recurring):
             if matching is not None:
                 matching.drain()
 
     def close(self) -> None:
-        """Ends what it has started."""
+        """End the processes of the patterns."""
         for matching in (self._steps, self._recurring):
             if matching is not None:
                 matching.close()
@@ -164,7 +164,7 @@ class Progress:
         return ranks
 
     def changed(self) -> bool:
-        """True once after anything went by."""
+        """Tell whether anything went by since the last call."""
         changed = self._changed
         self._changed = False
         return changed

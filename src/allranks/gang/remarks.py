@@ -12,7 +12,7 @@ from allranks.text import count_of
 
 
 def prelude_failed(node: str, error: str) -> Finding:
-    """The prelude, or the look itself, failed on a node."""
+    """Return the finding about a node whose prelude, or the look at it, failed."""
     return failed_look([node], error)
 
 
@@ -47,12 +47,12 @@ def world_size_differs(expected: int, plan: Plan) -> Finding:
 
 
 def spare_unused(name: str, why: str, remedy: str = "") -> Finding:
-    """A node that stands by can't take a place."""
+    """Return the finding about a hot spare that cannot take a place."""
     return Finding("spare-unused", "warn", f"spare {name} is not used: {why}", remedy, Where(node=name))
 
 
 def logs_cut(name: str, node_dir: str, attempt: int) -> Finding:
-    """A node gets a new agent; what its old one had not sent stays there."""
+    """Return the finding about logs that end early: the node gets a new agent, and the old one had more."""
     return Finding(
         "logs-cut",
         "warn",
@@ -63,7 +63,7 @@ def logs_cut(name: str, node_dir: str, attempt: int) -> Finding:
 
 
 def too_small(name: str, room: int, need: int) -> Finding:
-    """A node is back with fewer GPUs than its ranks had."""
+    """Return the finding about a node that is back with fewer GPUs than its ranks had."""
     return Finding(
         "world-size-mismatch",
         "fail",
@@ -74,7 +74,7 @@ def too_small(name: str, room: int, need: int) -> Finding:
 
 
 def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
-    """The caller's tree could not be put on a node."""
+    """Return the finding about a node on which the caller's tree could not be put."""
     remedy = "free some space there, name another place with --node-dir, or list what is not code in .gitignore"
     if no_room:
         return Finding(
@@ -87,7 +87,7 @@ def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
 
 
 def moved_by_look(looks: Sequence[StackSample], nodes: Mapping[int, str]) -> Finding:
-    """The signal for a rank's stack has ended a call of native code early, and the program went on."""
+    """Return the finding about programs that went on because the signal for their stack ended a call of native code."""
     first = looks[0]
     node = nodes.get(first.rank, "")
     who = f"rank {first.rank} on {node}" + (f" and {len(looks) - 1} more" if len(looks) > 1 else "")
@@ -97,7 +97,7 @@ def moved_by_look(looks: Sequence[StackSample], nodes: Mapping[int, str]) -> Fin
 
 
 def run_disk_full(path: str) -> Finding:
-    """The run goes on; what found no room is not lost."""
+    """Return the finding about a full disk of the run directory: the run goes on, and nothing is lost yet."""
     return Finding(
         "disk-full",
         "warn",

@@ -74,7 +74,7 @@ class RendezvousCheck:
     # -- events ------------------------------------------------------------------------------------
 
     def on_listening(self, event: Listening, now: float) -> list[Action]:
-        """The port is open on the master: everybody tries every address it could be reached at."""
+        """Let every node try every address of the master, whose port is open."""
         roster = self.roster
         if event.error is not None:
             return self.ending.refuse([port_taken(roster.master.name, event.error, target_words(roster.spec))], now)
@@ -109,5 +109,5 @@ class RendezvousCheck:
         return actions + self.running.start(choice.environment)
 
     def on_tick(self, event: Event, now: float) -> list[Action]:
-        """The time limit of the start."""
+        """Watch the time limit of the start."""
         return self.ending.fail_init_timeout(now) if self.roster.is_past_init_limit(now) else []

@@ -183,7 +183,7 @@ class Roster:
         return {first + at: (name, at) for first, count, name in planned for at in range(count)}
 
     def node_of_rank(self) -> dict[int, str]:
-        """The node's name of every rank that the program has."""
+        """Map every rank that the program has to its node's name."""
         return {rank: place[0] for rank, place in self.layout().items()}
 
     @property
@@ -192,7 +192,7 @@ class Roster:
         return any((e.code != 0 and not e.expected) or self.program_code(e) for e in self.exits)
 
     def program_code(self, event: Exit) -> int | None:
-        """What a rank's process would have ended with that allranks ended after its program had; else None."""
+        """Return what a process would have ended with that allranks ended after its program had ended; else None."""
         departures = (r.departure for r in self.ranks() if r.rank == event.rank)
         return next((d.code for d in departures if event.expected and d.ended_t is not None), None)
 

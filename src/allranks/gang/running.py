@@ -68,7 +68,7 @@ class Running:
     # -- events ------------------------------------------------------------------------------------
 
     def on_started(self, event: Started, now: float) -> list[Action]:
-        """A rank's process runs."""
+        """Keep that a rank's process runs."""
         rank = self.roster.nodes[event.node].ranks.get(event.rank)
         if rank is None or event.attempt != self.roster.attempt:
             return []
@@ -78,7 +78,7 @@ class Running:
         return [RankStarted(event.node, event.rank, event.pid, event.t)]
 
     def on_exit(self, event: Exit, now: float) -> list[Action]:
-        """A rank ended. 0 is no failure; anything else ends the gang."""
+        """Keep a rank's end. 0 is no failure; anything else ends the gang."""
         roster = self.roster
         rank = roster.nodes[event.node].ranks.get(event.rank)
         if rank is None or event.attempt != roster.attempt or rank.exit is not None:
@@ -113,7 +113,7 @@ class Running:
         return actions
 
     def on_report(self, event: Report, now: float) -> list[Action]:
-        """The runner reports how far a rank is."""
+        """Take a report of how far a rank is."""
         return self.groups.on_report(event, now)
 
     def on_audited(self, event: Audited, now: float) -> list[Action]:
@@ -155,7 +155,7 @@ class Running:
         return [roster.add_finding(remark(remarkable, roster.node_of_rank()))]
 
     def _init_is_late(self, now: float) -> list[Action]:
-        """Some wait in init_process_group for others: stacks of those first, then the end."""
+        """End a start in which some wait in init_process_group for others, after a stack sample of those."""
         roster = self.roster
         late = [r for r in roster.ranks() if r.exit is None and r.initialised_t is None]
         if not late or not any(r.entered for r in roster.ranks()):

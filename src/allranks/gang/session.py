@@ -136,7 +136,7 @@ class Session:
             return self._failed_itself(error)
 
     def stop_from_afar(self, reason: str) -> None:
-        """A node wants the end, from any thread. Every node may: that never counts as a second signal."""
+        """End the run because a node wants it, from any thread. Every node may: that is never a second signal."""
         self._asked_to_stop = reason
         if self._loop is not None and self._loop.is_running():
             self._loop.call_soon_threadsafe(self._stop_of_a_node, reason)
@@ -150,7 +150,7 @@ class Session:
         self._from_any_thread(self.pass_signal, name, node)
 
     def step_ended(self) -> None:
-        """The engine's processes on the nodes are gone, and with them every way to the nodes; from any thread."""
+        """Give up all nodes: the engine's processes there have ended, and every way to them; from any thread."""
         self._from_any_thread(self.controller.lose_all_nodes)
 
     def _from_any_thread(self, act: Callable[..., None], *arguments: str) -> None:
@@ -188,16 +188,16 @@ class Session:
             self._shorten()
 
     def say_note(self, text: str) -> None:
-        """A remark, shown and kept."""
+        """Show and keep a remark."""
         self.controller.note(PlainNote(text))
 
     def end_announced(self) -> None:
-        """The engine takes the nodes back soon: an orderly end, once."""
+        """End the run in order, once: the engine takes the nodes back soon."""
         self.reach.warned()
         self.controller.stop("engine", self.spec.limits.stop_grace)
 
     def _shorten(self) -> None:
-        """A SIGTERM may be the engine's own end, which leaves less time than ours; asked in a thread, it may take."""
+        """Shorten the grace where the engine ends the nodes sooner; it is asked in a thread, as that may take."""
         loop = asyncio.get_running_loop()
 
         def shorten(future: asyncio.Future[float | None]) -> None:
@@ -254,13 +254,13 @@ class Session:
             return verdict
 
     def _engine_says(self, roster: Roster, finding: Finding | None) -> None:
-        """What took the nodes back: written down, so that `diagnose` knows it too."""
+        """Write down why the engine took the nodes back, so that `diagnose` knows it too."""
         if finding is not None:
             roster.findings.append(finding)
             self.controller.keep(FindingMade(finding))
 
     def _audit(self, gang: Gang) -> None:
-        """The data, seen as a whole, in the place of what was said of it on the way."""
+        """Judge all of the data, in the place of what was found while the program ran."""
         roster = gang.roster
         auditor = self.controller.auditor
         if auditor is None or roster.testing or not roster.exits:
@@ -333,7 +333,7 @@ class Session:
         )
 
     def _failed_itself(self, error: Exception) -> ResultDocument:
-        """The result of a run that a defect of allranks has ended; its traceback is evidence.
+        """Write the result of a run that a defect of allranks has ended; its traceback is evidence.
 
         The state of the run may be what is broken, so each part of it is left out where it can't be read."""
         from allranks.runs.internal import internal_verdict, save_traceback
@@ -423,9 +423,9 @@ def create(
     expected_world_size: int | None = None,
     dead: tuple[tuple[str, str], ...] = (),
 ) -> Session:
-    """Makes the run directory and a session for a new run; `expected_world_size` is the caller's WORLD_SIZE, `dead`
-    are pairs of nodes that --suite pairs leaves out; `reach` may have a run directory for
-    it already."""
+    """Make the run directory and a session for a new run; `reach` may have a run directory for it already.
+
+    `expected_world_size` is the caller's WORLD_SIZE, `dead` are pairs of nodes that --suite pairs leaves out."""
     archive = _pack(spec, cwd) if spec.launch.sync else None
     again = reach.run_directory(spec.places.runs_dir)
     try:
@@ -459,7 +459,7 @@ def create(
 
 
 def _continue(session: Session) -> None:
-    """A run that an engine starts again: its attempts go on, its result is open again."""
+    """Go on with a run that an engine starts again: its attempts are kept, its result is open again."""
     run = session.run_dir
     before = reopen(run)
     if before is not None:
@@ -485,7 +485,7 @@ class RunNames(NamedTuple):
 
 
 def names_of(run: RunDirectory) -> RunNames:
-    """The names of a run that starts now."""
+    """Make the names of a run that starts now."""
     uid = f"{run.name}-{secrets.token_hex(3)}"
     return RunNames(run.name, uid, secrets.token_hex(16), str(run.path.absolute() / "outputs"))
 
@@ -493,7 +493,7 @@ def names_of(run: RunDirectory) -> RunNames:
 def make_setting(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, names: RunNames, checks: tuple[Check, ...]
 ) -> Setting:
-    """What this machine and this moment add to a spec: names, secrets of the run, the caller's environment."""
+    """Add what this machine and this moment know: names, secrets of the run, the caller's environment."""
     inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
     return Setting(
         run=names.run,
@@ -513,7 +513,7 @@ def make_setting(
 
 
 def own_environment() -> str | None:
-    """The virtual environment allranks runs from, if torch is in it: `.venv/bin/allranks` without activate.
+    """Return the virtual environment allranks runs from, if torch is in it: `.venv/bin/allranks` without activate.
 
     An environment made for allranks alone (pipx) has no torch and is not taken.
     """
@@ -537,7 +537,7 @@ def node_entries(cluster: Cluster) -> list[NodeEntry]:
 
 
 def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReach]) -> Session:
-    """A session for a run whose controller is gone: its agents are looked for and taken over."""
+    """Make a session for a run whose controller has ended: its agents are looked for and taken over."""
     document = run.read_run()
     status = run.read_status()
     gang = document.gang  # hot spares end by themselves

@@ -113,7 +113,7 @@ class HotSpares:
         )
 
     def on_shipped(self, event: Shipped, now: float) -> list[Action]:
-        """The tree is there: now it is looked at."""
+        """Look at a hot spare that has the tree."""
         node = self.roster.spares[event.node]
         failure = shipping_failure(self.roster.setting.tree, event)
         if failure is not None:
@@ -139,7 +139,7 @@ class HotSpares:
         return self._drop(self.roster.spares[event.node], event.message)
 
     def on_silent(self, event: Event, now: float) -> list[Action]:
-        """It is not ready for a place until it is heard again."""
+        """Hold back a hot spare that is not heard."""
         node = self.roster.spares[event.node]
         if node.state not in (READY, "ready"):
             return []
@@ -174,7 +174,7 @@ class HotSpares:
         return actions
 
     def _stand_in(self, old: str, new: str) -> list[Action]:
-        """The same ranks on another node."""
+        """Give a node's ranks to a hot spare."""
         roster = self.roster
         node = roster.spares.pop(new)
         node.state = "ready"
@@ -192,7 +192,7 @@ class HotSpares:
         return [NodeReplaced(old, new)]
 
     def _reach_again(self, old: NodeState, pause: float) -> list[Action]:
-        """A node as if it had never been heard of, but for its place."""
+        """Reach a node again with a new agent; only its place stays."""
         roster = self.roster
         if old.ranks and not old.drained:
             roster.findings.append(logs_cut(old.name, old.node_dir, roster.attempt - 1))
@@ -201,7 +201,7 @@ class HotSpares:
 
 
 def shipping_failure(tree: Tree | None, event: Shipped) -> Finding | None:
-    """What is wrong with the tree that has arrived on a node."""
+    """Return what is wrong with the tree that has arrived on a node; None where it is whole."""
     error = event.error
     if not error and tree is not None and (event.sha256, event.files) != (tree.sha256, tree.files):
         arrived = name_with(count_of(event.files, "file"), event.sha256[:12])

@@ -25,7 +25,7 @@ AT_ONCE = 64
 def ask(
     spec: RunSpec, transport: Transport, cluster: Cluster, headers: Mapping[str, SweepHeader]
 ) -> dict[str, SweptMessage]:
-    """Sends each named node its sweep header; the answers by node name. TransportError names a node."""
+    """Send each named node its sweep header; return the answers by node name. Raise TransportError."""
 
     async def all_of_them() -> list[SweptMessage]:
         limit = asyncio.Semaphore(AT_ONCE)

@@ -59,8 +59,10 @@ class Tested:
 
 
 def judge_test(roster: Roster, run: RunDirectory, ended: Verdict | None, quick: bool) -> Tested:
-    """`ended` is what the attempt's end says by itself: a node that was lost or a rank that was killed explains what
-    the tests saw of it."""
+    """Judge the tests of an attempt.
+
+    `ended` is the verdict on its end alone: a node that was lost or a rank that was killed explains the rest.
+    """
     rows = {} if quick else read_rows(run)
     findings: list[Finding] = []
     if rows:
@@ -80,7 +82,7 @@ def judge_test(roster: Roster, run: RunDirectory, ended: Verdict | None, quick: 
 
 
 def verdict_of(finding: Finding, attempt: int = 0) -> Verdict:
-    """A test's first finding as the verdict; its cause where the labels have one."""
+    """Make the verdict of a test's first finding; its cause where the labels have one."""
     cause = finding.id if finding.id in CAUSES else CAUSES_OF_TESTS.get(finding.id, "unknown")
     return Verdict(finding, cause, 0.9 if finding.where.node or finding.where.nodes else 0.6, attempt=attempt)
 
@@ -94,7 +96,7 @@ def _is_from_outside(roster: Roster) -> bool:
 
 
 def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> list[Finding]:
-    """A finding for each test that failed, and those about links. `names` are nodes by rank."""
+    """Make a finding for each test that failed, and add those about links. `names` are nodes by rank."""
     ends = [end for end in decode_each(SuiteEndRow, rows.get("end")) if end.findings]
     links: list[Finding] = []
     if ends:
@@ -109,7 +111,7 @@ def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> 
 
 
 def _failure(row: CollectiveRow, names: Mapping[int, str]) -> Finding:
-    """A wrong result: the rank whose data is wrong is at fault, else the rank that found it."""
+    """Make the finding about a wrong result: the rank whose data is wrong is at fault, else the rank that saw it."""
     differences = [failure for failure in row.failures if isinstance(failure, WrongElement)]
     ranks = {difference.source for difference in differences if difference.source is not None}
     if len(ranks) != 1:
@@ -151,7 +153,7 @@ def _shown(failures: Iterable[Failure], names: Mapping[int, str]) -> list[str]:
 
 
 def _from_logs(roster: Roster, run: RunDirectory) -> list[Finding]:
-    """A quick test leaves no rows: the line that says FAIL, of the first rank that has one."""
+    """Make the finding of a quick test, which leaves no rows: of the first rank's line that says FAIL."""
     has_hung = any(e.code == HANG for e in roster.exits)
     kind = "collective-hang" if has_hung else "collective-wrong"
     for node in roster.nodes.values():

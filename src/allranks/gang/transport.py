@@ -95,7 +95,7 @@ class NodeReach:
         """Prepare the nodes for a session that is about to run."""
 
     def warned(self) -> None:
-        """The warning signal has come."""
+        """Take note that the warning signal has come."""
 
     def time_left(self) -> float | None:
         """Return seconds until the engine ends everything by force; None where it does not. It may take a while."""

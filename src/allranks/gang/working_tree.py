@@ -57,7 +57,7 @@ class Archive:
 
 
 def list_tree(spec: RunSpec, cwd: str) -> Listing:
-    """The files of the caller's tree; raises UsageError where it can't be shipped."""
+    """List the files of the caller's tree; raise UsageError where it cannot be shipped."""
     cwd = os.path.realpath(cwd)
     is_git = _in_repository(cwd)
     root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n"))) if is_git else cwd
@@ -193,7 +193,7 @@ def _too_large(root: str, sizes: dict[str, int]) -> UsageError:
 
 
 def _shown(name: str) -> str:
-    """A name that any terminal takes, on one line."""
+    """Write a name so that any terminal takes it, on one line."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
@@ -210,7 +210,7 @@ def _is_inside(path: str, root: str) -> bool:
 
 
 def _position(spec: RunSpec, root: str, cwd: str) -> str:
-    """The working directory below the root: the caller's, or --workdir inside the tree."""
+    """Return the working directory below the root: the caller's, or --workdir inside the tree."""
     wanted = os.path.realpath(os.path.join(cwd, os.path.expanduser(spec.launch.workdir or "")))
     if not _is_inside(wanted, root):
         raise UsageError(
@@ -226,7 +226,7 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
 
 
 def _check_command(spec: RunSpec, root: str) -> None:
-    """An absolute path inside the tree would run what lies there, not what was shipped."""
+    """Refuse an absolute path inside the tree: it would run what lies there, not what was shipped."""
     words = read_training(spec).program if spec.launch.command else ()
     script = words[0] if words else ""
     if os.path.isabs(script) and _is_inside(os.path.realpath(script), root):
@@ -246,7 +246,7 @@ class _Hashed:
         self._file, self.hash, self.size = file, hashlib.sha256(), 0
 
     def write(self, data: bytes) -> int:
-        """Writes all of it."""
+        """Write all of it."""
         self.hash.update(data)
         self.size += len(data)
         return self._file.write(data)
@@ -257,12 +257,12 @@ class _Hashed:
 
 
 def pack_tree(spec: RunSpec, cwd: str) -> Archive:
-    """Lists and packs the caller's tree; the same files give the same bytes. Raises UsageError."""
+    """List and pack the caller's tree; the same files give the same bytes. Raise UsageError."""
     return pack(list_tree(spec, cwd))
 
 
 def pack(listing: Listing) -> Archive:
-    """The archive of a listing, in a temporary file."""
+    """Pack a listing into a temporary file."""
     try:
         file: IO[bytes] = tempfile.TemporaryFile(prefix="allranks-")  # noqa: SIM115  it lives with the Archive
         out = _Hashed(file)
@@ -276,7 +276,7 @@ def pack(listing: Listing) -> Archive:
 
 
 def _fill(packed: gzip.GzipFile, listing: Listing) -> int:
-    """Writes the archive; gives the bytes of the files."""
+    """Write the archive; return the bytes of the files."""
     tree = listing.tree
     with tarfile.open(
         fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
@@ -295,12 +295,12 @@ def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 
 
 def _text(name: str) -> str:
-    """A name of this machine so that its bytes arrive, whatever the locale."""
+    """Decode a name of this machine so that its bytes arrive, whatever the locale."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
 def _add(tar: tarfile.TarFile, root: str, name: str) -> int:
-    """Adds one file or link; gives its bytes."""
+    """Add one file or link; return its bytes."""
     path = os.path.join(root, name)
     if os.path.islink(path):
         entry = _entry(name, tarfile.SYMTYPE, 0o777)

@@ -39,7 +39,7 @@ class WorkFailed(Exception):
 
 
 def in_child(work: Callable[[], Result], seconds: float) -> Result:
-    """What `work` gives, which must be picklable; its AllranksError, OutOfTime, or WorkFailed."""
+    """Return what `work` returns, which must be picklable; raise its AllranksError, OutOfTime or WorkFailed."""
     read_end, write_end = os.pipe()
     parent = os.getpid()
     try:
@@ -79,7 +79,7 @@ def _read(pipe: int, seconds: float) -> bytes:
 
 
 def _given(data: bytes, status: int) -> Any:
-    """What the child sent back."""
+    """Return, or raise, what the child sent back."""
     try:
         result, error = pickle.loads(data)  # of our own process
     except Exception:

@@ -147,7 +147,7 @@ class RunDirectory:
     # -- documents ---------------------------------------------------------------------------------
 
     def write_document(self, name: str, document: Document) -> None:
-        """Replaces a JSON document as a whole; on a full disk the old one stays."""
+        """Replace a JSON document as a whole; on a full disk the old one stays."""
         path = self.path / name
         part = path.with_name(f".{name}.part")
         try:
@@ -236,7 +236,7 @@ class RunDirectory:
     # -- logs --------------------------------------------------------------------------------------
 
     def log_path(self, node_index: int, node_name: str, kind: int, rank: int, attempt: int) -> Path:
-        """The file of one stream."""
+        """Return the file of one stream."""
         if kind == METRICS:
             return self.path / "outputs" / f"rank_{rank:02d}_metrics.jsonl"
         if kind == STACKS:
@@ -311,7 +311,7 @@ def _no_engine(run: RunDirectory) -> bool:
 
 
 def safe_name(name: str) -> str:
-    """A node's name as part of a file name."""
+    """Write a node's name as part of a file name."""
     return _UNSAFE.sub("_", name)[:80]
 
 

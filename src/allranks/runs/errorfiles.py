@@ -10,7 +10,7 @@ from .directory import RunDirectory
 
 
 def save_error(run: RunDirectory, attempt: int, rank: int, error: Mapping[str, Any] | None) -> None:
-    """Keeps one; on a full disk it is left out."""
+    """Keep a rank's error file; on a full disk it is left out."""
     if not error:
         return
     folder = _folder(run, attempt)
@@ -20,7 +20,7 @@ def save_error(run: RunDirectory, attempt: int, rank: int, error: Mapping[str, A
 
 
 def read_error(run: RunDirectory, attempt: int, rank: int) -> dict[str, Any] | None:
-    """The one of a rank, or None."""
+    """Read a rank's error file; None where it has none."""
     return _folder(run, attempt).read_document(f"rank_{rank:03d}.json")
 
 

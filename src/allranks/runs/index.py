@@ -28,7 +28,7 @@ class Block:
 
 
 def index_path(log: Path) -> Path:
-    """The index of a log."""
+    """Return the file of a log's index."""
     return log.with_suffix(".idx")
 
 
@@ -73,7 +73,7 @@ def _entries(path: Path) -> list[tuple[float, int, float]]:
 
 
 def blocks(log: Path) -> Iterator[Block]:
-    """The whole log, cut where the index says; a log without one arrived when it was written last."""
+    """Cut a log where its index says; a log without one arrived when it was written last."""
     try:
         status = log.stat()
     except OSError:
@@ -90,7 +90,7 @@ def blocks(log: Path) -> Iterator[Block]:
 
 
 def offset_at(log: Path, t: float) -> int:
-    """The first byte that may have arrived at `t` or later; the log's end where none did."""
+    """Return the first byte that may have arrived at `t` or later; the log's end where none did."""
     end = 0
     for block in blocks(log):
         if block.last > t:

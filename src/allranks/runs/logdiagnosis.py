@@ -46,7 +46,7 @@ class LogPart:
 
 
 def find_logs(words: Sequence[str]) -> list[Path]:
-    """The files of the names given, directories searched; sorted within each directory."""
+    """List the files of these names, directories searched; sorted within each directory."""
     files: dict[Path, None] = {}
     for word in words:
         path = Path(word)
@@ -85,7 +85,7 @@ def _is_text(path: Path) -> bool:
 
 
 def read_logs(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> Evidence:
-    """The evidence of several logs, in the order given."""
+    """Read the evidence of several logs, in their order here."""
     return evidence(scan(files, progress, processes))
 
 
@@ -112,7 +112,7 @@ def scan(
 
 
 def read_stream(stream: BinaryIO, name: str = "-") -> Evidence:
-    """The evidence of one log that comes through a pipe."""
+    """Read the evidence of one log that comes through a pipe."""
     return evidence([(Path(name), [_filter(stream, None)])])
 
 
@@ -150,7 +150,7 @@ def _size(path: Path) -> int:
 
 
 def read_part(path: Path, start: int, end: int) -> LogPart:
-    """The lines that begin in a span of a file; all of a compressed one, and of a pipe, which are read once."""
+    """Read the lines that begin in a span of a file; all of a compressed one, and of a pipe, which are read once."""
     try:
         if path.suffix.lower() == ".gz":
             with gzip.open(path, "rb") as unpacked:
@@ -219,7 +219,7 @@ def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None, most
 
 
 def evidence(logs: Iterable[tuple[Path, list[LogPart]]]) -> Evidence:
-    """The lines of all logs, in the order of time where they tell it."""
+    """Collect the lines of all logs, in the order of time where they tell it."""
     lines: list[LogLine] = []
     tail: list[LogLine] = []
     for path, parts in logs:

@@ -53,7 +53,7 @@ class LogWriter:
         self.failure = ""  # why the last write that failed did
 
     def write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: bytes) -> bool:
-        """Writes what is new of `data`; False where it can't be stored (what fits is), with `failure` saying why."""
+        """Write what is new of `data`; False where it cannot be stored (what fits is), with `failure` saying why."""
         try:
             return self._write(node_index, node_name, stream, offset, memoryview(data))
         except OSError as error:  # a full disk, a quota, no descriptors, an I/O error: the run goes on in any case
@@ -102,7 +102,7 @@ class LogWriter:
         return log
 
     def _index(self, node_index: int, node_name: str, stream: Stream, offset: int) -> None:
-        """Notes when which byte arrived, at most once a second: `logs --since` reads it."""
+        """Note when which byte arrived, at most once a second: `logs --since` reads it."""
         if stream.kind != RANK_LOG:
             return
         now = time.time()
@@ -130,12 +130,12 @@ class LogWriter:
             self._begin_at(node_index, stream, path.stat().st_size if path.exists() else 0)
 
     def _begin_at(self, node_index: int, stream: Stream, base: int) -> None:
-        """Noted for a controller that takes over."""
+        """Let a stream begin behind what its file has, and note that for a controller that takes over."""
         self._bases[(node_index, stream)] = base
         self._run.append_event(LogContinued(node_index, stream_key(stream), base).line(time.time()))
 
     def resume(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """What the controller before us has noted."""
+        """Take over what the last controller has noted."""
         for event in events:
             if event.get("event") == "log-continued":
                 stream = Stream(*(int(part) for part in str(event["stream"]).split("/")))
@@ -162,7 +162,7 @@ class LogWriter:
         return self._fresh.pop(node_index, {})
 
     def close(self) -> None:
-        """Closes all files."""
+        """Close all files."""
         for log in self._open.values():
             os.close(log.fd)
         self._open.clear()

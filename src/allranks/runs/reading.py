@@ -37,7 +37,7 @@ class LogReader:
         self._names = node_folders(run)
 
     def files(self) -> list[LogFile]:
-        """The wanted logs that exist now, in order of attempt and rank."""
+        """List the wanted logs that exist now, in order of attempt and rank."""
         files = []
         for path in (self._run.path / "logs").glob("**/rank_*.log"):
             match = _RANK_LOG.match(path.name)
@@ -51,7 +51,7 @@ class LogReader:
         return sorted(files, key=lambda f: (f.attempt, f.rank))
 
     def names_anew(self) -> None:
-        """The nodes were not known when it was made: a run in a queue."""
+        """Read the nodes' names again: a run in a queue had none when this reader was made."""
         self._names = node_folders(self._run)
 
     def skip_to_end(self) -> None:
@@ -88,7 +88,7 @@ def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, Block]]:
 
 
 def node_folders(run: RunDirectory) -> dict[str, str]:
-    """The nodes' log folders, with the names the user knows."""
+    """Map the nodes' log folders to the names that the user has for them."""
     nodes = [node for node in run.read_run().nodes if node.index is not None]
     return {f"node_{node.index:02d}_{safe_name(node.name)}": node.name for node in nodes}
 

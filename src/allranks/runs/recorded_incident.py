@@ -81,7 +81,7 @@ def read_log(run: RunDirectory, index: int, node: str, end: RankEnd) -> tuple[st
 
 
 def _read_end(path: Path, first: bool = False) -> str:
-    """The last bytes of a file, or the first; empty where there is none."""
+    """Read the last bytes of a file, or the first; empty where there is none."""
     try:
         with open_regular(path) as file:
             file.seek(0 if first else max(0, path.stat().st_size - TAIL))
@@ -91,7 +91,7 @@ def _read_end(path: Path, first: bool = False) -> str:
 
 
 def _last_row(text: str) -> Document | None:
-    """The last line that is a JSON object."""
+    """Return the last line that is a JSON object."""
     for line in reversed(text.splitlines()):
         with contextlib.suppress(DecodeError):
             return read_object(line)

@@ -64,7 +64,7 @@ class Replay:
             self.result = replace(result_record(document), run=self.run.name, directory=str(self.run.path))
 
     def close(self) -> None:
-        """Closes the logs."""
+        """Close the logs."""
         self._logs.close()
 
     # -- kinds of lines ----------------------------------------------------------------------------
