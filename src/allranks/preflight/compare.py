@@ -35,6 +35,7 @@ Findings = Iterator[Finding]
 Kind = TypeVar("Kind")
 Item = TypeVar("Item")
 Value = TypeVar("Value", bound=Hashable)
+LISTED = 8  # nodes in evidence, values in a sentence
 
 
 # -- what was collected ----------------------------------------------------------------------------
@@ -119,6 +120,11 @@ def some(words: Sequence[str], limit: int) -> str:
     return f"{listed} and {len(words) - limit} more" if len(words) > limit else listed
 
 
+def evidence_of(nodes: Iterable[str], word: Callable[[str], str]) -> List[str]:
+    """Write a line for each node, few of many: `h3: 12 s`."""
+    return [f"{node}: {word(node)}" for node in list(nodes)[:LISTED]]
+
+
 def values_shown(groups: Mapping[Value, Sequence[str]], show: Callable[[Value], str] = str, limit: int = 0) -> str:
     """Write values with their nodes: `3.11 (h0, h1 and h2) and 3.9 (h3)`; at most `limit` of them (0: all)."""
     return join_words([f"{show(value)} ({join_names(nodes)})" for value, nodes in groups.items()], limit=limit)
@@ -197,6 +203,11 @@ def by_item(values: Mapping[str, Mapping[Value, Item]]) -> Dict[Value, Dict[str,
     return items
 
 
+def by_entry(values: Mapping[str, Iterable[Value]]) -> Dict[Value, List[str]]:
+    """Group nodes by each entry of a list of theirs."""
+    return {entry: list(nodes) for entry, nodes in by_item(values_of(values, dict.fromkeys)).items()}
+
+
 def median(values: Iterable[float]) -> float:
     """Return the middle value, the mean of the two middle ones of an even number; 0 without any."""
     ordered = sorted(values)
@@ -226,8 +237,6 @@ def slow_machines(
 
 
 # -- what nodes should have in common --------------------------------------------------------------
-
-LISTED = 8
 
 
 @dataclass(frozen=True)

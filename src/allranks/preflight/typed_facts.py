@@ -13,6 +13,7 @@ from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Sequence,
 
 from allranks.protocol.codec import decode_each, decode_parts
 from allranks.protocol.facts import (
+    Address,
     DirectoryFacts,
     DiskFacts,
     Gpus,
@@ -156,6 +157,11 @@ class Facts(Dict[str, Json]):
     def interfaces(self) -> List[InterfaceFacts]:
         """The interfaces that have addresses."""
         return decode_each(InterfaceFacts, self.get("interfaces"))
+
+    @cached_property
+    def addresses(self) -> List[Tuple[InterfaceFacts, Address]]:
+        """Every address with its interface."""
+        return [(interface, address) for interface in self.interfaces for address in interface.addresses]
 
     @cached_property
     def data(self) -> List[PathFacts]:

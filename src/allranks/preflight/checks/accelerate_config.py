@@ -106,7 +106,7 @@ class Files:
             addresses = addresses_of(self.facts_by_node.get(first, Facts()))
             whose = f"is {owner}'s" if owner else "no node of this run has"
             must = f"node 0's ({first} has {', '.join(addresses[:3]) or 'its name'})"
-            remedy = f"set {key}: {addresses[0] if addresses else first}, {_LEAVE_OUT}"
+            remedy = f"set {key}: {[*addresses, first][0]}, {_LEAVE_OUT}"
             yield self._wrong(_LABEL, nodes, f"{key}: {value}, which {whose}", must, remedy)
 
     def _port(self, wanted: Optional[int]) -> Findings:
@@ -150,14 +150,15 @@ def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
 
 def addresses_of(facts: Facts, loopback: bool = False) -> List[str]:
     """List a node's addresses, without link-local ones."""
-    interfaces = [one for one in facts.interfaces if loopback or not one.loopback]
-    return [a.address for one in interfaces for a in one.addresses if a.scope != "link"]
+    every = [(one, address) for one, address in facts.addresses if address.scope != "link"]
+    return [address.address for one, address in every if loopback or not one.loopback]
 
 
 def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> Findings:
     """Judge what the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
     launching = request.asked.launching
     options = launching.options
+    numbers = {name: whole_number(value) for name, value in options.items()}
     for names, must, what in (
         (_NODES, ranks.nodes, "nodes of this run"),
         (_EACH, ranks.each, "ranks a node"),
@@ -165,20 +166,19 @@ def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> Findi
         (_PORT, request.asked.master_port or None, "the port of --master-port"),
     ):
         for name in names:
-            value = whole_number(options.get(name))
-            if value is not None and must is not None and value != must:
-                message = f"the command says --{name} {value}, and it must be {must} ({what})"
+            if None not in (numbers.get(name), must) and numbers[name] != must:
+                message = f"the command says --{name} {numbers[name]}, and it must be {must} ({what})"
                 remedy = f"write --{name} {must}, or leave it out, as allranks passes it."
                 remedy += " To change it, use --nodes and --nproc"
                 yield Finding("world-size-mismatch", "fail", message, remedy)
     for name in ("main_process_ip", "master_addr"):
-        value_text = options.get(name)
-        owner = _owner(value_text, facts_by_node) if value_text else None
+        value = options.get(name) or ""
+        owner = value and _owner(value, facts_by_node)
         if owner and owner != ranks.first:
-            message = f"the command says --{name} {value_text}, which is {owner}'s, and it must be {ranks.first}'s"
+            message = f"the command says --{name} {value}, which is {owner}'s, and it must be {ranks.first}'s"
             yield Finding(_LABEL, "fail", message, f"leave --{name} out: allranks passes it")
     for name in _RANK:  # only where the command is run as it stands (--launcher command)
-        if whole_number(options.get(name)) is not None and launching.holds and ranks.nodes > 1:
+        if numbers.get(name) is not None and launching.holds and ranks.nodes > 1:
             message = f"the command says --{name} {options[name]} on every node, and it must be 0 to {ranks.nodes - 1}"
             remedy = f"use --launcher {launching.name}, which gives each node its own"
             yield Finding(_RANK_LABEL, "fail", message, remedy)

@@ -41,5 +41,7 @@ def _is_off(clock: Clock) -> bool:
 
 def _by(offset: float) -> str:
     amount = abs(offset)
-    text = f"{amount:.1f} s" if amount < 120 else f"{amount / 60:.0f} minutes"
-    return f"{text} {'ahead of' if offset > 0 else 'behind'}"
+    side = "ahead of" if offset > 0 else "behind"
+    if amount < 120:
+        return f"{amount:.1f} s {side}"
+    return f"{amount / 60:.0f} minutes {side}"

@@ -10,7 +10,7 @@ import re
 import shlex
 from typing import List, NamedTuple, Optional, Tuple
 
-from ..compare import Findings, Nodes, collected, differences, nodes_with, others, values_of, warn, who
+from ..compare import Findings, Nodes, collected, differences, evidence_of, nodes_with, others, values_of, warn, who
 from ..host import CouldNotLook, Host, lines_of, search_in
 from ..typed_facts import Request
 
@@ -30,6 +30,11 @@ class Repository(NamedTuple):
     top: str
     commit: Optional[str]
     branch: Optional[str] = None
+
+    @property
+    def shown(self) -> str:
+        """Words for evidence."""
+        return f"{str(self.commit)[:16]} {self.branch or '(detached)'}"
 
 
 def collect(host: Host) -> Optional[Repository]:
@@ -117,11 +122,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     repositories = collected(facts_by_node, ID, Repository)
     commits = values_of(repositories, lambda one: one.commit)
     sync = "copy this machine's code to all nodes with run --sync"
-    shown = [f"{n}: {str(one.commit)[:16]} {one.branch or '(detached)'}" for n, one in repositories.items()]
+    shown = evidence_of(repositories, lambda node: repositories[node].shown)
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
         top = shlex.quote(repositories[odd.nodes[0]].top)
         pull = f"allranks run {request.target} --launcher command -- git -C {top} pull --ff-only"
-        yield warn(ID, odd.nodes, odd.message, f"{pull}, or {sync}", shown[:8])
+        yield warn(ID, odd.nodes, odd.message, f"{pull}, or {sync}", shown)
     outside = {node: facts.workdir for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None}
     without = nodes_with(outside, lambda workdir: workdir.exists)
     if without and len(repositories) > max(1, len(without)):

@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from allranks.text import count_of
 
-from ..compare import Findings, Nodes, collected, differences, fail_if, values_of
+from ..compare import Findings, Nodes, collected, differences, evidence_of, fail_if, values_of
 from ..host import Host
 from ..typed_facts import Request
 
@@ -26,6 +26,11 @@ class Content(NamedTuple):
     size: int
     hash: str
 
+    @property
+    def shown(self) -> str:
+        """Words for evidence."""
+        return f"{self.hash[:8]} {count_of(self.size, 'byte')} {self.path}"
+
 
 def collect(host: Host) -> Optional[Content]:
     """None for a module or a program."""
@@ -40,7 +45,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail where nodes would run different programs; warn under a wrapper, which may well show another file."""
     scripts = collected(facts_by_node, ID, Content)
     hashes = values_of(scripts, lambda script: script.hash)
-    evidence = [f"{n}: {one.hash[:8]} {count_of(one.size, 'byte')} {one.path}" for n, one in scripts.items()]
+    evidence = evidence_of(scripts, lambda node: scripts[node].shown)
     for odd in differences("version", hashes, lambda value: value[:8]):
         path = scripts[odd.nodes[0]].path
         remedy = SYNC
@@ -48,4 +53,4 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             copy = f"scp -3 {shlex.quote(f'{odd.fine[0]}:{path}')} {shlex.quote(f'{odd.nodes[0]}:{path}')}"
             remedy = f"{copy}, or {SYNC}"
         message = f"{path.rpartition('/')[2]} differs between nodes: {odd.message}"
-        yield fail_if(not request.asked.wrap, ID, odd.nodes, message, remedy, evidence[:8])
+        yield fail_if(not request.asked.wrap, ID, odd.nodes, message, remedy, evidence)

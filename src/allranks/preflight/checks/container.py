@@ -43,7 +43,9 @@ def collect(host: Host) -> Optional[ContainerFacts]:
         link = host.link(f"/proc/self/ns/{name}")
         if link:
             owners[name] = "the host's" if link == initial else "its own"
-    return ContainerFacts(_kind(host), **owners) if host.exists("/proc/self") or owners else None
+    if not owners and not host.exists("/proc/self"):
+        return None
+    return ContainerFacts(_kind(host), **owners)
 
 
 def _kind(host: Host) -> str:

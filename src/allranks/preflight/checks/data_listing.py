@@ -13,13 +13,14 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tup
 
 from allranks.findings import Finding
 from allranks.protocol.codec import decode
-from allranks.text import count_of, join_names
+from allranks.text import count_of, join_names, with_reason
 
 from ..compare import (
     Findings,
     Nodes,
     by_item,
     collected,
+    evidence_of,
     nodes_with,
     remote,
     size,
@@ -172,8 +173,8 @@ def _finding(path: str, listings: Mapping[str, PathListing], odd: List[str], fin
         message = f"{path} holds {amount} on {join_names(odd)}, and {usual} on {join_names(fine)}"
     else:
         message = f"{path} on {join_names(odd)} differs from that on {join_names(fine)} ({usual})"
-    message += _names(listings, first, other if fine else odd[1])
-    evidence = [f"{node}: {one.amount}, {one.digest}" for node, one in list(listings.items())[:8]]
+    message = with_reason(message, _names(listings, first, other if fine else odd[1]))
+    evidence = evidence_of(listings, lambda node: f"{listings[node].amount}, {listings[node].digest}")
     cuts = [one.cut for one in listings.values() if one.cut]
     evidence += [f"only the first {cut} are compared" for cut in cuts[:1]]
     source, target = (first, other) if listings[first].count_ > listings[other].count_ else (other, first)
@@ -194,5 +195,4 @@ def _names(listings: Mapping[str, PathListing], one: str, other: str) -> str:
         f"{other} lacks": first.keys() - second.keys(),
         "of another size": resized,
     }
-    words = [f"{what} {some(sorted(names), SHOWN)}" for what, names in lists.items() if names]
-    return f": {', '.join(words)}" if words else ""
+    return ", ".join(f"{what} {some(sorted(names), SHOWN)}" for what, names in lists.items() if names)

@@ -68,20 +68,22 @@ def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
         return None
     if micro and steps:
         product = micro * steps * world
+        if product == train:
+            return None
         fixes = [f"{_TRAIN}: {product}"]
-        fixes += [f"{_MICRO}: {train // (steps * world)}"] if train % (steps * world) == 0 else []
-        fixes += [f"{_STEPS}: {train // (micro * world)}"] if train % (micro * world) == 0 else []
+        for key, factor in ((_MICRO, steps * world), (_STEPS, micro * world)):
+            if train % factor == 0:
+                fixes.append(f"{key}: {train // factor}")
         message = f"{_TRAIN} {train} is not {micro} ({_MICRO}) × {steps} ({_STEPS}) × {shown} = {product}"
-        return (message, f"set {', or '.join(fixes)}") if product != train else None
+        return message, f"set {', or '.join(fixes)}"
     unit = (micro or steps or 1) * world
     if train % unit == 0:
         return None
-    factor = ""
-    if micro or steps:
-        factor = f"{micro or steps} ({_MICRO if micro else _STEPS}) × "
+    factors = [f"{figures[key]} ({key}) × " for key in (_MICRO, _STEPS) if figures[key]]
     below = train // unit * unit
-    fits = f"{below} or {below + unit}" if below else str(unit)
-    return f"{_TRAIN} {train} is not a multiple of {factor}{shown} = {unit}", f'set {_TRAIN}: {fits}, or "auto"'
+    fits = " or ".join(str(size) for size in (below, below + unit) if size)
+    message = f"{_TRAIN} {train} is not a multiple of {''.join(factors)}{shown} = {unit}"
+    return message, f'set {_TRAIN}: {fits}, or "auto"'
 
 
 def _readers(table: Mapping[str, str], ranks: Ranks) -> Tuple[int, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from allranks.text import join_names
+from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size
 from ..host import Host, text_in
@@ -94,17 +94,17 @@ def _is_read_only(mounts: List[Mount], path: str) -> bool:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """disk-full: a failure where nothing is left, a warning where little is, or where it is only read."""
-    states: Dict[Tuple[str, str, bool], Dict[str, str]] = {}
+    states: Dict[Tuple[Tuple[str, ...], str, bool], Dict[str, str]] = {}
     for node, file_systems in collected(facts_by_node, ID, List[FileSystem]).items():
         for one in file_systems:
             if one.state:
                 what, fails, figures = one.state
-                states.setdefault((" and ".join(one.paths[:4]), what, fails), {})[node] = figures
+                states.setdefault((tuple(one.paths[:4]), what, fails), {})[node] = figures
     for (paths, what, fails), by_node in states.items():
         for figures, nodes in by_value(by_node).items():
-            are = "are" if " and " in paths else "is"
-            message = f"{paths} on {join_names(nodes)} {are} {what} ({figures})"
+            are = plural(len(paths), "is", "are")
+            message = f"{' and '.join(paths)} on {join_names(nodes)} {are} {what} ({figures})"
             option = "--inodes" if "inode" in figures else "-h"
-            show = remote(nodes[0], f"du -x {option} -d1", paths.partition(" and ")[0])
+            show = remote(nodes[0], f"du -x {option} -d1", paths[0])
             remedy = f"free some: {show} shows where it went"
             yield fail_if(fails, "disk-full", nodes, message, remedy)

@@ -13,7 +13,7 @@ from allranks.text import join_words, plural
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, collected, fail_if, group, warn
-from ..host import Host, lines_of, user_of
+from ..host import Host, base_name, lines_of, user_of
 from ..typed_facts import Request
 
 ID = "gpu_busy"
@@ -88,9 +88,8 @@ def _use(processes: List[GpuProcess], unseen: List[Taken], exclusive: bool) -> U
 
 def _process(host: Host, gpu: smi.Gpu, pid: str, name: str, mib: Optional[float]) -> GpuProcess:
     """Only the program's name: arguments may be secrets."""
-    uid = user_of(host, int(pid))
-    user = _user(host, uid) if uid else ""
-    return GpuProcess(*gpu, int(pid), smi.value_of(name).partition(" ")[0].rpartition("/")[2][:40], user, mib)
+    program = base_name(smi.value_of(name).partition(" ")[0])
+    return GpuProcess(*gpu, int(pid), program[:40], _user(host, user_of(host, int(pid))), mib)
 
 
 def _user(host: Host, uid: str) -> str:
@@ -98,7 +97,7 @@ def _user(host: Host, uid: str) -> str:
         words = line.split(":")
         if len(words) > 2 and words[2] == uid:
             return words[0][:32]
-    return f"uid {uid}"
+    return uid and f"uid {uid}"
 
 
 def _amd(host: Host) -> Optional[Use]:
@@ -113,7 +112,7 @@ def _amd(host: Host) -> Optional[Use]:
             pid = smi.text_at(entry, "process_info", "pid")
             if pid.isdecimal():
                 memory = smi.integer(smi.at(entry, "process_info", "memory_usage", "vram_mem"))
-                mib = None if memory is None else memory / (1 << 20)
+                mib = memory and memory / (1 << 20)
                 name = smi.text_at(entry, "process_info", "name")
                 processes.append(_process(host, smi.Gpu(smi.integer(gpu["gpu"])), pid, name, mib))
     return _use(processes, [], False)
@@ -150,8 +149,9 @@ def _process_text(held: List[GpuProcess]) -> str:
     """`python3 (pid 4711, alice) on GPUs 0 and 1 with 71.2 GiB`."""
     first = held[0]
     sizes = [process.mib for process in held if process.mib]
-    where = smi.which_gpus([smi.Gpu(one.gpu, one.pci if one.gpu is None else "") for one in held])
-    text = f"{first.name or 'a process'} ({', '.join(filter(None, (f'pid {first.pid}', first.user)))}) on {where}"
+    where = smi.which_gpus([one._replace(pci="") if one.gpu is not None else one for one in held])
+    user = f", {first.user}" if first.user else ""
+    text = f"{first.name or 'a process'} (pid {first.pid}{user}) on {where}"
     return f"{text} with {_gib(sum(sizes))}" if sizes else text
 
 

@@ -79,7 +79,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _switch(odd: Difference[str]) -> str:
-    line = remote(odd.nodes[0], "sudo nvidia-smi -e", "0" if odd.norm == "Disabled" else "1")
+    line = remote(odd.nodes[0], "sudo nvidia-smi -e", str(int(odd.norm != "Disabled")))
     return f"switch it the same way on every node, then reset the GPUs: {line}"
 
 

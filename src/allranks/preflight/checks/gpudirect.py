@@ -56,7 +56,9 @@ def collect(host: Host) -> Optional[Direct]:
     if version_of(release) < DMABUF_SINCE:
         return direct._replace(why=f"Linux {release} has no DMA-BUF for it (5.12 and newer have)")
     missing = _nvidia_lacks(host) if vendor == "nvidia" else _amd_lacks(host, release)
-    return direct._replace(why=missing) if missing else direct._replace(way=DMABUF)
+    if missing:
+        return direct._replace(why=missing)
+    return direct._replace(way=DMABUF)
 
 
 def _nvidia_lacks(host: Host) -> str:

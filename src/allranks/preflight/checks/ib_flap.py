@@ -49,9 +49,10 @@ def collect(host: Host) -> Optional[Flaps]:
         changes = number_in(host, f"{path}/carrier_changes")
         if changes is not None and _is_cabled(host, path) and host.text(f"{path}/operstate", 32) == "up":
             downs[base_name(path)] = changes // 2
+    if not downs:
+        return None
     up = uptime(host)
-    days = None if up is None else round(up / DAY, 2)
-    return Flaps(days, downs) if downs else None
+    return Flaps(up and round(up / DAY, 2), downs)
 
 
 def _is_cabled(host: Host, path: str) -> bool:

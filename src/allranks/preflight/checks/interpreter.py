@@ -11,6 +11,8 @@ from allranks.text import join_names
 from ..compare import (
     Findings,
     Nodes,
+    alike,
+    by_entry,
     by_value,
     differing,
     fail,
@@ -65,19 +67,14 @@ def _absent(interpreters: Interpreters, fine: List[str]) -> Findings:
 
 
 def _broken(request: Request, interpreters: Interpreters) -> Findings:
-    errors = {node: one.error for node, one in interpreters.items() if one.error and not one.missing}
-    for error, nodes in by_value(errors).items():
+    for error, nodes in alike(those(interpreters, lambda one: not one.missing), lambda one: one.error).items():
         path = interpreters[nodes[0]].path or request.asked.python or "the training interpreter"
         yield fail(_LABEL, nodes, f"{path} on {join_names(nodes)}: {error}", remote(nodes[0], path, "--version"))
 
 
 def _lacking(request: Request, works: Interpreters) -> Findings:
     """Modules without which nothing starts: the launcher's own, the one that `-m` names."""
-    lacking: Dict[str, List[str]] = {}
-    for node, one in works.items():
-        for module in one.lacks:
-            lacking.setdefault(module, []).append(node)
-    for module, nodes in lacking.items():
+    for module, nodes in by_entry(values_of(works, lambda one: one.lacks)).items():
         path = works[nodes[0]].path
         fine = [node for node in works if node not in nodes]
         needed_by = _needed_by(request, module)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, read_json
-from allranks.text import count_of, join_names, plural
+from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, by_item, collected, remote, some, values_of, warn
 from ..host import Host, base_name, process_stat, text_in, uptime, user_of
@@ -162,7 +162,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for run, by_node in by_item(values_of(nodes, lambda one: one.runs)).items():
         names = list(by_node)
         count = sum(map(len, by_node.values()))
-        what = "a process" if count == 1 else f"{count} processes"
+        what = plural(count, "a process", f"{count} processes")
         message = f"{what} of the earlier run {run} still {plural(count, 'runs', 'run')} on {join_names(names)}: "
         message += _some(by_node[names[0]])
         evidence = [f"{node}: {_some(processes)}" for node, processes in list(by_node.items())[:8]]
@@ -170,7 +170,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for node, one in nodes.items():
         count = len(one.orphans)
         if count:
-            what = "a rank" if count == 1 else count_of(count, "rank")
+            what = plural(count, "a rank", f"{count} ranks")
             message = f"{what} of another launcher that has ended {plural(count, 'runs', 'run')} on {node}"
             pids = [str(pid) for pid, _ in one.orphans]
             yield warn("orphan-process", node, f"{message}: {_some(one.orphans)}", remote(node, "kill", *pids))

@@ -10,7 +10,7 @@ from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
 
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, advise, by_value, collected, differences, lack, others, remote, warn, who
+from ..compare import Findings, Nodes, advise, alike, collected, differences, lack, others, remote, warn, who
 from ..host import Host, lines_of, text_in
 from ..storage import Mount, read_mounts
 from ..typed_facts import Request
@@ -86,13 +86,11 @@ def _export(mount: Mount) -> str:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: absent, read-only, different."""
     collection = collected(facts_by_node, ID, Mounts)
-    absent = {node: tuple(one.absent) for node, one in collection.items() if one.absent}
-    for points, nodes in by_value(absent).items():
+    for points, nodes in alike(collection, lambda one: tuple(one.absent)).items():
         are = plural(len(points), "is", "are")
         message = f"{join_names(points)} of /etc/fstab {are} not mounted on {join_names(nodes)}"
-        yield warn(ID, nodes, message, remote(nodes[0], "sudo mount", points[0] if len(points) == 1 else "-a"))
-    fallen = {node: tuple(one.read_only) for node, one in collection.items() if one.read_only}
-    for points, nodes in by_value(fallen).items():
+        yield warn(ID, nodes, message, remote(nodes[0], "sudo mount", plural(len(points), points[0], "-a")))
+    for points, nodes in alike(collection, lambda one: tuple(one.read_only)).items():
         are = plural(len(points), "is", "are")
         message = f"{join_names(points)} on {join_names(nodes)} {are} read-only, though /etc/fstab says rw"
         remedy = f"the kernel gave up writing after an error: ssh {nodes[0]} 'sudo dmesg -T | tail -n 200'"

@@ -59,7 +59,7 @@ def _hangs(item: Blame, pairs: Tried, facts_by_node: Nodes) -> Finding:
 def _lower(item: Blame, pairs: Tried, facts_by_node: Nodes, size: int) -> str:
     """On the node at fault, or the first of a link; with the interface it uses where that is known."""
     local = next((result.local_address for (a, _), result in pairs.items() if a == item.node), "")
-    interfaces = facts_by_node[item.node].interfaces
-    name = next((one.name for one in interfaces if local in [a.address for a in one.addresses]), "IFACE")
+    addresses = facts_by_node[item.node].addresses
+    name = next((one.name for one, address in addresses if address.address == local), "IFACE")
     line = remote(item.node, f"sudo ip link set dev {name} mtu {size}")
     return f"let ICMP 'fragmentation needed' through, or use one MTU everywhere: {line}"

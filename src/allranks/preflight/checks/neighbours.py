@@ -85,12 +85,11 @@ def _remedy(node: str, need: int) -> str:
 def _addresses(facts: Facts) -> Dict[int, Network]:
     """IPv4 addresses of a node with their networks."""
     networks = {}
-    for interface in facts.interfaces:
-        for one in interface.addresses:
-            if one.family == 4 and one.scope == "global":
-                address = int(IPv4Address(one.address))
-                host_bits = 32 - one.prefix
-                networks[address] = (host_bits, address >> host_bits)
+    for _, one in facts.addresses:
+        if one.family == 4 and one.scope == "global":
+            address = int(IPv4Address(one.address))
+            host_bits = 32 - one.prefix
+            networks[address] = (host_bits, address >> host_bits)
     return networks
 
 

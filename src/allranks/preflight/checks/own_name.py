@@ -11,7 +11,7 @@ from typing import Sequence
 
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, nodes_with, warn
+from ..compare import Findings, Nodes, evidence_of, nodes_with, warn
 from ..typed_facts import Facts, Request
 
 ID = "own_name"
@@ -28,7 +28,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     unresolved = nodes_with(names, lambda name: not name.addresses)
     if unresolved:
         message = f"{join_names(unresolved)} can't resolve {plural(len(unresolved), 'its', 'their')} own name"
-        evidence = [f"{node}: {facts_by_node[node].hostname or None}: {names[node].error}" for node in unresolved]
+        evidence = evidence_of(unresolved, lambda node: f"{facts_by_node[node].hostname or None}: {names[node].error}")
         remedy = _remedy(unresolved[0], facts_by_node[unresolved[0]])
         yield warn("name-resolution", unresolved, message, remedy, evidence)
     loops = nodes_with(names, lambda name: name.addresses and _all_loopback(name.addresses))
@@ -44,7 +44,6 @@ def _all_loopback(addresses: Sequence[str]) -> bool:
 
 def _remedy(node: str, facts: Facts) -> str:
     """Write the /etc/hosts line of the first node; allranks itself needs none."""
-    every = [address for one in facts.interfaces if not one.loopback for address in one.addresses]
-    usable = [address.address for address in every if address.scope == "global"]
-    line = f"{next(iter(usable), 'ADDRESS')} {facts.hostname or node}"
+    usable = [address.address for one, address in facts.addresses if address.scope == "global" and not one.loopback]
+    line = f"{[*usable, 'ADDRESS'][0]} {facts.hostname or node}"
     return f"put '{line}' into /etc/hosts of {node} for other programs (allranks sets what the ranks need)"

@@ -93,8 +93,7 @@ def _remedy(item: Blame, facts_by_node: Nodes, pairs: Tried) -> str:
 def _source(facts: Facts, pairs: Tried, node: str) -> str:
     """Find the subnet of the node that wants in, else its address as its peers know it."""
     known_as = next((result.address for (_, to), result in pairs.items() if to == node), "")
-    for interface in facts.interfaces:
-        for address in interface.addresses:
-            if address.address == known_as:
-                return str(ipaddress.ip_network(f"{known_as}/{address.prefix}", strict=False))
+    for _, address in facts.addresses:
+        if address.address == known_as:
+            return str(ipaddress.ip_network(f"{known_as}/{address.prefix}", strict=False))
     return known_as

@@ -9,7 +9,20 @@ from typing import List, Mapping, NamedTuple, Optional, Tuple
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_item, by_value, collected, fail_if, remote, values_of, warn, who
+from ..compare import (
+    Findings,
+    Nodes,
+    by_item,
+    by_value,
+    collected,
+    evidence_of,
+    fail_if,
+    nodes_with,
+    remote,
+    values_of,
+    warn,
+    who,
+)
 from ..host import CouldNotLook, Host
 from ..typed_facts import Request
 
@@ -97,7 +110,8 @@ def _refused(request: Request, what: str, path: str, by_node: Mapping[str, Writt
         if may_be_meant and len(nodes) == len(by_node) and request.asked.output_dir:
             continue  # code that is mounted read-only everywhere, and another place to write
         message = f"{what} {path} on {join_names(nodes)} can't be written: {reason}"
-        remedy = f"look: {remote(nodes[0], 'df -h' if label == 'disk-full' else 'ls -ld', path)}"
+        show = "df -h" if label == "disk-full" else "ls -ld"
+        remedy = f"look: {remote(nodes[0], show, path)}"
         if what != RUNS:
             remedy += ", or write elsewhere with --output-dir"
         evidence = [f"{node}: {by_node[node].why}" for node in nodes[:4]]
@@ -112,10 +126,10 @@ def _reason(why: str) -> Tuple[str, str]:
 
 
 def _slow(what: str, path: str, by_node: Mapping[str, Written]) -> Findings:
-    slow = {node: one.seconds for node, one in by_node.items() if one.seconds >= SLOW}
-    if slow:
-        nodes = list(slow)
-        message = f"{what} {path} on {who(nodes, 'takes', 'take')} {max(slow.values())} s for 64 KB"
+    nodes = nodes_with(by_node, lambda one: one.seconds >= SLOW)
+    if nodes:
+        most = max(by_node[node].seconds for node in nodes)
+        message = f"{what} {path} on {who(nodes, 'takes', 'take')} {most} s for 64 KB"
         message += ": its disk or file server is slow, and so will checkpoints be"
-        evidence = [f"{node}: {seconds} s" for node, seconds in list(slow.items())[:8]]
+        evidence = evidence_of(nodes, lambda node: f"{by_node[node].seconds} s")
         yield warn(ID, nodes, message, f"look: {remote(nodes[0], 'df -hT', path)}", evidence)

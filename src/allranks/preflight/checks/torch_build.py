@@ -12,7 +12,19 @@ from typing import List, Mapping, NamedTuple, Optional
 from allranks.protocol.facts import Interpreter
 from allranks.text import count_of, join_names
 
-from ..compare import Findings, Nodes, collected, differences, fail, fail_if, having, remote, values_of, warn
+from ..compare import (
+    Findings,
+    Nodes,
+    collected,
+    differences,
+    evidence_of,
+    fail,
+    fail_if,
+    having,
+    remote,
+    values_of,
+    warn,
+)
 from ..host import Host, versions
 from ..typed_facts import Request
 
@@ -73,7 +85,7 @@ def _blind(facts_by_node: Nodes, platforms: Mapping[str, str]) -> Findings:
 
 
 def _versions(facts_by_node: Nodes, nodes: List[str]) -> List[str]:
-    return [f"{node}: torch {facts_by_node[node].interpreter.torch or ''}" for node in nodes[:8]]
+    return evidence_of(nodes, lambda node: f"torch {facts_by_node[node].interpreter.torch or ''}")
 
 
 def _install(node: str, interpreter: Interpreter, platform: str = "") -> str:
