@@ -103,8 +103,8 @@ class ControlledRun:
 
     def linger(self, result: ResultDocument) -> None:
         """Stay as long as the engine needs this process after the end."""
-        cause = result.verdict.cause if result.verdict is not None else None
-        self.session.reach.linger(str(cause))
+        if result.verdict is not None:
+            self.session.reach.linger(result.verdict.cause or "")
 
 
 def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:

@@ -51,7 +51,7 @@ STRANGERS_OF_ONE = 64  # of them from one address
 REPORTED = 1000  # refusals that are told, each once
 MOST_HERE = 4096  # ranks of one node
 MOST_LETTERS = 64  # of the name of a process
-STOPS = ("ctrl-c", "sigterm")
+STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by which a node asks for the end
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BEAT_SECONDS = 5.0
 READ = 256 << 10
@@ -72,8 +72,9 @@ def read_hello(record: bytes) -> HelloControl:
         raise SecureError("its first message is not a hello with a node rank")
     if hello.nproc is not None and not 0 < hello.nproc <= MOST_HERE:
         raise SecureError(f"its --nproc is {hello.nproc}")
-    is_name = _NODE_NAME.fullmatch(hello.hostname) is not None
-    return hello._replace(hostname=hello.hostname if is_name else "", instance=hello.instance[:MOST_LETTERS])
+    if not _NODE_NAME.fullmatch(hello.hostname):
+        hello = hello._replace(hostname="")
+    return hello._replace(instance=hello.instance[:MOST_LETTERS])
 
 
 _BEFORE_HELLO = HelloControl(-1)
@@ -195,7 +196,7 @@ class Listener:
         self.signalled: Callable[[int, str], None] = lambda rank, name: None
         self._secret = secret
         self._admit = admit
-        self._told = report
+        self._say = report
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
         self._servers: list[asyncio.Server] = []
@@ -306,8 +307,10 @@ class Listener:
     def _admit_stranger(self, peer: str, writer: asyncio.StreamWriter) -> Stranger:
         """Add a stranger. Where there are too many, the oldest goes: of this address, else of that with most."""
         count = Counter(stranger.peer for stranger in self._strangers)
-        crowded = peer if count[peer] >= STRANGERS_OF_ONE else None
-        if crowded is None and len(self._strangers) >= STRANGERS_AT_ONCE:
+        crowded = None
+        if count[peer] >= STRANGERS_OF_ONE:
+            crowded = peer
+        elif len(self._strangers) >= STRANGERS_AT_ONCE:
             crowded = count.most_common(1)[0][0]
         oldest = next((stranger for stranger in self._strangers if stranger.peer == crowded), None)
         if oldest is not None:
@@ -335,7 +338,7 @@ class Listener:
             why = str(error)
         elif isinstance(error, EOFError):
             why = "it hung up"
-        self._told(f"a connection from {peer} was refused: {why}")
+        self._say(f"a connection from {peer} was refused: {why}")
 
     async def _serve(self, line: Line, hello: HelloControl, peer: str, rest: list[bytes]) -> None:
         """Give a node its seat, and carry what it sends until the connection ends."""
@@ -362,7 +365,7 @@ class Listener:
             await line.flush()
             if str(error) not in self._reported and len(self._reported) < REPORTED:
                 self._reported.add(str(error))  # it may come again and again
-                self._told(str(error))
+                self._say(str(error))
             return None
         if self._over is not None:
             line.tell(self._over)
@@ -436,7 +439,9 @@ class DialledTransport(SshTransport):
             return await super().connect(node, header, seconds)
         assert isinstance(header, AgentHeader), "nodes that have dialled in are not swept"
         sock = await self._listener.connect(self._ranks[node.name], header, seconds)
-        return ProcessClient.of_socket(sock) if sock is not None else None
+        if sock is None:
+            return None
+        return ProcessClient.of_socket(sock)
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """Say that a node that had joined has gone."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from allranks.errors import Interrupted, NodeError, UsageError
 from allranks.exitcodes import TERMINATED
+from allranks.findings import Finding, Verdict
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument, StatusDocument
 from allranks.runs.reading import LogReader
@@ -20,6 +21,7 @@ from . import engine_of
 from .signals import Signals
 
 PAUSE = 0.2
+UNKNOWN_CONFIDENCE = 0.4
 QUESTION = "\nCtrl-C: [c]ancel the job, or [d]etach (it goes on)? "
 
 
@@ -220,6 +222,15 @@ def _ask(signals: Signals, view: FollowerView) -> str | None:
     if answer.startswith("c") or signals.take():
         return "ctrl-c"
     return "leave" if answer.startswith("d") else None
+
+
+def verdict_on(finding: Finding | None, confidence: float) -> Verdict | None:
+    """Return the verdict whose cause is this finding; an unknown one takes little confidence. None without one."""
+    if finding is None:
+        return None
+    if finding.id == "unknown":
+        confidence = UNKNOWN_CONFIDENCE
+    return Verdict(finding, finding.id, confidence)
 
 
 def job_event(job: str, message: str) -> Document:

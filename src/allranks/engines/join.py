@@ -125,8 +125,10 @@ def _shown(spec: RunSpec) -> str:
 
 def _script_digest(spec: RunSpec, workdir: str) -> str:
     """sha256 of the script; empty where the command has none or it can't be read (the ranks will say so)."""
-    words = read_command(spec.launch.command) if spec.launch.command else None
-    if words is None or words.kind != "python-script":
+    if not spec.launch.command:
+        return ""
+    words = read_command(spec.launch.command)
+    if words.kind != "python-script":
         return ""
     try:
         with open(os.path.join(spec.launch.workdir or workdir, words.program[0]), "rb") as file:

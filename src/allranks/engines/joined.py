@@ -215,7 +215,7 @@ class CoordinatedRun:
         """Control the run until it is over, and tell every node how it ended."""
         with self._meeting.failure_is_sent():
             result = self._controlled.follow(asks)
-        ended = result if result is not None else ResultDocument()
+        ended = result or ResultDocument()
         message = end_sentence(ended)
         _terminate(ended.verdict, message)
         self._meeting.finish(ended.exit, message)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from allranks.cluster import Cluster, Node
 from allranks.engines import NotStarted
-from allranks.engines.dialled import DialledTransport, Listener
+from allranks.engines.dialled import STOPS, DialledTransport, Listener
 from allranks.engines.join import Admission, require_loopback
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
@@ -25,7 +25,7 @@ from allranks.runs.documents import NamedNode, ResultDocument, VerdictDocument
 from allranks.runs.opening import Opening, write_opening
 from allranks.runs.result import least_result, write_result
 from allranks.settings import RunSpec
-from allranks.text import format_duration
+from allranks.text import format_duration, name_with
 
 TERMINATION_FIELDS = ("cause", "message", "remedy", "where", "victims")
 TERMINATION_LIMIT = 4096  # bytes
@@ -51,9 +51,10 @@ class Meeting:
         self, spec: RunSpec, hello: HelloControl, secret: bytes, names: Sequence[str], say: Callable[[str], None]
     ) -> None:
         self._spec = spec
-        self._names = names
+        self._host = hello.hostname
         self._say = say
         self._count = spec.target.nodes or 1
+        self._names = [*names, *[""] * self._count]
         self._admission = Admission(hello)
         self._listener = Listener(self._count, secret, self._admission, say)
         self._secret = secret
@@ -68,7 +69,7 @@ class Meeting:
             hosts = ["127.0.0.1", "::1"] if socket.has_ipv6 else ["127.0.0.1"]
         self._listener.stopped = self._stopped_early
         port = self._listener.start(hosts, self._spec.target.join_port)
-        self._say(f"node 0 of {self._count} ({self._host_name()}) listens on port {port}")
+        self._say(f"node 0 of {self._count} ({self._host}) listens on port {port}")
 
     def gather(self, interrupted: Callable[[], str | None]) -> Cluster | NoStart:
         """Return the cluster once all are here, else why not. `interrupted` gives the name of node 0's signal."""
@@ -82,22 +83,23 @@ class Meeting:
         missing = self._listener.wait(deadline, self._tell, given_up)
         if self._admission.failure is not None:
             return NoStart(UsageError.exit_code, self._admission.failure)
-        if signals or self._stop:
-            is_ctrl_c = "SIGINT" in signals or (not signals and self._stop == "ctrl-c")
-            who = f"node 0 ({self._host_name()})" if signals else "a node"
-            if is_ctrl_c:
-                by = "Ctrl-C"
-            elif signals:
-                by = signals[0]
-            else:
-                by = "SIGTERM"
-            waited_for = f" while it waited for node {self._listed(missing)}" if missing else ""
-            finding = Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}")
-            return NoStart(CTRL_C if is_ctrl_c else TERMINATED, finding)
+        if signals:
+            return self._ended(f"node 0 ({self._host})", signals, missing)
+        if self._stop:
+            return self._ended("a node", [STOPS[self._stop]], missing)
         if missing:
             return NoStart(NODE_FAILED, self._never_came(missing))
         self._admission.started = True
         return self._cluster()
+
+    def _ended(self, who: str, signals: Sequence[str], missing: list[int]) -> NoStart:
+        code = TERMINATED
+        by = signals[0]
+        if "SIGINT" in signals:
+            code = CTRL_C
+            by = "Ctrl-C"
+        waited_for = f" while it waited for node {self._listed(missing)}" if missing else ""
+        return NoStart(code, Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}"))
 
     def transport(self) -> DialledTransport:
         """Return how the nodes of `gather`'s cluster are reached."""
@@ -135,15 +137,12 @@ class Meeting:
     def _stopped_early(self, reason: str) -> None:
         self._stop = self._stop or reason
 
-    def _host_name(self) -> str:
-        return socket.gethostname()
-
     def _called(self, rank: int) -> str:
         """Name a node rank that nobody has come for, with the name that the scheduler gives it."""
-        return f"{rank} ({self._names[rank]})" if rank < len(self._names) else str(rank)
+        return name_with(str(rank), self._names[rank])
 
     def _known(self) -> dict[int, str]:
-        here = {0: self._host_name()}
+        here = {0: self._host}
         for rank, seat in self._listener.seats.items():
             if seat.line is not None:
                 here[rank] = seat.hello.hostname or seat.address
@@ -165,7 +164,7 @@ class Meeting:
     def _never_came(self, missing: list[int]) -> Finding:
         waited = format_duration(self._spec.limits.init_timeout)
         here = self._known()
-        names = [self._names[r] if r < len(self._names) else f"node {r}" for r in missing]
+        names = [self._names[r] or f"node {r}" for r in missing]
         one = len(missing) == 1
         return Finding(
             "rendezvous-timeout",
@@ -173,8 +172,8 @@ class Meeting:
             f"node {self._listed(missing)} never joined within {waited}. {len(here)} of {self._count} were here: "
             f"{', '.join(here[r] for r in sorted(here))}",
             f"look at what {'it' if one else 'they'} printed, and compare --master-addr and --port. Where port "
-            f"{self._spec.target.join_port} of {self._host_name()} may be filtered, try there "
-            f"`nc -vz {self._spec.rendezvous.master_addr or self._host_name()} {self._spec.target.join_port}`",
+            f"{self._spec.target.join_port} of {self._host} may be filtered, try there "
+            f"`nc -vz {self._spec.rendezvous.master_addr or self._host} {self._spec.target.join_port}`",
             Where(node=names[0], nodes=tuple(names) if not one else ()),
         )
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from allranks.cluster.hostlist import EXCLUDE, MAX_HOSTS, exclude, split_exclusions, split_list
+from allranks.cluster.hostlist import MAX_HOSTS, exclude, split_exclusions, split_list
 from allranks.errors import UsageError
 
 _GROUP = re.compile(r"@([A-Za-z0-9_][A-Za-z0-9_.-]*:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -38,7 +38,7 @@ def expand_groups(hosts: str, environ: Mapping[str, str]) -> str:
 
 
 def _hosts_of(item: str, environ: Mapping[str, str]) -> list[str]:
-    group, excluded = split_exclusions(item) if EXCLUDE in item else (item, [])
+    group, excluded = split_exclusions(item)
     if not _GROUP.fullmatch(group):
         raise UsageError(f"--hosts: {group!r} is not a node group. Write @group or @source:group")
     names = _resolve(group, _configuration(environ))
@@ -46,7 +46,7 @@ def _hosts_of(item: str, environ: Mapping[str, str]) -> list[str]:
         raise UsageError(f"--hosts: the node group {group} has no host\nhint: cluset -e {group}")
     if len(names) > MAX_HOSTS:
         raise UsageError(f"--hosts: the node group {group} has {len(names)} hosts. {MAX_HOSTS} are the most")
-    return exclude(names, excluded, item) if excluded else names
+    return exclude(names, excluded, item)
 
 
 def _configuration(environ: Mapping[str, str]) -> Path:

@@ -15,17 +15,16 @@ class ProcessLines:
     """Starts the program, in a session of its own: Ctrl-C here is not its affair. Raises OSError."""
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | None = None, errors: bool = False
+        self, argv: Sequence[str], env: Mapping[str, str] | None = None, stderr: int = subprocess.DEVNULL
     ) -> None:
         self.over = False  # all that it said has been taken
         self._queue: queue.Queue[str | None] = queue.Queue(WAITING)
         self._process = subprocess.Popen(
             list(argv),
             env=env,
-            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+            stderr=stderr,
             text=True,
             encoding="utf-8",
             errors="replace",

@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -57,6 +57,18 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
     run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": name})
     write_first_status(run, "starting", listed)
     return run
+
+
+def hidden_values(
+    spec: RunSpec, variables: Mapping[str, str], names: Iterable[str], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the values of hidden variables as ranks get them: --env goes before what the caller's environment has.
+
+    `variables`: what of the environment is forwarded without being named.
+    """
+    forward = {name: environ[name] for name in spec.launch.forward if name in environ}
+    values = {**forward, **variables, **spec.launch.env}
+    return {name: values[name] for name in names if name in values}
 
 
 def show_opening(run: RunDirectory, view: FollowerView, spec: RunSpec) -> None:

@@ -48,8 +48,9 @@ class ProcessClient:
         self.stderr = stderr
         self.boots = process is not None
         self._process = process
-        for fd in (stdin, stdout, *(() if stderr is None else (stderr,))):
-            os.set_blocking(fd, False)
+        for fd in (stdin, stdout, stderr):
+            if fd is not None:
+                os.set_blocking(fd, False)
 
     @classmethod
     def of_process(cls, argv: Sequence[str]) -> ProcessClient:

@@ -13,7 +13,7 @@ import signal
 
 from allranks.cluster import Node
 from allranks.findings import Finding, Where
-from allranks.text import name_with
+from allranks.text import name_with, with_reason
 
 _RETRY = re.compile(
     r"kex_exchange_identification|ssh_exchange_identification|Connection (closed|reset) by [^\n]{1,300} port \d",
@@ -48,7 +48,7 @@ def destination(node: Node) -> str:
 def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Finding:
     """Make the finding for an ssh client that ended before the node answered."""
     lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
-    last_line = lines[-1][:300] if lines else ""
+    last_line = "".join(lines[-1:])[:300]
     for pattern, cause in _RULES:
         if pattern.search(stderr):
             line_that_tells = next((line for line in lines if pattern.search(line)), last_line)[:300]
@@ -63,7 +63,7 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
             Where(node=node.name),
             tuple(lines[-3:]),
         )
-    message = f"{node.name}: ssh {how_ended(code)} before the node answered" + (f": {last_line}" if last_line else "")
+    message = with_reason(f"{node.name}: ssh {how_ended(code)} before the node answered", last_line)
     remedy = f"try it by hand: ssh -T -o BatchMode=yes {shlex.quote(destination(node))} true"
     return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))
 

@@ -18,7 +18,7 @@ from allranks.diagnose.pod_states import (
     troubles,
     waiting,
 )
-from allranks.engines.following import FollowerView
+from allranks.engines.following import FollowerView, verdict_on
 from allranks.engines.remote import RemoteRun
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
@@ -173,11 +173,13 @@ class PodsFollower(RemoteRun):
     def _over(self, now: float) -> ResultDocument | None:
         """Return the result where pod 0 has ended, or never can start, and has sent none; else None."""
         if self._lost:
-            given_up = self.stopping and now - self._stop_since > STUCK
-            return self._concluded(None) if given_up else None
-        never = hopeless(self.pods, self.events, self._image_wait(now)) if not self.stopping else None
-        if never is not None:
-            return self._concluded(never)
+            if self.stopping and now - self._stop_since > STUCK:
+                return self._concluded(None)
+            return None
+        if not self.stopping:
+            never = hopeless(self.pods, self.events, self._image_wait(now))
+            if never is not None:
+                return self._concluded(never)
         first = self._first()
         was_there = bool(self._followed) or self.stopping
         is_over = was_there if first is None else first.ended
@@ -231,9 +233,7 @@ class PodsFollower(RemoteRun):
         )
 
     def _concluded(self, finding: Finding | None) -> ResultDocument:
-        verdict = None
-        if finding is not None:
-            verdict = Verdict(finding, finding.id, 0.4 if finding.id == "unknown" else 0.95)
+        verdict = verdict_on(finding, 0.95)
         failed = any(p.exit_code for p in self.pods)
         code = exit_code(verdict, "stop" if self.stopping else None, failed)
         if verdict is not None and code not in (PROGRAM_FAILED, NODE_FAILED):
@@ -267,12 +267,14 @@ class PodsFollower(RemoteRun):
 
     def stop(self) -> None:
         """End the run. Once: ranks may save. Twice: now."""
-        first = not self.stopping
+        if self.stopping:
+            self._stop_grace = 0
+            self.say("ending at once")
+        else:
+            self.say("stopping: ranks have their time to save")
         self.stopping = True
         self.ask_at = 0.0
         self._stop_since = time.monotonic()
-        self._stop_grace = None if first else 0
-        self.say("stopping: ranks have their time to save" if first else "ending at once")
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
@@ -288,10 +290,10 @@ class PodsFollower(RemoteRun):
         """Write the end of a run that nobody followed, if its pods are over; nothing where it may go on."""
         try:
             self._read_pods()
-            owners = [] if self.pods else self.kubectl.owners(self.name, self.kind)
+            may_go_on = not self.pods and self.kubectl.owners(self.name, self.kind)
         except (NodeError, UsageError):
             return
-        if owners or not all(pod.ended for pod in self.pods):
+        if may_go_on or not all(pod.ended for pod in self.pods):
             return
         self._read_whole_log()
         if self.replay.result is not None:

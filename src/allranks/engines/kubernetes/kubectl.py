@@ -61,8 +61,9 @@ class Kubectl:
 
     def __init__(self, context: str | None, namespace: str | None) -> None:
         self._words = ["kubectl"]
-        self._words += ["--context", context] if context else []
-        self._words += ["--namespace", namespace] if namespace else []
+        for option, value in (("--context", context), ("--namespace", namespace)):
+            if value:
+                self._words += [option, value]
 
     @staticmethod
     def require() -> None:
@@ -139,16 +140,17 @@ class Kubectl:
 
     def remove(self, run: str, kind: str, grace: int | None = None) -> None:
         """Begin to remove everything of the run. `grace`: seconds that pods have; None: their own."""
-        kinds = ",".join(part for part in (KINDS[kind], "pods" if kind == "pods" or grace is not None else "") if part)
-        hurry = [] if grace is None else [f"--grace-period={grace}"]
+        label = ["-l", f"{RUN_LABEL}={run}", "--ignore-not-found", "--wait=false"]
+        cascade = "--cascade=foreground"
+        hurry = []
+        if grace is not None:
+            cascade = "--cascade=background"
+            hurry = [f"--grace-period={grace}"]
         if grace == 0:
             hurry.append("--force")
-        label = ["-l", f"{RUN_LABEL}={run}", "--ignore-not-found", "--wait=false"]
         if KINDS[kind]:
-            self.call(
-                "delete", KINDS[kind], *label, "--cascade=foreground" if grace is None else "--cascade=background"
-            )
-        if "pods" in kinds.split(","):
+            self.call("delete", KINDS[kind], *label, cascade)
+        if grace is not None or not KINDS[kind]:
             self.call("delete", "pods", *label, *hurry)
 
     def remove_parts(self, run: str) -> None:

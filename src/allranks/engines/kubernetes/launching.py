@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines import NotStarted, zipapp
 from allranks.engines.following import FollowerView
-from allranks.engines.remote import create_run, name_of, show_opening
+from allranks.engines.remote import create_run, hidden_values, name_of, show_opening
 from allranks.errors import AllranksError
 from allranks.exitcodes import NODE_FAILED
 from allranks.findings import Verdict
@@ -94,12 +94,7 @@ class PodsLaunch:
 def secret_objects(job: PodJob, environ: Mapping[str, str]) -> list[Document]:
     """Return what the pods prove to each other, made now, and the values of hidden variables."""
     secret = secret_manifest(job, job.secret, {"secret": secrets.token_hex(32)})
-    values = {
-        **{n: environ[n] for n in job.spec.launch.forward if n in environ},
-        **job.variables,
-        **job.spec.launch.env,
-    }
-    hidden = {name: values[name] for name in job.hidden if name in values}
+    hidden = hidden_values(job.spec, job.variables, job.hidden, environ)
     if not hidden:
         return [secret]
     return [secret, secret_manifest(job, job.secret_env, hidden)]

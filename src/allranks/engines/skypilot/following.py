@@ -84,7 +84,7 @@ class SkyFollower(RemoteRun):
     ) -> None:
         super().__init__(run, view, place.engine, place.name)
         self._place = place
-        self._sky = ProcessLines(argv, environ, errors=True)
+        self._sky = ProcessLines(argv, environ, subprocess.STDOUT)
         self._last_lines: list[str] = []
         self._stopped_at = 0.0
 
@@ -94,11 +94,11 @@ class SkyFollower(RemoteRun):
             self._line(line)
         if self.replay.result is not None:
             return self.replay.result
-        if self.stopping:
-            is_late = time.monotonic() - self._stopped_at > self._place.grace + ENDING
-            return least_result(self.run, TERMINATED, None) if self._sky.over or is_late else None
-        if not self._sky.over:
+        is_late = self.stopping and time.monotonic() - self._stopped_at > self._place.grace + ENDING
+        if not self._sky.over and not is_late:
             return None
+        if self.stopping:
+            return least_result(self.run, TERMINATED, None)
         message = f"sky ended (exit code {self._sky.code}) and node 0 has said nothing of a result"
         return without_result(self.run, message, self._last_lines[-5:])
 
@@ -115,16 +115,18 @@ class SkyFollower(RemoteRun):
 
     def stop(self) -> None:
         """End the run. Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
-        first = not self.stopping
+        if self.stopping:
+            self._stopped_at = 0.0
+            self.say("ending at once")
+            return
         self.stopping = True
-        self._stopped_at = time.monotonic() if first else 0.0
-        self.say("cancelling the job" if first else "ending at once")
-        if first:
-            try:
-                call("cancel", "--all", "--yes", self.name)
-            except NodeError as error:
-                self.say(str(error))
-                self._stopped_at = 0.0
+        self._stopped_at = time.monotonic()
+        self.say("cancelling the job")
+        try:
+            call("cancel", "--all", "--yes", self.name)
+        except NodeError as error:
+            self.say(str(error))
+            self._stopped_at = 0.0
 
     def remove(self) -> Left:
         """Take the machines down, unless --autostop keeps them for a while."""

@@ -9,7 +9,7 @@ import time
 
 from allranks.engines import zipapp
 from allranks.engines.following import FollowerView
-from allranks.engines.remote import create_run, name_of, show_opening
+from allranks.engines.remote import create_run, hidden_values, name_of, show_opening
 from allranks.plan.environment import forwarded
 from allranks.plan.render.pod_spec import ARCHIVE
 from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
@@ -53,14 +53,12 @@ class TaskLaunch:
         task.write_text(yaml_text([self._task(str(archive))]))
         argv = launch_argv(self._name, str(task), self._hidden)
         show_opening(run, view, spec)
-        return SkyFollower(run, place, view, argv, {**os.environ, **self._secrets()})
+        return SkyFollower(run, place, view, argv, {**os.environ, **self.hidden_environment()})
 
     def _task(self, archive: str) -> Document:
         return sky_task(self._spec, self._name, archive, os.getcwd(), True, self._variables)
 
-    def _secrets(self) -> dict[str, str]:
+    def hidden_environment(self) -> dict[str, str]:
         """Return what must not stand in the arguments of `sky launch`: it reads them from its environment."""
-        forward = {name: os.environ[name] for name in self._spec.launch.forward if name in os.environ}
-        values = {**self._variables, **self._spec.launch.env, **forward}
-        hidden = {name: values[name] for name in self._hidden if name in values}
+        hidden = hidden_values(self._spec, self._variables, self._hidden, os.environ)
         return {**hidden, SECRET: secrets.token_hex(32)}

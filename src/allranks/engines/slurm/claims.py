@@ -29,7 +29,10 @@ def claim(job: str, nodes: Iterable[str], count: int | None) -> tuple[list[str],
     for node in nodes:
         if count is not None and len(claimed) == count:
             break
-        (claimed if _claim(job, node) else taken).append(node)
+        if _claim(job, node):
+            claimed.append(node)
+        else:
+            taken.append(node)
     return claimed, taken
 
 
@@ -42,7 +45,9 @@ def allocated_cluster(count: int | None, spares: int) -> Cluster:
         )
     refuse_step(os.environ)
     require_nodes(allocation, count)
-    wanted = count + spares if count is not None else None
+    wanted = None
+    if count is not None:
+        wanted = count + spares
     free, taken = claim(allocation.job, allocation.nodes, wanted)
     chosen = [*free, *taken][:wanted]
     return allocation_cluster(allocation, chosen)

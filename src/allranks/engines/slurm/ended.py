@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from allranks.diagnose.slurm_jobs import SlurmJob, ended
-from allranks.exitcodes import DONE, NODE_FAILED, TERMINATED
-from allranks.findings import Finding, Verdict, Where
+from allranks.engines.following import verdict_on
+from allranks.exitcodes import NODE_FAILED, TERMINATED
+from allranks.findings import Finding
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.regular import open_regular
@@ -21,17 +22,9 @@ _ABSENT = re.compile(r"No such file or directory|has no /|not found|[Uu]nable to
 def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> ResultDocument:
     """Write result.json, verdict.json and the end of events and status, and return the result."""
     number = run.job or "?"
-    finding = None if stopped else _finding(run, job, number)
-    verdict = None
-    if finding is not None:
-        verdict = Verdict(finding, finding.id, 0.4 if finding.id == "unknown" else 0.9)
-    if stopped:
-        code = TERMINATED
-    elif verdict is not None:
-        code = NODE_FAILED
-    else:
-        code = DONE
-    result = least_result(run, code, verdict)
+    result = least_result(run, TERMINATED, None)
+    if not stopped:
+        result = least_result(run, NODE_FAILED, verdict_on(_finding(run, job, number), 0.9))
     write_result(run, result, stopped)
     return result
 
@@ -56,21 +49,20 @@ def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
     begun = has_begun(run)
     words = _last_words(run)
     how = f" ({_how_ended(job)})" if job is not None else ""
-    place = Where(node=None)
     if begun:
         message = f"the controller of {run.name} in job {number} ended without a result{how}"
-        return Finding("unknown", "fail", message, f"see {run.path}/slurm.log", place, words)
+        return Finding("unknown", "fail", message, f"see {run.path}/slurm.log", evidence=words)
     if job is None and not words:
         message = f"job {number} has ended before it started, and Slurm no longer knows how"
         remedy = f"where there is accounting: sacct -j {number} -o JobID,State,ExitCode,End"
-        return Finding("unknown", "fail", message, remedy, place)
+        return Finding("unknown", "fail", message, remedy)
     absent = not words or any(_ABSENT.search(line) for line in words)
     message = f"job {number} ended{how} before allranks had started in it"
     remedy = (
         f"the working directory, {run.path} and this Python must lie on a file system that the nodes share\n"
         f"see {run.path}/slurm.log, and try: srun --nodes=1 ls -d {run.path}"
     )
-    return Finding("remote-path-missing" if absent else "slurm-config", "fail", message, remedy, place, words)
+    return Finding("remote-path-missing" if absent else "slurm-config", "fail", message, remedy, evidence=words)
 
 
 def _last_words(run: RunDirectory) -> tuple[str, ...]:

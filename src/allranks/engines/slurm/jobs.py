@@ -48,10 +48,11 @@ def look(job: str) -> SlurmJob | None:
     slurmctld is asked, which remembers a job for MinJobAge, then the accounting.
     """
     done = _call(["scontrol", "--oneliner", "show", "job", job])
-    job_state = read_scontrol(done.stdout) if done.returncode == 0 else None
-    if job_state is not None:
-        return job_state
-    if done.returncode != 0 and "Invalid job id" not in done.stderr:
+    if done.returncode == 0:
+        job_state = read_scontrol(done.stdout)
+        if job_state is not None:
+            return job_state
+    elif "Invalid job id" not in done.stderr:
         raise SlurmError(f"scontrol show job {job}: {words(done.stderr)}")
     return account(job)
 
