@@ -22,6 +22,14 @@ HEAVY = {
 LIGHT = {"allranks.engines"}  # names the engines, and imports one when a run needs it
 
 
+def test_a_runs_directory_is_read_without_the_forms_of_secrets(tmp_path):
+    code = "import sys; from allranks.cli.main import run_verb; run_verb('status', sys.argv[1:]); print(*sys.modules)"
+    words = [sys.executable, "-c", code, "--runs-dir", str(tmp_path)]
+    loaded = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+    assert "allranks.settings.layers" in loaded
+    assert "allranks.settings.secretforms" not in loaded
+
+
 @pytest.mark.parametrize("verb", HEAVY)
 def test_a_verb_loads_what_it_needs(verb):
     code = f"import sys, allranks.cli.{verb}; print(*sys.modules)"

@@ -365,10 +365,10 @@ class Session:
     def _timing(self, roster: Roster) -> Timing:
         timing = Timing(round(time.monotonic() - roster.began_at, 3))
         if roster.initialised_t is not None:
-            timing = dataclasses.replace(timing, initialised=round(roster.initialised_t - roster.started, 3))
+            timing = timing._replace(initialised=round(roster.initialised_t - roster.started, 3))
         first_step_at = self.controller.progress.first_step_at
         if first_step_at is not None:
-            timing = dataclasses.replace(timing, first_step=round(first_step_at - roster.began_at, 3))
+            timing = timing._replace(first_step=round(first_step_at - roster.began_at, 3))
         return timing
 
     def _unfetched(self, roster: Roster) -> dict[str, Unfetched]:

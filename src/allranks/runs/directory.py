@@ -43,6 +43,12 @@ class RunCondition(NamedTuple):
     result: ResultDocument | None
 
 
+class _RunStart(NamedTuple):
+    """The part of run.json that orders runs: when the run started, in unix seconds."""
+
+    started: float = 0.0
+
+
 class RunDirectory:
     """One run directory; `lost_events` counts events that a full disk swallowed.
 
@@ -80,16 +86,16 @@ class RunDirectory:
 
     @classmethod
     def list_runs(cls, runs_dir: Path, lives: Lives | None = None) -> list[RunDirectory]:
-        """Directories with a run.json, the oldest first; each run.json is read once."""
+        """List directories with a run.json, the oldest first; of each run.json only the start is looked at."""
         if not runs_dir.is_dir():
             return []
-        dated = []
+        dated: list[tuple[float, RunDirectory]] = []
         for path in runs_dir.iterdir():
             if (path / "run.json").is_file() and not path.is_symlink():
                 run = cls(path, lives)
-                document = run.read_document("run.json")
+                document = run._read_object("run.json")
                 if document is not None:
-                    dated.append((document.get("started") or 0.0, run))
+                    dated.append((decode_parts(_RunStart, document).started, run))
         return [run for _, run in sorted(dated, key=lambda pair: pair[0])]
 
     @classmethod
@@ -165,15 +171,19 @@ class RunDirectory:
         A run whose last event says that it has ended has a result, though it may be only its exit code: the file was
         damaged, or a full disk has kept it from being written.
         """
-        document = None
-        try:
-            with open_regular(self.path / name) as file:
-                document = shaped(name, read_object(file.read(DOCUMENT_LIMIT), DOCUMENT_LIMIT))
-        except (OSError, DecodeError):
-            pass
+        written = self._read_object(name)
+        document = shaped(name, written) if written is not None else None
         if document is None and name == "result.json":
             return self._end_by_events()
         return document
+
+    def _read_object(self, name: str) -> Document | None:
+        """Read a JSON object as it is written; None where there is none."""
+        try:
+            with open_regular(self.path / name) as file:
+                return read_object(file.read(DOCUMENT_LIMIT), DOCUMENT_LIMIT)
+        except (OSError, DecodeError):
+            return None
 
     def _end_by_events(self) -> Document | None:
         """Make the least result of the event that the run has ended; it is the last one of all."""

@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
@@ -31,8 +31,7 @@ _ABSENT: Json = []  # stands for no value: this very list
 # -- run.json ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ControllerRecord:
+class ControllerRecord(NamedTuple):
     """The process that controls a run, or follows it: what `stop` and `attach` look for."""
 
     host: str | None = None
@@ -96,8 +95,7 @@ class RunDocument:
 # -- status.json ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Master:
+class Master(NamedTuple):
     """Where the ranks meet."""
 
     address: str | None = None
@@ -178,16 +176,14 @@ class VerdictDocument:
         return f"{self.confidence:.0%}" if is_probability else ""
 
 
-@dataclass(frozen=True)
-class Replacement:
+class Replacement(NamedTuple):
     """A node whose place a hot spare has taken."""
 
     node: str = ""
     by: str = ""
 
 
-@dataclass(frozen=True)
-class AttemptRecord:
+class AttemptRecord(NamedTuple):
     """An attempt that is over; `decision` is what followed, `step` the furthest, or the culprit's."""
 
     attempt: int = 0
@@ -203,8 +199,7 @@ class AttemptRecord:
 
 
 @omit_none
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """Seconds from the start of a run to its end, its process groups and its first step."""
 
     total: float | None = None
@@ -212,8 +207,7 @@ class Timing:
     first_step: float | None = None
 
 
-@dataclass(frozen=True)
-class ProgramExit:
+class ProgramExit(NamedTuple):
     """How the program itself ended: the rank at fault, else rank 0."""
 
     rank: int | None = None
@@ -221,12 +215,11 @@ class ProgramExit:
     signal: int | None = None
 
 
-@dataclass(frozen=True)
-class Unfetched:
+class Unfetched(NamedTuple):
     """A node whose logs end before its ranks did: how far each log goes, and where the rest is."""
 
     node_dir: str = ""
-    fetched_bytes: Mapping[str, int] = field(default_factory=dict)
+    fetched_bytes: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -236,11 +229,11 @@ class ResultDocument:
     run: str = ""
     directory: str = ""
     exit: int = 0
-    program_exit: ProgramExit = ProgramExit()
+    program_exit: ProgramExit = field(default_factory=ProgramExit)
     verdict: VerdictDocument | None = None
     findings: tuple[Finding, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
-    timing: Timing = Timing()
+    timing: Timing = field(default_factory=Timing)
     left: Left = field(default_factory=dict)
     unfetched: Mapping[str, Unfetched] = field(default_factory=dict)
     dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -248,8 +241,7 @@ class ResultDocument:
     outputs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class GroupResult:
+class GroupResult(NamedTuple):
     """Nodes that were tested in one gang; `run` is the directory of their own run."""
 
     nodes: tuple[str, ...] = ()
@@ -258,8 +250,7 @@ class GroupResult:
     run: str = ""
 
 
-@dataclass(frozen=True)
-class StageResult:
+class StageResult(NamedTuple):
     """A stage of `--suite staged`; `meaning` says what its failed groups have in common."""
 
     name: str = ""
@@ -285,8 +276,7 @@ class SuiteResult(ResultDocument):
 
 
 @omit_empty("run", "directory", "nodes", "stages", "meaning", "statement", "started")
-@dataclass(frozen=True)
-class SuiteSummary:
+class SuiteSummary(NamedTuple):
     """The result of a suite that is no single run: its groups are runs of their own, or it measured nothing."""
 
     run: str = ""
@@ -307,23 +297,21 @@ class SuiteSummary:
 # -- evidence/preflight.json ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CheckRequest:
+class CheckRequest(NamedTuple):
     """What the nodes were checked for; fields that only the judge reads stay beside it."""
 
-    spec: Mapping[str, Json] = field(default_factory=dict)
-    environ_: Mapping[str, str] = field(default_factory=dict)  # of the scheduler
+    spec: Mapping[str, Json] = {}
+    environ_: Mapping[str, str] = {}  # of the scheduler
 
 
-@dataclass(frozen=True)
-class PreflightDocument:
+class PreflightDocument(NamedTuple):
     """evidence/preflight.json."""
 
     schema: int = 0
     t: float = 0.0  # unix seconds
     checks: tuple[str, ...] = ()
     request: CheckRequest = CheckRequest()
-    nodes: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, Json]] = {}
     unreachable: tuple[Finding, ...] = ()
     covered: str = ""
 

@@ -54,13 +54,19 @@ class Resolved:
 
 @dataclass(frozen=True)
 class _Given:
-    """One value of one source. `label` is for notes ("--nodes 4"), `where` for errors; lower layer wins."""
+    """One value of one source, `written` as it is there; `where` is for errors; lower layer wins."""
 
     value: Json
-    label: str
+    written: str
     where: str
     layer: int
     error: type[UsageError]
+
+    @property
+    def label(self) -> str:
+        """The source with its value for a note, such as "--nodes 4": no secrets, one line, not long."""
+        line = " ".join(redact_text(self.written).split())
+        return line if len(line) <= 160 else line[:156] + " ..."
 
 
 def resolve(
@@ -146,31 +152,24 @@ def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for name, field in VARIABLES.items():
         value = environ.get(name, "").strip()
         if value:
-            yield field, _Given(value, _label(f"{name}={value}"), name, 1, ConfigError)
+            yield field, _Given(value, f"{name}={value}", name, 1, ConfigError)
 
 
 def _file(config: Mapping[str, Json], source: str, layer: int) -> Iterator[tuple[str, _Given]]:
     for field, value in config.items():
         if field not in TABLES:
             key = field.replace("_", "-")
-            label = _label(f"{key}{_toml(value)} in {source}")
-            yield field, _Given(value, label, f"{source}: {key}", layer, ConfigError)
+            yield field, _Given(value, f"{key}{_toml(value)} in {source}", f"{source}: {key}", layer, ConfigError)
 
 
 def _option_label(field: str, value: Json) -> str:
-    """An option as it was written, without secrets; of lists the name alone."""
+    """An option as it was written; of lists the name alone."""
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{field.replace('_', '-')}"
     name = option_name(field)
     if isinstance(value, (list, tuple)):
         return name
-    return _label(f"{name} {value if isinstance(value, str) else show(value)}")
-
-
-def _label(text: str) -> str:
-    """A source with its value for a note: no secrets, one line, not long."""
-    line = " ".join(redact_text(text).split())
-    return line if len(line) <= 160 else line[:156] + " ..."
+    return f"{name} {value if isinstance(value, str) else show(value)}"
 
 
 def _toml(value: Json) -> str:
