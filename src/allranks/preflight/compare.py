@@ -25,6 +25,7 @@ from typing import (
 
 from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode
+from allranks.protocol.facts import Interpreter
 from allranks.text import group as group  # for the checks
 from allranks.text import join_names, join_words, plural
 
@@ -77,6 +78,12 @@ def fail_if(
 
 fail = partial(fail_if, True)
 warn = partial(fail_if, False)
+
+
+def denied_if(fails: bool, nodes: Sequence[str], path: str, what: str = "read") -> Finding:
+    """Make the finding that the user may not read (or enter) a path."""
+    message = f"{path} can't be {what} by your user on {join_names(nodes)}"
+    return fail_if(fails, "permission-denied", nodes, message, remote(nodes[0], "ls -ld", path))
 
 
 def unknown(check: str, nodes: Sequence[str], message: str, remedy: str = "") -> Finding:
@@ -155,6 +162,11 @@ def remote(node: str, command: str, *arguments: str) -> str:
     return f"ssh {node} {shlex.quote(line)}"
 
 
+def pip_install(node: str, interpreter: Interpreter, *words: str) -> str:
+    """Write the line that installs packages for a node's training interpreter."""
+    return remote(node, interpreter.path or "python3", "-m", "pip", "install", *words)
+
+
 def advise(advice: str, node: str, command: str, *arguments: str) -> str:
     """Write advice, and the command that shows more."""
     return f"{advice}. Look: {remote(node, command, *arguments)}"
@@ -226,14 +238,17 @@ def best_of_machines(facts_by_node: Nodes, values: Mapping[str, float]) -> Dict[
 
 
 def slow_machines(
-    facts_by_node: Nodes, speeds: Mapping[str, float], least: float
-) -> Iterator[Tuple[str, float, float]]:
-    """Give nodes below this part of the median, their speed and the median. The best node of a machine counts."""
+    facts_by_node: Nodes, speeds: Mapping[str, float], least: float, figure: str
+) -> Iterator[Tuple[str, str]]:
+    """Give nodes below this part of the median, and both figures in words, written with the template `figure`.
+
+    The best node of a machine counts.
+    """
     best = best_of_machines(facts_by_node, speeds)
     usual = median(best.values())
     for node, speed in best.items():
         if speed < least * usual:
-            yield node, speed, usual
+            yield node, f"{figure.format(speed)} (the median of the nodes is {figure.format(usual)})"
 
 
 # -- what nodes should have in common --------------------------------------------------------------

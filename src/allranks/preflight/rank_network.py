@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from allranks.plan.interfaces import InterfaceChoice, nccl_settings
 from allranks.plan.network import choose_address, share_network
-from allranks.plan.node_facts import interface_of, on_link, read_probes
+from allranks.plan.node_facts import interface_of, on_link
 from allranks.protocol.codec import decode
 from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
@@ -41,7 +41,7 @@ def explain(
     for_plan = {node: one.for_plan for node, one in facts.items()}
     if not isinstance(port, int) or gate.get("error") or share_network(for_plan):
         return {}
-    probes = {node: read_probes(document.get("probes")) for node, document in documents.items()}
+    probes = {node: one.probes for node, one in facts.items()}
     choice = choose_address(spec, str(gate["name"]), port, for_plan, probes)
     return {node: _node(node, facts[node], one) for node, one in choice.interfaces.items()}
 

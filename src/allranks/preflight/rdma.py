@@ -61,6 +61,11 @@ def port_name(port: str) -> str:
     return device if number in ("", "1") else f"{device} port {number}"
 
 
+def device_of(port: str) -> str:
+    """Return the adapter of a port, `mlx5_0` of `mlx5_0/1`."""
+    return port.partition("/")[0]
+
+
 def matches(device: str, port: str, wanted: str) -> bool:
     """Whether NCCL_IB_HCA=`wanted` takes a port: prefixes, after `=` whole names, after `^` all but these."""
     excludes = wanted.startswith("^")

@@ -29,7 +29,7 @@ from allranks.protocol.facts import (
     TargetFacts,
 )
 from allranks.protocol.jsontext import Json
-from allranks.protocol.messages import PortFailure
+from allranks.protocol.messages import AddressProbe, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, has_failed
 
 Kind = TypeVar("Kind")
@@ -173,6 +173,11 @@ class Facts(Dict[str, Json]):
         """What it found when it tried its peers, by peer."""
         pairs = self.get("pairs")
         return {peer: decode_parts(PeerResult, one) for peer, one in pairs.items()} if isinstance(pairs, dict) else {}
+
+    @cached_property
+    def probes(self) -> Tuple[AddressProbe, ...]:
+        """What became of the master's addresses when this node tried them."""
+        return tuple(decode_each(AddressProbe, self.get("probes")))
 
     @cached_property
     def for_plan(self) -> NodeFacts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, advise, by_item, fail_if, lack, nodes_with, remote, unknown, values_of
+from ..compare import Findings, Nodes, advise, by_item, denied_if, fail_if, lack, nodes_with, remote, unknown, values_of
 from ..typed_facts import Request
 
 ID = "data_paths"
@@ -30,5 +30,4 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             remedy = advise("mount or copy it there", absent[0], "ls -ld", parent)
             yield fail_if(is_bare, "missing-file", absent, lack(absent, fine, path), remedy)
         if closed:
-            message = f"{path} can't be read by your user on {join_names(closed)}"
-            yield fail_if(is_bare, "permission-denied", closed, message, remote(closed[0], "ls -ld", path))
+            yield denied_if(is_bare, closed, path)

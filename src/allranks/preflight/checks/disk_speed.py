@@ -80,8 +80,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     nodes = collected(facts_by_node, ID, DiskSpeed)
     for direct in (True, False):
         speeds = {node: one.mb_s for node, one in nodes.items() if one.direct is direct}
-        for node, speed, usual in slow_machines(facts_by_node, speeds, ODD):
-            message = f"{node} reads {nodes[node].path} at {speed:.0f} MB/s"
-            message += f" (the median of the nodes is {usual:.0f} MB/s)"
+        for node, figures in slow_machines(facts_by_node, speeds, ODD, "{:.0f} MB/s"):
+            message = f"{node} reads {nodes[node].path} at {figures}"
             remedy = f"measure again, then look for a busy or failing disk: {remote(node, 'iostat -x 1 3')}"
             yield warn(ID, node, message, remedy)

@@ -6,13 +6,13 @@ at the head of the list, each word with `:port` or not (NCCL's src/misc/param.cc
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from allranks.protocol.facts import NcclFacts
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, by_value, collected, warn
+from ..compare import Findings, Nodes, alike, collected, warn
 from ..host import Host, decimal
 from ..typed_facts import Request
 
@@ -35,13 +35,10 @@ def collect(host: Host) -> Optional[List[rdma.UsedPort]]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings with the check's own ID: they slow training down, they do not break it."""
-    sentences: Dict[str, Tuple[str, str]] = {}
+    problems = {}
     for node, ports in collected(facts_by_node, ID, List[rdma.UsedPort]).items():
-        active = [port for port in ports if port.active]
-        problem = _problem(active, facts_by_node[node].nccl) if active else None
-        if problem is not None:
-            sentences[node] = problem
-    for (sentence, remedy), nodes in by_value(sentences).items():
+        problems[node] = _problem([port for port in ports if port.active], facts_by_node[node].nccl)
+    for (sentence, remedy), nodes in alike(problems, lambda problem: problem).items():
         yield warn(ID, nodes, f"{join_names(nodes)}: {sentence}", remedy)
 
 
@@ -51,6 +48,8 @@ def _problem(active: List[rdma.UsedPort], nccl: NcclFacts) -> Optional[Tuple[str
     wanted, _ = settings.get("NCCL_IB_HCA", ("", ""))
     disabled, _ = settings.get("NCCL_IB_DISABLE", ("0", ""))
     used = rdma.matching(active, wanted) if wanted else active
+    if not active:
+        return None
     if disabled.strip() == "1":
         sentence = f"NCCL_IB_DISABLE=1 makes NCCL use sockets, while {rdma.ports_text(active)} is active"
         return sentence, "unset NCCL_IB_DISABLE (or --env NCCL_IB_DISABLE=0)"

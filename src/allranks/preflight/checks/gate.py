@@ -22,13 +22,12 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     if proof is None:
         return
     from allranks.plan.network import choose_address, port_taken
-    from allranks.plan.node_facts import read_probes  # here: it does not ship to Python 3.8
-    from allranks.settings.document import from_document
+    from allranks.settings.document import from_document  # here: neither ships to Python 3.8
 
     if proof.error:
         failure = PortFailure(text=proof.error) if isinstance(proof.error, str) else proof.error
         yield port_taken(proof.name, failure, request.target)
         return
     facts = values_of(facts_by_node, lambda one: one.for_plan)
-    probes = values_of(facts_by_node, lambda one: read_probes(one.get("probes")))
+    probes = values_of(facts_by_node, lambda one: one.probes)
     yield from choose_address(from_document(request.asked.spec), proof.name, proof.port, facts, probes).findings

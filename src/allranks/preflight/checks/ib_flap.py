@@ -76,7 +76,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
                 message += f" in {flaps[node].period}"
                 if is_odd:
                     message += f" (the median of {len(counts)} nodes is {usual})"
-                device = port.partition("/")[0]
+                device = rdma.device_of(port)
                 show = remote(node, f"mlxlink -d {device} -m" if "/" in port else f"ethtool -S {device}")
                 remedy = f"clean, reseat or replace the cable or transceiver, see the switch port: {show}"
                 yield warn("node-network-down", node, message, remedy, interface=device)

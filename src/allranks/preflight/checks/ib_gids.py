@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, by_item, by_value, collected, nodes_with, others, remote, values_of, warn
+from ..compare import Findings, Nodes, alike, by_item, collected, nodes_with, others, remote, values_of, warn
 from ..host import Host, decimal, text_in
 from ..typed_facts import Request
 
@@ -66,8 +66,7 @@ def _entries(host: Host, path: str) -> Entries:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-ib-error, warnings."""
     nodes = collected(facts_by_node, ID, Gids)
-    wrong = {node: text for node, gids in nodes.items() for text in _wrong_index(gids)[:1]}
-    for text, names in by_value(wrong).items():
+    for text, names in alike(nodes, _wrong_index).items():
         remedy = "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the entry for each port) or name one of type v2: "
         yield warn(LABEL, names, f"{text} on {join_names(names)}", remedy + remote(names[0], "show_gids"))
     some_have = False
@@ -95,19 +94,18 @@ def _is_routable(gids: Gids) -> bool:
 
 
 def _finding(nodes: List[str], port: str, message: str) -> Finding:
-    device = port.partition("/")[0]
+    device = rdma.device_of(port)
     name = remote(nodes[0], f"rdma link show {port}")
     show = remote(nodes[0], "show_gids", device)
     remedy = f"give its interface an IPv4 address ({name} names it). Look: {show}"
     return warn(LABEL, nodes, message, remedy, interface=device)
 
 
-def _wrong_index(gids: Gids) -> List[str]:
-    """For each port whose entry of that index can't be used, the sentence."""
-    sentences = []
-    for port, entries in gids.ports.items() if gids.index_ is not None else ():
+def _wrong_index(gids: Gids) -> str:
+    """Say what the entry of that index is, of the first port where it can't be used; empty where it can be."""
+    for port, entries in gids.ports.items():
         gid, kind = entries.get(str(gids.index_), ("", ""))
-        if not gid or kind not in (V2, ""):
+        if gids.index_ is not None and (not gid or kind not in (V2, "")):
             what = f"a RoCE v1 entry ({gid})" if gid else "an empty entry"
-            sentences.append(f"NCCL_IB_GID_INDEX={gids.index_} is {what} of {rdma.port_name(port)}")
-    return sentences
+            return f"NCCL_IB_GID_INDEX={gids.index_} is {what} of {rdma.port_name(port)}"
+    return ""

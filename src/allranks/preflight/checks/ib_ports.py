@@ -83,7 +83,7 @@ def _rate(port: str, by_node: Mapping[str, PortState]) -> Findings:
     name = rdma.port_name(port)
     odd = differences(f"rate of {name}", rates, one="runs at", many="run at", subject=name)
     advice = "reseat or replace the cable, see both ends"
-    return warn_each(LABEL, odd, lambda d: f"{advice}: {_ibstat(d.nodes[0], port)}", port.partition("/")[0])
+    return warn_each(LABEL, odd, lambda d: f"{advice}: {_ibstat(d.nodes[0], port)}", rdma.device_of(port))
 
 
 def _down(port: str, by_node: Mapping[str, PortState]) -> Findings:
@@ -100,11 +100,11 @@ def _down(port: str, by_node: Mapping[str, PortState]) -> Findings:
             message += f": {hint}"
         message += others(up, "have it ACTIVE", "has it ACTIVE")
         remedy = f"see cable, switch port and subnet manager: {_ibstat(nodes[0], port)}"
-        yield warn(LABEL, nodes, message, remedy, evidence, interface=port.partition("/")[0])
+        yield warn(LABEL, nodes, message, remedy, evidence, interface=rdma.device_of(port))
 
 
 def _ibstat(node: str, port: str) -> str:
-    return remote(node, "ibstat", port.partition("/")[0])
+    return remote(node, "ibstat", rdma.device_of(port))
 
 
 def _fewer(ports: Mapping[str, "list[PortState]"]) -> Findings:

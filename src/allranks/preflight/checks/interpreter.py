@@ -20,6 +20,7 @@ from ..compare import (
     lack,
     nodes_with,
     others,
+    pip_install,
     remote,
     those,
     values_of,
@@ -80,7 +81,7 @@ def _lacking(request: Request, works: Interpreters) -> Findings:
         needed_by = _needed_by(request, module)
         message = f"{who(nodes)} no module {module} in {path}, which "
         message += f"{needed_by} needs{others(fine)}"
-        remedy = f"{remote(nodes[0], path, '-m', 'pip', 'install', module)}, {_OR_CHOOSE}"
+        remedy = f"{pip_install(nodes[0], works[nodes[0]], module)}, {_OR_CHOOSE}"
         if needed_by == "the command":
             remedy = f"-m {module} is looked for in --workdir, PYTHONPATH and the environment of {path}: check these"
         yield fail("missing-module", nodes, message, remedy)
@@ -109,7 +110,7 @@ def _torch(works: Interpreters) -> Findings:
         path = works[without[0]].path
         message = f"{path} on {join_names(without)} has no torch{others(fine)}"
         version = (works[fine[0]].torch or "").partition("+")[0]
-        install = remote(without[0], path, "-m", "pip", "install", f"torch=={version}")
+        install = pip_install(without[0], works[without[0]], f"torch=={version}")
         yield fail(_LABEL, without, message, f"{install}, {_OR_CHOOSE}")
 
 

@@ -8,20 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from ..compare import (
-    Findings,
-    Nodes,
-    collected,
-    differences,
-    differing,
-    having,
-    remote,
-    size,
-    those,
-    values_of,
-    warn,
-    warn_each,
-)
+from ..compare import Findings, Nodes, collected, differences, having, remote, size, values_of, warn, warn_each
 from ..host import Host, key_values, text_in
 from ..typed_facts import Request
 
@@ -81,21 +68,13 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _memory(facts_by_node: Nodes) -> Findings:
-    """Within a tolerance of the median, which most must be near."""
+    """Compare within a tolerance of the median, which most must be near."""
     totals = having(facts_by_node, lambda facts: facts.mem.total)
-    if len(totals) < 2:
-        return
-    norm = sorted(totals.values())[len(totals) // 2]
-    odd = those(totals, lambda total: abs(total - norm) > TOLERANCE * norm)
-    fine = len(totals) - len(odd)
-    if odd and (fine < 2 or 2 * fine <= len(totals)):
-        shown = differing(values_of(totals, _gigabytes))
-        yield warn(ID, list(totals), f"nodes differ in memory: {shown}", _look_at_memory(next(iter(odd))))
-        return
-    rest = f"the other {fine} have" if len(odd) == 1 else f"{fine} of {len(totals)} nodes have"
-    for node, total in odd.items():
-        message = f"{node} has {_gigabytes(total)} of memory ({rest} {_gigabytes(norm)})"
-        yield warn(ID, node, message, _look_at_memory(node))
+    ordered = sorted(totals.values()) or [0]
+    norm = ordered[len(ordered) // 2]
+    near = values_of(totals, lambda total: norm if abs(total - norm) <= TOLERANCE * norm else total)
+    odds = differences("memory", near, _gigabytes, phrase="{value} of {what}")
+    return warn_each(ID, odds, lambda odd: _look_at_memory(min(odd.nodes, key=totals.__getitem__)))
 
 
 def _look_at_memory(node: str) -> str:

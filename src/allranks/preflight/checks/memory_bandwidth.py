@@ -48,11 +48,11 @@ def collect(host: Host) -> CopySpeed:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warn of a node that is well below the median and not busy with other work."""
     speeds = having(collected(facts_by_node, ID, CopySpeed), lambda one: one.gb_s)
-    for node, speed, usual in slow_machines(facts_by_node, speeds, ODD):
+    for node, figures in slow_machines(facts_by_node, speeds, ODD, "{:.1f} GB/s"):
         if not _is_busy(facts_by_node[node]):
-            message = f"{node} copies memory at {speed:.1f} GB/s (the median of the nodes is {usual:.1f} GB/s)"
             show = remote(node, "sudo dmidecode -t memory")
-            yield warn(ID, node, message, f"look for missing memory modules and throttling: {show}")
+            remedy = f"look for missing memory modules and throttling: {show}"
+            yield warn(ID, node, f"{node} copies memory at {figures}", remedy)
 
 
 def _is_busy(facts: Facts) -> bool:

@@ -11,7 +11,7 @@ from typing import Dict, List, Optional
 
 from allranks.text import join_names
 
-from ..compare import Difference, Findings, Nodes, by_odd_nodes, collected, remote, some, warn, who
+from ..compare import Difference, Findings, Nodes, by_odd_nodes, collected, pip_install, some, warn, who
 from ..host import Host, versions
 from ..typed_facts import Request
 
@@ -75,4 +75,4 @@ def _install(facts_by_node: Nodes, node: str, odds: List[Difference[Optional[str
     words = [f"{name}=={norm.partition('+')[0]}" for name, norm in norms]
     if not words:
         return "install the same environment on every node (one lock file or image), or name one with --python"
-    return remote(node, facts_by_node[node].interpreter.path or "python3", "-m", "pip", "install", *words[:8])
+    return pip_install(node, facts_by_node[node].interpreter, *words[:8])

@@ -55,7 +55,7 @@ def _cause(item: Blame, pairs: Tried, facts_by_node: Nodes) -> Tuple[bool, str]:
     result = pairs[(a, b)]
     answered = pairs.get((b, a), PeerResult()).ok
     aside = ""
-    if b == next(iter(facts_by_node)) and _reached_master(facts_by_node[a]):
+    if b == next(iter(facts_by_node)) and any(probe.ok for probe in facts_by_node[a].probes):
         aside = f" (the master port of {b} is open to {a})"
     if result.error == "refused":
         return True, f": a port that listens refuses, so a firewall rejects it{aside}"
@@ -68,11 +68,6 @@ def _cause(item: Blame, pairs: Tried, facts_by_node: Nodes) -> Tuple[bool, str]:
     if answered and item.kind == "way" and not aside:
         aside = f" ({b} reaches {a})"
     return True, f": no answer, as where a firewall drops it{aside}"
-
-
-def _reached_master(facts: Facts) -> bool:
-    probes = facts.get("probes")
-    return any(probe.get("ok") for probe in probes) if isinstance(probes, list) else False
 
 
 def _evidence(pair: Pair, result: PeerResult) -> str:

@@ -6,9 +6,8 @@ import shlex
 from typing import List
 
 from allranks.protocol.facts import TargetFacts
-from allranks.text import join_names
 
-from ..compare import Findings, Nodes, advise, and_so_for, fail, fail_if, lack, nodes_with, remote
+from ..compare import Findings, Nodes, advise, and_so_for, denied_if, fail_if, lack, nodes_with
 from ..typed_facts import Request
 
 ID = "script"
@@ -34,9 +33,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield fail_if(is_bare, "remote-path-missing", absent, lack(absent, fine, what), remedy)
     closed = [node for node in fine if scripts[node].readable is False]
     if closed:
-        path = scripts[closed[0]].path
-        message = f"{path} can't be read by your user on {join_names(closed)}"
-        yield fail("permission-denied", closed, message, remote(closed[0], "ls -l", path))
+        yield denied_if(True, closed, scripts[closed[0]].path)
 
 
 def _remedy(script: TargetFacts, absent: List[str], is_elsewhere: bool) -> str:

@@ -21,7 +21,7 @@ from ..compare import (
     fail,
     fail_if,
     having,
-    remote,
+    pip_install,
     values_of,
     warn,
 )
@@ -91,8 +91,8 @@ def _versions(facts_by_node: Nodes, nodes: List[str]) -> List[str]:
 def _install(node: str, interpreter: Interpreter, platform: str = "") -> str:
     """Only the index of PyTorch has builds by platform; a plain torch brings the NCCL it was built with."""
     version = (interpreter.torch or "").partition("+")[0]
-    words = ["-m", "pip", "install", "--force-reinstall", f"torch=={version}"]
+    words = ["--force-reinstall", f"torch=={version}"]
     if platform.startswith("CUDA"):
         tag = "".join(platform[len("CUDA ") :].split(".")[:2])
         words += ["--index-url", f"https://download.pytorch.org/whl/cu{tag}"]
-    return f"{remote(node, interpreter.path or 'python3', *words)} (the same torch on every node)"
+    return f"{pip_install(node, interpreter, *words)} (the same torch on every node)"

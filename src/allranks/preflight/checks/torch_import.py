@@ -134,9 +134,10 @@ def _backends(works: Mapping[str, Torch]) -> Findings:
     """Only gloo and nccl: MPI and UCC are asked for by name, and rarely."""
     for backend in ("gloo", "nccl"):
         has_it = {node: backend in torch.backends for node, torch in works.items() if torch.distributed}
-        without = nodes_with(has_it, lambda has: not has)
-        fine = nodes_with(has_it, lambda has: has)
-        if without and fine:
+        groups = by_value(has_it)
+        if len(groups) > 1:
+            fine = groups[True]
+            without = groups[False]
             message = f"torch on {join_names(without)} has no {backend}{others(fine)}"
             remedy = "install the same torch on every node, or name another interpreter with --python"
             is_odd = len(fine) > len(without)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import List
 
-from allranks.text import join_names
-
-from ..compare import Findings, Nodes, and_so_for, fail, lack, nodes_with, remote
+from ..compare import Findings, Nodes, and_so_for, denied_if, fail, lack, nodes_with, remote
 from ..typed_facts import Request
 
 ID = "workdir"
@@ -26,9 +24,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         message = lack(absent, fine, f"directory {path}")
         yield fail("remote-path-missing", absent, message, copy_remedy(path, absent, bool(fine)))
     if closed:
-        path = workdirs[closed[0]].path
-        message = f"{path} can't be entered by your user on {join_names(closed)}"
-        yield fail("permission-denied", closed, message, remote(closed[0], "ls -ld", path))
+        yield denied_if(True, closed, workdirs[closed[0]].path, "entered")
 
 
 def copy_remedy(path: str, absent: List[str], is_elsewhere: bool) -> str:
