@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from allranks.findings import Finding, Where
 from allranks.protocol.jsontext import Json
@@ -50,7 +51,7 @@ class ExitRecord:
         """Tell whether it ended with anything but code 0."""
         return self.signal is not None or self.code != 0
 
-    @property
+    @cached_property
     def raised(self) -> Raised | None:
         """The exception it died of, where it left an error file."""
         return Raised.from_error_file(self.error) if self.error else None

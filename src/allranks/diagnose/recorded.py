@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.findings import Finding
-from allranks.protocol.codec import DecodeError, decode_each, decode_parts
+from allranks.protocol.codec import DecodeError, decode, decode_each, decode_parts
 from allranks.protocol.jsontext import Json
 
 from .hangs.attribute import Hang
@@ -28,12 +28,7 @@ class RunEvent:
     t: float = 0.0
     node: str = ""
     rank: int = -1
-    id: str = ""
-    message: str = ""
     reason: str = ""
-    last_heard: float = 0.0
-    seconds: float = 0.0
-    slept: bool = False
     pid: int | None = None
     code: int | None = None
     signal: int | None = None
@@ -58,16 +53,17 @@ def last_attempt(lines: Iterable[Json]) -> int:
 def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
     """Make the Incident of an attempt from the events; exits are without error files and logs.
 
-    `nodes` are those of the attempt by node rank, the master first.
-
-    Raise DecodeError where what ended names no node: another version wrote the events.
+    `nodes` are those of the attempt by node rank, the master first. Raise DecodeError where an end does not have its
+    node and time: another version wrote the events.
     """
     read = [(decode_parts(RunEvent, line), line) for line in lines]
     events = [event for event, _ in read if (event.attempt or 0) <= attempt]
     of_attempt = [event for event in events if event.attempt == attempt]
-    findings = [line for event, line in read if event.attempt == attempt and event.event == "finding"]
-    hangs = [line for event, line in read if event.attempt == attempt and event.event == "hang"]
-    if any(not event.node for event in _all(of_attempt, "rank-exit", "fault", "node-lost")):
+    lines_of: dict[str, list[Json]] = {}
+    for event, line in read:
+        if event.attempt == attempt:
+            lines_of.setdefault(event.event, []).append(line)
+    if any(not event.node for event in _all(of_attempt, "rank-exit")):
         raise DecodeError("events: expected the node of each end, got none")
     plan = (_all(events, "plan") or [RunEvent()])[-1]
     started = (_all(of_attempt, "attempt-start") or [RunEvent()])[-1]
@@ -81,14 +77,16 @@ def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: st
         world_size=plan.world_size,
         ranks_by_node=ranks,
         exits=tuple(_exit(e, pids) for e in _all(of_attempt, "rank-exit")),
-        faults=tuple(AgentFault(e.node, e.id, e.message, e.t) for e in _all(of_attempt, "fault")),
-        lost=tuple(LostNode(e.node, e.t, e.last_heard) for e in _all(of_attempt, "node-lost")),
-        findings=tuple(finding for finding in decode_each(Finding, findings) if finding.status in COUNTED),
+        faults=decode(tuple[AgentFault, ...], lines_of.get("fault", [])),
+        lost=decode(tuple[LostNode, ...], lines_of.get("node-lost", [])),
+        findings=tuple(
+            finding for finding in decode_each(Finding, lines_of.get("finding")) if finding.status in COUNTED
+        ),
         initialised=frozenset(e.rank for e in _all(of_attempt, "rank-initialised")),
         init_entered=frozenset(last_joined),
         departed={rank: e.t for rank, e in last_joined.items() if e.event == "rank-departed"},
         init_timeout_hit=bool(_all(of_attempt, "init-timeout")),
-        hang=next(iter(decode_each(Hang, hangs[-1:])), None),
+        hang=next(iter(decode_each(Hang, lines_of.get("hang", [])[-1:])), None),
         stop_reason=next((e.reason for e in _all(events, "stop-asked")), None),
         started_t=started.t,
         detected_t=next((e.t for e in reversed(_all(of_attempt, "failed"))), None),
@@ -102,7 +100,7 @@ def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: st
             if node in facts and len(of_node) <= facts[node].gpus
         },
         left={rank: Left(e.t, e.code or 0, e.threads) for rank, e in last_left.items() if e.waits},
-        pauses=tuple(Pause(e.t, e.seconds, e.slept) for e in _all(of_attempt, "launcher-paused")),
+        pauses=tuple(decode_each(Pause, lines_of.get("launcher-paused"))),
         became={e.rank: e.program for e in _all(of_attempt, "rank-became")},
         memory={node: e.memory for node, e in facts.items() if e.memory},
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 
@@ -94,11 +93,15 @@ class Row:
         return self.compiled.search(text)
 
 
-def table(source: str, role: Role, cause: str, *rows: Sequence[object], scope: Scope = Scope.LOG) -> tuple[Row, ...]:
+Cells = (
+    tuple[str, str, str]
+    | tuple[str, str, str, float]
+    | tuple[str, str, str, float, str]
+    | tuple[str, str, str, float, str, str]
+)
+
+
+def table(source: str, role: Role, cause: str, *rows: Cells, scope: Scope = Scope.LOG) -> tuple[Row, ...]:
     """Make rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, also)."""
-    made = []
-    for identity, needs, pattern, *rest in rows:
-        more = dict(zip(("confidence", "means", "also"), rest, strict=False))
-        row = Row(str(identity), cause, role, source, tuple(str(needs).split("|")), str(pattern), scope=scope, **more)  # type: ignore[arg-type]
-        made.append(row)
-    return tuple(made)
+    made = (Row(row[0], cause, role, source, tuple(row[1].split("|")), *row[2:]) for row in rows)
+    return tuple(replace(row, scope=scope) for row in made)

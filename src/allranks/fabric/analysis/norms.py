@@ -111,7 +111,7 @@ def _state(cell: Cell, samples: Sequence[Measurement]) -> CellState:
                 if value is not None and not sample.dead:
                     values.setdefault((metric.name, start), []).append(value)
     medians = {key: median(samples_of_way) for key, samples_of_way in values.items()}
-    return CellState(cell, len(samples), len(reasons), reasons[-1] if reasons else "", medians, interfaces)
+    return CellState(cell, len(samples), len(reasons), ["", *reasons][-1], medians, interfaces)
 
 
 def _value(way: Way, metric: Metric) -> float | None:

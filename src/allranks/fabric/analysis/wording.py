@@ -51,7 +51,9 @@ class SentenceFacts:
         for state in self.states:
             ends = self.culprit.nodes or state.cell[:2]
             names.update(state.interfaces[node] for node in ends if node in state.interfaces)
-        return names.pop() if len(names) == 1 else ""
+        if len(names) != 1:
+            return ""
+        return names.pop()
 
     def interface(self) -> str:
         """Give the interface's name, else its index; empty where the culprit isn't one rail."""
@@ -148,7 +150,9 @@ def _note(facts: SentenceFacts, what: str) -> str:
         return ""
     if len(facts.nodes) == 2:
         return ". Two nodes do not show which end is at fault: test with a third"
-    return ". Both nodes pass with all others" if facts.alone else ""
+    if not facts.alone:
+        return ""
+    return ". Both nodes pass with all others"
 
 
 def _figure(facts: SentenceFacts, metric: Metric) -> str:
@@ -170,8 +174,8 @@ def _figure(facts: SentenceFacts, metric: Metric) -> str:
 def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
     """Name the one direction, where all that is bad goes that way."""
     one_start = len(set(starts)) == 1
-    if culprit.kind == "link":
-        return f" from {starts[0]}" if one_start else ""
+    if culprit.kind == "link" and one_start:
+        return f" from {starts[0]}"
     if culprit.kind not in ("node", "node-rail") or len(starts) < 2:
         return ""
     if culprit.nodes[0] not in starts:
@@ -229,8 +233,10 @@ def _evidence(facts: SentenceFacts) -> tuple[str, ...]:
             detail = f"{state.dead} of {state.samples} attempts failed: {state.reason}"
         else:
             detail = f"{', '.join(_both_ways(state))} ({state.samples} samples)"
-        rail = f" on interface index {state.cell[2]}" if state.cell[2] else ""
-        lines.append(f"{'–'.join(state.cell[:2])}{rail}: {detail}")
+        name = "–".join(state.cell[:2])
+        if state.cell[2]:
+            name += f" on interface index {state.cell[2]}"
+        lines.append(f"{name}: {detail}")
     if len(lines) > LINES_SHOWN:
         lines[LINES_SHOWN:] = [f"and {len(lines) - LINES_SHOWN} more"]
     usual = []

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,9 @@ from .watchdog import Watchdog
 UNSUPPORTED = re.compile(
     r"(?i)gloo.{0,80}(not support|unsupported)|not implemented|invalid scalar type|has no attribute"
 )
+
+
+T = TypeVar("T")
 
 
 class NotSupported(Exception):
@@ -101,6 +104,12 @@ class Lab:
             if self.backend == "gloo" and UNSUPPORTED.search(str(error)):
                 raise NotSupported(f"{what}: {str(error).strip().splitlines()[0]}") from None
             raise
+
+    def pick(self, quick: T, usual: T) -> T:
+        """Choose how much to test: less where the test is to be quick."""
+        if self.quick:
+            return quick
+        return usual
 
     def sizes(self, quick: Sequence[int], growth: int) -> list[int]:
         """List payloads in bytes: these where the test is to be quick, else from the smallest to the largest."""

@@ -18,13 +18,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from allranks.text import first_line
+from allranks.text import error_line
 
 from .wire import MESSAGE, ByteArrivals, DeadLink, Figures, MeasurePlan, measure
 
 LARGEST = 256 << 20  # bytes of a piece
 ABORT = 3.0  # seconds given to an abort; one that takes longer is left behind
-LONGEST = 300  # characters of an error
 ABORTS = ("abort", "_abort", "_shutdown", "shutdown")  # its names in torch's versions
 # The watchdog of the process group would end the process at a timeout: here a timeout is a result.
 QUIET = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
@@ -129,7 +128,7 @@ class PairAttempt:
             settle = torch.cuda.current_stream(self.device).synchronize
             self.figures = measure(NcclWire(group, 1 - self.side, self.device, settle), self.side == 0, self.plan)
         except Exception as error:  # NCCL's own errors are RuntimeErrors and subclasses that differ by version
-            self.problem = first_line(str(error), LONGEST) or type(error).__name__
+            self.problem = error_line(error)
 
     def abort(self) -> None:
         """Free the communicator."""

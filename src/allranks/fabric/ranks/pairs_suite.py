@@ -20,7 +20,7 @@ from typing import Dict, Optional, Tuple, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from allranks.text import first_line, format_bit_rate, format_time
+from allranks.text import error_line, format_bit_rate, format_time
 
 from ..analysis.heatmap import heatmap
 from ..analysis.judgement import Judgement, judge, retest
@@ -51,7 +51,6 @@ BROKEN = 3  # where a link or a node is at fault
 ENOUGH_DEAD = 2  # dead re-tests of a dead pair that settle it: each costs its limit
 LISTED = 6  # pairs on a round's line
 INTERFACES_SHOWN = 4
-LONGEST = 300  # characters of an error
 
 T = TypeVar("T")
 
@@ -176,7 +175,7 @@ def run(job: SuiteJob, options: Options) -> int:
         floors = Floors(options.min_bandwidth or None, options.max_latency or None)
         return Coordinator(board, leader, options, nodes, floors).run()
     except (StoreSilentError, RuntimeError, OSError) as error:  # RuntimeError: the store's own
-        text = first_line(str(error), LONGEST) or type(error).__name__
+        text = error_line(error)
         print(f"pairs: rank {job.rank} on {nodes[job.node]} cannot go on ({text})", file=sys.stderr, flush=True)
         return LOST
 
@@ -321,7 +320,9 @@ class Coordinator:
         again = self._measure_again(first)
         addresses = {self.nodes[node]: facts.address for node, facts in self.setup.leaders.items()}
         judgement = judge(self._as_lost(first), self._as_lost(again), self.floors, addresses)
-        code = BROKEN if any(finding.status == "fail" for finding in judgement.findings) else 0
+        code = 0
+        if any(finding.status == "fail" for finding in judgement.findings):
+            code = BROKEN
         self._report(judgement, bool(first))
         self._write(SuiteEndRow("pairs", code == 0, code, findings=tuple(judgement.findings)))
         self._dismiss(code)
@@ -382,11 +383,9 @@ class Coordinator:
         return rows
 
     def _row(self, pair: Pair, number: int, answers: dict[str, SideFigures], again: bool) -> LinkRow:
-        names = []
-        for node in pair:
-            facts = self.setup.leaders.get(self.nodes.index(node))
-            names.append(facts.interface if facts else "")
-        row = LinkRow(*pair, number, interfaces=(names[0], names[1]), again=again)
+        names = {self.nodes[node]: facts.interface for node, facts in self.setup.leaders.items()}
+        at_a, at_b = (names.get(node, "") for node in pair)
+        row = LinkRow(*pair, number, interfaces=(at_a, at_b), again=again)
         a, b = (answers.get(node, SideFigures()) for node in pair)
         dead = self._reason_lost(pair) or a.dead or b.dead
         if dead:

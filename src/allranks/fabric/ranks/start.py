@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +13,6 @@ from . import pairs_suite as pairs
 from .cases import QUICK, TESTS
 from .double import NAME, double_of
 from .job import SuiteJob
-from .lab import Test
 from .options import Options
 from .printing import describe_error
 from .sequence import FAILED, Runner
@@ -50,13 +49,10 @@ def _suite(options: Options) -> Callable[[Runner], None]:
     if options.suite == "bandwidth":
         names = _chosen(options, bandwidth.COLLECTIVES, bandwidth.QUICK, "collective")
         return partial(bandwidth.run, collectives=names)
-    names = _chosen(options, list(TESTS), QUICK, "test") if options.suite == "sync" else []
-    tests = {name: TESTS[name] for name in names}
-    return partial(_run_sync, tests=tests)
-
-
-def _run_sync(runner: Runner, tests: Mapping[str, Test]) -> None:
-    runner.run(tests, list(TESTS))
+    tests = {}
+    if options.suite == "sync":
+        tests = {name: TESTS[name] for name in _chosen(options, list(TESTS), QUICK, "test")}
+    return partial(Runner.run, tests=tests, every=list(TESTS))
 
 
 def _chosen(options: Options, names: Sequence[str], quick: Sequence[str], noun: str) -> list[str]:

@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
+from allranks.text import error_line
+
 from ..analysis.agreement import BEFORE, END, NOWHERE, describe_hang, silent_ranks, split_arrived
 from ..records import SuiteHang, SuitePlace
 from .job import SLACK, SuiteJob, put, take
@@ -107,8 +109,7 @@ class Watchdog(threading.Thread):
         if job.agents_store:
             holder = "its holder has ended"
             missing = ()
-        first_line = (str(problem) or type(problem).__name__).splitlines()[0]
-        text = f"the store at {job.host}:{job.port} does not answer: {holder} ({first_line})"
+        text = f"the store at {job.host}:{job.port} does not answer: {holder} ({error_line(problem)})"
         if job.local_rank == 0 or (job.node == 0 and job.local_rank == 1):
             self.report_hang(SuiteHang(self.name_of_test, text, (job.rank,), missing, missing, {}, {}))
         else:  # one a node is enough

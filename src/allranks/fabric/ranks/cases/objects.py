@@ -62,7 +62,7 @@ def _check_record(lab: Lab, record: object, source: int, turn: int) -> None:
 
 def gather_object(lab: Lab) -> str:
     """Gather objects on rank 0."""
-    turns = 1 if lab.quick else TURNS
+    turns = lab.pick(1, TURNS)
     for turn in range(turns):
         lab.arrive(turn)
         _gather_object(lab, turn)
@@ -70,9 +70,11 @@ def gather_object(lab: Lab) -> str:
 
 
 def _gather_object(lab: Lab, turn: int) -> None:
-    records: list[object] | None = [None] * lab.world if lab.rank == 0 else None
-    dist.gather_object(_give_record(lab, turn), records, 0)
-    for source, record in enumerate(records or []):
+    records: list[object] = []
+    if lab.rank == 0:
+        records = [None] * lab.world
+    dist.gather_object(_give_record(lab, turn), records or None, 0)
+    for source, record in enumerate(records):
         _check_record(lab, record, source, turn)
 
 
@@ -120,7 +122,7 @@ def _tokens(at: int, turn: int, rank: int) -> tensors.Pattern:
 
 def many_gathers(lab: Lab) -> str:
     """Gather one batch after the other without a pause: strings on rank 0, tokens on every rank."""
-    batches = 1 if lab.quick else BATCHES
+    batches = lab.pick(1, BATCHES)
     for turn in range(batches):
         lab.arrive(turn)
         _gather_object(lab, turn)

@@ -19,9 +19,7 @@ REDUCE_SCATTER = ("reduce_scatter_single", "reduce_scatter_tensor")
 
 def counts_of(lab: Lab) -> Sequence[int]:
     """Give the numbers of elements of a test that is repeated with several."""
-    if lab.quick:
-        return COUNTS[1:2]
-    return COUNTS
+    return lab.pick(COUNTS[1:2], COUNTS)
 
 
 def rounds(counts: Sequence[int]) -> Iterator[tuple[int, int, str]]:
