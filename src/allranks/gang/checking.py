@@ -13,7 +13,7 @@ from allranks.findings import Finding
 from allranks.preflight.check import Check
 from allranks.preflight.judge import judge
 from allranks.preflight.peer_pairs import covered
-from allranks.protocol.codec import decode_each
+from allranks.protocol.codec import decode_each, encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
 from allranks.runs.preflight import document, save
@@ -38,7 +38,7 @@ def look(
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
     evidence = run_loop(Inspection(spec, cluster, setting, progress, pairs, transport).run)
-    request = {**judge_request(spec, setting, cluster), "gate": evidence.gate}
+    request = {**judge_request(spec, setting, cluster), "gate": encode(evidence.gate or {})}
     tried = covered(len(evidence.nodes)) if any("pairs" in facts for facts in evidence.nodes.values()) else ""
     saved = document(request, evidence.nodes, [c.name for c in checks], time.time(), evidence.unreachable, tried)
     saved["hosts"] = evidence.hosts

@@ -100,7 +100,9 @@ class Connections:
         node = self.roster.nodes[event.node]
         if node.state != "silent":
             return []
-        node.state = "running" if self.roster.state in (State.RUNNING, State.ENDING) else "ready"
+        node.state = "ready"
+        if self.roster.state in (State.RUNNING, State.ENDING):
+            node.state = "running"
         return [NodeBack(event.node)]
 
     def on_lost(self, event: Lost, now: float) -> list[Action]:

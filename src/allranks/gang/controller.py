@@ -11,7 +11,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
@@ -75,7 +75,7 @@ from .states import (
     Tick,
     Unreachable,
 )
-from .tasks import start_task
+from .tasks import handle_errors, start_task
 from .translate import translate
 from .transport import Transport
 
@@ -193,14 +193,14 @@ class Controller:
 
     async def run(self) -> None:
         """Until the last attempt has ended everywhere."""
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._crashed)
+        handle_errors(asyncio.get_running_loop(), self._crashed)
         try:
-            self._act([] if self._attach else self.gang.begin())
+            if not self._attach:
+                self._act(self.gang.begin())
             for member in self.members.values():
                 self._open(member)
         except Exception as error:
-            self._crashed(loop, {"exception": error})
+            self._crashed(error)
         while not self._over.is_set():
             try:
                 await asyncio.wait_for(self._over.wait(), self._tick_length())
@@ -219,11 +219,10 @@ class Controller:
             raise self.failure
         self._write_status()
 
-    def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _crashed(self, error: Exception) -> None:
         """End the run after an error of our own: no rank goes on, and nobody waits for ever."""
         again = self.failure is not None
-        error = context.get("exception")
-        self.failure = self.failure or (error if isinstance(error, Exception) else RuntimeError(context["message"]))
+        self.failure = self.failure or error
         if self.roster.state is State.OVER:
             self._over.set()
             return
@@ -253,7 +252,7 @@ class Controller:
         try:
             self._tick()
         except Exception as error:
-            self._crashed(asyncio.get_running_loop(), {"exception": error})
+            self._crashed(error)
 
     def _tick_length(self) -> float:
         return TICK if len(self.members) <= 64 or self.roster.state is not State.RUNNING else 4 * TICK
@@ -647,11 +646,10 @@ class Controller:
             if not (member.has_greeted or self._attach) or member.lost or member.node.name in self.released:
                 continue
             quiet = now - member.heard
-            if quiet > (
-                self.spec.limits.lease
-                if member.has_greeted
-                else max(self.spec.limits.lease, self.spec.limits.connect_timeout)
-            ):
+            most = self.spec.limits.lease
+            if not member.has_greeted:
+                most = max(most, self.spec.limits.connect_timeout)
+            if quiet > most:
                 self._lose(member, quiet)
             elif quiet > 3 * self._beat and member.has_greeted and not member.silent:
                 member.silent = True
@@ -687,17 +685,13 @@ class Controller:
         roster = self.roster
         nodes = [node.status(live) for node in roster.nodes.values()]
         nodes += [node.status({}) for node in (*roster.spares.values(), *roster.retired.values())]
-        if roster.plan is not None:
-            world_size: int | None = roster.plan.world_size
-        else:
-            world_size = len(roster.ranks()) or None
         return StatusDocument(
             self.setting.run,
             roster.state.value,
             round(time.time(), 3),
             roster.attempt,
             Master(roster.master_addr, roster.master_port),
-            world_size,
+            roster.world_size or None,
             tuple(nodes),
         )
 

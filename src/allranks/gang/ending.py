@@ -100,6 +100,12 @@ class Ending:
         """Time limits of the end."""
         return self.check(now)
 
+    def on_tick_of_start(self, event: Event, now: float) -> list[Action]:
+        """End a start that takes too long."""
+        if not self.roster.is_past_init_limit(now):
+            return []
+        return self.fail_init_timeout(now)
+
     def on_ended(self, event: Ended, now: float) -> list[Action]:
         """Keep that a node has ended its ranks, with what it could not end."""
         roster = self.roster

@@ -22,7 +22,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
     ranks = roster.ranks()
     incident = Incident(
         attempt=roster.attempt,
-        world_size=roster.plan.world_size if roster.plan is not None else len(ranks),
+        world_size=roster.world_size,
         ranks_by_node={n.name: tuple(n.ranks) for n in roster.nodes.values()},
         exits=tuple(_record(roster, run, e) for e in roster.exits),
         faults=tuple(AgentFault(f.node, f.id, f.message, f.t) for f in roster.faults),

@@ -70,8 +70,10 @@ class Gathering:
         if failure is not None:
             return self.ending.refuse([failure], now)
         node.synced = True
-        note = TreeArrived(node.name, event.path, event.files)
-        return [note] if roster.has_unreachable else [note, first_order(roster.spec, roster.setting, node)]
+        actions: list[Action] = [TreeArrived(node.name, event.path, event.files)]
+        if not roster.has_unreachable:
+            actions.append(first_order(roster.spec, roster.setting, node))
+        return actions
 
     def on_facts(self, event: Facts, now: float) -> list[Action]:
         """Once every node has been looked at: judge, then begin the rendezvous check."""
@@ -97,7 +99,7 @@ class Gathering:
             return self._check(now)
         if 0 < self.roster.resume_at <= now:
             return self._resume(now)
-        return self.ending.fail_init_timeout(now) if self.roster.is_past_init_limit(now) else []
+        return self.ending.on_tick_of_start(event, now)
 
     # -- decisions -----------------------------------------------------------------------------------
 
@@ -130,7 +132,9 @@ class Gathering:
         request = judge_request(roster.spec, roster.setting, roster.cluster)
         findings = judge(request, facts, checks, roster.spec.preflight.allow)
         failures = [f for f in findings if f.status == "fail"]
-        actions: list[Action] = [NodesChecked(len(checks))] if checks else []
+        actions: list[Action] = []
+        if checks:
+            actions.append(NodesChecked(len(checks)))
         actions += roster.add_passing(findings)
         if failures:
             roster.refused_by_check = True
@@ -163,4 +167,6 @@ class Gathering:
         roster.resume_at = 0.0
         if not roster.has_all_facts:
             return []
-        return self._judge(now) if roster.plan is None else self._gathered_again(now)
+        if roster.plan is None:
+            return self._judge(now)
+        return self._gathered_again(now)

@@ -47,8 +47,10 @@ class ProcessGroups:
     def on_report(self, event: Report, now: float) -> list[Action]:
         """Take a report: a rank is in or through init_process_group, has destroyed its group, or would train alone."""
         rank = self.roster.nodes[event.node].ranks.get(event.rank)
+        actions: list[Action] = []
         finding = self._trains_alone(event)
-        actions = self._refuse_once(finding, now) if finding is not None else []
+        if finding is not None:
+            actions += self._refuse_once(finding, now)
         if rank is None:
             return actions
         leaving = rank.departure.hear(event, now)
@@ -87,8 +89,7 @@ class ProcessGroups:
         return actions
 
     def _trains_alone(self, event: Report) -> Finding | None:
-        plan = self.roster.plan
-        planned = plan.world_size if plan is not None else 0
+        planned = sum(self.roster.rank_counts.values())
         if self.roster.testing or event.what not in ("alone", "initialised") or not 0 < event.size < planned:
             return None
         if event.what == "alone":
@@ -108,8 +109,10 @@ class ProcessGroups:
         """All processes report the same: one finding, and the end where it is no warning."""
         if any(f.id == ID and f.message.startswith("each process") for f in self.roster.findings):
             return []
-        note = self.roster.add_finding(finding)
-        return [note] if finding.status == "warn" else [note, *self.ending.fail(now)]
+        actions: list[Action] = [self.roster.add_finding(finding)]
+        if finding.status != "warn":
+            actions += self.ending.fail(now)
+        return actions
 
     def refuse_never_joined(self, now: float) -> list[Action]:
         """All have ended with 0 and every one has reported that it loaded torch and made no process group.

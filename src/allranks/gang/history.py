@@ -39,28 +39,27 @@ class History:
             if gang.roster.spec.recovery.retries:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = dataclasses.replace(verdict, decision=f"{again}: {decision.reason}")
-        self.attempts.append(
-            AttemptRecord(
-                attempt=gang.roster.attempt,
-                outcome=outcome,
-                cause=verdict.cause if verdict is not None else None,
-                culprit=verdict.finding.where if verdict is not None else None,
-                step=step,
-                seconds=seconds,
-                decision=decision.kind,
-                reason=decision.reason,
-                replaced=tuple(Replacement(old, new) for old, new in decision.replace.items() if new != old),
-                verdict=verdict_document(verdict) if verdict is not None else None,
-            )
+        record = AttemptRecord(
+            attempt=gang.roster.attempt,
+            outcome=outcome,
+            step=step,
+            seconds=seconds,
+            decision=decision.kind,
+            reason=decision.reason,
+            replaced=tuple(Replacement(old, new) for old, new in decision.replace.items() if new != old),
         )
+        if verdict is not None:
+            document = verdict_document(verdict)
+            record = dataclasses.replace(record, cause=verdict.cause, culprit=verdict.finding.where, verdict=document)
+        self.attempts.append(record)
         return decision, verdict
 
     def _decide(self, gang: Gang, against: str) -> Decision:
         if against:
             return Decision("finish", against)
-        ranks = {p.node.name: p.nproc for p in gang.roster.plan.nodes} if gang.roster.plan is not None else {}
-        spec = gang.roster.spec
-        return decide(self._failed, Means(spec.recovery.retries, spec.recovery.on_hang, gang.spares.ready, ranks))
+        recovery = gang.roster.spec.recovery
+        means = Means(recovery.retries, recovery.on_hang, gang.spares.ready, gang.roster.rank_counts)
+        return decide(self._failed, means)
 
 
 def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tried:
@@ -79,8 +78,8 @@ def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tr
 
 def _step(verdict: Verdict | None, steps: Mapping[int, int | None]) -> int | None:
     """Of the rank at fault, else the furthest."""
-    rank = verdict.finding.where.rank if verdict is not None else None
-    step = steps.get(rank) if rank is not None else None
-    if step is not None:
-        return step
+    if verdict is not None and verdict.finding.where.rank is not None:
+        step = steps.get(verdict.finding.where.rank)
+        if step is not None:
+            return step
     return max((step for step in steps.values() if step is not None), default=None)

@@ -20,10 +20,11 @@ from allranks.plan.network import offered
 from allranks.plan.node_facts import read_probes
 from allranks.plan.peer_addresses import main_addresses, other_ways
 from allranks.preflight.peer_pairs import peers_of
+from allranks.preflight.typed_facts import Proof
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import Frame, OutputFrame
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import (
     FactsMessage,
     FaultMessage,
@@ -53,19 +54,18 @@ PAIR_SECONDS = 30.0
 PAIR_SECONDS_A_PEER = 0.5
 LEASE = 60.0
 
-Facts = dict[str, Any]
 Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass
 class NodeEvidence:
     """What was found: facts by node (with "clock", "probes", "pairs", "peer_names" where those steps were made),
-    the gate ("name", "port", "error", "addresses"), and the nodes that could not be looked at. `hosts` are what the
-    list has for each node, which may have told another name."""
+    the rendezvous check (None where no node was reached), and the nodes that could not be looked at. `hosts` are what
+    the list has for each node, which may have told another name."""
 
-    nodes: dict[str, Facts] = field(default_factory=dict)
+    nodes: dict[str, JsonObject] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
-    gate: Facts = field(default_factory=dict)
+    gate: Proof | None = None
     unreachable: list[Finding] = field(default_factory=list)
 
 
@@ -231,7 +231,7 @@ class Inspection:
                 pong = await self._ask(peer, PingOrder(time.time()), PongMessage, ANSWER_SECONDS)
                 peer.clock.sample(pong.sent, pong.t, time.time())
         order = setup_order(self._spec, self._setting)
-        facts: Facts = {}
+        facts: JsonObject = {}
         try:
             answer = await self._ask(peer, order, FactsMessage, order.seconds + ANSWER_SECONDS)
             facts.update(answer.facts)
@@ -247,22 +247,20 @@ class Inspection:
         """Make the rendezvous check of a run, up to the point where ranks would start."""
         master = next(iter(self._peers.values()))
         token = self._setting.token
-        gate: Facts = {"name": master.node.name, "port": 0}
-        self._found.gate = gate
+        name = master.node.name
         try:
             listening = await self._ask(master, listen_order(self._spec, token), ListeningMessage, ANSWER_SECONDS)
         except NoAnswer as error:
-            gate["error"] = str(error)
+            self._found.gate = Proof(name, error=str(error))
             return
         if listening.error is not None:
-            gate["error"] = encode(listening.error)
+            self._found.gate = Proof(name, error=listening.error)
             return
-        gate["port"] = listening.port
-        offers = offered(self._plan_facts(), master.node.name, self._spec.rendezvous.network)
-        gate["addresses"] = (
-            [self._spec.rendezvous.master_addr] if self._spec.rendezvous.master_addr else [o.address for o in offers]
-        )
-        order = probe_order(self._spec, gate["addresses"], gate["port"], token)
+        addresses = [offer.address for offer in offered(self._plan_facts(), name, self._spec.rendezvous.network)]
+        if self._spec.rendezvous.master_addr:
+            addresses = [self._spec.rendezvous.master_addr]
+        self._found.gate = Proof(name, listening.port, addresses=tuple(addresses))
+        order = probe_order(self._spec, addresses, listening.port, token)
 
         async def probe(peer: Peer) -> None:
             probes = self._found.nodes[peer.node.name]["probes"] = []
@@ -270,16 +268,15 @@ class Inspection:
                 probed = await self._ask(peer, order, ProbedMessage, order.seconds + ANSWER_SECONDS)
                 probes += encode(probed.results)
 
-        await self._each(f"reaching {master.node.name}", probe)
+        await self._each(f"reaching {name}", probe)
 
     def _plan_facts(self) -> dict[str, NodeFacts]:
         return {name: read_facts(facts) for name, facts in self._found.nodes.items()}
 
     def _main_addresses(self, facts: Mapping[str, NodeFacts]) -> dict[str, str]:
-        gate = self._found.gate
+        gate = self._found.gate or Proof()
         probes = {name: read_probes(node.get("probes")) for name, node in self._found.nodes.items()}
-        offers = list(gate.get("addresses") or ())
-        return main_addresses(self._spec, gate.get("name", ""), gate.get("port") or 0, offers, facts, probes)
+        return main_addresses(self._spec, gate.name, gate.port, list(gate.addresses), facts, probes)
 
     async def _reach(self) -> None:
         """Every node serves, and every node tries its peers."""

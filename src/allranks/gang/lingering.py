@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from allranks.diagnose.incident import Left
 from allranks.findings import Finding, Where
 from allranks.runs.events import RankLeaving
-from allranks.text import join_words
+from allranks.text import join_words, with_reason
 
 from .states import Report
 
@@ -77,16 +77,11 @@ class Departure:
 def remark(departures: Mapping[int, Departure], nodes: Mapping[int, str]) -> Finding:
     """Ranks whose programs have ended well, by rank with their nodes: their processes go on."""
     ranks = sorted(departures)
-    who = join_words([f"rank {rank} on {nodes[rank]}" for rank in ranks[:4]])
-    who += f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
+    who = join_words([f"rank {rank} on {nodes[rank]}" for rank in ranks], limit=5)
     threads = join_words(list(dict.fromkeys(name for rank in ranks for name in departures[rank].threads))[:4])
     reached = "has reached the end of its program, but its process waits"
     if len(ranks) > 1:
         reached = "have reached the end of their program, but their processes wait"
-    message = f"{who} {reached} for {_threads(threads)}"
+    message = with_reason(f"{who} {reached} for threads that still run", threads)
     where = Where(node=nodes[ranks[0]], rank=ranks[0]) if len(ranks) == 1 else Where()
     return Finding("threads-left", "warn", message, REMEDY, where)
-
-
-def _threads(names: str) -> str:
-    return f"threads that still run: {names}" if names else "threads that still run"

@@ -91,7 +91,9 @@ class UserSignals:
 
     def on_early_signal(self, event: UserSignal, now: float) -> list[Action]:
         """Before the ranks run it would have to wait, and then end those that handle it later."""
-        return [_not_passed_on(event)] if self._ways.is_new(event.name, event.source, now) else []
+        if not self._ways.is_new(event.name, event.source, now):
+            return []
+        return [_not_passed_on(event)]
 
 
 def _not_passed_on(event: UserSignal) -> PlainNote:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from allranks.cluster import Cluster
 from allranks.plan.environment import Place
@@ -12,6 +11,7 @@ from allranks.plan.launchers.command_words import launched_by, read_training
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.network import target_words
 from allranks.preflight.check import Check
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import ORDERS, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
@@ -152,7 +152,7 @@ def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> Send:
     return Send(node.name, setup_order(spec, setting, node.node_dir))
 
 
-def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> dict[str, Any]:
+def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> JsonObject:
     """Return what the preflight check is judged against: the order, and what only the judge reads."""
     return {
         **ORDERS.write(setup_order(spec, setting)),

@@ -188,7 +188,9 @@ def _against_start(history: Sequence[Tried], row: PolicyRow, replace: Mapping[st
         return ""
     if last.refused:
         return "a check of the nodes said no, and would again"
-    return "" if row.again == "always" else row.why
+    if row.again == "always":
+        return ""
+    return row.why
 
 
 def _is_replaced(last: Tried, replace: Mapping[str, str]) -> bool:
@@ -228,9 +230,11 @@ def _replace(last: Tried, row: PolicyRow, means: Means) -> dict[str, str]:
 
 
 def _replacements(replace: Mapping[str, str], attempt: int) -> list[str]:
-    taken = [f"{old} was replaced by {new} in attempt {attempt}" for old, new in replace.items() if new != old]
+    reasons = [f"{old} was replaced by {new} in attempt {attempt}" for old, new in replace.items() if new != old]
     same = [old for old, new in replace.items() if new == old]
-    return taken + ([f"no spare is there for {join_words(same)}, which is reached again"] if same else [])
+    if same:
+        reasons.append(f"no spare is there for {join_words(same)}, which is reached again")
+    return reasons
 
 
 def _count(retries: int) -> str:

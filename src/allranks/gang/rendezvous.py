@@ -11,7 +11,7 @@ from .places import listen_order, probe_order
 from .remarks import not_shared
 from .roster import Roster
 from .running import Running
-from .states import Action, Event, Listening, Probed, Send, State
+from .states import Action, Listening, Probed, Send, State
 
 PORT_REPEATS = 3  # for EADDRINUSE at rank 0 on a port that allranks chose
 
@@ -28,7 +28,9 @@ class RendezvousCheck:
 
     def begin_attempt(self, with_another_port: bool) -> None:
         """Count the attempts that only another port began."""
-        self._port_repeats = self._port_repeats + 1 if with_another_port else 0
+        self._port_repeats += 1
+        if not with_another_port:
+            self._port_repeats = 0
 
     def begin(self, now: float) -> list[Action]:
         """Every node has passed: the master opens its port."""
@@ -44,7 +46,7 @@ class RendezvousCheck:
             node.drained = False
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
-        plan = PlanMade(roster.plan.world_size, self._rank_counts())
+        plan = PlanMade(roster.plan.world_size, roster.rank_counts)
         return [plan, Send(roster.master.name, listen_order(roster.spec, self._token()))]
 
     @property
@@ -56,10 +58,6 @@ class RendezvousCheck:
         is_taken = "EADDRINUSE" in text or "address already in use" in text.lower()
         may_repeat = roster.spec.rendezvous.master_port == 0 and roster.stop_reason is None and roster.can_retry
         return is_taken and may_repeat and self._port_repeats < PORT_REPEATS
-
-    def _rank_counts(self) -> dict[str, int]:
-        plan = self.roster.plan
-        return {n.node.name: n.nproc for n in plan.nodes} if plan is not None else {}
 
     def _token(self) -> str:
         return f"{self.roster.setting.token}/{self.roster.attempt}/{self._port_repeats}"
@@ -105,9 +103,5 @@ class RendezvousCheck:
             return actions + self.ending.refuse(failures, now)
         roster.master_addr = choice.address
         seconds = round(now - self._began_at, 3)
-        actions.append(GateProved(master, choice.address, roster.master_port, seconds, self._rank_counts()))
+        actions.append(GateProved(master, choice.address, roster.master_port, seconds, roster.rank_counts))
         return actions + self.running.start(choice.environment)
-
-    def on_tick(self, event: Event, now: float) -> list[Action]:
-        """Watch the time limit of the start."""
-        return self.ending.fail_init_timeout(now) if self.roster.is_past_init_limit(now) else []

@@ -161,6 +161,18 @@ class Roster:
         return {n.name: n.plan_facts for n in self.nodes.values()}
 
     @property
+    def rank_counts(self) -> dict[str, int]:
+        """How many ranks the plan gives each node, in the order of the node ranks; nothing without a plan."""
+        if self.plan is None:
+            return {}
+        return {planned.node.name: planned.nproc for planned in self.plan.nodes}
+
+    @property
+    def world_size(self) -> int:
+        """The plan's world size; of a run that was taken over the ranks that are known, else 0."""
+        return sum(self.rank_counts.values()) or len(self.ranks())
+
+    @property
     def has_unreachable(self) -> bool:
         """Whether a node could not be reached."""
         return any(n.state == "unreachable" for n in self.nodes.values())

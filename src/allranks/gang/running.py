@@ -89,8 +89,10 @@ class Running:
         roster.exits.append(event)
         if event.code == 0:
             rank.state = "exited"
+        elif event.expected:
+            rank.state = "killed"
         else:
-            rank.state = "killed" if event.expected else "failed"
+            rank.state = "failed"
         kept = RankExit(
             event.node,
             event.rank,
@@ -139,7 +141,9 @@ class Running:
         actions = self._watch_departures(now)
         if actions:
             return actions
-        return self._init_is_late(now) if self.roster.is_past_init_limit(now) else []
+        if not self.roster.is_past_init_limit(now):
+            return []
+        return self._init_is_late(now)
 
     def _watch_departures(self, now: float) -> list[Action]:
         """Programs that have ended while their processes go on: a failure ends the gang, else it is remarked upon."""

@@ -38,7 +38,7 @@ from allranks.runs.documents import (
     Timing,
     Unfetched,
     as_record,
-    verdict_document,
+    optional_verdict,
 )
 from allranks.runs.events import (
     AttemptEnd,
@@ -321,7 +321,7 @@ class Session:
             str(self.run_dir.path),
             code,
             self._program_exit(roster),
-            verdict_document(self.verdict) if self.verdict is not None else None,
+            optional_verdict(self.verdict),
             tuple(roster.findings),
             tuple(self.history.attempts),
             self._timing(roster),

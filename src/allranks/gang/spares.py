@@ -68,7 +68,9 @@ class HotSpares:
     def ready(self) -> dict[str, int | None]:
         """Spares that can take a place at once, in the order of the list, with the ranks each can run. Before the nodes
         have been judged, those that answer: they will be judged with them."""
-        fit = (READY,) if self.roster.plan is not None else (READY, "ready")
+        fit = [READY]
+        if self.roster.plan is None:
+            fit.append("ready")
         return {n.name: self.room_of(n) for n in self.roster.spares.values() if n.state in fit}
 
     def _judge(self, node: NodeState) -> list[Action]:
@@ -80,7 +82,7 @@ class HotSpares:
         if failed is not None:
             return self._drop(node, failed.message, failed.remedy)
         room = self.room_of(node)
-        needs = [n.nproc for n in roster.plan.nodes] if roster.plan is not None else []
+        needs = roster.rank_counts.values()
         if room is not None and all(need > room for need in needs):
             least = min(needs)
             return self._drop(node, f"it has room for {count_of(room, 'rank')}, and every node runs {least} or more")
@@ -108,9 +110,9 @@ class HotSpares:
                 NodeReady(node.name, event.hostname),
                 first_order(self.roster.spec, self.roster.setting, node),
             ]
-        return (
-            actions if node.facts is not None else [*actions, first_order(self.roster.spec, self.roster.setting, node)]
-        )
+        if node.facts is None:
+            actions.append(first_order(self.roster.spec, self.roster.setting, node))
+        return actions
 
     def on_shipped(self, event: Shipped, now: float) -> list[Action]:
         """Look at a hot spare that has the tree."""

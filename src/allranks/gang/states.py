@@ -314,13 +314,13 @@ TABLE: dict[State, dict[type[Event], str]] = {
     },
     State.LISTENING: {
         **_ALWAYS,
-        Tick: "rendezvous.on_tick",
+        Tick: "ending.on_tick_of_start",
         Listening: "rendezvous.on_listening",
         UserSignal: "signals.on_early_signal",
     },
     State.PROVING: {
         **_ALWAYS,
-        Tick: "rendezvous.on_tick",
+        Tick: "ending.on_tick_of_start",
         Probed: "rendezvous.on_probed",
         UserSignal: "signals.on_early_signal",
     },

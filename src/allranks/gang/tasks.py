@@ -24,6 +24,16 @@ def _report(task: asyncio.Task[None]) -> None:
         task.get_loop().call_exception_handler(context)
 
 
+def handle_errors(loop: asyncio.AbstractEventLoop, handle: Callable[[Exception], None]) -> None:
+    """Call `handle` with each error that a callback or a started task of the loop ends with."""
+
+    def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        handle(error if isinstance(error, Exception) else RuntimeError(context["message"]))
+
+    loop.set_exception_handler(on_error)
+
+
 def run_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     """Run what `main` makes in an event loop of its own.
 
@@ -46,14 +56,14 @@ async def run_with_callbacks(main: Coroutine[Any, Any, Result]) -> Result:
     """Run `main`; an exception in any callback or started task of the loop ends it, and is raised here."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(main)
-    failures: list[BaseException] = []
+    failures: list[Exception] = []
 
-    def end(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        failures.append(context.get("exception") or RuntimeError(context["message"]))
+    def end(error: Exception) -> None:
+        failures.append(error)
         task.cancel()
 
     before = loop.get_exception_handler()
-    loop.set_exception_handler(end)
+    handle_errors(loop, end)
     try:
         return await task
     except asyncio.CancelledError:

@@ -97,10 +97,10 @@ def _is_from_outside(roster: Roster) -> bool:
 
 def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> list[Finding]:
     """Make a finding for each test that failed, and add those about links. `names` are nodes by rank."""
-    ends = [end for end in decode_each(SuiteEndRow, rows.get("end")) if end.findings]
     links: list[Finding] = []
-    if ends:
-        links = [dataclasses.replace(link, check="links") for link in ends[-1].findings]
+    for end in decode_each(SuiteEndRow, rows.get("end")):
+        if end.findings:
+            links = [dataclasses.replace(link, check="links") for link in end.findings]
     tests = []
     for row in decode_each(CollectiveRow, rows.get("collective")):
         if row.status == "hang":

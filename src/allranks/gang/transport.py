@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from allranks.cluster import Node
 from allranks.findings import Finding
 from allranks.protocol.header import Header
+from allranks.protocol.jsontext import JsonObject
 from allranks.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class NodeReach:
         self.transport = transport
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return the engine's own fields of run.json."""
         return {}
 

@@ -21,7 +21,7 @@ from typing import IO
 from allranks.errors import UsageError
 from allranks.plan.launchers.command_words import read_training
 from allranks.settings import RunSpec
-from allranks.text import format_size
+from allranks.text import format_size, list_first
 
 from .places import Tree
 
@@ -59,10 +59,13 @@ class Archive:
 def list_tree(spec: RunSpec, cwd: str) -> Listing:
     """List the files of the caller's tree; raise UsageError where it cannot be shipped."""
     cwd = os.path.realpath(cwd)
-    is_git = _in_repository(cwd)
-    root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n"))) if is_git else cwd
     left_out: list[str] = []
-    paths = _tracked(root) if is_git else _walked(root, left_out)
+    if _in_repository(cwd):
+        root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n")))
+        paths = _tracked(root)
+    else:
+        root = cwd
+        paths = _walked(root, left_out)
     names = sorted(_without_runs(set(paths)), key=os.fsencode)
     kept, total = _measured(root, names)
     _check_command(spec, root)
@@ -174,10 +177,9 @@ def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:
 
 
 def _outside(root: str, names: list[str]) -> UsageError:
-    shown = ", ".join(_shown(f"{n} -> {os.readlink(os.path.join(root, n))}") for n in names[: 4 * SHOWN])
-    more = f" and {len(names) - 4 * SHOWN} more" if len(names) > 4 * SHOWN else ""
+    shown = list_first([_shown(f"{n} -> {os.readlink(os.path.join(root, n))}") for n in names], 4 * SHOWN)
     return UsageError(
-        f"--sync: symbolic links that lead out of the tree cannot be shipped ({shown}{more}). List them "
+        f"--sync: symbolic links that lead out of the tree cannot be shipped ({shown}). List them "
         "in .gitignore, and give the program the path itself"
     )
 
@@ -227,8 +229,9 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
 
 def _check_command(spec: RunSpec, root: str) -> None:
     """Refuse an absolute path inside the tree: it would run what lies there, not what was shipped."""
-    words = read_training(spec).program if spec.launch.command else ()
-    script = words[0] if words else ""
+    if not spec.launch.command:
+        return
+    script = "".join(read_training(spec).program[:1])
     if os.path.isabs(script) and _is_inside(os.path.realpath(script), root):
         raise UsageError(
             f"--sync ships {root}, but the command names {script}. That path is another file on the nodes, or missing. "

@@ -11,7 +11,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from allranks.protocol.codec import decode_each, decode_parts
+from allranks.protocol.codec import decode_each, decode_parts, omit_empty
 from allranks.protocol.facts import (
     Address,
     DirectoryFacts,
@@ -214,12 +214,14 @@ class Launching(NamedTuple):
     holds: bool = False
 
 
+@omit_empty("error", "addresses")
 class Proof(NamedTuple):
-    """What the rendezvous check tried: the master, its port, and why that could not be opened."""
+    """What the rendezvous check tried: the master, its port at these addresses, or why that could not be opened."""
 
     name: str = ""
     port: int = 0
     error: Union[PortFailure, str, None] = None
+    addresses: Tuple[str, ...] = ()
 
 
 class Asked(NamedTuple):

@@ -122,8 +122,9 @@ class RunDirectory:
         if len(meant) == 1 or (named and meant and nearest == ENDED):
             return meant[-1]
         if meant:
-            which = "begin so" if not named else "have this name"
-            which += " and go on" if nearest != ENDED else ""
+            which = "have this name" if named else "begin so"
+            if nearest != ENDED:
+                which += " and go on"
             raise RunNotFound(
                 f"{wanted!r} is not one run, {len(meant)} runs in {runs_dir}/ {which}: "
                 + ", ".join(r.name for r in meant[-3:])
@@ -255,7 +256,7 @@ class RunDirectory:
             return self.path / "evidence" / "flight" / f"rank_{rank:03d}.jsonl"
         if kind == RAS:
             return self.path / "evidence" / "ras" / f"node_{node_index:02d}_{safe_name(node_name)}.txt"
-        again = f"attempt_{attempt}" if attempt else ""
+        again = attempt_folder(attempt)
         if kind == AUDIT:
             return self.path / "evidence" / "audit" / again / f"rank_{rank:03d}.jsonl"
         folder = self.path / "logs" / again
@@ -318,6 +319,11 @@ class RunDirectory:
 
 def _no_engine(run: RunDirectory) -> bool:
     return False
+
+
+def attempt_folder(attempt: int) -> str:
+    """Return the folder in which an attempt's files lie; empty for the first, which has none of its own."""
+    return f"attempt_{attempt}" if attempt else ""
 
 
 def safe_name(name: str) -> str:

@@ -347,6 +347,13 @@ def verdict_document(verdict: Verdict) -> VerdictDocument:
     return as_record(VerdictDocument, verdict.to_json())
 
 
+def optional_verdict(verdict: Verdict | None) -> VerdictDocument | None:
+    """Give the verdict of what may not have failed, as the documents have it."""
+    if verdict is None:
+        return None
+    return verdict_document(verdict)
+
+
 def as_record(kind: type[Record], value: Mapping[str, Json]) -> Record:
     """Make a record of which every field has a default: what does not fit is left out, at the place where it stands."""
     return decode_parts(kind, _fit_fields(kind, value))

@@ -15,7 +15,7 @@ from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge, judge_logs
 from allranks.findings import Finding, Verdict
 
-from .directory import RunDirectory
+from .directory import RunDirectory, attempt_folder
 from .documents import VerdictDocument, verdict_document
 from .logdiagnosis import Progress, find_logs, read_logs
 from .recorded_incident import read_incident
@@ -33,19 +33,24 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     A run that is not over is judged from its logs too: then `unknown` says so. One that ended well, or was stopped,
     has no cause: `cause` is null, `status` is ok.
     """
-    incident = NOTHING if _was_test(run) else read_incident(run) or NOTHING
+    incident = NOTHING
+    if not _was_test(run):
+        incident = read_incident(run) or NOTHING
     concluded = _concluded(run)
     verdict = judge(incident, concluded=concluded)
-    words = WITHOUT_FAILURE.get(run.state()) if verdict is None else None
+    if verdict is not None:
+        logs = log_files(run, verdict.attempt)
+        if logs:
+            verdict = judge(incident, read(logs, progress), concluded) or verdict
+        return verdict_document(verdict)
+    words = WITHOUT_FAILURE.get(run.state())
     if words is not None:
         finding = Finding("unknown", "ok", words.format(run.name))
         return replace(verdict_document(Verdict(finding, "unknown", 1.0)), cause=None)
-    attempt = verdict.attempt if verdict is not None else 0
-    logs = log_files(run, attempt)
-    evidence = read(logs, progress) if logs else None
-    if verdict is None:
-        return verdict_document(_without(run, judge_logs(evidence) if evidence is not None else None, attempt))
-    return verdict_document(judge(incident, evidence, concluded) or verdict)
+    logs = log_files(run, 0)
+    if not logs:
+        return verdict_document(_without(run, None))
+    return verdict_document(_without(run, judge_logs(read(logs, progress))))
 
 
 def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
@@ -58,7 +63,7 @@ def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
 
 def log_files(run: RunDirectory, attempt: int) -> list[Path]:
     """Give the logs of an attempt, and the kernel logs and messages kept as evidence."""
-    folder = run.path / "logs" / (f"attempt_{attempt}" if attempt else "")
+    folder = run.path / "logs" / attempt_folder(attempt)
     logs = find_logs([str(folder)]) if folder.is_dir() else []
     if not attempt:
         logs = [p for p in logs if not any(part.startswith("attempt_") for part in p.relative_to(folder).parts)]
@@ -82,11 +87,11 @@ def _was_test(run: RunDirectory) -> bool:
     return asked and not any(e.get("event") == "test-passed" for e in run.read_events()[0])
 
 
-def _without(run: RunDirectory, read: Verdict | None, attempt: int) -> Verdict:
+def _without(run: RunDirectory, read: Verdict | None) -> Verdict:
     """Nothing is recorded as failed: the run goes on, or its controller was lost."""
     if read is not None and read.cause != "unknown":
-        return replace(read, attempt=attempt)
+        return read
     message = f"{run.name} is {run.state()}" + (f": {read.finding.message}" if read else ", and has no logs")
     base = read or Verdict(Finding("unknown", "unknown", message), "unknown", 0.1)
     finding = replace(base.finding, id="unknown", status="unknown", message=message)
-    return replace(base, finding=finding, cause="unknown", confidence=0.1, attempt=attempt)
+    return replace(base, finding=finding, cause="unknown", confidence=0.1)

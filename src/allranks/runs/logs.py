@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from allranks.protocol.frames import (
     AUDIT,
@@ -23,8 +22,10 @@ from allranks.protocol.frames import (
 )
 
 from .directory import RunDirectory, safe_name
+from .documents import Document
 from .events import LogContinued
 from .index import EVERY, note
+from .regular import size_of
 
 OPEN_FILES = 256
 SHARED = (METRICS, STACKS)  # one file a rank over all attempts, whichever node the rank is on
@@ -126,15 +127,14 @@ class LogWriter:
                 os.close(self._open.pop(key).fd)
         if is_new_agent:
             stream = Stream(NODE_LOG, 0, 0)
-            path = self._run.log_path(node_index, node_name, *stream)
-            self._begin_at(node_index, stream, path.stat().st_size if path.exists() else 0)
+            self._begin_at(node_index, stream, size_of(self._run.log_path(node_index, node_name, *stream)))
 
     def _begin_at(self, node_index: int, stream: Stream, base: int) -> None:
         """Let a stream begin behind what its file has, and note that for a controller that takes over."""
         self._bases[(node_index, stream)] = base
         self._run.append_event(LogContinued(node_index, stream_key(stream), base).line(time.time()))
 
-    def resume(self, events: Iterable[Mapping[str, Any]]) -> None:
+    def resume(self, events: Iterable[Document]) -> None:
         """Take over what the last controller has noted."""
         for event in events:
             if event.get("event") == "log-continued":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .directory import RunDirectory, safe_name
 from .index import Block, blocks, offset_at
-from .regular import open_regular
+from .regular import open_regular, size_of
 
 CHUNK = 256 << 10
 _RANK_LOG = re.compile(r"rank_(\d+)\.log\Z")
@@ -57,7 +57,7 @@ class LogReader:
     def skip_to_end(self) -> None:
         """Only what comes from now on is fresh."""
         for log in self.files():
-            self._offsets[log.path] = _size(log.path)
+            self._offsets[log.path] = size_of(log.path)
 
     def skip_to_time(self, t: float) -> None:
         """Only what arrived at or after a time (unix seconds, to the second) is fresh."""
@@ -68,7 +68,7 @@ class LogReader:
         """(node, rank, bytes) of everything new, one log after the other."""
         for log in self.files():
             start = self._offsets.get(log.path, 0)
-            for data in _read(log.path, start, _size(log.path)):
+            for data in _read(log.path, start, size_of(log.path)):
                 start += len(data)
                 self._offsets[log.path] = start
                 yield log.node, log.rank, data
@@ -91,13 +91,6 @@ def node_folders(run: RunDirectory) -> dict[str, str]:
     """Map the nodes' log folders to the names that the user has for them."""
     nodes = [node for node in run.read_run().nodes if node.index is not None]
     return {f"node_{node.index:02d}_{safe_name(node.name)}": node.name for node in nodes}
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _read(path: Path, start: int, end: int) -> Iterator[bytes]:

@@ -84,7 +84,8 @@ def _read_end(path: Path, first: bool = False) -> str:
     """Read the last bytes of a file, or the first; empty where there is none."""
     try:
         with open_regular(path) as file:
-            file.seek(0 if first else max(0, path.stat().st_size - TAIL))
+            if not first:
+                file.seek(max(0, path.stat().st_size - TAIL))
             return file.read(TAIL).decode("utf-8", "replace")
     except OSError:
         return ""

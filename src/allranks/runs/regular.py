@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 where it cannot be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def open_regular(path: Path, flags: int = 0) -> BinaryIO:
     """Open a regular file for reading; raise OSError for anything else, and never wait for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)

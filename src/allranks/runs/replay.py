@@ -15,6 +15,7 @@ from .directory import OVER, RunDirectory
 from .documents import Document, NamedNode, ResultDocument, RunDocument, StatusDocument, as_record, result_record
 from .logs import LogWriter
 from .opening import write_nodes, write_status
+from .regular import size_of
 
 
 class Shown(Protocol):
@@ -85,8 +86,7 @@ class Replay:
         data = _bytes(output)
         stream = Stream(RANK_LOG, rank, self._attempt)
         index = self._nodes.setdefault(node, len(self._nodes))
-        path = self.run.log_path(index, node, *stream)
-        size = path.stat().st_size if path.exists() else 0
+        size = size_of(self.run.log_path(index, node, *stream))
         offset = output.get("offset")
         if not isinstance(offset, int) or offset < 0:
             offset = size

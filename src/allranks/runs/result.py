@@ -15,7 +15,7 @@ from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import encode
 
 from .directory import RunDirectory
-from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing, verdict_document
+from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing, optional_verdict
 from .events import RunEnd
 from .opening import write_last_status
 
@@ -30,7 +30,7 @@ def least_result(
         run.name,
         str(run.path),
         code,
-        verdict=verdict_document(verdict) if verdict is not None else None,
+        verdict=optional_verdict(verdict),
         findings=tuple(findings),
         timing=Timing(round(time.time() - run.started, 3)),
     )
