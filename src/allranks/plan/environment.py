@@ -68,7 +68,7 @@ class Place:
         return f"{self.node_dir}/stacks_rank_{_digits(rank)}.txt"
 
     def asked(self, rank: int | str) -> str:
-        """The socket at which a rank's runner says which collective it is at (agent/asking.py has the same name)."""
+        """Name the socket at which a rank's runner says which collective it is at (as agent/asking.py does)."""
         return f"{self.node_dir}/ask_{_digits(rank)}"
 
     def flight(self, rank: int) -> str:
@@ -117,7 +117,7 @@ def older_than(version: str, limit: tuple[int, int]) -> bool:
 
 
 def forwarded(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """What of the caller's environment goes to the ranks on other hosts."""
+    """Pick what of the caller's environment goes to the ranks on other hosts."""
     return {
         k: v
         for k, v in environ.items()
@@ -145,7 +145,7 @@ def weak_names(spec: RunSpec, place: Place) -> list[str]:
 
 
 def _contract(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:
-    """What torchrun gives a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    """Set what torchrun sets for a worker (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
     node = launch.node
     place = launch.place
     attempt = launch.attempt

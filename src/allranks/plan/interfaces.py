@@ -62,7 +62,7 @@ def is_host_local(name: str) -> bool:
 
 
 def nccl_interfaces(facts: NodeFacts, environ: Mapping[str, str] | None = None, virbr: bool = True) -> tuple[str, ...]:
-    """The interfaces NCCL takes, the first of them for its bootstrap; empty: NCCL fails."""
+    """List the interfaces that NCCL takes, the first of them for its bootstrap; empty: NCCL fails."""
     settings = nccl_settings(facts) if environ is None else environ
     wanted = settings.get("NCCL_SOCKET_IFNAME", "")
     family = {"AF_INET": 4, "AF_INET6": 6}.get(settings.get("NCCL_SOCKET_FAMILY", ""))
@@ -103,7 +103,7 @@ def _in_subnet_of(facts: NodeFacts, comm_id: str) -> tuple[str, ...]:
 
 
 def nccl_settings(facts: NodeFacts) -> dict[str, str]:
-    """What NCCL reads on a node."""
+    """Give the settings that NCCL reads on a node, by name."""
     return {name: value for name, (value, _) in facts.nccl.settings().items()}
 
 
@@ -123,7 +123,7 @@ def who_speaks(facts: NodeFacts) -> str | None:
 
 
 def gloo_default(facts: NodeFacts) -> str | None:
-    """The interface Gloo takes by itself: that of the own host name's address."""
+    """Name the interface that Gloo takes by itself: that of the address of the node's host name."""
     for address in facts.own_name.addresses:
         name = interface_of(facts, address)
         if name is not None:
@@ -134,7 +134,7 @@ def gloo_default(facts: NodeFacts) -> str | None:
 
 
 def _gloo_names(facts: NodeFacts) -> list[str]:
-    """What the user set; one character is ignored (strlen > 1)."""
+    """List the names of the user's GLOO_SOCKET_IFNAME; Gloo ignores one character (strlen > 1)."""
     value = facts.nccl.environ_.get("GLOO_SOCKET_IFNAME", "")
     return [w for w in value.split(",") if w] if len(value) > 1 else []
 
@@ -197,7 +197,7 @@ def _choose_gloo(node: str, facts: NodeFacts, proof: Proof) -> InterfaceChoice:
 
 
 def _choose_nccl(node: str, facts: NodeFacts, proof: Proof, pin: bool) -> InterfaceChoice:
-    """The older rule (virbr counts as any other) decides: where both agree a pin changes nothing."""
+    """Choose by the older rule (virbr counts as any other): where both agree a pin changes nothing."""
     taken = nccl_interfaces(facts, virbr=False)
     bad = [n for n in taken if n not in proof.passed and (n in proof.failed or is_host_local(n))]
     good = _pins(proof)
@@ -233,7 +233,7 @@ def _left(text: str, speaker: str | None) -> tuple[str, ...]:
 
 
 def _nothing(node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | None) -> tuple[Finding, ...]:
-    """A filter of the user's that matches no running interface."""
+    """Warn of a filter of the user's that matches no running interface."""
     if taken or speaker is None or not facts.interfaces:
         return ()
     message = f"{node}: {speaker} matches no running interface, so NCCL would not start there"

@@ -76,7 +76,7 @@ def join_words(spec: RunSpec, name: str) -> list[str]:
 
 
 def join_variables(spec: RunSpec) -> dict[str, str]:
-    """What `join` reads from its environment: a timeout that does not override the script's own."""
+    """Set what `join` reads from its environment: a timeout that does not override the script's own."""
     weak = spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced
     return {"COLOSSALAI_DIST_TIMEOUT": f"{spec.limits.pg_timeout:g}"} if weak else {}
 

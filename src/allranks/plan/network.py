@@ -58,7 +58,7 @@ class Choice:
 
 
 def offered(facts: Mapping[str, NodeFacts], master: str, network: str | None) -> tuple[Offer, ...]:
-    """The master's addresses, best first; loopback (then first) only where all nodes share it."""
+    """List the master's addresses, best first; loopback (then first) only where all nodes share it."""
     shared = share_network(facts)
     networks = [ipaddress.ip_network(n, strict=False) for n in (network or "").split(",") if n]
     ranked = []
@@ -101,7 +101,7 @@ def share_network(facts: Mapping[str, NodeFacts]) -> bool:
 
 
 def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
-    """Reads every node's results; the first offer that all nodes reached becomes MASTER_ADDR."""
+    """Read every node's results; the first offer that all nodes reached becomes MASTER_ADDR."""
     order = _order(spec, master, facts)
     if not order:
         return Choice(None, (no_address(spec, master),))
@@ -126,7 +126,7 @@ def _reaches(results: Sequence[AddressProbe], address: str) -> bool:
 
 
 def no_address(spec: RunSpec, master: str) -> Finding:
-    """The master has no address to offer."""
+    """Find that the master has no address to offer."""
     inside = f" in --network {spec.rendezvous.network}" if spec.rendezvous.network else ""
     return Finding(
         "no-interface",
@@ -147,7 +147,7 @@ def target_words(spec: RunSpec) -> str:
 
 
 def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
-    """The master could not open its port; `failure` is what its listener said.
+    """Find that the master could not open its port; `failure` is what its listener said.
 
     `target` names the nodes in commands.
     """
@@ -268,8 +268,11 @@ def _result_of(results: Sequence[AddressProbe], address: str) -> AddressProbe:
 
 
 def _interface_behind(node: NodeFacts, result: AddressProbe, probes: Probes, master: str) -> str | None:
-    """The master's interface behind an address or name of its own. A name may be loopback for itself
-    (127.0.1.1) and something else for the others: then the interface in the subnet they came from."""
+    """Name the master's interface behind an address or name of its own.
+
+    A name may be loopback for itself (127.0.1.1) and something else for the others: then it is the interface in the
+    subnet that they came from.
+    """
     name = interface_of(node, result.address) or interface_of(node, result.local_address or "")
     if name == "lo":
         for other, results in probes.items():
@@ -291,8 +294,11 @@ def _ways_of_master(node: NodeFacts, master: str, probes: Probes, common: frozen
 def _ways_of_other(
     node: NodeFacts, masters: NodeFacts, at_master: _Ways, results: Sequence[AddressProbe], common: frozenset[str]
 ) -> _Ways:
-    """A node's own: sources of answers, and on-link ways where there was none. What was not tried (no
-    address of the master in its subnet) shares the fate of the master's interface of the same name."""
+    """Sort a node's own interfaces: sources of answers, and on-link ways where there was none.
+
+    What was not tried (no address of the master in its subnet) shares the fate of the master's interface of the same
+    name.
+    """
     ways = _Ways()
     for result in results:
         name = None
@@ -318,7 +324,7 @@ def _ways_of_other(
 def explain(
     node: str, address: str, master: str, port: int, spec: RunSpec, facts: Mapping[str, NodeFacts], probes: Probes
 ) -> Finding:
-    """The finding about one node that did not reach `address`, the one that most nodes reached."""
+    """Find why one node did not reach `address`, the one that most nodes reached."""
     result = next((r for r in probes[node] if r.address == address), AddressProbe(address, error="not tried"))
     here = facts.get(node, _NOTHING)
     masters = facts.get(master, _NOTHING)

@@ -51,7 +51,7 @@ def _family(addresses: Sequence[str]) -> int:
 
 
 def other_ways(node: NodeFacts, peer: NodeFacts, main: str) -> list[str]:
-    """A peer's further addresses on subnets that this node is on as well: rails, a storage network."""
+    """List a peer's further addresses on subnets that this node is on as well: rails, a storage network."""
     ways = []
     for name, item, interface in local_addresses(peer):
         usable = interface.running and item.scope == "global" and not interface.loopback

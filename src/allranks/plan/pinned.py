@@ -104,12 +104,12 @@ class Pin:
     # -- what this node has seen for itself ----------------------------------------------------------
 
     def connected(self, coordinator: str, here: str) -> None:
-        """The addresses of both ends of the connection to the coordinator."""
+        """Take the addresses of both ends of the connection to the coordinator."""
         self._coordinator = coordinator
         self._here = here
 
     def heard(self, message: Order) -> None:
-        """What this node's own agent says."""
+        """Remember what this node's own agent says."""
         kind = message.get("type")
         if kind == "hello":
             self._node_dir = str(message.get("node_dir") or "")
@@ -123,7 +123,7 @@ class Pin:
     # -- orders --------------------------------------------------------------------------------------
 
     def header(self, header: AgentHeader) -> AgentHeader:
-        """The header of a relay with this node's own directory; raises NotPinned."""
+        """Make the header of a relay with this node's own directory; raise NotPinned."""
         order = header._asdict()
         mode = header.mode
         run = _matching(order, "uid", NAME)
@@ -152,7 +152,7 @@ class Pin:
         )
 
     def order(self, message: Order) -> Message:
-        """A message as this node's agent may have it; raises NotPinned."""
+        """Make an order as this node's agent may have it; raise NotPinned."""
         kind = message.get("type")
         maker = self._makers.get(kind) if isinstance(kind, str) else None
         if maker is None:
@@ -259,14 +259,14 @@ class Pin:
         return self._arguments.spec.target.nodes or 1
 
     def _port(self, order: Order, key: str) -> int:
-        """A port that no service of a system listens on, unless it is this node's own --master-port."""
+        """Refuse a port on which a service of a system may listen, unless it is this node's own --master-port."""
         port = _whole(order, key, 65535)
         if port < UNPRIVILEGED and port != (self._arguments.spec.rendezvous.master_port or -1):
             raise NotPinned(f"{key} {port}: a port below {UNPRIVILEGED}")
         return port
 
     def _require_peer(self, address: str, loopback: bool = False) -> None:
-        """An address that another node can have, or this one's `loopback`; raises NotPinned."""
+        """Refuse an address that no other node can have, but this one's where `loopback`; raise NotPinned."""
         if address == self._arguments.spec.rendezvous.master_addr:
             return
         ip = _address(address)
@@ -284,7 +284,7 @@ class Pin:
     # -- ranks ---------------------------------------------------------------------------------------
 
     def _start(self, message: Order) -> Message:
-        """The start message from this node's own arguments."""
+        """Make the order to start from this node's own arguments."""
         terms = message.get("terms")
         if not isinstance(terms, Mapping):
             raise NotPinned("a start without terms")
@@ -311,7 +311,7 @@ class Pin:
         return ORDERS.write(orders(NodeLaunch(spec, world_size, node, place, attempt, self._facts)))
 
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
-        """This node's own settings for a program, or for tests, if it was started for that."""
+        """Return this node's own settings for a program, or for tests, if it was started for that."""
         spec = self._arguments.spec
         if tested is None and not spec.launch.command:
             raise NotPinned("a training program on a node that was started to be looked at or tested")
@@ -336,7 +336,7 @@ class Pin:
         return SuiteNodes(nodes, tuple((str(a), str(b)) for a, b in pairs))
 
     def _node_plan(self, spec: RunSpec, terms: Order, world: int, is_test: bool) -> NodePlan:
-        """This node's ranks."""
+        """Plan this node's ranks."""
         nproc = _whole(terms, "nproc", MOST_HERE)
         index = _whole(terms, "index", MOST_RANKS)
         of = _whole(terms, "of", MOST_RANKS)
@@ -426,7 +426,7 @@ def _interfaces(interfaces: Json) -> dict[str, str]:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An IP address without its zone; an IPv4 one that is written as IPv6 counts as what it is."""
+    """Read an IP address without its zone; an IPv4 one that is written as IPv6 counts as what it is."""
     try:
         ip = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

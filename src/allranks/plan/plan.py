@@ -22,7 +22,7 @@ from .ranks import NodePlan, Plan
 
 
 def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Plan:
-    """Fixes the number of ranks a node: --nproc, slots, visible devices, GPUs listed, else 1."""
+    """Fix the number of ranks a node: --nproc, slots, visible devices, GPUs listed, else 1."""
     nodes = []
     first = 0
     shared_by = len(cluster) if spec.target.local else 1
@@ -53,7 +53,7 @@ def room_on(node: Node, facts: NodeFacts, shared_by: int = 1) -> int | None:
 
 
 def orders(launch: NodeLaunch) -> StartOrder:
-    """The order to start for one node's agent."""
+    """Make the order to start for one node's agent."""
     spec = launch.spec
     place = launch.place
     launcher = collectives if launch.attempt.tests else LAUNCHERS[spec.launch.launcher]
@@ -100,7 +100,7 @@ def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mappi
 
 
 def terms(launch: NodeLaunch) -> dict[str, Any]:
-    """What a node needs to make its own `start` message from its own spec: see `plan.pinned`."""
+    """Say what a joined node needs to make its own order to start from its own spec: see `plan.pinned`."""
     node = launch.node
     attempt = launch.attempt
     tests = attempt.tests

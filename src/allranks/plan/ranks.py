@@ -36,11 +36,11 @@ class Plan:
         return sum(n.nproc for n in self.nodes)
 
     def with_node(self, old: str, new: Node) -> Plan:
-        """The same ranks, with another node in the place of one."""
+        """Put another node in the place of one, with the same ranks."""
         return Plan(tuple(replace(n, node=new) if n.node.name == old else n for n in self.nodes))
 
     def node_of(self, rank: int) -> NodePlan:
-        """The node that holds a rank."""
+        """Find the node that holds a rank; raise KeyError."""
         for node in self.nodes:
             if rank in node.ranks:
                 return node

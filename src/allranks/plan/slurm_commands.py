@@ -83,7 +83,7 @@ def read_version(text: str) -> tuple[int, int]:
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of srun: the caller's, without what asks for another kind of step."""
+    """Return the environment of srun: the caller's, without what asks for another kind of step."""
     unwanted = {f"SLURM_{name}" for name in STEP_VARIABLES}
     return {name: value for name, value in environ.items() if name not in unwanted}
 
@@ -115,7 +115,7 @@ def step_command(job: str, nodes: Sequence[str], version: tuple[int, int], scrip
 
 
 def check_sbatch(texts: Sequence[str]) -> list[str]:
-    """The words of --sbatch, each option as it was written; UsageError for those that allranks sets itself."""
+    """Check the words of --sbatch, each option as it was written; UsageError for those that allranks sets itself."""
     words: list[str] = []
     for text in texts:
         try:

@@ -74,7 +74,7 @@ def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
 
 
 def configured(facts: NodeFacts) -> AccelerateConfig:
-    """The configuration that accelerate will read; empty where the node was not looked at, or has none."""
+    """Read what accelerate's configuration holds; empty where the node was not checked, or has none."""
     config = facts.accelerate_config
     return config if config is not None and config.error is None else AccelerateConfig()
 

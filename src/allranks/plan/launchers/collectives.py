@@ -12,12 +12,12 @@ STAGED_SIZE = 16 << 20  # bytes: a stage is to tell whether it works at all
 
 
 def of_a_stage(spec: RunSpec) -> RunSpec:
-    """What each group of --suite staged runs."""
+    """Turn the settings of --suite staged into those that each group of nodes runs."""
     return spec.changed(suite="sync", size=min(spec.tests.size, STAGED_SIZE))
 
 
 def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
-    """The words of `python -m allranks.fabric` for a rank: all from the spec but the names of nodes.
+    """Make the words after `python -m allranks.fabric` for a rank: all from the spec but the names of nodes.
 
     A quick test before a run leaves no rows: the file is the training program's.
     """

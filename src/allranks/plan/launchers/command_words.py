@@ -32,7 +32,7 @@ class Words:
 
 
 def read_command(command: Sequence[str]) -> Words:
-    """Splits the words after `--`."""
+    """Split the words after `--`."""
     words = tuple(command)
     if _PYTHON.match(words[0]):
         flags, rest = _python_flags(words[1:])
@@ -43,32 +43,32 @@ def read_command(command: Sequence[str]) -> Words:
 
 
 def read_training(spec: RunSpec) -> Words:
-    """What ranks run: the command, or what stands behind another launcher in it."""
+    """Read what ranks run: the command, or what stands behind another launcher in it."""
     tool = launched_by(spec)
     return read_command(spec.launch.command) if tool is None else behind(tool)
 
 
 def program_name(spec: RunSpec) -> str:
-    """What ranks run, as its owner calls it: the script's file name, a module's full name, a program's."""
+    """Name what ranks run as its owner does: the script's file name, a module's full name, a program's."""
     program = read_training(spec).program
     name = program[1] if program[:1] == ("-m",) and len(program) > 1 else "".join(program[:1])
     return name.rstrip("/").rsplit("/", 1)[-1]
 
 
 def launched_by(spec: RunSpec) -> Tool | None:
-    """The launcher that the command begins with, where it is the one to be started."""
+    """Read the launcher that the command begins with, where it is the one to be started."""
     tool = read_tool(spec.launch.command)
     return tool if tool is not None and tool.name == spec.launch.launcher else None
 
 
 def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
-    """The user's own options of that launcher, without those that say who the nodes are."""
+    """Keep the user's options of that launcher, without those that say who the nodes are."""
     tool = launched_by(spec)
     return tool.kept(tuple(left_out)) if tool is not None else ()
 
 
 def out_of_reach(spec: RunSpec) -> list[str]:
-    """A sentence for each setting that takes effect in a rank's interpreter, where allranks does not start that.
+    """Say which settings take effect in a rank's interpreter alone, where allranks does not start that.
 
     `--launcher command`, a shell script and `python -c` start the ranks themselves, unseen by the runner.
     """
@@ -97,7 +97,7 @@ def _goes_through_runner(spec: RunSpec) -> bool:
 
 
 def behind(tool: Tool) -> Words:
-    """The program behind a launcher's options; whatever it is called, the launcher gives it to python."""
+    """Read the program behind a launcher's options; whatever it is called, the launcher gives it to python."""
     kind = "python-module" if tool.program[:1] == ("-m",) else "python-script"
     return Words("program" if tool.no_python or not tool.program else kind, tool.python, (), tool.program)
 

@@ -65,8 +65,11 @@ def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
 
 
 def hostfile(world_size: int, node: NodePlan) -> str:
-    """A line a node. With --no_ssh names say nothing, and of the other nodes only the ranks before and after count: a
-    node that joined by itself knows no more."""
+    """Write a line a node.
+
+    With --no_ssh names say nothing, and of the other nodes only the ranks before and after count: a node that joined
+    by itself knows no more.
+    """
     before = _shared(node.first_rank, node.rank)
     after = _shared(world_size - node.first_rank - node.nproc, node.of - node.rank - 1)
     return "".join(f"node{i} slots={slots}\n" for i, slots in enumerate([*before, node.nproc, *after]))

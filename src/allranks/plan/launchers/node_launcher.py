@@ -18,13 +18,13 @@ def agent(
     env: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> PlannedProcess:
-    """The one process of a node."""
+    """Plan the one process of a node, with the environment that its ranks need."""
     environment = {**_node_environment(launch), **_environment_for_ranks(launch), **(env or {})}
     return PlannedProcess(launch.node.first_rank, 0, argv, environment, per_rank=False, files=files or {})
 
 
 def _node_environment(launch: NodeLaunch) -> dict[str, str]:
-    """The names that people's own scripts read once a node."""
+    """Set the names that people's own scripts read once a node."""
     return {
         "MASTER_ADDR": launch.attempt.master_addr,
         "MASTER_PORT": str(launch.attempt.master_port),
@@ -36,7 +36,7 @@ def _node_environment(launch: NodeLaunch) -> dict[str, str]:
 
 
 def _environment_for_ranks(launch: NodeLaunch) -> dict[str, str]:
-    """What agent/runner_launched.py reads: how many ranks there shall be, and the files of each.
+    """Set what agent/runner_launched.py reads: how many ranks there shall be, and the files of each.
 
     No quotes: colossalai passes variables through a shell.
     """
@@ -56,17 +56,17 @@ def _environment_for_ranks(launch: NodeLaunch) -> dict[str, str]:
 
 
 def through(words: Words, place: Place) -> tuple[str, ...]:
-    """A Python program goes through the runner, so that initialised ranks and errors are seen."""
+    """Put the runner before a Python program, so that initialised ranks and errors are seen."""
     if words.kind in ("python-script", "python-module"):
         return (f"{place.node_dir}/runner_launched.py", *words.program)
     return words.program
 
 
 def interpreter(words: Words, facts: NodeFacts) -> str:
-    """The training interpreter of the node, else the word the user wrote for it."""
+    """Return the training interpreter of the node, else the word the user wrote for it."""
     return facts.interpreter.path or words.python or "python3"
 
 
 def has_gpu(facts: NodeFacts) -> bool:
-    """False only where the node was looked at and has none."""
+    """Tell whether the node may have a GPU: False only where it was checked and has none."""
     return facts.gpus is None or facts.gpus.error != "" or bool(facts.gpus.count_)

@@ -24,7 +24,7 @@ use_cpu: false
 
 
 def accelerate(request: RenderRequest) -> Rendered:
-    """{configuration and script of each node: text}."""
+    """Render the configuration and the script of each node."""
     if request.plan.world_size < 2:
         raise UsageError("render accelerate: one rank needs no launcher. Set --nproc, or name more hosts")
     files: Rendered = {}
@@ -64,7 +64,7 @@ def _base(request: RenderRequest) -> str:
 
 
 def _text(word: str) -> str:
-    """A YAML text: an address such as ::1 is none of YAML's other things."""
+    """Quote a YAML text: an address such as ::1 is none of YAML's other things."""
     return "'" + word.replace("'", "''") + "'"
 
 

@@ -27,7 +27,7 @@ TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
 def kubernetes(request: RenderRequest) -> Rendered:
-    """The run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
+    """Render the run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
     spec = request.spec
     settings = pod_settings(spec, request.texts)
     job = PodJob(spec, rendered_name(spec), request.archive, variables=request.forwarded, settings=settings)
@@ -42,12 +42,12 @@ def kubernetes(request: RenderRequest) -> Rendered:
 
 
 def pod_settings(spec: RunSpec, texts: Mapping[str, str]) -> PodSettings:
-    """The user's own settings of a pod: the file of --pod, whose text is in `texts`."""
+    """Read the user's own settings of a pod: the file of --pod, whose text is in `texts`."""
     return read_pod_settings(spec, texts, CONTAINER, grace_seconds(spec))
 
 
 def _head(job: PodJob) -> list[str]:
-    """What to do with the file. The secrets are made by hand: a file that lands in git must hold none."""
+    """Say what to do with the file. The secrets are made by hand: a file that lands in git must hold none."""
     space = f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
     make = f"kubectl create{space} secret generic"
     files = f"-f {job.name}-allranks.yaml -f {job.name}.yaml"
@@ -84,13 +84,13 @@ def master_name(job: PodJob) -> str:
 
 
 def pod_names(job: PodJob) -> list[str]:
-    """The host names of the pods, by node rank."""
+    """List the host names of the pods, by node rank."""
     first = master_name(job).partition(".")[0]
     return [f"{first[:-1]}{rank}" for rank in range(job.nodes)]
 
 
 def secret_manifest(job: PodJob, name: str, values: dict[str, str]) -> Document:
-    """A Secret: what `run --k8s` makes, and what a rendered file asks the user to make."""
+    """Make a Secret: `run --k8s` creates it, and a rendered file asks the user to."""
     body: Document = {"type": "Opaque", "stringData": values}
     return Manifest("v1", "Secret", job.metadata(name), body).document()
 
@@ -110,7 +110,7 @@ _OWNERS = {
 
 
 def role(job: PodJob) -> Document:
-    """What a person needs who makes, follows and ends runs of this kind in a namespace."""
+    """Make the Role of a person who makes, follows and ends runs of this kind in a namespace."""
     owner = _OWNERS.get(job.spec.cloud.kind)
     owners = [{**owner, "verbs": ["create", "list", "delete"]}] if owner is not None else []
     made = ["create"] if owner is None else []  # else the owner's controller makes the pods
@@ -145,7 +145,7 @@ def _jobset(job: PodJob) -> list[Manifest]:
 
 
 def _trainjob(job: PodJob) -> list[Manifest]:
-    """A TrainingRuntime of its own, so that no runtime that is there has to fit."""
+    """Make a TrainJob with a TrainingRuntime of its own, so that no runtime that is there has to fit."""
     group = "trainer.kubeflow.org"
     metadata = job.metadata(job.name).adding({f"{group}/framework": "torch"}, {})
     runtime = {"mlPolicy": {"numNodes": job.nodes}, "template": {"spec": _jobset_spec(job)}}
@@ -203,8 +203,11 @@ def _archive(job: PodJob) -> Manifest:
 
 
 def _job_spec(job: PodJob, backoff: int) -> Document:
-    """An Indexed Job. `join` has made the attempts that make sense where the machines live; the Job starts pods again
-    where a machine, a link or a pod was lost."""
+    """Make an Indexed Job.
+
+    `join` has made the attempts that make sense where the machines live. The Job starts pods again where a machine, a
+    link or a pod was lost.
+    """
     final = {
         "containerName": CONTAINER,
         "operator": "In",
@@ -224,8 +227,10 @@ def _job_spec(job: PodJob, backoff: int) -> Document:
 
 
 def _jobset_spec(job: PodJob) -> Document:
-    """The pods fail as one: their Job has no second try, the JobSet starts all of them again, but not where the failure
-    is final or the time is up."""
+    """Make a JobSet, whose pods fail as one: their Job has no second try, the JobSet starts all of them again.
+
+    It does not where the failure is final or the time is up.
+    """
     final = ["PodFailurePolicy", "DeadlineExceeded"]
     rules = [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": final}]
     replicated = {

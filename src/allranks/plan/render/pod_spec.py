@@ -87,12 +87,12 @@ class PodJob:
 
 
 def secret_names(run: str) -> tuple[str, str]:
-    """The Secrets of a run: what pods prove to each other, and the values of hidden variables."""
+    """Name the Secrets of a run: what pods prove to each other, and the values of hidden variables."""
     return f"{run}-join", f"{run}-env"
 
 
 def rendered_name(spec: RunSpec) -> str:
-    """The name of rendered objects: --name, else the script's with a digest of what is run.
+    """Name the rendered objects: --name, else the script's with a digest of what is run.
 
     Two runs in one namespace must not meet; the same settings give the same file, for a repository.
     """
@@ -113,7 +113,7 @@ def rendered_name(spec: RunSpec) -> str:
 
 
 def object_name(name: str) -> str:
-    """A run's name as Kubernetes takes it: small letters, digits, '-', a letter first, 40 at most."""
+    """Write a run's name as Kubernetes takes it: small letters, digits, '-', a letter first, 40 at most."""
     kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower()).strip("-")
     return (kept if kept[:1].isalpha() else f"run-{kept}")[:LONGEST_NAME].strip("-")
 
@@ -186,7 +186,7 @@ def _command(job: PodJob, master: str) -> list[str]:
 
 
 def environment(job: PodJob, rank: int | None) -> list[Document]:
-    """The container's variables; the node's rank where no completion index tells it."""
+    """List the container's variables; the node's rank where no completion index gives it."""
     plain = {**join_variables(job.spec), **job.variables, **job.spec.launch.env}
     entries: list[Document] = [{"name": "ALLRANKS_TERMINATION_LOG", "value": TERMINATION_LOG}]
     if rank is not None:
@@ -219,7 +219,7 @@ def _quantity(size: int) -> str:
 
 
 def gpu_resource(spec: RunSpec) -> tuple[str, int] | None:
-    """The resource's name and how many of it a pod asks for."""
+    """Return the resource's name and how many of it a pod asks for."""
     if not spec.cloud.gpus:
         return None
     name = spec.cloud.gpus.rpartition(":")[0] or "nvidia.com/gpu"

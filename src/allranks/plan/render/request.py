@@ -59,6 +59,6 @@ class RenderRequest:
 
 
 def script_name(node: NodePlan) -> str:
-    """A node's script: the order of nodes, then the name."""
+    """Name a node's script: the order of nodes, then the name."""
     width = max(2, len(str(node.of - 1)))
     return f"node_{node.rank:0{width}}_{node.node.name}.sh"

@@ -31,7 +31,7 @@ class Here(str):
 def script(
     request: RenderRequest, title: str, launcher: Sequence[str], program: Sequence[str], lines: Sequence[str] = ()
 ) -> str:
-    """A script for one node: `lines` come before the command."""
+    """Write a script for one node: `lines` come before the command."""
     spec = request.spec
     wrapped = [*shlex.split(spec.launch.wrap or ""), *launcher]
     parts = ["#!/bin/bash", f"# {title}"]
@@ -44,7 +44,7 @@ def script(
 
 
 def python_words(request: RenderRequest, words: Words) -> list[str]:
-    """The training interpreter with the flags that the user gave it."""
+    """Make the training interpreter's words, with the flags that the user gave it."""
     return [request.spec.launch.python or words.python or "python3", *words.flags]
 
 
@@ -62,12 +62,12 @@ def exports(request: RenderRequest) -> list[str]:
 
 
 def folded(words: Sequence[str]) -> str:
-    """A command over several lines, a word each."""
+    """Write a command over several lines, a word each."""
     return " \\\n  ".join(shlex.quote(word) for word in words)
 
 
 def by_option(words: Sequence[str]) -> str:
-    """A command over several lines, an option with its value each, so that two scripts compare at a glance."""
+    """Write a command over several lines, an option with its value each, so that two scripts compare at a glance."""
     lines = [quoted(words[0])]
     for word in words[1:]:
         if word.startswith("-") and not isinstance(word, Here):
@@ -78,10 +78,10 @@ def by_option(words: Sequence[str]) -> str:
 
 
 def shown(words: Sequence[str]) -> str:
-    """A command on one line."""
+    """Write a command on one line."""
     return " ".join(map(quoted, words))
 
 
 def quoted(word: str) -> str:
-    """A word as the shell takes it."""
+    """Quote a word as the shell takes it."""
     return f'"$here/{word}"' if isinstance(word, Here) else shlex.quote(word)

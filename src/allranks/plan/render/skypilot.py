@@ -23,7 +23,7 @@ _MASTER = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'
 
 
 def skypilot(request: RenderRequest) -> Rendered:
-    """The task, and the zipapp that it ships."""
+    """Render the task, and the zipapp that it ships."""
     name = rendered_name(request.spec)
     task = sky_task(request.spec, name, f"./{ARCHIVE}", request.workdir, variables=request.forwarded)
     options = " ".join(f"--secret {n}" for n in hidden_names(request.spec, request.forwarded))
@@ -46,7 +46,7 @@ def sky_task(
     stream: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> Document:
-    """The task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file.
+    """Make the task as `Task.from_yaml` takes it; `archive` is the zipapp's path beside the file.
 
     `workdir` is what SkyPilot uploads: the directory that the command was given in, whole, as `.` would be the one from
     which `sky launch` is called, and the file's own has nothing of the program.
@@ -64,12 +64,12 @@ def sky_task(
 
 
 def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
-    """What is given at launch by --secret NAME and stands in no file (a null under `secrets:` means another store)."""
+    """List what --secret NAME gives at launch and no file holds (a null under `secrets:` means another store)."""
     return sorted({*spec.launch.forward, *(n for n in {**variables, **spec.launch.env} if is_secret_name(n)), SECRET})
 
 
 def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
-    """The task's `run:` part, the same on every machine."""
+    """Write the task's `run:` part, the same on every machine."""
     python = spec.launch.agent_python or "python3"
     words = ["--port", str(spec.target.join_port), *(["--json"] if stream else []), *join_words(spec, name)]
     return (

@@ -41,8 +41,11 @@ def slurm(request: RenderRequest) -> Rendered:
 
 
 def batch_script(request: RenderRequest, run_dir: str | None = None) -> str:
-    """The script for sbatch. `run_dir`: the run directory is made by who submits, who puts `-job<id>` behind this name
-    once sbatch has said the number."""
+    """Write the script for sbatch.
+
+    `run_dir`: the run directory is made by who submits, who puts `-job<id>` behind this name once sbatch has said the
+    number.
+    """
     spec = request.spec
     workdir = spec.launch.workdir or request.workdir
     head = "# Made by allranks: the controller runs on the first node."
@@ -96,7 +99,7 @@ def batch_script(request: RenderRequest, run_dir: str | None = None) -> str:
 
 
 def run_suffix(job: str) -> str:
-    """What stands behind a run directory's name in a job."""
+    """Give what stands behind a run directory's name in a job."""
     return f"-job{job}"
 
 
