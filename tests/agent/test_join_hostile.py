@@ -47,6 +47,7 @@ def service() -> Iterator[Service]:
     made.close()
 
 
+REACH = {"type": "reach", "token": TOKEN, "sender": 1, "seconds": 9.0, "peers": {}}
 # Each lets the node come this far, sends this, and the node ends with these words. The bounds of every field are in
 # tests/plan/test_pinned.py; here is one order of each kind, against the real thing.
 REFUSED: list[tuple[str, Step, dict[str, Any], str]] = [
@@ -61,14 +62,14 @@ REFUSED: list[tuple[str, Step, dict[str, Any], str]] = [
     ("listen", Hostile.greeted, {"type": "listen", "port": 0, "token": TOKEN}, "to open the master's port"),
     ("probe", Hostile.greeted, Hostile.probe(["127.0.0.1"], 22), "port 22"),
     ("serve", Hostile.greeted, {"type": "serve", "token": TOKEN, "seconds": 9.0}, "to serve peers"),
-    ("reach", Hostile.greeted, {"type": "reach", "token": TOKEN, "peers": {}}, "to reach peers"),
+    ("reach", Hostile.greeted, REACH, "to reach peers"),
     ("ack", Hostile.greeted, {"type": "ack", "sizes": {"1/0/0": 1 << 64}}, "1/0/0"),
-    ("ping", Hostile.greeted, {"type": "ping", "sent": "now"}, "sent 'now'"),
+    ("ping", Hostile.greeted, {"type": "ping", "sent": "now"}, '$.sent: expected a number, got "now"'),
     ("stacks", Hostile.greeted, {"type": "stacks", "ranks": [0], "ask": "exec"}, "ask 'exec'"),
-    ("counters", Hostile.greeted, {"type": "counters", "ranks": "all"}, "ranks 'all'"),
+    ("counters", Hostile.greeted, {"type": "counters", "ranks": "all"}, "$.ranks: expected"),
     ("signal", Hostile.greeted, {"type": "signal", "attempt": 0, "order": 1, "name": "KILL"}, "the signal 'KILL'"),
     ("end", Hostile.greeted, {"type": "end", "grace": 1e9, "reason": ""}, "grace '1000000000.0'"),
-    ("other", Hostile.greeted, {"type": "exec", "argv": ["id"]}, "type 'exec'"),
+    ("other", Hostile.greeted, {"type": "exec", "argv": ["id"]}, 'expected a known word, got "exec"'),
 ]  # fmt: skip
 
 

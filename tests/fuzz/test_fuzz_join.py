@@ -209,7 +209,7 @@ def orders(port: int) -> list[Message]:
         {"type": "ack", "sizes": {"1/0/0": 0}},
         {"type": "setup", "uid": "r-1", "checks": [], "seconds": 30.0},
         {"type": "probe", "addresses": ["127.0.0.1"], "port": port, "token": TOKEN, "seconds": 0.2, "nonce_dir": None},
-        {"type": "start", "terms": terms},
+        {"type": "start", "attempt": 0, "ranks": [], "terms": terms},
         {"type": "stacks", "ranks": [1], "ask": "look"},
         {"type": "counters", "ranks": [1]},
         {"type": "signal", "attempt": 0, "order": 1, "name": "USR1"},

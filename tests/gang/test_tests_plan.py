@@ -9,7 +9,7 @@ from allranks.cli.pairs import dead_pairs, without
 from allranks.cluster import Cluster, Node
 from allranks.gang.tested import findings_of
 from allranks.plan.launchers.collectives import arguments
-from allranks.plan.ranks import SuiteNodes
+from allranks.protocol.orders import SuiteNodes
 from allranks.settings import RunSpec
 
 NODES = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(4))

@@ -13,10 +13,10 @@ from allranks.gang.places import Setting, setup_order
 from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.pinned import MOST_REACHES, NodeArguments, NotPinned, Pin
 from allranks.plan.plan import make_plan, orders
-from allranks.plan.ranks import Attempt, SuiteNodes
+from allranks.plan.ranks import Attempt
 from allranks.protocol.codec import DecodeError, decode
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.orders import ORDERS
+from allranks.protocol.orders import ORDERS, SuiteNodes
 from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec
 
@@ -39,9 +39,7 @@ def header(**changed: object) -> AgentHeader:
 
 def own(spec: RunSpec = SPEC) -> NodeArguments:
     setting = Setting(run="", uid="", token="", workdir="/mine", run_outputs="")
-    message = ORDERS.write(setup_order(spec, setting))
-    kept = ("workdir", "command", "kind", "python", "environ", "prelude", "nproc", "output_dir", "node_dir")
-    return NodeArguments(spec, {key: message[key] for key in kept}, ("memory",))
+    return NodeArguments(spec, setup_order(spec, setting)._replace(target=None), ("memory",))
 
 
 def pin(spec: RunSpec = SPEC, coordinator: str = "10.0.0.1", here: str = "10.0.0.2") -> Pin:
@@ -205,7 +203,7 @@ def test_the_look_keeps_this_nodes_command_and_directory():
     found = pin().order(theirs)
     assert found["prelude"] is None and found["workdir"] == "/mine" and found["command"] == list(SPEC.launch.command)
     assert found["checks"] == ["memory"] and found["environ"] == {"MINE": "1"} and found["uid"] == "u-f00d"
-    assert "node_dirs" not in found and "data_paths" not in found
+    assert "node_dirs" not in found and found["data_paths"] == []
 
 
 @pytest.mark.parametrize("kind", ["ship", "exec", "", "START", None, 7, ["start"]])
@@ -302,12 +300,13 @@ def test_no_peer_has_an_address_that_no_node_can_have(address):
 @pytest.mark.parametrize(("coordinator", "here"), [("127.0.0.1", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")])
 def test_nodes_of_one_machine_reach_each_other_by_its_loopback(coordinator, here):
     peers = {"b": {"address": "127.0.0.1", "ways": [], "port": 40000}}
-    assert pin(CHECK, coordinator, here).order({**REACH, "peers": peers})["peers"] == peers
+    made = pin(CHECK, coordinator, here).order({**REACH, "peers": peers})["peers"]
+    assert made == {"b": {**peers["b"], "udp": None}}
 
 
 def test_the_first_node_of_a_group_reaches_its_own_port_by_the_loopback():
     made, probe = pin(TESTS), {**PROBE, "addresses": ["127.0.0.1"]}
-    made.order({"type": "listen", "token": TOKEN})
+    made.order({"type": "listen", "port": 0, "token": TOKEN})
     made.heard({"type": "listening", "port": 29500})
     assert made.order(probe)["addresses"] == ["127.0.0.1"]
     with pytest.raises(NotPinned):

@@ -17,12 +17,11 @@ from allranks.gang.session import RunNames, make_setting
 from allranks.gang.working_tree import list_tree
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import make_plan, orders
-from allranks.plan.ranks import Attempt, NodePlan, SuiteNodes
+from allranks.plan.ranks import Attempt, NodePlan
 from allranks.preflight.check import Check
 from allranks.protocol.codec import encode
 from allranks.protocol.facts import Interpreter
-from allranks.protocol.jsontext import JsonObject
-from allranks.protocol.orders import RankOrder
+from allranks.protocol.orders import RankOrder, StartTerms, SuiteNodes
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.documents import Document
 from allranks.settings import RunSpec
@@ -48,7 +47,7 @@ class StartedNode(ReachedNode):
 
     nproc: int
     ranks: tuple[RankOrder, ...]
-    terms: JsonObject
+    terms: StartTerms | None
 
 
 def describe(spec: RunSpec, cluster: Cluster, as_json: bool) -> str:

@@ -25,7 +25,6 @@ from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
 from allranks.protocol.codec import encode
-from allranks.protocol.orders import ORDERS
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument, VerdictDocument, verdict_document
@@ -46,24 +45,6 @@ OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first 
 VERDICT_CONFIDENCE = 0.9
 LABEL = "join"  # before what a node says of the meeting
 TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
-# Fields of a setup message that a node takes from no other machine.
-OWN_SETUP = (
-    "workdir",
-    "command",
-    "kind",
-    "launching",
-    "modules",
-    "python",
-    "virtual_env",
-    "conda_prefix",
-    "environ",
-    "prelude",
-    "nproc",
-    "data_paths",
-    "expect_gpus",
-    "node_dir",
-    "output_dir",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -277,8 +258,7 @@ def own_of(spec: RunSpec) -> NodeArguments:
         virtual_env=os.environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=os.environ.get("CONDA_PREFIX"),
     )
-    message = ORDERS.write(setup_order(spec, setting))
-    return NodeArguments(spec, {key: message[key] for key in OWN_SETUP}, tuple(all_checks()))
+    return NodeArguments(spec, setup_order(spec, setting)._replace(target=None), tuple(all_checks()))
 
 
 def _terminate(verdict: VerdictDocument | None, message: str) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from allranks.findings import Finding
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
-from allranks.plan.ranks import Attempt, SuiteNodes
-from allranks.protocol.orders import StacksOrder
+from allranks.plan.ranks import Attempt
+from allranks.protocol.orders import StacksOrder, SuiteNodes
 from allranks.runs.events import FindingMade, OutputsTemporary, RankExit, RankStarted
 
 from .ending import Ending

@@ -10,13 +10,35 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from allranks.cluster import Node
+from allranks.protocol.codec import DecodeError
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.jsontext import Json
-from allranks.protocol.orders import ORDERS
+from allranks.protocol.jsontext import Json, JsonObject
+from allranks.protocol.orders import (
+    ORDERS,
+    AckOrder,
+    CountersOrder,
+    EndOrder,
+    HelloOrder,
+    ListenOrder,
+    Order,
+    PeerAddress,
+    PingOrder,
+    ProbeOrder,
+    ReachOrder,
+    ReleaseOrder,
+    ServeOrder,
+    SetupOrder,
+    SignalOrder,
+    StacksOrder,
+    StartOrder,
+    StartTerms,
+    SuiteNodes,
+)
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
 
@@ -26,10 +48,9 @@ from .network import MAX_OFFERS
 from .node_facts import read_probes
 from .peer_addresses import MAX_WAYS
 from .plan import orders, ranks_of
-from .ranks import Attempt, NodePlan, SuiteNodes
+from .ranks import Attempt, NodePlan
 
-Order = Mapping[str, Json]  # what came over the wire: nothing in it is known yet
-Message = dict[str, Json]
+Item = TypeVar("Item")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RUN_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/node_[0-9]{2,6}(_[0-9]{1,4})?")
 HOST = re.compile(r"[A-Za-z0-9.:%_-]{1,255}")
@@ -56,10 +77,10 @@ class NotPinned(ValueError):
 
 @dataclass(frozen=True)
 class NodeArguments:
-    """What this node was started with. `setup` are the fields of a `setup` message that are its own."""
+    """What this node was started with. `setup` asks for its facts as it asks itself."""
 
     spec: RunSpec
-    setup: Mapping[str, Json]
+    setup: SetupOrder
     checks: tuple[str, ...]
 
     @property
@@ -84,22 +105,6 @@ class Pin:
         self._proved: set[tuple[str, int]] = set()
         self._peers: dict[str, frozenset[str]] = {}
         self._reaches = 0
-        self._makers: dict[str, Callable[[Order], Message]] = {
-            "hello": self._hello,
-            "ping": _ping,
-            "ack": _ack,
-            "setup": self._setup,
-            "listen": self._listen,
-            "probe": self._probe,
-            "serve": self._serve,
-            "reach": self._reach,
-            "start": self._start,
-            "stacks": _stacks,
-            "counters": _counters,
-            "signal": _signal,
-            "end": _end,
-            "release": _release,
-        }
 
     # -- what this node has seen for itself ----------------------------------------------------------
 
@@ -108,7 +113,7 @@ class Pin:
         self._coordinator = coordinator
         self._here = here
 
-    def heard(self, message: Order) -> None:
+    def heard(self, message: Mapping[str, Json]) -> None:
         """Remember what this node's own agent says."""
         kind = message.get("type")
         if kind == "hello":
@@ -116,7 +121,8 @@ class Pin:
         elif kind == "facts":
             self._facts = read_facts(message.get("facts"))
         elif kind == "listening":
-            self._listens = _whole(message, "port", 65535) if message.get("port") else 0
+            port = message.get("port")
+            self._listens = port if isinstance(port, int) else 0
         elif kind == "probed":
             self._proved.update((r.address, r.port) for r in read_probes(message.get("results")) if r.ok)
 
@@ -124,11 +130,10 @@ class Pin:
 
     def header(self, header: AgentHeader) -> AgentHeader:
         """Make the header of a relay with this node's own directory; raise NotPinned."""
-        order = header._asdict()
         mode = header.mode
-        run = _matching(order, "uid", NAME)
-        node = _matching(order, "node", NAME)
-        run_tag = _matching(order, "run_tag", RUN_TAG)
+        run = _matching("uid", header.uid, NAME)
+        node = _matching("node", header.node, NAME)
+        run_tag = _matching("run_tag", header.run_tag, RUN_TAG)
         if run_tag != f"{run}/{node}":
             raise NotPinned(f"the run tag {run_tag[:60]!r} for {run}/{node}")
         if mode not in ("agent", "attach"):
@@ -143,107 +148,134 @@ class Pin:
             node=node,
             run_tag=self._begun[run_tag],
             ends=tuple(earlier),
-            lease=_number(order, "lease", 1, DAY),
-            grace=_number(order, "grace", 0, DAY),
+            lease=_within("lease", header.lease, 1, DAY),
+            grace=_within("grace", header.grace, 0, DAY),
             node_dir=self._arguments.spec.places.node_dir,
-            checks=tuple(self._known_checks(order)),
+            checks=self._known_checks(header.checks),
             tests=bool(self._arguments.spec.tests.test),
             audit=bool(self._arguments.spec.recovery.audit_data),
         )
 
-    def order(self, message: Order) -> Message:
+    def order(self, message: Mapping[str, Json]) -> JsonObject:
         """Make an order as this node's agent may have it; raise NotPinned."""
-        kind = message.get("type")
-        maker = self._makers.get(kind) if isinstance(kind, str) else None
-        if maker is None:
-            raise NotPinned(f"a message of type {str(kind)[:40]!r}")
-        return {"type": kind, **maker(message)}
+        try:
+            order = ORDERS.read(dict(message))
+        except DecodeError as error:
+            raise NotPinned(f"an order that does not fit ({error})") from None
+        return ORDERS.write(self._pinned(order))
+
+    def _pinned(self, order: Order) -> Order:
+        match order:
+            case HelloOrder():
+                return self._hello(order)
+            case SetupOrder():
+                return self._setup(order)
+            case ListenOrder():
+                return self._listen(order)
+            case ProbeOrder():
+                return self._probe(order)
+            case ServeOrder():
+                return self._serve(order)
+            case ReachOrder():
+                return self._reach(order)
+            case StartOrder():
+                return self._start(order)
+            case PingOrder():
+                return PingOrder(_within("sent", order.sent, 0, float(1 << 53)))
+            case AckOrder():
+                return AckOrder(_sizes("sizes", order.sizes))
+            case StacksOrder():
+                return _stacks(order)
+            case CountersOrder():
+                return CountersOrder(_ranks(order.ranks))
+            case SignalOrder():
+                return _signal(order)
+            case EndOrder():
+                return EndOrder(_within("grace", order.grace, 0, DAY), _matching("reason", order.reason, REASON))
+            case ReleaseOrder():
+                return order
+            case _:
+                raise NotPinned(f"a message of type {ORDERS.word(order)!r}")
 
     def _run(self, run: str) -> str:
         return f"{run}-{self._tag}"
 
-    def _known_checks(self, order: Order) -> list[str]:
-        """Those of the checks asked for that this node has."""
-        return [name for name in _listed(order, "checks", 1024) if name in self._arguments.checks]
+    def _known_checks(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Pick those of the checks asked for that this node has."""
+        return tuple(name for name in names if name in self._arguments.checks)
 
-    def _hello(self, message: Order) -> Message:
-        return {
-            "protocol": _whole(message, "protocol", PROTOCOL),
-            "lease": _number(message, "lease", 1, DAY),
-            "have": _sizes(message, "have"),
-        }
+    def _hello(self, order: HelloOrder) -> HelloOrder:
+        return HelloOrder(
+            protocol=_whole("protocol", order.protocol, PROTOCOL),
+            lease=_within("lease", order.lease, 1, DAY),
+            have=_sizes("have", order.have),
+        )
 
-    def _setup(self, message: Order) -> Message:
-        return {
-            **self._arguments.setup,
-            "master_port": self._arguments.spec.rendezvous.master_port,
-            "uid": self._run(_matching(message, "uid", NAME)),
-            "checks": self._known_checks(message),
-            "seconds": _number(message, "seconds", 1, MOST_LOOK_SECONDS),
-        }
+    def _setup(self, order: SetupOrder) -> SetupOrder:
+        return self._arguments.setup._replace(
+            uid=self._run(_matching("uid", order.uid, NAME)),
+            checks=self._known_checks(order.checks),
+            seconds=_within("seconds", order.seconds, 1, MOST_LOOK_SECONDS),
+        )
 
-    def _listen(self, message: Order) -> Message:
-        """Node 0 of a run is the coordinator itself; a group of nodes that is tested may have another first node."""
+    def _listen(self, order: ListenOrder) -> ListenOrder:
+        """Open this node's own port: as the first node of a group of nodes that is tested, not of a run.
+
+        Node 0 of a run is the coordinator itself.
+        """
         if self._arguments.is_for_training:
             raise NotPinned("to open the master's port on a node that is not the first")
         port = self._arguments.spec.rendezvous.master_port
-        token = _matching(message, "token", TOKEN)
-        return {"port": port, "token": token, "nonce_dir": self._arguments.spec.places.output_dir}
+        return ListenOrder(port, _matching("token", order.token, TOKEN), self._arguments.spec.places.output_dir)
 
-    def _probe(self, message: Order) -> Message:
-        """To the master alone: the address that this node dials, or an address of the network that it was given."""
-        addresses = [_host(word) for word in _listed(message, "addresses", MAX_OFFERS)]
-        port = self._port(message, "port")
-        made: Message = {
-            "addresses": addresses,
-            "port": port,
-            "token": _matching(message, "token", TOKEN),
-            "seconds": _number(message, "seconds", 0.1, MOST_LOOK_SECONDS),
-            "nonce_dir": self._arguments.spec.places.output_dir,
-        }
-        if self._arguments.is_for_training:
-            return {**made, "only": self._masters()}
-        for address in addresses:
-            self._require_peer(address, loopback=port == self._listens)
-        return made
+    def _probe(self, order: ProbeOrder) -> ProbeOrder:
+        """Try the master alone: the address that this node dials, or an address of the network that it was given."""
+        addresses = tuple(_host(address) for address in _at_most("addresses", order.addresses, MAX_OFFERS))
+        port = self._port("port", order.port)
+        if not self._arguments.is_for_training:
+            for address in addresses:
+                self._require_peer(address, loopback=port == self._listens)
+        return ProbeOrder(
+            addresses=addresses,
+            port=port,
+            token=_matching("token", order.token, TOKEN),
+            seconds=_within("seconds", order.seconds, 0.1, MOST_LOOK_SECONDS),
+            nonce_dir=self._arguments.spec.places.output_dir,
+            only=self._masters() if self._arguments.is_for_training else None,
+        )
 
-    def _masters(self) -> list[str]:
-        """Names, addresses and networks that the master's address must be of."""
+    def _masters(self) -> tuple[str, ...]:
+        """List the names, addresses and networks that the master's address must be of."""
         networks = [part for part in (self._arguments.spec.rendezvous.network or "").split(",") if part]
-        return [*filter(None, (self._arguments.spec.rendezvous.master_addr, self._coordinator)), *networks]
+        return (*filter(None, (self._arguments.spec.rendezvous.master_addr, self._coordinator)), *networks)
 
-    def _serve(self, message: Order) -> Message:
+    def _serve(self, order: ServeOrder) -> ServeOrder:
         if self._arguments.is_for_training:
             raise NotPinned("to serve peers on a node that was started to train")
-        return {
-            "token": _matching(message, "token", TOKEN),
-            "seconds": _number(message, "seconds", 0.1, MOST_LOOK_SECONDS),
-        }
+        return ServeOrder(
+            _matching("token", order.token, TOKEN), _within("seconds", order.seconds, 0.1, MOST_LOOK_SECONDS)
+        )
 
-    def _reach(self, message: Order) -> Message:
-        """To nodes of the gang: as many as there are, at addresses that stay what they were, at unprivileged ports."""
+    def _reach(self, order: ReachOrder) -> ReachOrder:
+        """Reach the nodes of the gang: at addresses that stay what they were, at unprivileged ports."""
         if self._arguments.is_for_training:
             raise NotPinned("to reach peers on a node that was started to train")
         self._reaches += 1
         if self._reaches > MOST_REACHES:
             raise NotPinned(f"to reach peers more than {MOST_REACHES} times")
-        names = [_name(word) for word in _listed(message, "names", 4 * self._nodes)]
-        peers = message.get("peers")
-        if not isinstance(peers, Mapping) or len(peers) >= self._nodes:
-            raise NotPinned("peers that are not a table of the other nodes")
-        return {
-            "token": _matching(message, "token", TOKEN),
-            "sender": _whole(message, "sender", 65535),
-            "seconds": _number(message, "seconds", 0.1, MOST_LOOK_SECONDS),
-            "names": names,
-            "peers": {_name(name): self._peer(_name(name), peer) for name, peer in peers.items()},
-        }
+        if len(order.peers) >= self._nodes:
+            raise NotPinned("more peers than the other nodes")
+        return ReachOrder(
+            token=_matching("token", order.token, TOKEN),
+            sender=_whole("sender", order.sender, 65535),
+            seconds=_within("seconds", order.seconds, 0.1, MOST_LOOK_SECONDS),
+            names=tuple(_name(name) for name in _at_most("names", order.names, 4 * self._nodes)),
+            peers={_name(name): self._peer(name, peer) for name, peer in order.peers.items()},
+        )
 
-    def _peer(self, name: str, peer: Json) -> Message:
-        if not isinstance(peer, Mapping):
-            raise NotPinned("a peer that is not a table")
-        address = _host(peer.get("address"))
-        ways = [_host(word) for word in _listed(peer, "ways", MAX_WAYS)]
+    def _peer(self, name: str, peer: PeerAddress) -> PeerAddress:
+        address = _host(peer.address)
+        ways = tuple(_host(way) for way in _at_most("ways", peer.ways, MAX_WAYS))
         addresses = frozenset((address, *ways))
         for one in addresses:
             self._require_peer(one)
@@ -251,16 +283,16 @@ class Pin:
             raise NotPinned(f"other addresses of {name} than before")
         if len(self._peers) >= self._nodes:
             raise NotPinned("more peers than there are nodes")
-        made: Message = {"address": address, "ways": ways, "port": self._port(peer, "port")}
-        return {**made, "udp": self._port(peer, "udp")} if peer.get("udp") else made
+        udp = self._port("udp", peer.udp) if peer.udp else None
+        return PeerAddress(address, self._port("port", peer.port), ways, udp)
 
     @property
     def _nodes(self) -> int:
         return self._arguments.spec.target.nodes or 1
 
-    def _port(self, order: Order, key: str) -> int:
+    def _port(self, key: str, port: int) -> int:
         """Refuse a port on which a service of a system may listen, unless it is this node's own --master-port."""
-        port = _whole(order, key, 65535)
+        _whole(key, port, 65535)
         if port < UNPRIVILEGED and port != (self._arguments.spec.rendezvous.master_port or -1):
             raise NotPinned(f"{key} {port}: a port below {UNPRIVILEGED}")
         return port
@@ -283,32 +315,30 @@ class Pin:
 
     # -- ranks ---------------------------------------------------------------------------------------
 
-    def _start(self, message: Order) -> Message:
+    def _start(self, order: StartOrder) -> StartOrder:
         """Make the order to start from this node's own arguments."""
-        terms = message.get("terms")
-        if not isinstance(terms, Mapping):
+        terms = order.terms
+        if terms is None:
             raise NotPinned("a start without terms")
-        tested = self._tested(terms)
+        tested = self._tested(terms.tests)
         spec = self._spec_of(tested)
-        world_size = _whole(terms, "world_size", MOST_RANKS)
-        node = self._node_plan(spec, terms, world_size, tested is not None)
-        master = (_matching(terms, "master_addr", HOST), _whole(terms, "master_port", 65535))
+        node = self._node_plan(spec, terms)
+        master = (_matching("master_addr", terms.master_addr, HOST), _whole("master_port", terms.master_port, 65535))
         if master not in self._proved:
             raise NotPinned(f"ranks that meet at {master[0]} port {master[1]}, which this node has not reached")
-        number = _whole(terms, "attempt", 65535)
-        repeats = _whole(terms, "repeats", 65535)
-        attempt = Attempt(number, *master, repeats, tested)
+        number = _whole("attempt", terms.attempt, 65535)
+        attempt = Attempt(number, *master, _whole("repeats", terms.repeats, 65535), tested)
         place = Place(
             node_dir=self._node_dir,
-            workdir=str(self._arguments.setup["workdir"]),
+            workdir=self._arguments.setup.workdir or "",
             output_dir=spec.places.output_dir or f"{self._node_dir}/outputs",
             outputs_here=False,
-            run_tag=self._run_tag(terms),
-            run=_matching(terms, "run", NAME),
-            interfaces=_interfaces(terms.get("interfaces") or {}),
+            run_tag=self._run_tag(terms.run_tag),
+            run=_matching("run", terms.run, NAME),
+            interfaces=_interfaces(terms.interfaces),
             torch=self._facts.interpreter.torch or "",
         )
-        return ORDERS.write(orders(NodeLaunch(spec, world_size, node, place, attempt, self._facts)))
+        return orders(NodeLaunch(spec, terms.world_size, node, place, attempt, self._facts))
 
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
         """Return this node's own settings for a program, or for tests, if it was started for that."""
@@ -322,107 +352,76 @@ class Pin:
         spec = of_a_stage(spec) if spec.tests.suite == "staged" else spec
         return spec.changed(launcher="direct")
 
-    def _tested(self, terms: Order) -> SuiteNodes | None:
-        """Names of nodes alone: which tests, of which size, stands in this node's own arguments."""
-        tests = terms.get("tests")
+    def _tested(self, tests: SuiteNodes | None) -> SuiteNodes | None:
+        """Check the names of nodes: which tests, of which size, stands in this node's own arguments."""
         if tests is None:
             return None
-        if not isinstance(tests, Mapping):
-            raise NotPinned(f"tests {str(tests)[:60]!r}")
-        nodes = tuple(_name(word) for word in _listed(tests, "nodes", self._nodes))
-        pairs = [_listed({"pair": pair}, "pair", 2) for pair in _listed(tests, "dead", self._nodes**2)]
-        if any(len(pair) != 2 or not set(map(str, pair)) <= set(nodes) for pair in pairs):
+        nodes = tuple(_name(name) for name in _at_most("nodes", tests.nodes, self._nodes))
+        if not all(set(pair) <= set(nodes) for pair in _at_most("dead", tests.dead, self._nodes**2)):
             raise NotPinned("dead pairs that are not pairs of the nodes tested")
-        return SuiteNodes(nodes, tuple((str(a), str(b)) for a, b in pairs))
+        return SuiteNodes(nodes, tests.dead)
 
-    def _node_plan(self, spec: RunSpec, terms: Order, world: int, is_test: bool) -> NodePlan:
+    def _node_plan(self, spec: RunSpec, terms: StartTerms) -> NodePlan:
         """Plan this node's ranks."""
-        nproc = _whole(terms, "nproc", MOST_HERE)
-        index = _whole(terms, "index", MOST_RANKS)
-        of = _whole(terms, "of", MOST_RANKS)
-        first = _whole(terms, "first_rank", MOST_RANKS)
+        world = _whole("world_size", terms.world_size, MOST_RANKS)
+        nproc = _whole("nproc", terms.nproc, MOST_HERE)
+        index = _whole("index", terms.index_, MOST_RANKS)
+        of = _whole("of", terms.of, MOST_RANKS)
+        first = _whole("first_rank", terms.first_rank, MOST_RANKS)
         this = Node(index, "this", "this")
         wanted, why = ranks_of(spec, this, self._facts)
         if nproc != wanted:
             raise NotPinned(f"{nproc} ranks on a node that runs {wanted} ({why})")
         if first + nproc > world or index >= of or of > self._nodes:
             raise NotPinned(f"ranks {first} to {first + nproc - 1} of {world}, node {index} of {of}")
-        if not is_test and (index, of) != (self._arguments.spec.target.node_rank, self._nodes):
-            raise NotPinned(
-                f"the place of node {index} of {of} on node {self._arguments.spec.target.node_rank} of {self._nodes}"
-            )
+        own_index = self._arguments.spec.target.node_rank
+        if terms.tests is None and (index, of) != (own_index, self._nodes):
+            raise NotPinned(f"the place of node {index} of {of} on node {own_index} of {self._nodes}")
         return NodePlan(this, nproc, first, of, "the coordinator", index)
 
-    def _run_tag(self, terms: Order) -> str:
-        run_tag = _matching(terms, "run_tag", RUN_TAG)
+    def _run_tag(self, run_tag: str) -> str:
+        _matching("run_tag", run_tag, RUN_TAG)
         if run_tag not in self._begun:
             raise NotPinned(f"the run tag {run_tag[:60]!r} of another run")
         return self._begun[run_tag]
 
 
-# -- messages that carry numbers alone ---------------------------------------------------------------------
+# -- orders that carry numbers alone -----------------------------------------------------------------------
 
 
-def _ping(message: Order) -> Message:
-    return {"sent": _number(message, "sent", 0, float(1 << 53))}
+def _stacks(order: StacksOrder) -> StacksOrder:
+    if order.ask not in STACK_WORDS:
+        raise NotPinned(f"ask {order.ask[:40]!r}")
+    return StacksOrder(_ranks(order.ranks), order.ask)
 
 
-def _ack(message: Order) -> Message:
-    return {"sizes": _sizes(message, "sizes")}
+def _signal(order: SignalOrder) -> SignalOrder:
+    if order.name not in USER_SIGNALS:
+        raise NotPinned(f"the signal {order.name[:40]!r}")
+    return SignalOrder(_whole("attempt", order.attempt, 65535), _whole("order", order.order, 1 << 53), order.name)
 
 
-def _stacks(message: Order) -> Message:
-    word = message.get("ask") or ""
-    if word not in STACK_WORDS:
-        raise NotPinned(f"ask {str(word)[:40]!r}")
-    return {"ranks": _ranks(message), "ask": word}
+def _ranks(ranks: Sequence[int]) -> tuple[int, ...]:
+    return tuple(_whole("rank", rank, MOST_RANKS) for rank in _at_most("ranks", ranks, MOST_HERE))
 
 
-def _counters(message: Order) -> Message:
-    return {"ranks": _ranks(message)}
-
-
-def _signal(message: Order) -> Message:
-    name = message.get("name")
-    if name not in USER_SIGNALS:
-        raise NotPinned(f"the signal {str(name)[:40]!r}")
-    return {"attempt": _whole(message, "attempt", 65535), "order": _whole(message, "order", 1 << 53), "name": name}
-
-
-def _end(message: Order) -> Message:
-    return {"grace": _number(message, "grace", 0, DAY), "reason": _matching(message, "reason", REASON)}
-
-
-def _release(message: Order) -> Message:
-    return {}
-
-
-def _ranks(message: Order) -> list[int]:
-    return [_whole({"rank": rank}, "rank", MOST_RANKS) for rank in _listed(message, "ranks", MOST_HERE)]
-
-
-def _sizes(message: Order, key: str) -> dict[str, int]:
-    """Bytes by stream."""
-    sizes = message.get(key)
-    if not isinstance(sizes, Mapping) or len(sizes) > MOST_STREAMS:
-        raise NotPinned(f"{key} that is not a table of sizes")
-    if not all(isinstance(stream, str) and STREAM.fullmatch(stream) for stream in sizes):
+def _sizes(key: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Check bytes by stream."""
+    if len(sizes) > MOST_STREAMS:
+        raise NotPinned(f"{key} of {len(sizes)} streams")
+    if not all(STREAM.fullmatch(stream) for stream in sizes):
         raise NotPinned(f"{key} of something that is not a stream")
-    return {stream: _whole(sizes, stream, (1 << 63) - 1) for stream in sizes}
+    return {stream: _whole(stream, size, (1 << 63) - 1) for stream, size in sizes.items()}
 
 
 # -- values ------------------------------------------------------------------------------------------------
 
 
-def _interfaces(interfaces: Json) -> dict[str, str]:
-    if not isinstance(interfaces, Mapping):
-        raise NotPinned("interfaces that are not a table")
-    checked: dict[str, str] = {}
+def _interfaces(interfaces: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in interfaces.items():
-        if name not in INTERFACE_NAMES or not isinstance(value, str) or not INTERFACES.fullmatch(value):
-            raise NotPinned(f"the setting {str(name)[:40]!r} as an interface")
-        checked[name] = value
-    return checked
+        if name not in INTERFACE_NAMES or not INTERFACES.fullmatch(value):
+            raise NotPinned(f"the setting {name[:40]!r} as an interface")
+    return interfaces
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -435,37 +434,33 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return mapped or ip
 
 
-def _listed(order: Order, key: str, most: int) -> list[Json]:
-    value = order.get(key)
-    if not isinstance(value, (list, tuple, type(None))) or len(value or ()) > most:
-        raise NotPinned(f"{key} {str(value)[:60]!r}")
-    return list(value or ())
+def _at_most(key: str, items: Sequence[Item], most: int) -> Sequence[Item]:
+    if len(items) > most:
+        raise NotPinned(f"{key} of {len(items)} items, {most} at most")
+    return items
 
 
-def _host(value: Json) -> str:
-    return _matching({"address": value}, "address", HOST)
+def _host(text: str) -> str:
+    return _matching("address", text, HOST)
 
 
-def _name(value: Json) -> str:
-    return _matching({"name": value}, "name", NAME)
+def _name(text: str) -> str:
+    return _matching("name", text, NAME)
 
 
-def _matching(order: Order, key: str, pattern: re.Pattern[str]) -> str:
-    value = order.get(key)
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise NotPinned(f"{key} {str(value)[:60]!r}")
-    return value
+def _matching(key: str, text: str, pattern: re.Pattern[str]) -> str:
+    if not pattern.fullmatch(text):
+        raise NotPinned(f"{key} {text[:60]!r}")
+    return text
 
 
-def _whole(order: Order, key: str, most: int) -> int:
-    value = order.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise NotPinned(f"{key} {str(value)[:60]!r}")
-    return value
+def _whole(key: str, number: int | str, most: int) -> int:
+    if isinstance(number, str) or not 0 <= number <= most:
+        raise NotPinned(f"{key} {str(number)[:60]!r}")
+    return number
 
 
-def _number(order: Order, key: str, least: float, most: float) -> float:
-    value = order.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise NotPinned(f"{key} {str(value)[:60]!r}")
-    return float(value)
+def _within(key: str, number: float | None, least: float, most: float) -> float:
+    if number is None or not least <= number <= most:
+        raise NotPinned(f"{key} {str(number)[:60]!r}")
+    return number

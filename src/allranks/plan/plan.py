@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Any
 
 from allranks.cluster import Cluster, Node
-from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder
+from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder, StartTerms
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 
@@ -99,27 +98,27 @@ def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mappi
     return tuple(launch.place.error(rank, launch.attempt.number) for rank in launch.node.ranks)
 
 
-def terms(launch: NodeLaunch) -> dict[str, Any]:
+def terms(launch: NodeLaunch) -> StartTerms:
     """Say what a joined node needs to make its own order to start from its own spec: see `plan.pinned`."""
     node = launch.node
     attempt = launch.attempt
-    tests = attempt.tests
-    return {
-        "world_size": launch.world_size,
-        "index": node.rank,
-        "of": node.of,
-        "first_rank": node.first_rank,
-        "nproc": node.nproc,
-        "attempt": attempt.number,
-        "repeats": attempt.repeats,
-        "tests": {"nodes": list(tests.nodes), "dead": [list(pair) for pair in tests.dead]} if tests else None,
-        "master_addr": attempt.master_addr,
-        "master_port": attempt.master_port,
-        "run": launch.place.run,
-        "run_tag": launch.place.run_tag,
-        "node_dir": launch.place.node_dir,
-        "interfaces": dict(launch.place.interfaces),
-    }
+    place = launch.place
+    return StartTerms(
+        world_size=launch.world_size,
+        index_=node.rank,
+        of=node.of,
+        first_rank=node.first_rank,
+        nproc=node.nproc,
+        attempt=attempt.number,
+        repeats=attempt.repeats,
+        master_addr=attempt.master_addr,
+        master_port=attempt.master_port,
+        run=place.run,
+        run_tag=place.run_tag,
+        node_dir=place.node_dir,
+        interfaces=place.interfaces,
+        tests=attempt.tests,
+    )
 
 
 def _followed(launch: NodeLaunch) -> tuple[FollowedFile, ...]:

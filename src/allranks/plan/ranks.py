@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from allranks.cluster import Node
+from allranks.protocol.orders import SuiteNodes
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,6 @@ class Plan:
             if rank in node.ranks:
                 return node
         raise KeyError(rank)
-
-
-@dataclass(frozen=True)
-class SuiteNodes:
-    """Where collective tests run: nodes in the gang's order, and `dead` pairs that --suite pairs leaves out."""
-
-    nodes: tuple[str, ...]
-    dead: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,36 @@ class FollowedFile(NamedTuple):
     path: str
 
 
+class SuiteNodes(NamedTuple):
+    """Where collective tests run: nodes in the gang's order, and `dead` pairs that --suite pairs leaves out."""
+
+    nodes: Tuple[str, ...]
+    dead: Tuple[Tuple[str, str], ...] = ()
+
+
+class StartTerms(NamedTuple):
+    """When, where and how many: from these a joined node makes its own order to start.
+
+    The node is `index` of `of`; `repeats` of the attempts cost none. `master_port` is a text in <> in a dry run, where
+    it is chosen later.
+    """
+
+    world_size: int
+    index_: int
+    of: int
+    first_rank: int
+    nproc: int
+    attempt: int
+    repeats: int
+    master_addr: str
+    master_port: Union[int, str]
+    run: str
+    run_tag: str
+    node_dir: str = ""
+    interfaces: Mapping[str, str] = {}
+    tests: Optional[SuiteNodes] = None
+
+
 class StartOrder(NamedTuple):
     """Make the directories and start the ranks. `terms` are for a joined node, which makes its own order of them."""
 
@@ -107,7 +137,7 @@ class StartOrder(NamedTuple):
     ranks: Tuple[RankOrder, ...]
     make: Tuple[str, ...] = ()
     follow: Tuple[FollowedFile, ...] = ()
-    terms: Any = None
+    terms: Optional[StartTerms] = None
 
 
 class PingOrder(NamedTuple):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from allranks.protocol.orders import SuiteNodes
 from allranks.settings import RunSpec
 
 from ..environment import NodeLaunch, PlannedProcess
-from ..ranks import SuiteNodes
 
 ARCHIVE = "fabric.zip"  # agent/boot.py writes it there
 STAGED_SIZE = 16 << 20  # bytes: a stage is to tell whether it works at all
