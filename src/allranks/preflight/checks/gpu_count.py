@@ -83,12 +83,15 @@ def _nvidia(host: Host, idle: List[str]) -> Count:
         return Count(idle=idle, failed=str(error))
     if answer is None:
         return Count(idle=idle)
-    bad = [row for row in answer.rows if row.get("temperature.gpu") in BAD_VALUES or row.get("name") in BAD_VALUES]
     lost = [LostGpu(*smi.gpu_of(row), row.get("why", "")) for row in answer.lost]
-    lost += [LostGpu(*smi.gpu_of(row), row["temperature.gpu"].strip("[]")) for row in bad]
+    for row in answer.rows:
+        why = [value for value in (row.get("temperature.gpu"), row.get("name")) if value in BAD_VALUES]
+        if why:
+            lost.append(LostGpu(*smi.gpu_of(row), str(why[0]).strip("[]")))
+    answer_count = len(answer.rows) + len(answer.lost) - len(lost)
     answered = {row["pci"] for row in answer.rows + answer.lost}
     lost += [LostGpu(None, pci) for pci in smi.of_driver(host) if pci not in answered]
-    return Count(len(answer.rows) - len(bad), lost, idle)
+    return Count(answer_count, lost, idle)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

@@ -100,7 +100,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield from _fabric(node, one)
     counts = {}
     for node, one in nodes.items():
-        down = [index for index in one.links if _is_down(index, one.links)]
+        down = [index for index in one.links if one.links[index][1] < _usual(index, one.links)]
         for index in down:
             yield _down(node, index, one.links)
         if one.links and not down:
@@ -124,12 +124,11 @@ def _fabric(node: str, one: NvLinks) -> Findings:
         yield warn("fabric-manager", node, message, remedy)
 
 
-def _is_down(index: str, links: Mapping[str, Links]) -> bool:
-    """Tell whether the GPU has fewer links than most GPUs of its model on the node."""
-    model, active, _ = links[index]
-    alike = [other[1] for other in links.values() if other[0] == model]
+def _usual(index: str, links: Mapping[str, Links]) -> int:
+    """Count the links that most GPUs of this one's model have on the node; 0 without such a majority."""
+    alike = [active for model, active, _ in links.values() if model == links[index][0]]
     most = max(alike)
-    return active < most and 2 * alike.count(most) > len(alike)
+    return most if 2 * alike.count(most) > len(alike) else 0
 
 
 def _down(node: str, index: str, links: Mapping[str, Links]) -> Finding:
@@ -137,7 +136,7 @@ def _down(node: str, index: str, links: Mapping[str, Links]) -> Finding:
     message = f"GPU {index} of {node} has {count_of(active, 'active NVLink')}"
     if inactive and active:
         message += f" (inactive: {', '.join(map(str, inactive))})"
-    message += f", while most of its GPUs have {max(other[1] for other in links.values())}"
+    message += f", while most of its GPUs have {_usual(index, links)}"
     show = remote(node, f"nvidia-smi nvlink -e -i {index}")
     remedy = f"reset the GPUs or reboot {node}. If it stays, a board or cable is at fault: {show}"
     return warn(LABEL, node, message, remedy, gpu=int(index))

@@ -96,22 +96,20 @@ def _needed_by(request: Request, module: str) -> str:
 
 def _too_old(works: Interpreters) -> Findings:
     old = nodes_with(works, lambda one: version_of(one.version) < OLDEST and one.kind != "python-other")
-    if old:
-        one = works[old[0]]
-        message = f"{one.path} on {join_names(old)} is Python {one.version} (ranks need 3.8 or newer)"
-        yield fail(_LABEL, old, message, "name a newer one with --python, or activate it with --prelude")
+    for (path, version), nodes in by_value({node: (works[node].path, works[node].version) for node in old}).items():
+        message = f"{path} on {join_names(nodes)} is Python {version} (ranks need 3.8 or newer)"
+        yield fail(_LABEL, nodes, message, "name a newer one with --python, or activate it with --prelude")
 
 
 def _torch(works: Interpreters) -> Findings:
     """torch on some nodes only; where none has it, the program may well not need it."""
     without = nodes_with(works, lambda one: not one.torch and "torch" not in one.lacks)
     fine = [node for node in works if node not in without]
-    if without and fine:
-        path = works[without[0]].path
-        message = f"{path} on {join_names(without)} has no torch{others(fine)}"
+    for path, nodes in by_value({node: works[node].path for node in without if fine}).items():
+        message = f"{path} on {join_names(nodes)} has no torch{others(fine)}"
         version = (works[fine[0]].torch or "").partition("+")[0]
-        install = pip_install(without[0], works[without[0]], f"torch=={version}")
-        yield fail(_LABEL, without, message, f"{install}, {_OR_CHOOSE}")
+        install = pip_install(nodes[0], works[nodes[0]], f"torch=={version}")
+        yield fail(_LABEL, nodes, message, f"{install}, {_OR_CHOOSE}")
 
 
 def _versions(what: str, versions: Dict[str, str]) -> Findings:

@@ -12,9 +12,9 @@ from collections import Counter
 from ipaddress import IPv4Address
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from allranks.text import join_names
+from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, collected, fail, remote, those, values_of, warn, who
+from ..compare import Findings, Nodes, by_value, collected, fail, remote, those, values_of, warn, who
 from ..host import Host, lines_of, number_in
 from ..typed_facts import Facts, Request
 
@@ -56,18 +56,21 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """mtu-or-packet-loss: a failure where the nodes alone are too many, a warning where it has overflowed."""
     tables = those(collected(facts_by_node, ID, Table), lambda table: table.limit)
     needs = _shared(facts_by_node)
-    small = [node for node, table in tables.items() if needs[node] > table.limit]
-    if small:
-        most = max(needs[node] for node in small)
-        message = f"{who(small, 'shares', 'share')} networks with {most:,} addresses of the"
-        message += f" other nodes, and the kernel keeps {tables[small[0]].limit:,} neighbours at most:"
-        yield fail(LABEL, small, f"{message} packets will be lost", _remedy(small[0], most))
+    small = {node: (needs[node], table.limit) for node, table in tables.items() if needs[node] > table.limit}
+    for (need, limit), nodes in by_value(small).items():
+        message = f"{who(nodes, 'shares', 'share')} networks with {need:,} addresses of the"
+        message += f" other nodes, and the kernel keeps {limit:,} neighbours at most:"
+        yield fail(LABEL, nodes, f"{message} packets will be lost", _remedy(nodes[0], need))
     tight = [node for node, table in tables.items() if node not in small and _overflows(table, needs[node])]
     if tight:
-        one = tables[tight[0]]
-        message = f"the kernel's table of neighbours on {join_names(tight)} has overflowed {one.full:,} times"
-        message += f" since boot ({one.entries:,} of {one.limit:,} in use): packets were dropped"
-        yield warn(LABEL, tight, message, _remedy(tight[0], max(one.entries, needs[tight[0]])))
+        worst = max(tight, key=lambda node: tables[node].full)
+        one = tables[worst]
+        up_to = plural(len(tight), "", "up to ")
+        there = plural(len(tight), "", f" on {worst}")
+        message = f"the kernel's table of neighbours on {join_names(tight)} has overflowed {up_to}{one.full:,} times"
+        message += f" since boot ({one.entries:,} of {one.limit:,} in use{there}): packets were dropped"
+        need = max(max(tables[node].entries, needs[node]) for node in tight)
+        yield warn(LABEL, tight, message, _remedy(worst, need))
 
 
 def _overflows(table: Table, need: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Sequence
 
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, evidence_of, nodes_with, warn
+from ..compare import Findings, Nodes, alike, evidence_of, nodes_with, those, warn
 from ..typed_facts import Facts, Request
 
 ID = "own_name"
@@ -31,11 +31,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         evidence = evidence_of(unresolved, lambda node: f"{facts_by_node[node].hostname or None}: {names[node].error}")
         remedy = _remedy(unresolved[0], facts_by_node[unresolved[0]])
         yield warn("name-resolution", unresolved, message, remedy, evidence)
-    loops = nodes_with(names, lambda name: name.addresses and _all_loopback(name.addresses))
-    if loops:
-        address = names[loops[0]].addresses[0]
-        message = f"the own name of {join_names(loops)} resolves to {address}, which no other node can reach"
-        yield warn("hostname-resolves-to-loopback", loops, message, _remedy(loops[0], facts_by_node[loops[0]]))
+    loops = those(names, lambda name: name.addresses and _all_loopback(name.addresses))
+    for address, nodes in alike(loops, lambda name: name.addresses[0]).items():
+        message = f"the own name of {join_names(nodes)} resolves to {address}, which no other node can reach"
+        yield warn("hostname-resolves-to-loopback", nodes, message, _remedy(nodes[0], facts_by_node[nodes[0]]))
 
 
 def _all_loopback(addresses: Sequence[str]) -> bool:

@@ -50,6 +50,11 @@ class Adapter(NamedTuple):
         return self.width * LANE.get(_number(self.speed), 0.0)
 
     @property
+    def lanes(self) -> str:
+        """`8 of 16 PCIe lanes: 126 Gb/s for a port of 200 Gb/s`."""
+        return f"{self.width} of {self.most} PCIe lanes: {self.capacity:.0f} Gb/s for a port of {self.rate:g} Gb/s"
+
+    @property
     def is_degraded(self) -> bool:
         """Less than the adapter can, and not far more than its port needs."""
         less = self.width < self.most or (self.max_speed and self.speed != self.max_speed)
@@ -92,12 +97,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             if worse and (odd.norm is None or by_node[worse[0]].capacity < usual):
                 reported += odd.nodes
                 yield _finding(name, odd.nodes, odd.message, by_node, worse[0])
-        slow = [node for node, adapter in by_node.items() if node not in reported and _is_slow(adapter)]
-        if slow:
-            one = by_node[slow[0]]
-            message = f"{name} on {join_names(slow)} has {one.width} of {one.most} PCIe lanes: {one.capacity:.0f} Gb/s"
-            message += f" for a port of {one.rate:g} Gb/s"
-            yield _finding(name, slow, message, by_node, slow[0])
+        slow = {node: adapter.lanes for node, adapter in by_node.items() if node not in reported and _is_slow(adapter)}
+        for lanes, nodes in by_value(slow).items():
+            message = f"{name} on {join_names(nodes)} has {lanes}"
+            yield _finding(name, nodes, message, by_node, nodes[0])
 
 
 def _is_slow(adapter: Adapter) -> bool:

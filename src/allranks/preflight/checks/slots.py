@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Mapping
 
 from allranks.findings import Finding
-from allranks.text import count_of, join_names, plural
+from allranks.text import count_of, join_names, join_words, plural
 
 from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, nodes_with, values_of, warn, who
 from ..typed_facts import Facts, Request
@@ -28,7 +28,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     wanted = {node: _wanted(request, node, len(counts)) for node in counts}
     few = [node for node in counts if counts[node] < wanted[node]]
     if few:
-        yield _too_few(request, counts, wanted[few[0]], few)
+        yield _too_few(request, counts, {node: wanted[node] for node in few})
     elif request.asked.nproc is None and not request.asked.virtual:
         yield from _unequal(request, counts)
 
@@ -55,16 +55,20 @@ def _mig(request: Request, mig: List[str]) -> Finding:
     return warn(LABEL, mig, f"{message}: a rank sees one slice at most", remedy)
 
 
-def _too_few(request: Request, counts: Mapping[str, int], wanted: int, few: List[str]) -> Finding:
+def _too_few(request: Request, counts: Mapping[str, int], wanted: Mapping[str, int]) -> Finding:
     """Fail where other nodes have enough; else warn, as the program may not use them at all."""
+    few = list(wanted)
     least = min(counts[node] for node in few)
     if request.asked.virtual:
-        message = f"{wanted} ranks share {count_of(counts[few[0]], 'GPU')} of this machine"
+        message = f"{wanted[few[0]]} ranks share {count_of(counts[few[0]], 'GPU')} of this machine"
         remedy = "set a smaller --nproc, unless the program uses CPUs only"
         return warn(LABEL, few, message, remedy, gpu=counts[few[0]])
     enough = len(counts) - len(few)
-    shown = ", ".join(f"{node} has {count_of(counts[node], 'GPU')}" for node in few[:4])
-    message = f"{shown} for {count_of(wanted, 'rank')}"
+    sentences = []
+    for ranks, nodes in by_value(wanted).items():
+        shown = ", ".join(f"{node} has {count_of(counts[node], 'GPU')}" for node in nodes[:4])
+        sentences.append(f"{shown} for {count_of(ranks, 'rank')}")
+    message = join_words(sentences)
     if enough:
         message += f" (the other {enough} {plural(enough, 'has', 'have')} enough)"
     advice = f"use --nproc {least}" if least else f"leave {few[0]} out of the list"

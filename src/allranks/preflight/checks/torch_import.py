@@ -146,15 +146,15 @@ def _backends(works: Mapping[str, Torch]) -> Findings:
 
 def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Findings:
     counts = {node: facts_by_node[node].gpu_count for node in works}
-    blind = {node: torch.warning for node, torch in works.items() if torch.cuda is False and counts[node]}
-    for warning, nodes in by_value(blind).items():
+    blind = {n: (torch.warning, counts[n]) for n, torch in works.items() if torch.cuda is False and counts[n]}
+    for (warning, gpus), nodes in by_value(blind).items():
         label = "driver-version-mismatch" if _OLD_DRIVER.search(warning) else "cuda-device-unavailable"
-        message = f"torch can't use the {count_of(counts[nodes[0]], 'GPU')} of {join_names(nodes)}"
+        message = f"torch can't use the {count_of(gpus, 'GPU')} of {join_names(nodes)}"
         message = with_reason(message, _short(warning))
         yield fail(label, nodes, message, f"look: {remote(nodes[0], 'nvidia-smi')}", [warning] if warning else ())
-    fewer = {node: torch.gpus for node, torch in works.items() if torch.cuda and torch.gpus < counts[node]}
-    for count, nodes in by_value(fewer).items():
-        message = f"torch on {join_names(nodes)} finds {count_of(count, 'GPU')} of {counts[nodes[0]]}"
+    fewer = {n: (torch.gpus, counts[n]) for n, torch in works.items() if torch.cuda and torch.gpus < counts[n]}
+    for (count, gpus), nodes in by_value(fewer).items():
+        message = f"torch on {join_names(nodes)} finds {count_of(count, 'GPU')} of {gpus}"
         yield warn("cuda-device-unavailable", nodes, message, f"look: {remote(nodes[0], 'nvidia-smi -L')}")
 
 

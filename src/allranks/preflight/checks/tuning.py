@@ -11,7 +11,20 @@ from typing import Dict, Mapping, Optional
 
 from allranks.text import join_names
 
-from ..compare import Differs, Findings, Nodes, by_value, collected, having, nodes_of, nodes_with, remote, warn, who
+from ..compare import (
+    Differs,
+    Findings,
+    Nodes,
+    by_value,
+    collected,
+    having,
+    nodes_of,
+    remote,
+    those,
+    values_of,
+    warn,
+    who,
+)
 from ..host import Host, text_in
 from ..typed_facts import Request
 
@@ -65,15 +78,14 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Warnings: slow where all agree, and what differs."""
+    """Warn of what is slow, and of what differs among the others: what is slow is no norm."""
     nodes = collected(facts_by_node, ID, Dict[str, str])
-    slow = [*_slow_clock(nodes), *_powersave(nodes)]
-    yield from slow
-    reported = {node for finding in slow for node in nodes_of(finding.where)}
+    slow = {CLOCKSOURCE: list(_slow_clock(nodes)), GOVERNOR: list(_powersave(nodes))}
+    for findings in slow.values():
+        yield from findings
     for compared in DIFFER:
-        for finding in compared.judge(ID, nodes):
-            if compared not in (GOVERNOR, CLOCKSOURCE) or not reported.issuperset(nodes_of(finding.where)):
-                yield finding
+        reported = {node for finding in slow.get(compared, ()) for node in nodes_of(finding.where)}
+        yield from compared.judge(ID, {node: one for node, one in nodes.items() if node not in reported})
 
 
 def _slow_clock(nodes: Mapping[str, Dict[str, str]]) -> Findings:
@@ -87,9 +99,9 @@ def _slow_clock(nodes: Mapping[str, Dict[str, str]]) -> Findings:
 
 def _powersave(nodes: Mapping[str, Dict[str, str]]) -> Findings:
     """Under other drivers it holds the lowest frequency."""
-    saving = nodes_with(nodes, lambda one: one.get("governor") == "powersave")
-    slow = [node for node in saving if nodes[node].get("driver") not in OWN_GOVERNOR]
-    if slow:
-        driver = nodes[slow[0]].get("driver", "its driver")
-        message = f"the CPUs of {join_names(slow)} stay at their lowest frequency (governor powersave with {driver})"
-        yield warn(ID, slow, message, remote(slow[0], "sudo cpupower frequency-set -g performance"))
+    saving = those(nodes, lambda one: one.get("governor") == "powersave")
+    drivers = values_of(saving, lambda one: one.get("driver", "its driver"))
+    slow = those(drivers, lambda driver: driver not in OWN_GOVERNOR)
+    for driver, names in by_value(slow).items():
+        message = f"the CPUs of {join_names(names)} stay at their lowest frequency (governor powersave with {driver})"
+        yield warn(ID, names, message, remote(names[0], "sudo cpupower frequency-set -g performance"))
