@@ -50,7 +50,7 @@ class History:
         )
         if verdict is not None:
             document = verdict_document(verdict)
-            record = dataclasses.replace(record, cause=verdict.cause, culprit=verdict.finding.where, verdict=document)
+            record = record._replace(cause=verdict.cause, culprit=verdict.finding.where, verdict=document)
         self.attempts.append(record)
         return decision, verdict
 
