@@ -132,7 +132,7 @@ class Agent:
         self._result: Optional[int] = None
         self._drain_reported = True
         self._failures = 0
-        self._refusals = 0  # reports that could not be read
+        self._refusals: Dict[str, int] = {}  # how many reports could not be read
         self._nonce = Nonce()
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -364,9 +364,9 @@ class Agent:
 
     def _refused(self, why: str) -> None:
         """Count a report of the program that cannot be read, and report the first; the run goes on."""
-        self._refusals += 1
-        if self._refusals == 1:
+        if not self._refusals:
             self._tell(RefusedMessage(REPORTS, why, time.time()))
+        self._refusals[REPORTS] = self._refusals.get(REPORTS, 0) + 1
 
     def _on_connection(self) -> None:
         try:
@@ -446,8 +446,7 @@ class Agent:
         if self._drain_reported or not self._outlet.drained or attempt is None:
             return
         self._drain_reported = True
-        refused = {REPORTS: self._refusals} if self._refusals else {}
-        self._reply(DrainedMessage(attempt.number, self._outlet.sizes(), kept_outputs(self._dir), refused))
+        self._reply(DrainedMessage(attempt.number, self._outlet.sizes(), kept_outputs(self._dir), self._refusals))
 
     def _tell(self, message: Message) -> None:
         """To the controller where there is one, and to the journal in any case."""

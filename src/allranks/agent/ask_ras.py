@@ -33,9 +33,8 @@ def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
     deadline = time.monotonic() + SECONDS
     text = None
     for _ in range(3):
-        text = _try(_address(pid), deadline) if time.monotonic() < deadline - ANSWER else None
-        if text is not None:
-            break
+        if text is None and time.monotonic() < deadline - ANSWER:
+            text = _try(_address(pid), deadline)
     if text is not None:
         append(ras_file(node_dir), text.encode("utf-8", "replace"))
     return text

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from functools import partial
-from typing import Iterable, List, Mapping, Optional, Sequence
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
 from allranks.preflight.check import Check, read_check
 from allranks.preflight.host import CouldNotLook, Host, Ran, Space
@@ -30,8 +30,7 @@ SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 def collect_checks(names: Iterable[str], host: Host) -> JsonObject:
     """{name: what it found, or {"error": why not}}. Never raises."""
     facts: JsonObject = {}
-    side_by_side: List[FactPart] = []
-    alone: List[FactPart] = []
+    parts: Dict[bool, List[FactPart]] = {False: [], True: []}  # True: alone, else side by side
     for name in names:
         try:
             check = read_check(importlib.import_module(PACKAGE + name))
@@ -39,10 +38,9 @@ def collect_checks(names: Iterable[str], host: Host) -> JsonObject:
             facts[name] = {"error": "%s: %s" % (type(error).__name__, error)}
             continue
         if check.collect is not None:
-            parts = alone if check.alone else side_by_side
-            parts.append(FactPart(check.name, partial(collected, check, host), check.seconds))
-    facts.update(collect_parts(side_by_side))
-    for part in alone:
+            parts[check.alone].append(FactPart(check.name, partial(collected, check, host), check.seconds))
+    facts.update(collect_parts(parts[False]))
+    for part in parts[True]:
         facts.update(collect_parts([part]))
     return facts
 

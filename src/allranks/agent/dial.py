@@ -49,6 +49,7 @@ PAUSES = (0.2, 0.5, 1.0, 2.0)
 HIGH_WATER = 4 << 20
 OVER_SECONDS = 5.0
 USER_SIGNALS_KEPT = 16  # of those that come while there is no connection
+STOP_WORDS: Dict[int, str] = {signal.SIGINT: "ctrl-c"}  # of other signals it is sigterm
 MOST_TEXT = 2000  # characters of a sentence that the coordinator sends
 USAGE = 2
 NODE_FAILED = 4
@@ -412,7 +413,7 @@ class Dialler:
             self._over = self._leave(self._signals[0])
         elif not self._passed_on:
             self._passed_on = True
-            self._tell(StopControl("ctrl-c" if self._signals[0] == signal.SIGINT else "sigterm"))
+            self._tell(StopControl(STOP_WORDS.get(self._signals[0], "sigterm")))
 
     def _refuse(self, why: str) -> DialOutcome:
         """End what runs here, because of an order that this node does not carry out."""

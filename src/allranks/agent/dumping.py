@@ -12,7 +12,7 @@ import signal
 import time
 from typing import AbstractSet, Dict, NamedTuple, Optional
 
-from .files import names_in
+from .files import names_in, size_of
 from .native import position
 from .observing import STACKS_SIGNAL, catches
 from .processes import Process, send_signal, signal_mask
@@ -58,7 +58,7 @@ class _Dump:
     def __init__(self, process: Process, path: str) -> None:
         self._process = process
         self._path = path
-        self._start = _size(path)
+        self._start = size_of(path)
         self._size = -1
         self._before = position(process.pid)
         self._sent_to_process = False
@@ -81,7 +81,7 @@ class _Dump:
     def check(self) -> None:
         """See whether all is written."""
         if self.waits:
-            size = _size(self._path)
+            size = size_of(self._path)
             self.waits = size == self._start or size != self._size
             self._size = size
 
@@ -111,13 +111,6 @@ def helper_thread(pid: int) -> Optional[int]:
 def _tgkill(pid: int, thread: int) -> bool:
     number = TGKILL.get(os.uname().machine)
     return number is not None and ctypes.CDLL(None).syscall(number, pid, thread, int(STACKS_SIGNAL)) == 0
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 def _tail(path: str, start: int) -> str:

@@ -33,6 +33,22 @@ def read_link(path: str) -> str:
         return ""
 
 
+def size_of(path: str) -> int:
+    """Give the bytes of a file; 0 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def remove_file(path: str) -> None:
+    """Remove a file, as far as that is possible."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
 def names_in(path: str) -> List[str]:
     """List a directory; nothing where it cannot be read."""
     try:

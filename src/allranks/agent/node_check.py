@@ -475,14 +475,13 @@ def _answer(out: str, err: str, code: int) -> Interpreter:
         words = line.split("\t")
         if words[0] == ANSWER:
             values = dict(w.split("=", 1) for w in words[1:] if "=" in w)
-            lacks = tuple(values["lacks"].split(",")) if "lacks" in values else ()
             return Interpreter(
                 version=values.get("version", ""),
                 executable=values.get("executable", ""),
                 torch=values.get("torch"),
                 cuda=values.get("cuda", ""),
                 hip=values.get("hip", ""),
-                lacks=lacks,
+                lacks=tuple(filter(None, values.get("lacks", "").split(","))),
             )
     last = (err.strip().splitlines() or ["no output"])[-1]
     return Interpreter(error="ended with code %d: %s" % (code, last[:300]))

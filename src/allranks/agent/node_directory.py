@@ -7,7 +7,7 @@ import stat
 from typing import List, Optional, Sequence, Tuple
 
 from . import receiver
-from .files import names_in
+from .files import names_in, remove_file
 
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 LONGEST_NAME = len("/report.sock")
@@ -23,8 +23,7 @@ def bases(wanted: Optional[str]) -> List[str]:
     """Where to try, in order: what the user asked for alone, or the usual places."""
     if wanted:
         return [wanted]
-    temporary = os.environ.get("TMPDIR")
-    return ([temporary] if temporary else []) + list(DEFAULT_BASES)
+    return [base for base in (os.environ.get("TMPDIR"), *DEFAULT_BASES) if base]
 
 
 def make(wanted: Optional[str], run: str, node: str) -> str:
@@ -92,10 +91,7 @@ def _remove_entry(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
-        try:
-            os.unlink(path)
-        except OSError:
-            pass
+        remove_file(path)
 
 
 def _path(base: str, run: str, node: str) -> str:

@@ -10,6 +10,7 @@ from typing import Dict, List, Mapping, Optional, Tuple, Union
 from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output, stream_key
 from allranks.protocol.messages import DroppedMessage
 
+from .files import size_of
 from .link import HIGH_WATER, Link
 from .spool import Budget, Spool, spool_names
 
@@ -38,10 +39,7 @@ class _File:
 
     @property
     def end(self) -> int:
-        try:
-            return os.stat(self.path).st_size
-        except OSError:
-            return 0
+        return size_of(self.path)
 
     def read(self, offset: int, count: int) -> Tuple[int, bytes]:
         try:

@@ -17,7 +17,7 @@ from typing import List, Optional, Sequence, Set, Tuple
 from allranks.protocol.messages import AddressProbe, PortFailure, ProbedMessage
 from allranks.protocol.orders import ProbeOrder
 
-from .files import read_text
+from .files import read_text, remove_file
 from .netfacts import resolve
 from .portowner import who_holds
 
@@ -77,8 +77,8 @@ def port_range() -> Tuple[int, ...]:
 def _free_port() -> int:
     """Return a port that nothing uses, below the kernel's own range."""
     low, high = port_range() or (32768, 60999)
-    ranges = [r for r in ((LOWEST_PORT, low - 1), (high + 1, 65535)) if r[1] - r[0] > 100]
-    first, last = ranges[0] if ranges else (LOWEST_PORT, 65535)
+    ranges = ((LOWEST_PORT, low - 1), (high + 1, 65535), (LOWEST_PORT, 65535))
+    first, last = next(ports for ports in ranges if ports[1] - ports[0] > 100)
     for _ in range(TRIES):
         port = random.randint(first, last)
         try:
@@ -176,10 +176,7 @@ class Nonce:
     def remove(self) -> None:
         """Remove the file."""
         if self._path is not None:
-            try:
-                os.unlink(self._path)
-            except OSError:
-                pass
+            remove_file(self._path)
             self._path = None
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType, TracebackType
     from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
+    from allranks.protocol.jsontext import JsonObject
+
 NAME = "<allranks importlib._bootstrap>"  # what the runner's frames are called, see the last lines
 C10D = "torch.distributed.distributed_c10d"
 LOADER = "torch.utils.data.dataloader"
@@ -210,7 +212,7 @@ def run() -> None:
         report("raised")
         display(failure, code is not None)
         fall_silent(failure)
-    report_threads(0 if failure is None else 1)
+    report_threads(int(failure is not None))
     if code is not None:  # the interpreter takes these two away at this moment
         sys.modules["__main__"].__dict__.pop("__file__", None)
         sys.modules["__main__"].__dict__.pop("__cached__", None)
@@ -235,7 +237,7 @@ def exit_code(leaving: SystemExit) -> int:
     code = leaving.code
     if isinstance(code, int):
         return code & 0xFF
-    return 0 if code is None else 1
+    return int(code is not None)
 
 
 def report_threads(code: int) -> None:
@@ -361,7 +363,7 @@ def record(error: BaseException) -> None:
         pass
 
 
-def describe(error: BaseException) -> Dict[str, Any]:
+def describe(error: BaseException) -> JsonObject:
     """Return what an error file says of an exception."""
     import traceback
 
@@ -370,14 +372,14 @@ def describe(error: BaseException) -> Dict[str, Any]:
     text = text_of(error)
     trace = "".join(traceback.format_exception(kind, error, error.__traceback__))[-TRACEBACK_LIMIT:]
     more = {"py_callstack": trace, "timestamp": str(int(now))}
-    facts: Dict[str, Any] = {"schema": 1, "type": kind.__qualname__, "module": kind.__module__, "text": text}
+    facts: JsonObject = {"schema": 1, "type": kind.__qualname__, "module": kind.__module__, "text": text}
     facts["file"], facts["line"], facts["function"] = place_of(error)
     facts.update(t=now, rank=RANK, pid=PID, traceback=trace)
     facts["chain"] = [describe_link(one, how) for one, how in causes_of(error)]
     return {"message": {"message": "%s: %s" % (kind.__name__, text), "extraInfo": more}, "allranks": facts}
 
 
-def describe_link(error: BaseException, how: str) -> Dict[str, Any]:
+def describe_link(error: BaseException, how: str) -> JsonObject:
     """Return one exception of a chain; `how` it is linked to the next."""
     file, line, function = place_of(error)
     link = {"type": type(error).__qualname__, "text": text_of(error), "link": how}
@@ -518,7 +520,7 @@ class TorchFinder:
         """In the rank itself, with the values that the agent gave: the program may have changed its environment."""
         try:
             if os.getpid() == PID:
-                beside(self.file)["attend"](loader, Known())
+                beside(self.file, "attend")(loader, Known())
         except Exception:  # the program runs, without reports
             pass
 
@@ -535,19 +537,22 @@ class Known:
     report = staticmethod(report)
 
     @staticmethod
-    def beside(name: str) -> Dict[str, Any]:
-        """Return the names of a file that lies beside the runner."""
-        return beside(name)
+    def beside(file: str, function: str) -> Callable[..., Any]:
+        """Return a function of a file that lies beside the runner."""
+        return beside(file, function)
 
 
-def beside(name: str) -> Dict[str, Any]:
-    """Run a file that lies beside the runner, under the runner's name: strip() finds its frames too.
+def beside(file: str, function: str) -> Callable[..., Any]:
+    """Run a file that lies beside the runner, and return a function of it.
+
+    It has the runner's name: strip() finds its frames too.
 
     Nothing is imported: no name of the program's can be shadowed, and sys.modules and sys.path stay as they are."""
     names: Dict[str, Any] = {"__name__": "__main__"}
-    with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
-        exec(compile(file.read(), NAME, "exec", dont_inherit=True), names)
-    return names
+    with open(os.path.join(os.path.dirname(__file__), file), "rb") as source:
+        exec(compile(source.read(), NAME, "exec", dont_inherit=True), names)
+    made: Callable[..., Any] = names[function]
+    return made
 
 
 if __name__ == "__main__":

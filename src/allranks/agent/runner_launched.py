@@ -28,10 +28,12 @@ def main() -> None:
     rank = number(RANKS)
     size = number(SIZES)
     planned = number(("ALLRANKS_PLANNED",)) or 1
-    if planned > 1 and (rank is None or (size or 1) < planned):
-        lowest_rank = rank if rank is not None else number(("ALLRANKS_FIRST_RANK",)) or 0
-        report("alone", lowest_rank, size if rank is not None else 1)
-    if rank is not None:
+    if rank is None:
+        if planned > 1:
+            report("alone", number(("ALLRANKS_FIRST_RANK",)) or 0, 1)
+    else:
+        if (size or 1) < planned:
+            report("alone", rank, size)
         take_files(rank)
         report("launched", rank, size)
     become_runner()

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import socket
     from _thread import LockType
     from types import FrameType, ModuleType
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Callable, List, Optional
+
+    from allranks.protocol.jsontext import JsonObject
 
     from .runner import Known
 
@@ -113,7 +115,7 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known) -> None:
 
     channel.settimeout(PATIENCE)
     word = channel.recv(64).decode("ascii")
-    reply: Dict[str, Any] = {"schema": 1, "rank": runner.rank, "pid": runner.pid, "t": time.time()}
+    reply: JsonObject = {"schema": 1, "rank": runner.rank, "pid": runner.pid, "t": time.time()}
     reply["groups"] = groups(module)
     reply.update(recorded(word == "dump"))
     if word != "counters":
@@ -121,7 +123,7 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known) -> None:
     channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
 
 
-def groups(module: ModuleType) -> List[Dict[str, Any]]:
+def groups(module: ModuleType) -> List[JsonObject]:
     """List the process groups that this rank is in. torch's own table of them (pg_config) is broken in 2.13."""
     world = module._world
     described = []
@@ -157,7 +159,7 @@ def stacks() -> str:
     return "\n".join(text for _, text in texts[-THREADS:])
 
 
-def recorded(with_records: bool) -> Dict[str, Any]:
+def recorded(with_records: bool) -> JsonObject:
     """Return what torch's recorders have, by backend; the counters alone unless `with_records`.
 
     As JSON, which has no stacks: for these torch imports seconds' worth of modules, and others have them anyway."""

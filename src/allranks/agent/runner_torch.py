@@ -70,8 +70,8 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
 
         return call
 
-    for name in ("init_process_group", "new_group", "split_group") if forced is not None else ():
-        if hasattr(module, name):
+    for name in ("init_process_group", "new_group", "split_group"):
+        if forced is not None and hasattr(module, name):
             setattr(module, name, limited(getattr(module, name)))
     start = module.init_process_group
     stop = module.destroy_process_group
@@ -149,7 +149,7 @@ class Recorder:
         """After the first group; never fails, and never in a forked child."""
         if self.runner.ask and self.end is None and os.getpid() == self.runner.pid:
             try:
-                self.end = self.runner.beside("runner_recorder.py")["start"](self.module, self.runner)
+                self.end = self.runner.beside("runner_recorder.py", "start")(self.module, self.runner)
             except Exception:
                 pass
 

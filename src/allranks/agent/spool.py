@@ -12,6 +12,8 @@ import errno
 import os
 from typing import List, Optional, Set, Tuple
 
+from .files import names_in, remove_file
+
 SEGMENT = 8 << 20
 LARGE = 1 << 20  # of a file that holds nothing but what the controller has
 MEMORY_LIMIT = 16 << 20  # bytes of output held in memory by one agent while its disk is full
@@ -50,10 +52,7 @@ class _Segment:
     def remove(self) -> None:
         os.close(self.fd)
         if self.path is not None:
-            try:
-                os.unlink(self.path)
-            except OSError:
-                pass
+            remove_file(self.path)
 
 
 class Budget:
@@ -247,7 +246,4 @@ class Spool:
 
 def spool_names(directory: str) -> Set[str]:
     """Names of the streams that have segments in a spool directory."""
-    try:
-        return {entry.rsplit(".", 1)[0] for entry in os.listdir(directory)}
-    except OSError:
-        return set()
+    return {entry.rsplit(".", 1)[0] for entry in names_in(directory)}

@@ -55,9 +55,10 @@ def sweep(header: SweepHeader) -> SweptMessage:
 def _foreign(port: int) -> List[SweptProcess]:
     """List this user's processes without a run tag that hold a GPU, or the port."""
     reasons: Dict[int, str] = {}
-    holder = who_holds(port) if port else None
-    if holder is not None and holder.pid:
-        reasons[holder.pid] = "holds port %d" % port
+    if port:
+        holder = who_holds(port)
+        if holder is not None and holder.pid:
+            reasons[holder.pid] = "holds port %d" % port
     for pid in snapshot():
         devices = sorted(n for n in open_names(pid) if n.startswith(GPU_DEVICES) and n not in NOT_A_GPU)
         if devices:

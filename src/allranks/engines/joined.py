@@ -98,7 +98,7 @@ class JoinLaunch:
             spec = meeting.spec_on(cluster)
             reach = NodeReach(meeting.transport())
             controlled = begin(dataclasses.replace(self._resolved, spec=spec), cluster, reach, view)
-            return CoordinatedRun(controlled, meeting)
+            return CoordinatedRun(controlled.session, meeting)
 
     def meet(self, view: FollowerView) -> CoordinatedMeeting:
         """Return node 0's meeting, for a check or a test of the nodes that come."""
@@ -175,35 +175,23 @@ class CoordinatedMeeting:
         self._meeting.finish(exit_code, message)
 
 
-class CoordinatedRun:
+class CoordinatedRun(ControlledRun):
     """The run on the nodes that came, in the hands of this process."""
 
-    job: str | None = None
-    leaves_page = True
-    awaits_ranks = True
-
-    def __init__(self, controlled: ControlledRun, meeting: CoordinatedMeeting) -> None:
-        self.run: RunDirectory | None = controlled.run
-        self._controlled = controlled
+    def __init__(self, session: Session, meeting: CoordinatedMeeting) -> None:
+        super().__init__(session)
         self._meeting = meeting
-        meeting.hand_to(controlled.session)
-
-    def show_in(self, view: FollowerView) -> None:
-        """Show what comes in another view from now on."""
-        self._controlled.show_in(view)
+        meeting.hand_to(session)
 
     def follow(self, asks: bool) -> ResultDocument | None:
         """Control the run until it is over, and tell every node how it ended."""
         with self._meeting.failure_is_sent():
-            result = self._controlled.follow(asks)
+            result = super().follow(asks)
         ended = result or ResultDocument()
         message = end_sentence(ended)
         _terminate(ended.verdict, message)
         self._meeting.finish(ended.exit, message)
         return result
-
-    def linger(self, result: ResultDocument) -> None:
-        """Nothing: no engine takes these nodes back."""
 
 
 class JoinedNode:

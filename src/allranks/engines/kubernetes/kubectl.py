@@ -19,6 +19,7 @@ from allranks.runs.documents import Document
 
 PATIENCE = 60.0  # seconds for one call
 LONGEST_REASON = 600  # characters
+LAST_LINES = 5  # of a pod's log
 KINDS = {
     "job": "jobs.batch",
     "jobset": "jobsets.jobset.x-k8s.io",
@@ -130,13 +131,13 @@ class Kubectl:
             return []
         return [e for e in warnings if str((e.get("involvedObject") or {}).get("name") or "").startswith(run)]
 
-    def last_words(self, pod: str, lines: int = 5) -> tuple[str, ...]:
+    def last_words(self, pod: str) -> tuple[str, ...]:
         """Return the last lines of a pod's log; none where it cannot be read."""
         try:
-            text = self.call("logs", pod, f"--tail={lines}", patience=10.0)
+            text = self.call("logs", pod, f"--tail={LAST_LINES}", patience=10.0)
         except (KubectlError, UsageError):
             return ()
-        return tuple(line[:300] for line in text.splitlines() if line.strip())[-lines:]
+        return tuple(line[:300] for line in text.splitlines() if line.strip())[-LAST_LINES:]
 
     def remove(self, run: str, kind: str, grace: int | None = None) -> None:
         """Begin to remove everything of the run. `grace`: seconds that pods have; None: their own."""
