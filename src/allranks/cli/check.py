@@ -80,7 +80,7 @@ COMMAND = Declared(
 
 
 def choose(spec: RunSpec) -> list[Check]:
-    """The checks of the level, or those named; UsageError names what there is."""
+    """Choose the checks of the level, or those named; raise UsageError for a name that no check has."""
     checks = all_checks()
     for name in spec.preflight.only:
         if name not in checks:
@@ -98,7 +98,7 @@ def look(
     json_: bool,
     transport: Transport,
 ) -> int:
-    """Asks the nodes, and says what was found."""
+    """Ask the nodes, and print what the checks say. Return the exit code."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
     if not json_:
         what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
@@ -118,7 +118,7 @@ class ProgressLine:
         self._said = ""
 
     def show(self, what: str, done: int, of: int) -> None:
-        """A step has gone on."""
+        """Show how far a step is."""
         if self._terminal:
             redraw_line(sys.stderr, f"{what}: {done} of {of}")
         elif not self._silent and what != self._said:
@@ -126,7 +126,7 @@ class ProgressLine:
         self._said = what
 
     def end(self) -> None:
-        """Removes the line."""
+        """Remove the line."""
         if self._terminal:
             redraw_line(sys.stderr, "")
 
@@ -139,7 +139,7 @@ def close(
     verbose: bool,
     json_: bool,
 ) -> int:
-    """Judges, prints, saves the page; gives the exit code."""
+    """Judge the evidence, print the findings, save the page. Return the exit code."""
     findings = checking.judge_evidence(evidence, checks, spec.preflight.allow)
     rows = table(evidence.get("request") or {}, evidence["nodes"], checks, findings)
     request = evidence.get("request") or {}
@@ -160,7 +160,7 @@ def close(
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """4 where a node could not be reached, 3 where a check failed."""
+    """Return 4 where a node could not be reached, 3 where a check failed, else 0."""
     failed = [f for f in findings if f.status == "fail"]
     if any(f.check == "reached" for f in failed):
         return exitcodes.NODE_FAILED

@@ -69,7 +69,7 @@ COMMAND = Declared(
 
 
 def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
-    """Lists the old runs and looks, asks, removes them; with --json it never asks: --yes is needed. The exit code."""
+    """List the old runs and checks, ask, and remove them; --json never asks and needs --yes. Return the exit code."""
     directory = runs_directory(runs_dir)
     runs = [r for r in list_runs(directory) if is_ours(r)]
     looks = list_looks(directory)
@@ -96,7 +96,7 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
 
 
 def list_looks(directory: Path) -> list[RunDirectory]:
-    """What `check` has saved, the oldest first."""
+    """List the directories that `check` has saved, the oldest first."""
     checks = [p for p in sorted(directory.glob("check-*")) if LOOK.fullmatch(p.name) and not p.is_symlink()]
     return [
         RunDirectory(p)
@@ -106,7 +106,7 @@ def list_looks(directory: Path) -> list[RunDirectory]:
 
 
 def _remove(runs: list[RunDirectory]) -> dict[str, str]:
-    """What could not be removed, and why."""
+    """Remove run directories. Return why, by name, for those that could not be removed."""
     failed = {}
     for run in runs:
         try:
@@ -117,14 +117,14 @@ def _remove(runs: list[RunDirectory]) -> dict[str, str]:
 
 
 def is_ours(run: RunDirectory) -> bool:
-    """`runs` is a name other tools use too: only what allranks has written is removed."""
+    """Tell whether allranks has written this directory: `runs` is a name that other tools use too."""
     document = run.read_document("run.json") or {}
     kinds = {"schema": int, "uid": str, "spec": dict}
     return all(isinstance(document.get(key), kind) for key, kind in kinds.items())
 
 
 def may_live(run: RunDirectory, now: float) -> bool:
-    """A run with a living controller, or without an end and within twice its lease of its last word."""
+    """Tell whether a run may go on: its controller lives, or it has no end and wrote within twice its lease."""
     if run.controller_alive():
         return True
     if run.has_ended:
@@ -135,7 +135,7 @@ def may_live(run: RunDirectory, now: float) -> bool:
 
 
 def _last_word(run: RunDirectory) -> float:
-    """A controller on another host that shares this directory is seen by what it writes."""
+    """Return when a run wrote last, in unix seconds: a controller on another host is seen by nothing else."""
     times = [run.started]
     for path in (run.path, run.path / "events.jsonl", run.path / "status.json", run.path / "run.json"):
         with contextlib.suppress(OSError):

@@ -35,7 +35,7 @@ class Verbs(click.Group):
         self._load = load
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a verb."""
+        """Load the command of a verb."""
         return self._load(cmd_name) if cmd_name in self._verbs else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -44,7 +44,7 @@ class Verbs(click.Group):
 
 
 def offers(kind: str, parser: Parser, incomplete: str, typed: Mapping[str, Json]) -> list[CompletionItem]:
-    """The words that fit, the newest run first."""
+    """List the words that a shell may offer, the newest run first."""
     items = [CompletionItem(word) for word in _words(kind, typed) or parser.choices if word.startswith(incomplete)]
     if parser.is_path and not items:
         return [CompletionItem(incomplete, type="dir" if parser.metavar == "DIR" else "file")]
@@ -73,7 +73,7 @@ def _words(kind: str, typed: Mapping[str, Json]) -> list[str]:
 
 
 def _nodes(typed: Mapping[str, Json]) -> dict[str, list[int]]:
-    """The ranks of each node of the run that was named, else of the newest."""
+    """Return the ranks of each node, of the run that was named, else of the newest."""
     run = find_run(_text(typed.get("argument_run")), _text(typed.get("option_runs_dir")))
     return {node.name: [rank.rank for rank in node.ranks] for node in run.read_status().nodes}
 

@@ -178,14 +178,14 @@ class DeclaredCommand(click.Command):
         return int(self.declared.call(**keywords) or 0)
 
     def typed_settings(self, ctx: click.Context) -> dict[str, Json]:
-        """The settings as they were typed, by name; None or an empty list where they were not."""
+        """Return the settings as they were typed, by name; None or an empty list where they were not."""
         settings = {row.name: _given_value(row, ctx.params["option_" + row.name]) for row in self.declared.settings}
         if self.declared.command_help:
             settings["command"] = list(ctx.params["argument_command"])
         return settings
 
     def get_help(self, ctx: click.Context) -> str:
-        """The help text, with rich-click's look where that is installed and somebody looks."""
+        """Write the help text, with rich-click's look where that is installed and a person looks."""
         return rich_help(self, ctx, panels_of(self)) or super().get_help(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -200,7 +200,7 @@ class DeclaredCommand(click.Command):
 
 
 def panels_of(command: DeclaredCommand) -> dict[str, list[RowOption]]:
-    """The options that help shows, by panel, in the order of the declaration."""
+    """Group the options that help shows by panel, in the order of the declaration."""
     panels: dict[str, list[RowOption]] = {}
     for param in command.params:
         if isinstance(param, RowOption) and not param.hidden:
@@ -209,14 +209,14 @@ def panels_of(command: DeclaredCommand) -> dict[str, list[RowOption]]:
 
 
 def _given_value(row: SettingRow, value: Json) -> Json:
-    """A setting as it was typed; None where it was not."""
+    """Return a setting as it was typed; None where it was not."""
     if row.parser.is_flag:
         return not row.default if value else None
     return list(value) if isinstance(value, tuple) else value
 
 
 def _own_value(row: SettingRow, value: Json) -> Json:
-    """A command's own option, read by its parser."""
+    """Read a command's own option by its parser. Raise UsageError that says what to set."""
     if row.parser.is_flag:
         return bool(value)
     if value is None:

@@ -62,7 +62,7 @@ COMMAND = Declared(
 
 
 def lines(verdict: VerdictDocument) -> list[str]:
-    """The verdict as `run` words it, with what else it may be; of a run that has not failed a sentence."""
+    """Write the verdict as `run` does, with what else it may be; of a run that has not failed one sentence."""
     if verdict.cause is None:
         return [verdict.message]
     others = [f"  or      {other.id}: {other.message[:160]}" for other in verdict.runners_up]
@@ -87,7 +87,7 @@ def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> Verdic
 
 
 def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:
-    """A run, where the one word names one (or none is given); files and directories go first."""
+    """Find the run that the one word names, or the newest without a word; None where the words are logs."""
     if len(words) > 1:
         return None
     if words and Path(words[0]).exists() and not (Path(words[0]) / "run.json").is_file():

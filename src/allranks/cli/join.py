@@ -74,7 +74,7 @@ COMMAND = Declared(
 
 
 def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str | None) -> Resolved:
-    """The settings of this node; what is not said comes from the scheduler. Raises UsageError."""
+    """Resolve the settings of this node; the scheduler's variables fill in what was not set. Raise UsageError."""
     options = dict(typed)
     for field, value in whereabouts(os.environ).items():
         if options.get(field) is None:
@@ -117,7 +117,7 @@ def on_met_nodes(launch: JoinLaunch, view: FollowerView, check: bool, json_: boo
 
 
 def _stop_here(reason: str) -> None:
-    """A node wants the end of a check or a test: as if this one had got the signal."""
+    """End a check or a test because a node wants it, as if this process had got the signal."""
     os.kill(os.getpid(), signal.SIGINT if reason == "ctrl-c" else signal.SIGTERM)
 
 

@@ -100,11 +100,11 @@ class LogPrinter:
         self.tick(t)
 
     def tick(self, now: float) -> None:
-        """Shows what is due."""
+        """Print the lines that are due."""
         self._print(self._folder.lines(now))
 
     def end(self, now: float) -> None:
-        """Shows the rest."""
+        """Print the lines that are left."""
         self._print(self._folder.rest(now))
 
     def _print(self, lines: list[str]) -> None:
@@ -162,7 +162,7 @@ def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines, f
 
 
 def _wanted(run: RunDirectory, nodes: list[str], ranks: list[int]) -> set[int]:
-    """The ranks that --node and --rank leave; a name or number the run does not have is refused."""
+    """Return the ranks that --node and --rank leave. Raise UsageError for a node or rank that the run does not have."""
     where = _places(run)
     names = _names(run)
     for name in nodes:
@@ -175,7 +175,7 @@ def _wanted(run: RunDirectory, nodes: list[str], ranks: list[int]) -> set[int]:
 
 
 def _places(run: RunDirectory) -> dict[int, str]:
-    """The node of each rank, once ranks have been planned."""
+    """Return the node of each rank; empty before ranks are planned."""
     return {rank.rank: node.name for node in run.read_status().nodes for rank in node.ranks}
 
 
@@ -184,7 +184,7 @@ def _names(run: RunDirectory) -> set[str]:
 
 
 def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool) -> None:
-    """The last lines of each rank's metrics file."""
+    """Print the last lines of each rank's metrics file."""
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
         digits = path.name.split("_")[1]
         if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):

@@ -80,7 +80,7 @@ def _main() -> int:
 
 
 def load(verb: str) -> click.Command:
-    """The command of a verb, whose module alone is imported."""
+    """Load the command of a verb, and import its module alone."""
     from .declare import Declared, DeclaredCommand  # imported late: `allranks --help` needs no Click
 
     made = importlib.import_module(f"allranks.cli.{verb}").COMMAND
@@ -129,14 +129,14 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
 
 
 def _needs_linux(verb: str) -> str:
-    """Why this machine cannot start runs, or end them."""
+    """Say why this machine cannot start runs, or end them."""
     system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
     where = "Start it on a login node, or in a Linux container"
     return f"`allranks {verb}` needs Linux, and this machine is {system}. {where}"
 
 
 def _failed_itself(error: Exception, as_json: bool) -> int:
-    """A defect of allranks: one sentence, with where the traceback is and where to send it."""
+    """Report a defect of allranks in one sentence, with where the traceback is and where to send it. Return 70."""
     import tempfile  # here, as few commands end so
 
     from allranks.runs.internal import CAUSE, describe_error, traceback_of

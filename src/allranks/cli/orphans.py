@@ -67,5 +67,5 @@ def _agreed(chosen: Processes, foreign: bool) -> bool:
 
 
 def is_wanted(node: str, process: SweptProcess) -> bool:
-    """The question goes past standard output where it is a terminal: the line editor writes it."""
+    """Ask about one process. The line editor writes the question itself, so it is cleaned here."""
     return click.confirm(clean(f"{node}: end pid {process.pid} ({process.command})?", colour=False))

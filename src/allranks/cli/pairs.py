@@ -29,7 +29,7 @@ LOOK = "ports"  # the check that tries every pair by TCP
 
 
 def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
-    """A process group needs a master that all reach: so dead links are found before, and the master chosen so."""
+    """Find dead links, choose a master that the other nodes reach, and measure their links. Return the exit code."""
     if spec.target.local or len(cluster.nodes) < 2:
         return run_together(spec, cluster, json_, transport)
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
@@ -65,7 +65,7 @@ def named(cluster: Cluster, hosts: Mapping[str, str]) -> Cluster:
 
 
 def without(cluster: Cluster, reached: set[str], dead: set[Pair]) -> Cluster:
-    """The nodes that a gang can hold: the master first, the one with the fewest dead links, and all that reach it."""
+    """Choose the nodes that a gang can hold: as master the one with the fewest dead links, then all that reach it."""
     nodes = [n for n in cluster.nodes if n.name in reached]
     if not nodes:
         return Cluster((), cluster.source)

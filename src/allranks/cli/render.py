@@ -34,7 +34,7 @@ from .target import FILE_LIMIT, require_command, resolve_options, say_notes
 
 
 def declare(what: str) -> Declared:
-    """The command that writes for one launcher or scheduler. Options of others are read to be refused."""
+    """Declare the command that writes for one launcher or scheduler. Options of others are read to be refused."""
     renderer = RENDERERS[what]
     engine = engine_of(what)
     settings = (*settings_of("render"), *settings_of("rendered"))
@@ -87,7 +87,7 @@ def refuse_rendered(typed: Given, what: str) -> None:
 
 
 def make_request(resolved: Resolved, what: str) -> RenderRequest:
-    """What the renderer gets: the ranks of every node are known, or it is a usage error."""
+    """Make what the renderer needs. Raise UsageError where the number of ranks of a node is not known."""
     spec = resolved.spec
     variables = forwarded(os.environ, ())
     if RENDERERS[what].joins:
@@ -105,7 +105,7 @@ def make_request(resolved: Resolved, what: str) -> RenderRequest:
 
 
 def named_texts(spec: RunSpec) -> dict[str, str]:
-    """The launcher's configurations that the command names, as they are here."""
+    """Read the launcher's configurations that the command names, as they are on this machine."""
     named = launcher_settings(spec)
     texts = {}
     for path in filter(None, [named["accelerate"], *named["deepspeed"]]):
@@ -120,7 +120,7 @@ def named_texts(spec: RunSpec) -> dict[str, str]:
 
 
 def render_cluster(resolved: Resolved, what: str) -> Cluster:
-    """The target's nodes; where only their number matters, that many without an address of their own."""
+    """Return the target's nodes; where only their number matters, that many without an address of their own."""
     spec: RunSpec = resolved.spec
     if spec.target.hosts is not None or spec.target.local is not None:
         return find_cluster(resolved.spec)
@@ -147,7 +147,7 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
 
 
 def describe(files: Rendered, output: str | None) -> str:
-    """The files' names where they are written, else all of their text."""
+    """List the files where they were written, else show all of their text."""
     if output is not None:
         return "\n".join(f"wrote {Path(output) / name}" for name in files)
     return "\n".join(f"==> {name} <==\n{_shown(text)}" for name, text in files.items()).rstrip("\n")

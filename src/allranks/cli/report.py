@@ -138,18 +138,18 @@ def spans_in_time(pattern: re.Pattern[str], text: str) -> list[Span]:
 
 
 def place(output: str | None, name: str) -> Path:
-    """The file that --output names, or one of this name in the directory that it names, or here."""
+    """Return the file that --output names, or one of this name in the directory that it names, or here."""
     path = Path(output or name)
     return path / name if path.is_dir() else path
 
 
 def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
-    """The page of a run; UsageError where it can't be written."""
+    """Write the page of a run; raise UsageError where it cannot be written."""
     _write(gather(run, judged, progress=progress), path, redactor)
 
 
 def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[LogPart]]], path: Path) -> None:
-    """The page of a verdict on any logs, with what they say of it."""
+    """Write the page of a verdict on any logs, with the lines that tell of it."""
     logs = [(Log(file, str(file), "", None, 0), parts) for file, parts in scanned[:MOST_LOGS]]
     excerpts = tuple(e for log, parts in logs if (e := excerpt(log, parts, Sizes())))
     state = "failed" if verdict.get("status") == "fail" else "unknown"
@@ -181,8 +181,11 @@ def fresh_redactor(patterns: Sequence[str] = ()) -> Redactor:
 
 
 def page_at_end(run: RunDirectory) -> Path | None:
-    """The page of a run that has just failed; None where its logs are too large for it to be there at once, or it
-    is not ready in time: `allranks report` makes it then. The run has ended, and its exit code stands."""
+    """Write the page of a run that has just failed, and return its path. The run's exit code stands.
+
+    None where the logs are too large for it to be there at once, or it is not ready in time: `allranks report`
+    makes it then.
+    """
     path = run.path / "report.html"
     if sum(log.path.stat().st_size for log in logs_of(run)) > AT_ONCE:
         return None
@@ -196,7 +199,7 @@ def page_at_end(run: RunDirectory) -> Path | None:
 
 
 def judged(evidence: Document) -> tuple[list[Document], Mapping[str, Mapping[str, str]]]:
-    """Findings and table of saved preflight evidence."""
+    """Judge saved preflight evidence: its findings, and the status of each check on each node."""
     named = evidence.get("checks") or ()
     checks = [check for check in all_checks().values() if check.name in named]
     findings: list[Finding] = judge_evidence(evidence, checks, ())

@@ -10,7 +10,7 @@ import click
 
 
 def rich_help(command: click.Command, ctx: click.Context, panels: Mapping[str, Sequence[click.Option]]) -> str:
-    """The help as rich-click draws it; empty where it is missing or no person looks."""
+    """Draw the help as rich-click does; empty where rich-click is missing or no person looks."""
     if not sys.stdout.isatty() or find_spec("rich_click") is None:
         return ""
     import rich_click  # imported late: it takes 150 ms, and only help needs it

@@ -43,7 +43,7 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
 
 
 def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
-    """The run that is meant: without a name the active one, else the newest. UsageError where several are active."""
+    """Return the run that is meant: without a name the active one, else the newest. Raise UsageError for several."""
     if wanted is None:
         active = [r for r in list_runs(directory) if _is_active(r)]
         if len(active) > 1:

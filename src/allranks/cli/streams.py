@@ -55,14 +55,14 @@ class Guarded:
             self.write(line)
 
     def flush(self) -> None:
-        """What is written goes out."""
+        """Pass on what was written."""
         try:
             self._stream.flush()
         except OSError as error:
             self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        """What is buffered goes to /dev/null, or Python would try it again at its end."""
+        """Keep the error, and drop what is buffered into /dev/null: Python would try it again at its end."""
         self.error = self.error or error
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         os.dup2(null, self._stream.fileno())
@@ -104,13 +104,13 @@ def _guarded(stream: TextIO | None, descriptor: int, ends: bool) -> Any:
 
 
 def go_on_without_output() -> None:
-    """The command has more to do than to print: lost output does not end it."""
+    """Let the command go on when its output is lost: it has more to do than to print."""
     if isinstance(sys.stdout, Guarded):
         sys.stdout.ends = False
 
 
 def exit_code(code: int) -> int:
-    """The exit code after all output has gone out. Output that was lost is said, unless its reader has just left."""
+    """Write out all output, and return the exit code. Lost output is reported, unless its reader has just left."""
     if not isinstance(sys.stdout, Guarded):
         return code
     only_prints = sys.stdout.ends

@@ -23,9 +23,9 @@ FILE_LIMIT = 1 << 20  # bytes of a script
 
 
 def resolve_options(options: Mapping[str, Json], config: str | None, renderer: str = "") -> Resolved:
-    """The RunSpec, with a remark for each disagreement; without a target, the Slurm allocation that we are in.
+    """Resolve the settings, with a note for each disagreement; without a target, for the Slurm allocation around us.
 
-    Raises UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
+    Raise UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
     """
     project = read_config(config, os.environ)
     user = read_user_config(os.environ)
@@ -84,7 +84,7 @@ def refuse_launching_script(spec: RunSpec) -> None:
 
 
 def unknown_name(option: str, name: str, what: str, candidates: Iterable[str]) -> str:
-    """What is wrong with a name that nothing has, with the one that was meant, or all."""
+    """Word the refusal of an unknown name, with the name that was probably meant, else with all there are."""
     names = list(candidates)
     meant = suggestion(name, names)
     if meant:
@@ -99,6 +99,6 @@ def say_notes(resolved: Resolved) -> None:
 
 
 def require_command(resolved: Resolved, verb: str = "allranks run") -> None:
-    """The training command."""
+    """Refuse settings without a training command: raise UsageError."""
     if not resolved.spec.launch.command:
         raise UsageError(f"the training command is missing\nhint: {verb} --local 2 train.py")

@@ -58,7 +58,7 @@ COMMAND = Declared(
 
 
 def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
-    """The suite that was asked for; gives the exit code."""
+    """Run the suite that was asked for. Return its exit code."""
     if spec.tests.suite == "staged":
         return run_staged(spec, cluster, json_, transport)
     if spec.tests.suite == "pairs":

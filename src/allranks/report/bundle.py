@@ -50,13 +50,13 @@ class Bundle:
     _names: set[str] = field(default_factory=set)
 
     def text(self, name: str, text: str) -> None:
-        """A file of ours."""
+        """Add a text that is made here."""
         with self._open(name) as entry:
             entry.write(text.encode("utf-8", "replace"))
         self.contents.append({"file": name})
 
     def file(self, name: str, path: Path, budget: int = MOST, telling: Iterable[str] = ()) -> None:
-        """A file of the run, without secrets, cut where it is larger than `budget`; left out if it can't be read."""
+        """Add a file of the run without secrets, cut to about `budget` bytes; leave it out where it cannot be read."""
         name = self._safe(name)
         try:
             opened = open_regular(path, os.O_NOFOLLOW)
@@ -69,7 +69,7 @@ class Bundle:
         self.contents.append({"file": name, "bytes": size, "cut": cut})
 
     def _safe(self, name: str) -> str:
-        """A path below the folder that no tool takes for anything else, and that no other file has."""
+        """Make a path below the folder that no tool takes for anything else, and that no other file has."""
         words = [_UNSAFE.sub("_", word).strip(".-")[:100] for word in self.redactor.text(name, "names").split("/")]
         base = "/".join(word for word in words if word) or "file"
         unique = base
@@ -164,7 +164,7 @@ def _chunks(file: IO[bytes], length: int) -> Iterator[bytes]:
 def write_bundle(
     run: RunDirectory, path: Path, judge: Checks, fresh: Callable[[], Redactor], progress: Progress | None = None
 ) -> tuple[Redactor, list[str]]:
-    """Writes the zip as a whole; gives the redactor with what was hidden, and the names in it.
+    """Write the zip. Return the redactor, which knows what was hidden, and the names of the files in the zip.
 
     `fresh` makes redactors: the page has its own, so that nothing is listed twice.
     """
@@ -190,7 +190,7 @@ def write_bundle(
 
 
 def _fill(bundle: Bundle, run: RunDirectory, gathered: Record, record: Record) -> None:
-    """The run's documents, evidence, logs and metrics; results of the tests beside it."""
+    """Add the run's documents, evidence, logs and metrics, and the results of the tests beside it."""
     bundle.text("verdict.json", _json(dict(record.verdict)))
     for name in DOCUMENTS:
         if (run.path / name).is_file():

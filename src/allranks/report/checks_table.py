@@ -51,7 +51,7 @@ def skipped(rows: Rows) -> list[str]:
 
 
 def table_lines(rows: Rows, checks: Mapping[str, Check], width: int, verbose: bool, colour: bool) -> list[str]:
-    """A row a check: only those that are not ok, all with `verbose`; a column a node where that fits."""
+    """Write a row for each check that is not ok (`verbose`: for all), with a column for each node where that fits."""
     shown = {name: row for name, row in rows.items() if verbose or not set(row.values()) <= {"ok", "skipped"}}
     if not shown:
         return []
@@ -86,7 +86,7 @@ def _summary(row: Mapping[str, str], colour: bool) -> str:
 
 
 def finding_lines(findings: Sequence[Finding], colour: bool, verbose: bool) -> list[str]:
-    """A sentence each, and what to do; what could not be looked at comes last, in one line without `verbose`."""
+    """Write each finding with its remedy; checks that could not look come last, in one line without `verbose`."""
     lines = []
     for finding in sorted(findings, key=lambda f: ("fail", "warn", "unknown").index(f.status)):
         if finding.status == "unknown" and not verbose:
@@ -107,7 +107,7 @@ def _reasons(findings: Sequence[Finding]) -> str:
 
 
 def setting_lines(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
-    """The network settings of the ranks, once for all nodes that have the same."""
+    """Write the network settings of the ranks, once for all nodes that have the same."""
     lines = []
     for nodes, rows in grouped(explained):
         lines.append(f"network of the ranks on {nodes}")

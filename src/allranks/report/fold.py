@@ -43,7 +43,7 @@ def alike(text: str) -> str:
 
 
 def not_shown(lines: int, logs_complete: bool) -> str:
-    """A notice for lines that are left out of what is displayed."""
+    """Write the notice for lines that are not displayed."""
     where = "all are in the logs" if logs_complete else "some are not in the logs either: there was no room"
     return f"… {lines:,} {plural(lines, 'line')} not shown here ({where})"
 
@@ -100,7 +100,7 @@ class Folder:
         return self._most is not None and (len(self.queue) >= self._most or self._bytes >= MOST_BYTES)
 
     def _keep(self, who: Who, rest: bytes, now: float, is_new: bool) -> None:
-        """An unfinished line; of a progress bar its last state is enough."""
+        """Keep an unfinished line until its end comes; of a progress bar the last state is enough."""
         if is_new:
             self._bars.pop(who, None)
         if b"\r" in rest:
@@ -130,7 +130,7 @@ class Folder:
         self._last[who] = line.number
 
     def _same(self, who: Who, key: str) -> _Line | None:
-        """The same words of another rank, where joining them keeps this rank's lines in order."""
+        """Find the same words of another rank that this rank's line can join without leaving its order."""
         if not self._fold:
             return None
         same = self._open.get(key, [])
@@ -149,7 +149,7 @@ class Folder:
         return f"{start} {line.text}".rstrip()
 
     def lines(self, now: float) -> list[str]:
-        """What may be shown now: lines whose window is over or that every rank has written, in order."""
+        """Take the lines that may be shown now, in order: their window is over, or every rank has written them."""
         self._show_bars(now)
         return self._ready(now)
 
@@ -193,5 +193,5 @@ def _number(line: _Line) -> int:
 
 
 def last_state(line: bytes) -> bytes:
-    """A line as the screen would show it at its end: of a progress bar the last state."""
+    """Return a line as a screen shows it at its end: of a progress bar the last state."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -65,7 +65,7 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
 
 
 def _first(logs: list[Log], verdict: VerdictDocument) -> list[Log]:
-    """The culprit's logs before the others."""
+    """Sort the culprit's logs before the others."""
     culprit = verdict.where.rank
     return sorted(logs, key=lambda log: log.rank is None or log.rank != culprit)
 
@@ -84,7 +84,7 @@ def evidence_files(run: RunDirectory) -> list[Path]:
 
 
 def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
-    """The beginning of each; of a long one the end, too."""
+    """Read the beginning of each file of the evidence, at most TEXT bytes."""
     for path in evidence_files(run)[:MOST_TEXTS]:
         try:
             with open_regular(path) as file:

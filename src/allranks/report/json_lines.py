@@ -25,16 +25,16 @@ class LinesView:
         self._stream.write(json.dumps(document, separators=(",", ":")) + "\n")
 
     def say(self, label: str, text: str) -> None:
-        """A line for a person. `label` is left out: it says which command this is."""
+        """Write a line for a person. `label` is left out: it says which command this is."""
         self._write({"say": text})
         self._stream.flush()
 
     def opening(self, info: Document) -> None:
-        """The first document: run, nodes, command."""
+        """Write the first document: run, nodes, command."""
         self._write({"opening": info})
 
     def event(self, event: Document) -> None:
-        """An event of events.jsonl."""
+        """Write an event of events.jsonl."""
         if event.get("event") == "attempt-start":
             self._offsets.clear()
         self._write({"event": event})
@@ -58,7 +58,7 @@ class LinesView:
             self._write({"status": document})
 
     def tick(self, now: float) -> None:
-        """What is written goes out."""
+        """Pass on what was written."""
         self._stream.flush()
 
     def pause(self) -> None:
@@ -68,6 +68,6 @@ class LinesView:
         """Nobody was asked anything."""
 
     def closing(self, result: ResultDocument) -> None:
-        """The last line: what `run --json` would print."""
+        """Write the last line: the document that `run --json` prints."""
         self._write({"schema": 1, **encode(result)})
         self._stream.flush()

@@ -35,17 +35,17 @@ class LiveView:
         self._flushed = self._redrawn = 0.0
 
     def say(self, label: str, text: str) -> None:
-        """A line of the start, from any thread: it goes past the table."""
+        """Write a line of the start, from any thread: it goes past the table."""
         sys.stdout.write(f"{label:<10}{text}\n")
         sys.stdout.flush()
 
     def opening(self, info: Document) -> None:
-        """The first lines."""
+        """Show the first lines: run, command, nodes."""
         self._nodes = len(info["nodes"])
         self._print(opening_lines(info))
 
     def event(self, event: Document) -> None:
-        """An event of events.jsonl."""
+        """Show an event of events.jsonl, where a person wants to see it."""
         if event.get("event") == "dropped" or event.get("id") == "disk-full":
             self.screen.logs_complete = self._folder.logs_complete = False
         line = event_line(event, self._nodes)
@@ -62,7 +62,7 @@ class LiveView:
         self._folder.ranks = status.world_size or 0
 
     def tick(self, now: float) -> None:
-        """Shows what is due."""
+        """Show the lines that are due, and the table."""
         if _is_due(self._flushed, now, FLUSH_EVERY):
             self._flushed = now
             lines = self._folder.lines(now)
@@ -75,7 +75,7 @@ class LiveView:
             self._print([])
 
     def closing(self, result: ResultDocument) -> None:
-        """The last lines; the table goes."""
+        """Remove the table, and show the last lines."""
         self._finish(closing_lines(result))
 
     def pause(self) -> None:
@@ -83,7 +83,7 @@ class LiveView:
         self._paused = True
 
     def resume(self) -> None:
-        """Shows what has come meanwhile; the table is drawn anew below it."""
+        """Show what has come meanwhile, and draw the table below it."""
         self._paused = False
         self.screen.forget_table()
         held = list(self.held_lines)
@@ -130,5 +130,5 @@ class JsonView(LiveView):
         """Show nothing: status.json has it."""
 
     def closing(self, result: ResultDocument) -> None:
-        """The rest of the training output."""
+        """Show the rest of the training output."""
         self._finish([])

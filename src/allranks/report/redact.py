@@ -81,7 +81,7 @@ class Redactor:
         return [self._hidden[key] for key in sorted(self._hidden)]
 
     def text(self, text: str, file: str, place: int | str = "") -> str:
-        """A text of several lines; `place` is the number of the first, or where it stands in a document."""
+        """Redact a text of several lines; `place` is the number of the first, or where it stands in a document."""
         lines = LineRedactor(self, file, place)
         return "\n".join(lines.line(_bounded(line)) for line in text.split("\n"))
 
@@ -112,7 +112,7 @@ class Redactor:
     # -- JSON --------------------------------------------------------------------------------------
 
     def value(self, value: Any, file: str, place: int | str = "") -> Any:
-        """A JSON value: texts by the rules of text, values of secret names whole."""
+        """Redact a JSON value: texts by the rules for text, all that stands under a secret name."""
         if isinstance(value, str):
             return self.text(value, file, place)
         if isinstance(value, Mapping):
@@ -134,7 +134,7 @@ class Redactor:
         return redacted
 
     def _words(self, value: Sequence[Any], file: str, place: int | str) -> list[Any]:
-        """A list may be a command: its `--api-key` hides the next word."""
+        """Redact a list. It may be a command: its `--api-key` hides the next word."""
         redacted: list[Any] = []
         hide = False
         for item in value:
@@ -150,7 +150,7 @@ class Redactor:
         return redacted
 
     def _whole(self, value: Any, name: str, file: str, place: int | str) -> Any:
-        """The value of a secret name; of a list or an object all in it."""
+        """Hide the value of a secret name; of a list or an object all in it."""
         if isinstance(value, Mapping):
             return {self.text(key, file, place): self._whole(item, name, file, place) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -161,14 +161,14 @@ class Redactor:
         return REDACTED
 
     def document(self, text: str, file: str) -> str | None:
-        """The text of a JSON document, a line for each of its parts; None where it is none."""
+        """Redact a JSON document, and write it indented; None where the text is none."""
         try:
             return json.dumps(self.value(json.loads(text), file), indent=1, ensure_ascii=False)
         except (ValueError, RecursionError):
             return None
 
     def json_line(self, line: str, file: str, number: int) -> str | None:
-        """A line of a .jsonl file; None where it is no JSON."""
+        """Redact a line of a .jsonl file; None where it is not JSON."""
         try:
             return json.dumps(self.value(json.loads(line), file, number))
         except (ValueError, RecursionError):
@@ -195,7 +195,7 @@ class LineRedactor:
         return True
 
     def line(self, raw: str, words: tuple[str, ...] = forms.TRIGGERS) -> str:
-        """The line without secrets; the lines of a private key become empty."""
+        """Redact a line; the lines of a private key become empty."""
         text = self._rest(plain(raw))
         redacted = ""
         if text is not None:
@@ -214,7 +214,7 @@ class LineRedactor:
         self._redactor.note(kind, self._file, self._place)
 
     def _rest(self, text: str) -> str | None:
-        """What is not of a key or a block that began before; None where all is."""
+        """Return the part of a line behind a key or block that began before; None where all of it belongs to that."""
         if self._key:
             end = forms.PEM_ENDS.search(text)
             if end is None:
@@ -292,7 +292,7 @@ class FileRedactor:
         return b"".join(redacted)
 
     def finish(self, is_end: bool = True) -> bytes:
-        """The last line; it is left out where the file goes on (not `is_end`), as a secret may go on, too."""
+        """Return the last line; nothing where the file goes on (not `is_end`), as a secret may go on, too."""
         rest = bytes(self._rest)
         self._rest.clear()
         return self._line(rest, self._at, b"") if rest and is_end else b""
@@ -325,14 +325,14 @@ def plain(text: str) -> str:
 
 
 def isolated(text: str) -> str:
-    """A line without its neighbours: empty where it may be from the middle of a private key."""
+    """Return a line that has no neighbours; empty where it may be from the middle of a private key."""
     last = text.split()[-1:]
     is_key = last and _BASE64.fullmatch(last[0]) and not _HEXADECIMAL.fullmatch(last[0])
     return "" if is_key else text
 
 
 def hide_forms(text: str, note: Note) -> str:
-    """What has the form of a secret, then what a name says is one."""
+    """Hide what has the form of a secret, then what a name calls one."""
     for form in forms.FORMS:
         if form.needs in text:
             text = _without(text, list(form.spans(text)), form.kind, note)
@@ -359,7 +359,7 @@ def _spans(pattern: re.Pattern[str], text: str) -> list[forms.Span]:
 
 
 def _bounded(line: str) -> str:
-    """A line, or what of it lies before the last white space of its window: a secret may go on at the cut."""
+    """Cut a long line at the last white space of its window: a secret may go on behind it."""
     if len(line) <= WINDOW:
         return line
     words = line[:WINDOW].rsplit(None, 1)
@@ -367,7 +367,7 @@ def _bounded(line: str) -> str:
 
 
 def _before_key(text: str) -> tuple[str, bool]:
-    """What stands before the first private key that does not end in this line, and whether there is one."""
+    """Return what stands before a private key that does not end in this line, and whether there is such a key."""
     if "-----BEGIN" not in text:
         return text, False
     ended = max((end.end() for end in forms.PEM_ENDS.finditer(text)), default=0)
@@ -378,7 +378,7 @@ def _before_key(text: str) -> tuple[str, bool]:
 
 
 def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> str:
-    """The text with each span hidden; they stand in order and do not overlap."""
+    """Hide each span of a text; spans stand in order and do not overlap."""
     kept = []
     at = 0
     for start, end in spans:
@@ -392,7 +392,7 @@ def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> s
 
 
 def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
-    """The values of names that say secret."""
+    """Hide the values of secret names."""
     parts = []
     at = 0
     for match in pattern.finditer(text):

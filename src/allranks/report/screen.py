@@ -83,7 +83,7 @@ class Screen:
                 self._unshown += 1
 
     def finish(self, lines: list[str]) -> None:
-        """The last lines: none is left out, however long the reader takes."""
+        """Write the last lines, all of them, however long the reader takes."""
         self.show([], [])
         lines = self._cleaned(lines)
         if self._fd is not None:
@@ -149,7 +149,7 @@ class Screen:
             self._change.wait_for(self._is_idle, AT_EXIT)
 
     def _write_on(self) -> None:
-        """The thread: writes what is there, then waits for more."""
+        """Write what is there, then wait for more: the thread does this until the reader has left."""
         while not self._gone:
             with self._change:
                 if not (self.waiting_lines or self._unshown or self._table != self._drawn):
@@ -190,7 +190,7 @@ class Screen:
 
 
 def _blocking_descriptor(stream: TextIO) -> int | None:
-    """The descriptor where a write may wait for a reader; None for files and for streams without one."""
+    """Return the descriptor where a write may wait for a reader; None for files and for streams without one."""
     try:
         descriptor = stream.fileno()
         kind = os.fstat(descriptor).st_mode

@@ -19,7 +19,7 @@ _RESET = "\x1b[0m"
 
 
 def clean(text: str, colour: bool) -> str:
-    """A line without anything that could move the cursor or set the title; colours stay if wanted, and end with it."""
+    """Remove what could move the cursor or set the title from a line; colours stay where wanted, and end with it."""
     if "\x1b" in text:
         text = _OTHER_ESCAPES.sub("", text)
         if not colour:
@@ -29,14 +29,14 @@ def clean(text: str, colour: bool) -> str:
 
 
 def clean_lines(text: str, colour: bool) -> str:
-    """Lines, each as `clean` has it."""
+    """Clean each line of a text."""
     if not _UNSAFE.search(text):
         return text
     return "\n".join(clean(line, colour) for line in text.split("\n"))
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """The stream below one that cleans, for cursor movements of our own and nothing else."""
+    """Return the stream below one that cleans, for cursor movements of our own and nothing else."""
     below: TextIO = getattr(stream, "unfiltered", stream)
     return below
 

@@ -30,7 +30,7 @@ class TestView(LiveView):
         self._rest = b""
 
     def opening(self, info: Document) -> None:
-        """What is tested where; nothing where many small gangs follow one another."""
+        """Show what is tested where; nothing where many small gangs follow one another."""
         self._nodes = len(info["nodes"])
         if not self._quiet:
             names = ", ".join(n["name"] for n in info["nodes"][:8]) + (", …" if self._nodes > 8 else "")
@@ -51,7 +51,7 @@ class TestView(LiveView):
         self._print([text for text in texts if not WARNING.match(text)])
 
     def closing(self, result: ResultDocument) -> None:
-        """The verdict, the other findings, and where everything lies."""
+        """Show the verdict, the other findings, and where the logs are."""
         if self._quiet:
             return
         lines = []
