@@ -10,10 +10,10 @@ import re
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from allranks.protocol.codec import decode, encode, omit_empty
-from allranks.protocol.jsontext import Json
+from allranks.protocol.jsontext import Json, JsonObject
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
 SURE = 0.5  # a verdict of at least this confidence stands, whatever the logs say
@@ -35,15 +35,6 @@ class Where:
     gpu: int | None = None
     nodes: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Write only the parts that are set."""
-        return dict(encode(self))
-
-    @classmethod
-    def from_json(cls, data: Json) -> Where:
-        """Read its JSON form; names that this version does not know are left out. Raise DecodeError."""
-        return decode(cls, data)
-
 
 @omit_empty("check")
 @dataclass(frozen=True)
@@ -62,14 +53,9 @@ class Finding:
     evidence: tuple[str, ...] = ()
     check: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write the JSON form fixed by the design."""
         return dict(encode(self))
-
-    @classmethod
-    def from_json(cls, data: Json) -> Finding:
-        """Read its JSON form. Raise DecodeError."""
-        return decode(cls, data)
 
 
 # `ssh NODE` and one word as a shell reads it: the whole command where that is quoted.
@@ -104,7 +90,7 @@ class Verdict:
     runners_up: tuple[Finding, ...] = ()
     decision: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Write the JSON form fixed by the design: a Finding plus the verdict's own fields."""
         document = dict(encode(self))
         return {"schema": 1, **document.pop("finding"), **document}

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import torch
     from torch._C._distributed_c10d import Store
 
+    Metric = bool | int | float | str | None
+    Row = dict[str, Metric]  # of a metrics file
+
 MASTER_SECONDS = 600.0
 PORT = 29500  # torch's own default
 TRY_EVERY = 0.5  # seconds
@@ -504,7 +507,7 @@ def say(quiet: bool, text: str) -> None:
 # ---- steps
 
 
-def report_step(step: int, total: int | None = None, **metrics: Any) -> dict[str, Any]:
+def report_step(step: int, total: int | None = None, **metrics: Any) -> Row:
     """Note a step: a line of this rank's metrics file under `allranks run`, else a printed line on rank 0.
 
     `allranks status`, the live table and the report read the file. Values are numbers, texts, or tensors of one
@@ -515,7 +518,7 @@ def report_step(step: int, total: int | None = None, **metrics: Any) -> dict[str
     >>> row["step"], row["total"], row["loss"]
     (3, 100, 2.5)
     """
-    row: dict[str, Any] = {"step": int(step)}
+    row: Row = {"step": int(step)}
     if total is not None:
         row["total"] = int(total)
     row.update((name, plain(value)) for name, value in metrics.items())
@@ -542,18 +545,19 @@ def _rank() -> int:
     return 0
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any) -> Metric:
     """Give a number or text; of a tensor or NumPy value its one element."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
     item = getattr(value, "item", None)
     try:
-        return item() if callable(item) else str(value)
+        number: Metric = item() if callable(item) else str(value)
+        return number
     except (ValueError, RuntimeError):  # more than one element
         return str(value)
 
 
-def _append(path: str, row: dict[str, Any]) -> None:
+def _append(path: str, row: Row) -> None:
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

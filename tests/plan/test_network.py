@@ -7,6 +7,7 @@ import pytest
 from allranks.engines.orphans import left_alone
 from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
 from allranks.plan.node_facts import read_probes
+from allranks.protocol.codec import encode
 from allranks.protocol.messages import AddressProbe, PortFailure, SweptMessage
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.protocol.processes import PortOwner, SweptProcess
@@ -238,7 +239,7 @@ def test_one_node_does_not_reach_the_only_address(result: dict[str, Any], cause:
     assert choice.address is None
     (finding,) = choice.findings
     assert (finding.id, finding.status) == (cause, "fail")
-    assert finding.where.to_json() == {"node": "h2", "peer": "h0", "port": PORT}
+    assert encode(finding.where) == {"node": "h2", "peer": "h0", "port": PORT}
     assert reason in finding.message and "h2" in finding.message and "10.0.0.1" in finding.message
     assert finding.evidence[0].startswith("10.0.0.1: ")
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from allranks.preflight.peer_pairs import ALL_PAIRS, FEWER, Blame, blame, covered, is_lossy, peers_of
 from allranks.preflight.typed_facts import PeerResult
+from allranks.protocol.codec import encode
 
 
 def names(count: int) -> list[str]:
@@ -75,8 +76,8 @@ def test_words_and_places() -> None:
     pairs = (("h1", "h3"),)
     assert Blame("into", "h3", ("h1", "h2"), pairs).words() == "from h1 and h2 to h3"
     assert Blame("link", "h1", ("h3",), pairs).words() == "between h1 and h3, both ways"
-    assert Blame("way", "h1", ("h3",), pairs).where().to_json() == {"node": "h1", "peer": "h3"}
-    assert Blame("node", "h3", ("h1",), pairs).where().to_json() == {"node": "h3"}
+    assert encode(Blame("way", "h1", ("h3",), pairs).where()) == {"node": "h1", "peer": "h3"}
+    assert encode(Blame("node", "h3", ("h1",), pairs).where()) == {"node": "h3"}
 
 
 def test_loss_is_of_what_was_counted() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.campaign import examples
 
 from allranks.errors import UsageError
+from allranks.protocol.codec import encode
 from allranks.report import redact
 from allranks.report.redact import REDACTED, WINDOW, Redactor
 from allranks.settings import secretforms
@@ -247,7 +248,7 @@ def test_the_users_patterns_and_known_values() -> None:
     redactor = Redactor(["acme-[a-z]+"], ["correct horse battery", "short", "two\nsecond-line-of-it"])
     found = redactor.text("acme-gpu says correct horse battery, short second-line-of-it", "f", 7)
     assert found == "<redacted> says <redacted>, short <redacted>"
-    assert [h.to_json() for h in redactor.hidden] == [
+    assert encode(redactor.hidden) == [
         {"kind": "known value", "file": "f", "count": 2, "lines": [7]},
         {"kind": "user's pattern", "file": "f", "count": 1, "lines": [7]},
     ]

@@ -25,7 +25,8 @@ from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
 from allranks.preflight.rank_network import NetworkSetting, explain
-from allranks.report.checks_table import counts, document, finding_lines, grouped, setting_lines, table_lines
+from allranks.protocol.codec import encode
+from allranks.report.checks_table import CheckReport, counts, finding_lines, grouped, setting_lines, table_lines
 from allranks.report.terminal import redraw_line
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
@@ -151,9 +152,10 @@ def close(
         page = check_page(run.name, evidence, findings, rows, {c.name: c.title for c in checks}, grouped(explained))
         (run.path / "report.html").write_text(page, encoding="utf-8")
     if json_:
-        settings = {node: [s._asdict() for s in all_of_it] for node, all_of_it in explained.items()}
-        more: dict[str, Any] = {"covered": evidence.get("covered") or None, "settings": settings}
-        sys.stdout.write(json.dumps(document(run.name if run else "", directory, findings, rows, more)) + "\n")
+        is_ok = not any(finding.status == "fail" for finding in findings)
+        name = run.name if run is not None else ""
+        report = CheckReport(name, directory, is_ok, findings, rows, evidence.get("covered") or None, explained)
+        sys.stdout.write(json.dumps({"schema": 1, **encode(report)}) + "\n")
     else:
         _print(evidence, checks, findings, rows, explained, directory, verbose)
     return exit_code(findings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -168,7 +168,7 @@ class DeclaredCommand(click.Command):
     def invoke(self, ctx: click.Context) -> int:
         """Call the declared function."""
         typed = ctx.params
-        keywords: dict[str, Any] = {}
+        keywords: dict[str, Json | Given] = {}
         for row in self.declared.options:
             keywords[row.name] = _own_value(row, typed["option_" + row.name])
         for argument in self.declared.arguments:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import click
 
@@ -23,6 +24,7 @@ from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, RenderRequest
 from allranks.preflight.pasted_figures import refuse_contradictions
+from allranks.protocol.codec import encode, omit_empty
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.parsers import FLAG
@@ -75,7 +77,7 @@ def render(what: str, typed: Given, config: str | None, output: str | None, forc
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:
         write(files, Path(output), force)
-    click.echo(json.dumps(as_document(files, output)) if json_ else describe(files, output))
+    click.echo(json.dumps({"schema": 1, **encode(as_document(files, output))}) if json_ else describe(files, output))
     return DONE
 
 
@@ -157,11 +159,20 @@ def _shown(text: str | bytes) -> str:
     return text if isinstance(text, str) else f"({len(text):,} bytes that --output writes)\n"
 
 
-def as_document(files: Rendered, output: str | None) -> dict[str, Any]:
-    """--json; of what nobody reads the sizes."""
+@omit_empty("bytes")
+class RenderedDocument(NamedTuple):
+    """What `--json` prints: texts by name, of other files the sizes, and the directory they were written to."""
+
+    files: Mapping[str, str]
+    bytes: Mapping[str, int]
+    written: str | None
+
+
+def as_document(files: Rendered, output: str | None) -> RenderedDocument:
+    """Make the document of the files."""
     sizes = {name: len(text) for name, text in files.items() if isinstance(text, bytes)}
     texts = {name: text for name, text in files.items() if isinstance(text, str)}
-    return {"schema": 1, "files": texts, **({"bytes": sizes} if sizes else {}), "written": output}
+    return RenderedDocument(texts, sizes, output)
 
 
 COMMAND = DeclaredGroup(

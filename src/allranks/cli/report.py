@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from allranks.engines import settle
 from allranks.errors import AllranksError, UsageError
@@ -21,11 +21,12 @@ from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
 from allranks.gang.plugins import all_checks
 from allranks.preflight.judge import table
+from allranks.protocol.codec import encode, omit_empty
 from allranks.report.bundle import write_bundle
 from allranks.report.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.report.gather import MOST_LOGS, gather
 from allranks.report.record import Document, Record
-from allranks.report.redact import Redactor, redacted
+from allranks.report.redact import Hidden, Redactor, redacted
 from allranks.report.runpage import run_page
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
@@ -85,22 +86,25 @@ COMMAND = Declared(
 )
 
 
+@omit_empty("page", "bundle", "files")
 class Made(NamedTuple):
-    """What was written, and what was hidden in it, both in JSON form."""
+    """The page or the bundle that was written, the files in a bundle, and what was hidden."""
 
-    what: dict[str, Any]
-    hidden: list[dict[str, Any]]
+    page: str = ""
+    bundle: str = ""
+    files: Sequence[str] = ()
+    redacted: Sequence[Hidden] = ()
 
 
 def _page(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
     redactor = fresh_redactor(patterns)
     write_page(run, path, redactor)
-    return Made({"page": str(path)}, [h.to_json() for h in redactor.hidden])
+    return Made(page=str(path), redacted=redactor.hidden)
 
 
 def _bundle(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
     redactor, files = write_bundle(run, path, judged, lambda: fresh_redactor(patterns), progress)
-    return Made({"bundle": str(path), "files": files}, [h.to_json() for h in redactor.hidden])
+    return Made(bundle=str(path), files=files, redacted=redactor.hidden)
 
 
 def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
@@ -213,12 +217,12 @@ def known_secrets(environ: Mapping[str, str]) -> list[str]:
 
 def _say(made: Made, json_: bool) -> None:
     if json_:
-        print(json.dumps({"schema": 1, **made.what, "redacted": made.hidden}))
+        print(json.dumps({"schema": 1, **encode(made)}))
         return
-    count = sum(h["count"] for h in made.hidden)
-    print(made.what.get("bundle") or made.what.get("page"))
+    count = sum(hidden.count for hidden in made.redacted)
+    print(made.bundle or made.page)
     if count:
-        kinds = ", ".join(sorted({h["kind"] for h in made.hidden}))
-        where = "redactions.json in it" if "bundle" in made.what else "the end of the page"
+        kinds = ", ".join(sorted({hidden.kind for hidden in made.redacted}))
+        where = "redactions.json in it" if made.bundle else "the end of the page"
         were = plural(count, "was", "were")
         print(f"{count_of(count, 'secret')} {were} hidden ({kinds}). {where} says where")

@@ -5,18 +5,19 @@ Names in the zip are made here: letters, digits, dots, dashes, always below one 
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, NamedTuple
 
 from allranks.errors import UsageError
+from allranks.protocol.codec import encode, omit_empty
+from allranks.protocol.jsontext import Json
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logdiagnosis import Progress
 from allranks.runs.regular import open_regular
@@ -39,6 +40,15 @@ DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json", "events.j
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
+@omit_empty()
+class BundledFile(NamedTuple):
+    """A file of the zip; of one of the run its size in bytes, and whether something of it is left out."""
+
+    file: str
+    bytes: int | None = None
+    cut: bool | None = None
+
+
 @dataclass
 class Bundle:
     """A zip that is being written."""
@@ -46,14 +56,14 @@ class Bundle:
     archive: zipfile.ZipFile
     folder: str
     redactor: Redactor
-    contents: list[dict[str, Any]] = field(default_factory=list)
+    contents: list[BundledFile] = field(default_factory=list)
     _names: set[str] = field(default_factory=set)
 
     def text(self, name: str, text: str) -> None:
         """Add a text that is made here."""
         with self._open(name) as entry:
             entry.write(text.encode("utf-8", "replace"))
-        self.contents.append({"file": name})
+        self.contents.append(BundledFile(name))
 
     def file(self, name: str, path: Path, budget: int = MOST, telling: Iterable[str] = ()) -> None:
         """Add a file of the run without secrets, cut to about `budget` bytes; leave it out where it cannot be read."""
@@ -66,7 +76,7 @@ class Bundle:
             size = os.fstat(file.fileno()).st_size
             with self._open(name) as entry:
                 cut = self._copy(file, size, entry, name, budget, telling)
-        self.contents.append({"file": name, "bytes": size, "cut": cut})
+        self.contents.append(BundledFile(name, size, cut))
 
     def _safe(self, name: str) -> str:
         """Make a path below the folder that no tool takes for anything else, and that no other file has."""
@@ -179,19 +189,19 @@ def write_bundle(
             _fill(bundle, run, gathered, record)
             bundle.text("report.html", run_page(record, for_page.hidden))
             hidden = redactor.hidden
-            bundle.text("redactions.json", _json({"redacted": [h.to_json() for h in hidden]}))
+            bundle.text("redactions.json", _json({"redacted": encode(hidden)}))
             bundle.text("summary.md", summary(record, hidden, len(bundle.contents) + 2))
-            bundle.text("contents.json", _json({"files": bundle.contents}))
+            bundle.text("contents.json", _json({"files": encode(bundle.contents)}))
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise UsageError(f"{path}: {error.strerror}. Name another place with --output.") from None
-    return redactor, [f"{bundle.folder}/{item['file']}" for item in bundle.contents]
+    return redactor, [f"{bundle.folder}/{item.file}" for item in bundle.contents]
 
 
 def _fill(bundle: Bundle, run: RunDirectory, gathered: Record, record: Record) -> None:
     """Add the run's documents, evidence, logs and metrics, and the results of the tests beside it."""
-    bundle.text("verdict.json", _json(dict(record.verdict)))
+    bundle.text("verdict.json", _json(record.verdict))
     for name in DOCUMENTS:
         if (run.path / name).is_file():
             bundle.file(f"run/{name}", run.path / name)
@@ -224,10 +234,8 @@ def _telling(excerpt: Excerpt | None) -> Iterator[str]:
         yield from (f"{piece.first + i}: {line}" for i, line in enumerate(piece.lines))
 
 
-def _json(document: dict[str, Any]) -> str:
-    text = io.StringIO()
-    json.dump({"schema": 1, **document}, text, indent=1, ensure_ascii=False)
-    return text.getvalue() + "\n"
+def _json(document: Mapping[str, Json]) -> str:
+    return json.dumps({"schema": 1, **document}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _private(path: str, flags: int) -> int:

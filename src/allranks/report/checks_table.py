@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from allranks.findings import Finding
 from allranks.preflight.check import Check
 from allranks.preflight.judge import ORDER
+from allranks.preflight.rank_network import NetworkSetting
 from allranks.text import count_of, group, join_names
 
 Rows = Mapping[str, Mapping[str, str]]
@@ -124,16 +125,13 @@ def grouped(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[tuple[str,
     return [(join_names(nodes) if len(nodes) > 1 else nodes[0], list(rows)) for rows, nodes in groups.items()]
 
 
-def document(
-    name: str, directory: str | None, findings: Sequence[Finding], rows: Rows, more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """`check --json`."""
-    return {
-        "schema": 1,
-        "run": name,
-        "directory": directory,
-        "ok": not any(f.status == "fail" for f in findings),
-        "findings": [f.to_json() for f in findings],
-        "table": {check: dict(row) for check, row in rows.items()},
-        **more,
-    }
+class CheckReport(NamedTuple):
+    """What `check --json` prints; `covered` says which pairs were tried, `settings` are those of the ranks by node."""
+
+    run: str
+    directory: str | None
+    ok: bool
+    findings: Sequence[Finding]
+    table: Rows
+    covered: str | None
+    settings: Mapping[str, Sequence[NetworkSetting]]

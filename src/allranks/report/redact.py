@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allranks.errors import UsageError
+from allranks.protocol.jsontext import Json
 from allranks.settings import secretforms as forms
 from allranks.settings.secrets import REDACTED, is_secret_name
 
@@ -53,11 +54,7 @@ class Hidden:
     kind: str
     file: str
     count: int = 0
-    places: list[int | str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Without any value."""
-        return {"kind": self.kind, "file": self.file, "count": self.count, "lines": self.places}
+    lines: list[int | str] = field(default_factory=list)
 
 
 class Redactor:
@@ -93,8 +90,8 @@ class Redactor:
         """One more was hidden."""
         hidden = self._hidden.setdefault((file, kind), Hidden(kind, file))
         hidden.count += 1
-        if place not in ("", *hidden.places) and len(hidden.places) < PLACES_LISTED:
-            hidden.places.append(place)
+        if place not in ("", *hidden.lines) and len(hidden.lines) < PLACES_LISTED:
+            hidden.lines.append(place)
 
     @property
     def has_more(self) -> bool:
@@ -111,7 +108,7 @@ class Redactor:
 
     # -- JSON --------------------------------------------------------------------------------------
 
-    def value(self, value: Any, file: str, place: int | str = "") -> Any:
+    def value(self, value: Json, file: str, place: int | str = "") -> Any:
         """Redact a JSON value: texts by the rules for text, all that stands under a secret name."""
         if isinstance(value, str):
             return self.text(value, file, place)
@@ -121,9 +118,9 @@ class Redactor:
             return self._words(value, file, place)
         return value
 
-    def _mapping(self, value: Mapping[str, Any], file: str, place: int | str) -> dict[str, Any]:
+    def _mapping(self, value: Mapping[str, Json], file: str, place: int | str) -> dict[str, Json]:
         is_pair = is_secret(str(value.get("name"))) and "value" in value  # as Kubernetes writes variables
-        redacted = {}
+        redacted: dict[str, Json] = {}
         for key, item in value.items():
             name = self.text(key, file, place)
             at = place if isinstance(place, int) else f"{place}.{name}".lstrip(".")
@@ -133,9 +130,9 @@ class Redactor:
                 redacted[name] = self.value(item, file, at)
         return redacted
 
-    def _words(self, value: Sequence[Any], file: str, place: int | str) -> list[Any]:
+    def _words(self, value: Sequence[Json], file: str, place: int | str) -> list[Json]:
         """Redact a list. It may be a command: its `--api-key` hides the next word."""
-        redacted: list[Any] = []
+        redacted: list[Json] = []
         hide = False
         for item in value:
             if not isinstance(item, str):
@@ -149,7 +146,7 @@ class Redactor:
             hide = item.startswith("-") and "=" not in item and is_secret(item)
         return redacted
 
-    def _whole(self, value: Any, name: str, file: str, place: int | str) -> Any:
+    def _whole(self, value: Json, name: str, file: str, place: int | str) -> Json:
         """Hide the value of a secret name; of a list or an object all in it."""
         if isinstance(value, Mapping):
             return {self.text(key, file, place): self._whole(item, name, file, place) for key, item in value.items()}

@@ -90,7 +90,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         environment=_environment(record, run, status),
         machines=machine_groups(facts)[:NODES],
         hosts=addresses(facts)[:NODES],
-        hidden=[(place.file, place.kind, place.count, ", ".join(map(str, place.places))) for place in hidden],
+        hidden=[(place.file, place.kind, place.count, ", ".join(map(str, place.lines))) for place in hidden],
     )
 
 

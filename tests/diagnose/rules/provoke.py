@@ -26,6 +26,7 @@ from typing import Any
 from provoked import CASES
 
 from allranks.diagnose.verdict import judge
+from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.recorded_incident import read_incident
 
@@ -138,7 +139,7 @@ def of_run(name: str, directory: Path) -> dict[str, Any]:
     text = re.sub(r"/[\w./-]*/site-packages/", "/venv/lib/python3.11/site-packages/", text)
     verdict = judge(incident)
     assert verdict is not None
-    expect = {"cause": verdict.cause, "where": verdict.finding.where.to_json(), "victims": list(verdict.victims),
+    expect = {"cause": verdict.cause, "where": encode(verdict.finding.where), "victims": list(verdict.victims),
               "says": [verdict.finding.message[:120]]}  # fmt: skip
     return {"source": f"a run of tests/hosts, {name}: real processes, torch 2.13.0 gloo",
             "incident": json.loads(text), "expect": expect}  # fmt: skip

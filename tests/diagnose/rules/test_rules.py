@@ -18,7 +18,7 @@ from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.rules import FAILURE_RULES, RULES, SOURCES
 from allranks.diagnose.verdict import judge
-from allranks.protocol.codec import decode
+from allranks.protocol.codec import decode, encode
 
 HERE = Path(__file__).parent
 FIXTURES = sorted(HERE.glob("*/*.json"))
@@ -39,7 +39,7 @@ def test_fixture(path: Path) -> None:
     assert "\n" not in message and "{" not in verdict.finding.remedy
     assert len(verdict.finding.evidence) <= 3
     if "where" in expect:
-        where = verdict.finding.where.to_json()
+        where = encode(verdict.finding.where)
         pid = where.pop("pid", None)  # of the day it was provoked
         assert where == expect["where"], message
         assert pid is None or pid in {e["pid"] for e in fixture["incident"]["exits"] if e["rank"] == where["rank"]}
