@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from allranks.text import (
     count_of,
     cut,
+    error_line,
     first_line,
     format_bit_rate,
     format_choice,
@@ -74,6 +75,12 @@ def test_texts_are_cut_and_say_so() -> None:
     assert cut("abcd", 4) == "abcd"
     assert first_line("\n  \n  the first\nsecond", 20) == "the first"
     assert first_line(" \n", 20) == ""
+
+
+def test_an_error_says_its_first_line_or_its_type() -> None:
+    assert error_line(OSError("\nno route\nto h2")) == "no route"
+    assert error_line(TimeoutError()) == "TimeoutError"
+    assert error_line(OSError("x" * 9), 4) == "xxx…"
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,10 @@ from allranks.protocol.codec import decode_parts
 from allranks.protocol.foreign import ErrorDetails
 
 from ..incident import ExitRecord
+from ..logs.ends import End, ends
+from ..logs.lines import read_line
+from ..logs.sightings import Evidence
 
-_ROOT = re.compile(
-    r"Root Cause \(first observed failure\):\n.{0,400}?^ +rank +: (\d+)\b"
-    r".{0,400}?^ +exitcode +: (-?\d+) +\(pid: (\d+)\)",
-    re.DOTALL | re.MULTILINE,
-)
 _AGENT_LINE = re.compile(
     r"^[WEI]\d{4} [^\n]*torch/distributed/elastic/|^Traceback \(most recent call last\):\n"
     r"(?=(?:  [^\n]*\n)*[^\n]*ChildFailedError)",
@@ -29,18 +27,25 @@ _RANK_LINE = re.compile(r"^\[rank(\d+)\]:.*\n?", re.MULTILINE)
 
 def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     """Give the end of the rank that an agent names as the first to fail; any other end as it is."""
-    root = _ROOT.search(end.tail)
-    if root is None:
+    root = _root_cause(end.tail)
+    if root is None or root.rank is None:
         return _by_error_file(end, ranks)
-    rank = int(root[1])
-    code = int(root[2])
-    if rank not in ranks:
+    if root.rank not in ranks:
         return end
     is_copy = end.raised is not None and end.raised.type != "ChildFailedError"
-    ended = replace(end, rank=rank, pid=int(root[3]), tail=of_rank(end.tail, rank), code=code, signal=None)
-    if code < 0:
-        ended = replace(ended, code=None, signal=-code)
+    pid = root.sighting.number("pid2")
+    ended = replace(end, rank=root.rank, pid=pid, tail=of_rank(end.tail, root.rank), code=root.code, signal=None)
+    if root.code < 0:
+        ended = replace(ended, code=None, signal=root.signal)
     return ended if is_copy else replace(ended, error=None)
+
+
+def _root_cause(tail: str) -> End | None:
+    """Read the process that the agent's report calls the first failure; None where there is no report."""
+    if "Root Cause" not in tail:
+        return None
+    lines = [line for raw in tail.splitlines() for line in read_line(raw)]
+    return next((end for end in ends(Evidence.of(lines)) if end.root), None)
 
 
 def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
