@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -200,6 +202,19 @@ def test_the_fix_of_a_time_limit_names_an_option_that_is_there(
     finding = engine.finding(stopped=True)
     assert finding is not None and option in finding.remedy
     assert ("SIGTERM comes --stop-grace before the end" in finding.remedy) is where.made_by_allranks
+
+
+@pytest.mark.parametrize(("announced", "words"), [(-900, "preempted"), (-60, "time limit was nearly up")])
+def test_an_announced_end_is_told_by_when_it_was_announced(
+    monkeypatch: pytest.MonkeyPatch, announced: float, words: str
+) -> None:
+    """Ranks may take minutes to end: the limit is nearer then than when Slurm sent its signal."""
+    now = time.time()
+    engine = Inside(allocation(), warned_t=now + 30 + announced)
+    end = datetime.fromtimestamp(now + 30).isoformat()
+    monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "RUNNING", end=end))
+    finding = engine.finding(stopped=True)
+    assert finding is not None and words in finding.message
 
 
 # -- heterogeneous jobs ----------------------------------------------------------------------------------
