@@ -18,6 +18,7 @@ from allranks.agent import node_check as facts
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
 from allranks.protocol.codec import decode, encode
+from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import LoginFacts
 from allranks.protocol.orders import SetupOrder
 
@@ -189,7 +190,8 @@ def test_nonsense_requests_do_not_raise() -> None:
     ],
 )
 def test_words_of_the_command(command: list[str], expected: tuple[str, str | None, str | None]) -> None:
-    assert tuple(facts.read_program(command)) == expected
+    words = read_command(command)
+    assert (words.kind, words.python, words.target) == expected
 
 
 def test_rule_of_the_interpreter(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_rule_of_the_interpreter(tmp_path: Path) -> None:
 
     def chosen(command: list[str], **more: Any) -> tuple[str, str]:
         order = decode(SetupOrder, {**request, **more})
-        path, how = facts.choose_interpreter(order, facts.read_program(command), str(tmp_path), environ)
+        path, how = facts.choose_interpreter(order, read_command(command), str(tmp_path), environ)
         return str(path).replace(str(tmp_path) + "/", ""), how.partition(":")[0]
 
     assert chosen(["python3.12", "x.py"], python="opt/py") == ("opt/py", "--python")
@@ -267,11 +269,11 @@ def test_old_interpreters_answer(version: str) -> None:
 
 def test_files_of_the_user(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"]}
-    script = facts.read_program(["sub/train.py"])
+    script = read_command(["sub/train.py"])
     assert not encode(facts.find_target(script, str(tmp_path), environ))["exists"]
     put(tmp_path, "sub/train.py", "")
     assert encode(facts.find_target(script, str(tmp_path), environ))["exists"]
-    program = encode(facts.find_target(facts.read_program(["no-such-program"]), str(tmp_path), environ))
+    program = encode(facts.find_target(read_command(["no-such-program"]), str(tmp_path), environ))
     assert program == {"kind": "program", "name": "no-such-program", "path": "no-such-program", "exists": False}
 
 

@@ -8,7 +8,6 @@ checks that the order names collect theirs, each under its own name.
 import glob
 import os
 import pwd
-import re
 import shutil
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.codec import encode
+from allranks.protocol.command_words import Words, read_command
 from allranks.protocol.facts import (
     DirectoryFacts,
     DiskFacts,
@@ -47,8 +47,6 @@ PLUGIN_PREFIXES = ("libnccl-net", "librccl-net", "libnccl-env")
 
 INTERPRETER_SECONDS = 20.0
 ANSWER = "ALLRANKS-PYTHON"
-_PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 # Runs as the user would run it, in any Python from 2.7 on; no module of the working directory is
 # imported. torch/version.py is read as text: importing torch takes seconds, importlib.metadata 30 ms. `python -m NAME`
@@ -156,7 +154,7 @@ def collect_parts(parts: Sequence[FactPart]) -> JsonObject:
 def _parts(order: SetupOrder) -> List[FactPart]:
     environ = order.environ
     workdir = os.path.expanduser(order.workdir or os.getcwd())
-    program = read_program(order.command, order.kind)
+    program = read_command(order.command, order.kind)
     name_seconds = netfacts.NAME_SECONDS + 1
     return [
         FactPart("own_name", lambda: netfacts.own_name(_hostname()), name_seconds),
@@ -350,41 +348,7 @@ def _memory() -> Memory:
 # -- the training program and its interpreter ------------------------------------------------------
 
 
-class Program(NamedTuple):
-    """`kind` is python-script, python-module, python-other or program; `target` the script, module or
-    program; `python` the word the user wrote for the interpreter."""
-
-    kind: str
-    python: Optional[str]
-    target: Optional[str]
-
-
-def read_program(command: Sequence[str], kind: Optional[str] = None) -> Program:
-    """Read what a command runs; `kind`, where the controller has said it, decides."""
-    if not command:
-        return Program(kind or "program", None, None)
-    python = None
-    rest = command
-    if _PYTHON.match(command[0]):
-        python = command[0]
-        rest = _without_flags(command[1:])
-    if len(rest) > 1 and rest[0] == "-m":
-        return Program(kind or "python-module", python, rest[1])
-    if rest and rest[0].endswith((".py", ".pyw")):
-        return Program(kind or "python-script", python, rest[0])
-    if python is not None:
-        return Program(kind or "python-other", python, None)
-    return Program(kind or "program", None, command[0])
-
-
-def _without_flags(words: Sequence[str]) -> Sequence[str]:
-    index = 0
-    while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-c", "-", "--"):
-        index += 2 if words[index] in _WITH_VALUE else 1
-    return words[index:]
-
-
-def find_target(program: Program, workdir: str, environ: Mapping[str, str]) -> TargetFacts:
+def find_target(program: Words, workdir: str, environ: Mapping[str, str]) -> TargetFacts:
     """Tell whether the script or the program is there."""
     target = program.target
     if target is None:
@@ -411,7 +375,7 @@ def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]
 
 
 def choose_interpreter(
-    order: SetupOrder, program: Program, workdir: str, environ: Mapping[str, str]
+    order: SetupOrder, program: Words, workdir: str, environ: Mapping[str, str]
 ) -> Tuple[Optional[str], str]:
     """Path (None: absent) and which rule chose it: --python, the command's first word, the caller's
     VIRTUAL_ENV or CONDA_PREFIX where it is on this node too, python3 on the PATH after the prelude."""
@@ -426,7 +390,7 @@ def choose_interpreter(
     return lookup("python3", workdir, environ), "python3 on PATH"
 
 
-def interpreter(order: SetupOrder, program: Program, workdir: str, environ: Mapping[str, str]) -> JsonObject:
+def interpreter(order: SetupOrder, program: Words, workdir: str, environ: Mapping[str, str]) -> JsonObject:
     """Find the training interpreter: path, how it was chosen, and what it says of itself. Not for programs."""
     if program.kind == "program" and not order.python and not order.modules:
         return dict(encode(Interpreter(program.kind, skipped="the command is not a Python program")))

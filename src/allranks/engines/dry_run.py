@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from allranks.agent.node_check import choose_interpreter, read_program
+from allranks.agent.node_check import choose_interpreter
 from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
 from allranks.gang.members import NodeState
@@ -20,6 +20,7 @@ from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.preflight.check import Check
 from allranks.protocol.codec import encode
+from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import Interpreter
 from allranks.protocol.orders import RankOrder, StartTerms, SuiteNodes
 from allranks.protocol.plan_facts import NodeFacts
@@ -128,7 +129,7 @@ class DryRun:
     def _known_facts(self) -> NodeFacts:
         """Return what the agent of a local node would find of the training interpreter, by its own rules."""
         order = setup_order(self._spec, self._setting)
-        program = read_program(order.command, order.kind)
+        program = read_command(order.command, order.kind)
         path, how = choose_interpreter(order, program, order.workdir or os.getcwd(), os.environ)
         if path is None:
             return NodeFacts()

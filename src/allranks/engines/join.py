@@ -22,8 +22,8 @@ from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
-from allranks.plan.launchers.command_words import read_command
 from allranks.plan.pinned import NodeArguments, NotPinned, Pin
+from allranks.protocol.command_words import read_command
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
 from allranks.protocol.header import AgentHeader

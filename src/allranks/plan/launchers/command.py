@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from allranks.protocol.command_words import read_command
 from allranks.settings.tools import read_tool
 
 from ..environment import NodeLaunch, PlannedProcess
-from .command_words import behind, python_argv, read_command
+from .command_words import behind, python_argv
 from .node_launcher import agent, through
 
 

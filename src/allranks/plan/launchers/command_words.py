@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from allranks.protocol.command_words import Words, read_command
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 from allranks.settings.tools import Tool, read_tool
 from allranks.text import format_duration
-
-_PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
-# Flags of python that take a value of their own (`python --help`).
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-
-
-@dataclass(frozen=True)
-class Words:
-    """`python` is the word the user wrote for the interpreter, None where none was.
-
-    `flags` go before the script; `program` is the script or `-m module` with its arguments. `kind` is
-    python-script, python-module, python-other (python that the runner can't take: -c, -, a directory)
-    or program.
-    """
-
-    kind: str
-    python: str | None
-    flags: tuple[str, ...]
-    program: tuple[str, ...]
-
-
-def read_command(command: Sequence[str]) -> Words:
-    """Split the words after `--`."""
-    words = tuple(command)
-    if _PYTHON.match(words[0]):
-        flags, rest = _python_flags(words[1:])
-        return Words(_kind(rest), words[0], flags, rest)
-    if words[0] == "-m" or words[0].endswith((".py", ".pyw")):
-        return Words(_kind(words), None, (), words)
-    return Words("program", None, (), words)
 
 
 def read_training(spec: RunSpec) -> Words:
@@ -100,21 +69,6 @@ def behind(tool: Tool) -> Words:
     """Read the program behind a launcher's options; whatever it is called, the launcher gives it to python."""
     kind = "python-module" if tool.program[:1] == ("-m",) else "python-script"
     return Words("program" if tool.no_python or not tool.program else kind, tool.python, (), tool.program)
-
-
-def _python_flags(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    index = 0
-    while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-c", "-", "--"):
-        index += 2 if words[index] in _WITH_VALUE else 1
-    return words[:index], words[index:]
-
-
-def _kind(rest: tuple[str, ...]) -> str:
-    if len(rest) > 1 and rest[0] == "-m":
-        return "python-module"
-    if rest and not rest[0].startswith("-") and rest[0].endswith((".py", ".pyw")):
-        return "python-script"
-    return "python-other"
 
 
 def python_argv(words: Words, facts: NodeFacts, runner: str | None) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from allranks.protocol.command_words import read_command
+
 from ..environment import NodeLaunch, PlannedProcess
-from .command_words import python_argv, read_command
+from .command_words import python_argv
 
 
 def direct(launch: NodeLaunch) -> list[PlannedProcess]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from allranks.protocol.command_words import Words
 from allranks.protocol.plan_facts import NodeFacts
 
 from ..environment import NodeLaunch, Place, PlannedProcess
-from .command_words import Words
 
 ANY = "{rank}"  # agent/runner_launched.py puts the number there
 

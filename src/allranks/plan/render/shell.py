@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from allranks.protocol.command_words import Words
 from allranks.settings.secrets import is_secret_name
 
-from ..launchers.command_words import Words
 from .request import RenderRequest
 
 # As agent/prelude.py tells them apart; here the status of a file that it sources counts, whatever it comes from.
