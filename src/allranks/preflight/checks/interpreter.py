@@ -11,7 +11,6 @@ from allranks.text import join_names
 from ..compare import (
     Findings,
     Nodes,
-    alike,
     by_entry,
     by_value,
     differing,
@@ -57,9 +56,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _absent(interpreters: Interpreters, fine: List[str]) -> Findings:
-    absent = nodes_with(interpreters, lambda one: one.missing)
-    if absent:
-        how = interpreters[absent[0]].how or "python3 on PATH"
+    missing = those(interpreters, lambda one: one.missing)
+    for how, absent in by_value(values_of(missing, lambda one: one.how or "python3 on PATH")).items():
         rule, _, word = how.partition(": ")
         wanted = f"{word} (from {rule})" if word else how
         show = f"ssh {absent[0]} 'ls /usr/bin/python3*'"
@@ -68,16 +66,17 @@ def _absent(interpreters: Interpreters, fine: List[str]) -> Findings:
 
 
 def _broken(request: Request, interpreters: Interpreters) -> Findings:
-    for error, nodes in alike(those(interpreters, lambda one: not one.missing), lambda one: one.error).items():
-        path = interpreters[nodes[0]].path or request.asked.python or "the training interpreter"
+    broken = those(interpreters, lambda one: one.error and not one.missing)
+    for (error, known_path), nodes in by_value(values_of(broken, lambda one: (one.error, one.path))).items():
+        path = known_path or request.asked.python or "the training interpreter"
         yield fail(_LABEL, nodes, f"{path} on {join_names(nodes)}: {error}", remote(nodes[0], path, "--version"))
 
 
 def _lacking(request: Request, works: Interpreters) -> Findings:
     """Modules without which nothing starts: the launcher's own, the one that `-m` names."""
-    for module, nodes in by_entry(values_of(works, lambda one: one.lacks)).items():
-        path = works[nodes[0]].path
-        fine = [node for node in works if node not in nodes]
+    lacking = by_entry(values_of(works, lambda one: [(module, one.path) for module in one.lacks]))
+    for (module, path), nodes in lacking.items():
+        fine = [node for node, one in works.items() if module not in one.lacks]
         needed_by = _needed_by(request, module)
         message = f"{who(nodes)} no module {module} in {path}, which "
         message += f"{needed_by} needs{others(fine)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import List
 
-from ..compare import Findings, Nodes, and_so_for, denied_if, fail, lack, nodes_with, remote
+from ..compare import Findings, Nodes, alike, and_so_for, denied_if, fail, lack, nodes_with, remote, those
 from ..typed_facts import Request
 
 ID = "workdir"
@@ -16,15 +16,13 @@ LEVEL = "quick"
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """remote-path-missing where it is absent, permission-denied where it can't be entered."""
     workdirs = {node: facts.workdir for node, facts in facts_by_node.items() if facts.has_read("workdir")}
-    absent = nodes_with(workdirs, lambda workdir: not workdir.exists)
-    closed = nodes_with(workdirs, lambda workdir: workdir.exists and not workdir.cwd_ok)
-    if absent:
-        path = workdirs[absent[0]].path
-        fine = nodes_with(workdirs, lambda workdir: workdir.exists and workdir.cwd_ok)
+    present = those(workdirs, lambda workdir: workdir.exists)
+    fine = nodes_with(present, lambda workdir: workdir.cwd_ok)
+    for path, absent in alike(workdirs, lambda workdir: "" if workdir.exists else workdir.path).items():
         message = lack(absent, fine, f"directory {path}")
         yield fail("remote-path-missing", absent, message, copy_remedy(path, absent, bool(fine)))
-    if closed:
-        yield denied_if(True, closed, workdirs[closed[0]].path, "entered")
+    for path, closed in alike(present, lambda workdir: "" if workdir.cwd_ok else workdir.path).items():
+        yield denied_if(True, closed, path, "entered")
 
 
 def copy_remedy(path: str, absent: List[str], is_elsewhere: bool) -> str:
