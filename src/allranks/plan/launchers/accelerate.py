@@ -13,7 +13,7 @@ from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .command_words import kept_options, launched_by, read_training
+from .command_words import kept_options, launched_by, no_python, read_training
 from .node_launcher import agent, has_gpu, interpreter, through
 
 OURS = (
@@ -41,7 +41,6 @@ def accelerate(launch: NodeLaunch) -> list[PlannedProcess]:
     tool = launched_by(launch.spec)
     config = configured(launch.facts)
     mode = ("--multi_gpu",) if launch.world_size > 1 and needs_mode(tool, launch.facts) else ()
-    no_python = ("--no_python",) if words.kind == "program" else ()
     argv = (
         interpreter(words, launch.facts),
         *words.flags,
@@ -50,7 +49,7 @@ def accelerate(launch: NodeLaunch) -> list[PlannedProcess]:
         *kept_options(launch.spec, OURS),
         *mode,
         *arguments(launch.node, launch.attempt),
-        *no_python,
+        *no_python(words),
         *through(words, launch.place),
     )
     on_cpu = not has_gpu(launch.facts) and not uses_deepspeed(tool, config)

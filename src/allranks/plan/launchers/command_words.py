@@ -36,6 +36,11 @@ def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
     return tool.kept(tuple(left_out)) if tool is not None else ()
 
 
+def no_python(words: Words, option: str = "--no_python") -> tuple[str, ...]:
+    """Return a launcher's option for a program that is none of Python's, where it is one."""
+    return (option,) if words.kind == "program" else ()
+
+
 def out_of_reach(spec: RunSpec) -> list[str]:
     """Say which settings take effect in a rank's interpreter alone, where allranks does not start that.
 

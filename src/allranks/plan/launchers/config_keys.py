@@ -19,9 +19,13 @@ def launcher_settings(spec: RunSpec) -> dict[str, Any]:
     """{"name", "options" of the launcher; "accelerate": path of its configuration ("": the default one), or None;
     "deepspeed": paths}. "holds": the options are used as they stand, allranks sets none."""
     tool = read_tool(spec.launch.command)
-    name = tool.name if tool is not None else spec.launch.launcher
-    options = {o.name: o.value for o in tool.options} if tool is not None else {}
-    words = [*(w for o in tool.options for w in o.words), *tool.program] if tool is not None else spec.launch.command
+    name = spec.launch.launcher
+    options: dict[str, str | None] = {}
+    words = spec.launch.command
+    if tool is not None:
+        name = tool.name
+        options = {option.name: option.value for option in tool.options}
+        words = (*(word for option in tool.options for word in option.words), *tool.program)
     return {
         "name": name,
         "options": options,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .command_words import kept_options, read_training
+from .command_words import kept_options, no_python, read_training
 from .node_launcher import agent, interpreter, through
 
 OURS = (
@@ -43,7 +43,7 @@ def deepspeed(launch: NodeLaunch) -> list[PlannedProcess]:
         "deepspeed.launcher.runner",
         *kept_options(launch.spec, OURS),
         *arguments(launch.node, launch.attempt, path),
-        *(("--no_python",) if words.kind == "program" else ()),
+        *no_python(words),
         *through(words, launch.place),
     )
     return [agent(launch, argv, files={path: hostfile(launch.world_size, launch.node)})]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..environment import NodeLaunch, PlannedProcess, older_than
 from ..ranks import Attempt, NodePlan
-from .command_words import kept_options, read_training
+from .command_words import kept_options, no_python, read_training
 from .node_launcher import agent, interpreter, through
 
 OURS = (
@@ -35,7 +35,6 @@ def torchrun(launch: NodeLaunch) -> list[PlannedProcess]:
     old = older_than(launch.facts.interpreter.torch or "", (1, 9))
     head = [f"--{k.replace('-', '_') if old else k}={v}" for k, v in arguments(launch.node, launch.attempt).items()]
     module = "torch.distributed.launch" if old else "torch.distributed.run"
-    no_python = ("--no-python",) if words.kind == "program" else ()
     argv = (
         interpreter(words, launch.facts),
         *words.flags,
@@ -43,7 +42,7 @@ def torchrun(launch: NodeLaunch) -> list[PlannedProcess]:
         module,
         *kept_options(launch.spec, OURS),
         *head,
-        *no_python,
+        *no_python(words, "--no-python"),
         *through(words, launch.place),
     )
     return [agent(launch, argv)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from allranks.errors import UsageError
 
 from ..launchers.accelerate import OURS
-from ..launchers.command_words import kept_options, launched_by, read_training
+from ..launchers.command_words import kept_options, launched_by, no_python, read_training
 from ..ranks import NodePlan
 from .request import Rendered, RenderRequest, script_name
 from .shell import TITLE, Here, python_words, script
@@ -77,6 +77,6 @@ def _script(request: RenderRequest, node: NodePlan, config: str) -> str:
         *kept_options(request.spec, (*OURS, "config_file")),
         "--config_file",
         Here(config),
-        *(("--no_python",) if words.kind == "program" else ()),
+        *no_python(words),
     ]
     return script(request, TITLE.format(node.node.name), argv, words.program)

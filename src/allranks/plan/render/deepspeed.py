@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from allranks.errors import UsageError
 
-from ..launchers.command_words import kept_options, read_training
+from ..launchers.command_words import kept_options, no_python, read_training
 from ..launchers.config_keys import launcher_settings
 from ..launchers.deepspeed import OURS, arguments
 from ..ranks import NodePlan
@@ -75,7 +75,7 @@ def _script(request: RenderRequest, node: NodePlan, named: dict[str, str]) -> st
         "deepspeed.launcher.runner",
         *kept_options(request.spec, OURS),
         *ours,
-        *(("--no_python",) if words.kind == "program" else ()),
+        *no_python(words),
     ]
     return script(request, TITLE.format(node.node.name), argv, _beside(words.program, named), () if named else (_NOTE,))
 

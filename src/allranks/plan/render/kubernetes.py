@@ -48,10 +48,10 @@ def pod_settings(spec: RunSpec, texts: Mapping[str, str]) -> PodSettings:
 
 def _head(job: PodJob) -> list[str]:
     """Say what to do with the file. The secrets are made by hand: a file that lands in git must hold none."""
-    space = f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
+    space = _space(job)
     make = f"kubectl create{space} secret generic"
     files = f"-f {job.name}-allranks.yaml -f {job.name}.yaml"
-    secrets = " ".join([job.secret, *([job.secret_env] if job.hidden else [])])
+    secrets = f"{job.secret} {job.secret_env}" if job.hidden else job.secret
     lines = [
         f"{job.name}: {job.nodes} pods, each runs the same `allranks join`. First make the secret that they prove to",
         "each other, which is in no file:",
@@ -121,8 +121,13 @@ def role(job: PodJob) -> Document:
     return Manifest("rbac.authorization.k8s.io/v1", "Role", metadata, {"rules": rules}).document()
 
 
+def _space(job: PodJob) -> str:
+    """Word kubectl's option for the namespace, where one is set."""
+    return f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
+
+
 def _role_head(job: PodJob) -> list[str]:
-    space = f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
+    space = _space(job)
     name = f"allranks-{job.spec.cloud.kind}"
     return [
         "For the administrator of a namespace: all that allranks needs there. Once for everyone who may start runs:",

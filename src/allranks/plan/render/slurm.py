@@ -114,17 +114,20 @@ def _directives(request: RenderRequest) -> list[str]:
     words = [
         f"--job-name={job_name(spec)}",
         f"--nodes={(spec.target.nodes or 1) + spec.recovery.spares}",
-        *([f"--ntasks-per-node={spec.launch.nproc}"] if spec.launch.nproc is not None else []),
-        *([f"--partition={spec.target.partition}"] if spec.target.partition is not None else []),
-        "--open-mode=append",
-        f"--signal=B:{WARNING_SIGNAL}@{warning(spec.limits.stop_grace)}",
     ]
+    if spec.launch.nproc is not None:
+        words.append(f"--ntasks-per-node={spec.launch.nproc}")
+    if spec.target.partition is not None:
+        words.append(f"--partition={spec.target.partition}")
+    words += ["--open-mode=append", f"--signal=B:{WARNING_SIGNAL}@{warning(spec.limits.stop_grace)}"]
     asked = check_sbatch(spec.target.sbatch)
     for word in (*words, *asked):
         if not word.isprintable():
             raise UsageError(f"{word!r}: a line of #SBATCH cannot hold it. Set --name, or another value")
     lines = [f"#SBATCH {shlex.quote(word)}" for word in words]
-    return lines + ([f"#SBATCH {shlex.join(asked)}"] if asked else [])
+    if asked:
+        lines.append(f"#SBATCH {shlex.join(asked)}")
+    return lines
 
 
 def warning(stop_grace: float) -> int:

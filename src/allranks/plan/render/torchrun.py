@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..launchers.command_words import kept_options, read_training
+from ..launchers.command_words import kept_options, no_python, read_training
 from ..launchers.torchrun import OURS, arguments
 from ..ranks import NodePlan
 from .request import Rendered, RenderRequest, script_name
@@ -22,6 +22,6 @@ def _script(request: RenderRequest, node: NodePlan) -> str:
         "torch.distributed.run",
         *kept_options(request.spec, OURS),
         *(f"--{name}={value}" for name, value in arguments(node, request.attempt).items()),
-        *(("--no-python",) if words.kind == "program" else ()),
+        *no_python(words, "--no-python"),
     ]
     return script(request, TITLE.format(node.node.name), argv, words.program)
