@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-Arguments = Mapping[str, object]
+from allranks.protocol.jsontext import Json
+
+Arguments = Mapping[str, Json]
 
 KERNEL = re.compile(r"nccl|rccl|nvshmem|multimem", re.IGNORECASE)
 NCCL_NAME = re.compile(r"(?:nccl|rccl|msccl)(?:Dev)?(?:Kernel)?_?([A-Z][A-Za-z]{1,40}?)(?:_|\(|<|RING|TREE|$)")
@@ -90,7 +92,7 @@ def plain(name: str) -> str:
     return NAMES.get(short.replace("_", ""), short) or "collective"
 
 
-def elements(shape: object) -> int:
+def elements(shape: Json) -> int:
     """Count the elements of a tensor's shape, or of a list of shapes."""
     if not isinstance(shape, list):
         return 0
@@ -99,7 +101,7 @@ def elements(shape: object) -> int:
     return sum(elements(part) for part in shape)
 
 
-def ranks_of(value: object) -> tuple[int, ...]:
+def ranks_of(value: Json) -> tuple[int, ...]:
     """Read `[0, 1]`, a list or a text; empty where it is shortened (`[0, 1, ... 62, 63]`) or something else."""
     if isinstance(value, str) and "..." not in value:
         return tuple(int(digits) for digits in re.findall(r"\d{1,9}", value))
@@ -108,7 +110,7 @@ def ranks_of(value: object) -> tuple[int, ...]:
     return ()
 
 
-def _size(count: object, dtype: str) -> int | None:
+def _size(count: Json, dtype: str) -> int | None:
     """Give the bytes of so many elements; None where the count or the type is unknown."""
     for part, width in TYPES:
         if part in dtype and isinstance(count, int) and 0 <= count < LARGEST_COUNT:
@@ -116,13 +118,12 @@ def _size(count: object, dtype: str) -> int | None:
     return None
 
 
-def _first(values: object) -> object:
-    if isinstance(values, list) and values:
-        return values[0]
-    return None
+def _first(values: Json) -> Json:
+    first: Json = values[0] if isinstance(values, list) and values else None
+    return first
 
 
-def _name(value: object) -> str:
+def _name(value: Json) -> str:
     if not isinstance(value, (str, int)) or value == "undefined":
         return ""
     return str(value)[:NAME_LENGTH]

@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-JsonObject = dict[str, object]
+from allranks.protocol.jsontext import Json
+
+JsonObject = dict[str, Json]
 
 LARGEST = 1 << 26  # characters of one value: what is longer is taken for broken
 AFTER_VALUE = frozenset(",:]} \t\r\n")
@@ -68,11 +70,12 @@ class Reader:
                 raise BrokenTrace(CUT_OFF)
             self._read_on()
 
-    def _value(self) -> object:
+    def _value(self) -> Json:
         """Give the value that begins here; read on until all of it is there."""
         self._next()
         while True:
             try:
+                value: Json
                 value, end = self._decode(self._text, self._position)
             except ValueError:
                 end = -1

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from allranks.protocol.jsontext import Json
 from allranks.text import count_of
 
 from .kernels import Arguments, CollectiveKind, gloo_kind, is_communication, kernel_kind
@@ -139,7 +140,7 @@ def read_event(value: JsonObject) -> TraceEvent | None:
     )
 
 
-def _time(value: object) -> float | None:
+def _time(value: Json) -> float | None:
     if isinstance(value, (int, float)) and -LARGEST_TIME < value < LARGEST_TIME:
         return float(value)
     return None

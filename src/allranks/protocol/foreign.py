@@ -4,11 +4,13 @@ The text is read by `jsontext`, with bounds. Here each field is taken with the t
 and left out where it is something else.
 """
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple, TypeVar
 
 from .codec import DecodeError, decode, decode_parts, encode, omit_empty
-from .jsontext import JsonObject, read_object
+from .jsontext import Json, JsonObject, read_object
 from .orders import MOST_PATH, MOST_RANKS
+
+Fields = TypeVar("Fields", bound=NamedTuple)
 
 # characters of a text and a traceback; exceptions of a chain
 TEXT = 16 << 10
@@ -33,7 +35,7 @@ LONGEST = {
 }
 
 
-def cut(record: Any) -> Any:
+def cut(record: Fields) -> Fields:
     """Cut the texts of a record to the length that their field may have."""
     shorter = {}
     for name, value in record._asdict().items():
@@ -81,7 +83,7 @@ class ErrorDetails(NamedTuple):
     chain: Tuple[ErrorLink, ...] = ()
 
 
-def clean_error(value: object) -> Optional[JsonObject]:
+def clean_error(value: Json) -> Optional[JsonObject]:
     """Give what a rank's error file says, of torch's form with allranks' own part; None where it says nothing."""
     if not isinstance(value, dict):
         return None
@@ -101,7 +103,7 @@ def clean_error(value: object) -> Optional[JsonObject]:
     return clean or None
 
 
-def _details(value: object) -> ErrorDetails:
+def _details(value: Json) -> ErrorDetails:
     if not isinstance(value, dict):
         return ErrorDetails()
     links = value.get("chain")
@@ -110,7 +112,7 @@ def _details(value: object) -> ErrorDetails:
     for link in (links if isinstance(links, list) else [])[:LINKS]:
         if isinstance(link, dict):
             chain.append(cut(decode_parts(ErrorLink, link)))
-    details: ErrorDetails = cut(decode_parts(ErrorDetails, outermost))
+    details = cut(decode_parts(ErrorDetails, outermost))
     return details._replace(chain=tuple(chain))
 
 
@@ -164,5 +166,5 @@ def check_report(report: ReportMessage) -> ReportMessage:
         value = getattr(report, name)
         if value is not None and not low <= value <= high:
             raise DecodeError("%s: expected a number between %d and %d" % (name, low, high))
-    short: ReportMessage = cut(report)
+    short = cut(report)
     return short._replace(threads=tuple(name[:NAME] for name in report.threads[:THREADS]))

@@ -4,7 +4,7 @@
 fit is counted and left out. `t` is unix time by the node's clock.
 """
 
-from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from .codec import Vocabulary, omit_empty, omit_none
 from .foreign import ReportMessage, check_report, clean_error
@@ -222,7 +222,7 @@ class ReachedMessage(NamedTuple):
     """What became of each peer (agent/peers.py says what), and what names resolve to here."""
 
     pairs: Mapping[str, JsonObject] = {}
-    names: Mapping[str, Any] = {}
+    names: Mapping[str, Json] = {}
     error: str = ""
 
 

@@ -3,10 +3,11 @@
 `ORDERS` names them in JSON. An agent decodes each once, where it arrives; what does not fit is refused there.
 """
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
 from .codec import Vocabulary
 from .frames import PROTOCOL, pack_json
+from .jsontext import Json
 
 MOST_RANKS = 1 << 20
 MOST_ATTEMPTS = (1 << 16) - 1  # what a frame of output can name
@@ -38,7 +39,7 @@ class SetupOrder(NamedTuple):
     workdir: Optional[str] = None
     command: Tuple[str, ...] = ()
     kind: Optional[str] = None
-    launching: Any = None
+    launching: Json = None
     modules: Tuple[str, ...] = ()
     python: Optional[str] = None
     virtual_env: Optional[str] = None
@@ -51,7 +52,7 @@ class SetupOrder(NamedTuple):
     expect_gpus: Optional[int] = None
     node_dir: Optional[str] = None
     output_dir: Optional[str] = None
-    target: Any = None
+    target: Json = None
     uid: str = ""
     checks: Tuple[str, ...] = ()
     seconds: float = 30.0
