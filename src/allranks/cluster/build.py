@@ -20,7 +20,7 @@ def make_cluster(
     is_local: Callable[[str], bool],
     caller: str | None = None,
 ) -> Cluster:
-    """The first `first` nodes (all where None), indexed from 0, those that are this machine marked.
+    """Take the first `first` nodes (all where None), number them from 0 and mark those that are this machine.
 
     `is_local` says whether a host is this machine; `caller` is the user who runs allranks. An entry with
     a port of its own (a container behind this address) or with another user is reached by ssh as asked.
@@ -51,21 +51,20 @@ def virtual_cluster(count: int) -> Cluster:
 
 
 def set_aside(cluster: Cluster, spares: int, nodes: int | None, nproc: int | None) -> Cluster:
-    """The last `spares` nodes of a whole list stand by; of the others the first `nodes` (all where None) work."""
+    """Set the last `spares` nodes aside as hot spares; of the others the first `nodes` work (all where None)."""
     total = len(cluster)
     working = nodes or total - spares
     if spares and (working < 1 or working + spares > total):
         wanted = f"--nodes {nodes} --spares {spares}" if nodes else f"--spares {spares}"
         raise UsageError(f"{wanted}: {cluster.source} has {count_of(total, 'host')}. Add hosts, or set fewer spares")
-    standing_by = cluster.nodes[total - spares :] if spares else ()
-    chosen = Cluster(cluster.nodes[:working], cluster.source, standing_by)
+    chosen = Cluster(cluster.nodes[:working], cluster.source, spares=cluster.nodes[total - spares :])
     for spare in chosen.spares:
         _require_room(spare, chosen, nproc)
     return chosen
 
 
 def _require_room(spare: Node, cluster: Cluster, nproc: int | None) -> None:
-    """A spare must be able to stand in for one of the nodes at least, as far as the list says."""
+    """Refuse a spare that has too few slots to stand in for any of the nodes."""
     needs = [nproc or node.slots for node in cluster.nodes]
     if spare.slots is None or any(need is None or need <= spare.slots for need in needs):
         return

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..text import count_of
-from .hostlist import EXCLUDE, exclude, expand_item, split_exclusions, split_list
-from .names import check_host, check_ipv6, check_user, show
+from .hostlist import exclude, expand_item, split_exclusions, split_list
+from .names import bracketed, check_host, check_ipv6, check_user, show
 
 MAX_SLOTS = 1024
 KNOWN = ("slots", "max_slots", "port", "user")
@@ -33,7 +33,7 @@ class HostEntry:
 
 
 def parse_entries(text: str) -> Iterator[HostEntry]:
-    """The entries of one line without its comment: a node list, then attributes that hold for all."""
+    """Yield the entries of one line without its comment: a node list, then attributes that hold for all."""
     _check_printable(text)
     words = _EQUALS.sub("=", text).split()
     if words[0] == "rank" and len(words) > 1 and re.match(r"[0-9]+=", words[1]):
@@ -51,13 +51,13 @@ def _check_printable(text: str) -> None:
 
 
 def _attributes(hosts: str, words: list[str]) -> dict[str, str]:
-    """The attributes of a line by name; unknown, empty or repeated ones are refused."""
+    """Return the attributes of a line by name; refuse unknown, empty and repeated ones."""
     attributes: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         name = name.replace("max-slots", "max_slots")
         if not equals and _INTEGER.fullmatch(word):
-            ranks = "1 rank" if word == "1" else f"{word} ranks"
+            ranks = count_of(int(word), "rank")
             raise UsageError(f"{show(hosts + ' ' + word)}: write '{hosts} slots={word}' for {ranks}")
         if name not in KNOWN or not equals:
             raise UsageError(_unknown(name, equals))
@@ -78,21 +78,21 @@ def _unknown(name: str, equals: str) -> str:
 
 
 def _item(item: str, attributes: dict[str, str]) -> Iterator[HostEntry]:
-    """The entries of one item `user@hosts:port`, its attributes beside it."""
-    included, excluded = split_exclusions(item) if EXCLUDE in item else (item, [])
+    """Yield the entries of one item `user@hosts:port` with its attributes."""
+    included, excluded = split_exclusions(item)
     user, hosts = _split_user(included, attributes.get("user"))
     host, port_text, is_ipv6 = _split_port(hosts)
     port = _port(item, host, port_text, attributes)
     slots = _slots(attributes)
     names = [host] if is_ipv6 else expand_item(host)
-    for name in exclude(names, excluded, item) if excluded else names:
+    for name in exclude(names, excluded, item):
         yield HostEntry(check_host(name), user, port, slots)
 
 
 def _split_user(item: str, attribute: str | None) -> tuple[str | None, str]:
     before, at, hosts = item.rpartition("@")
     if not at:
-        return (check_user(attribute) if attribute else None), item
+        return attribute and check_user(attribute), item
     if attribute:
         raise UsageError(f"{show(item)}: the user is given twice, by '@' and by user=")
     return check_user(before), hosts
@@ -104,42 +104,48 @@ def _split_port(hosts: str) -> tuple[str, str | None, bool]:
     if literal and ":" in literal[1]:
         return check_ipv6(literal[1]), literal[2], True
     outside = re.sub(r"\[[^\[\]]*\]", "", hosts)
+    if ":" not in outside:
+        return hosts, None, False
     if outside.count(":") > 1:
         return check_ipv6(hosts), None, True
-    host, colon, port = hosts.rpartition(":")
-    return (host, port, False) if colon and outside.count(":") == 1 else (hosts, None, False)
+    host, _, port = hosts.rpartition(":")
+    return host, port, False
 
 
 def _port(item: str, host: str, text: str | None, attributes: dict[str, str]) -> int | None:
-    """The port of ssh; a small number after a colon means slots elsewhere and is refused."""
-    attribute = attributes.get("port")
+    """Return the port of ssh; refuse a small number after a colon, which means slots elsewhere."""
     if text is None:
-        return None if attribute is None else _integer("port", attribute, 65535)
+        return _attribute_number(attributes, "port", 65535)
     number = _integer(f"{show(item)}: the port", text, 65535)
     if number < 1024 and number != 22:
-        shown = f"[{host}]" if ":" in host else host
+        shown = bracketed(host)
         raise UsageError(
             f"{show(item)}: a port below 1024 other than 22 looks like a number of slots. "
             f"Write '{shown} slots={number}' for {count_of(number, 'rank')} or "
             f"'{shown} port={number}' for ssh on port {number}"
         )
-    if attribute is not None:
+    if "port" in attributes:
         raise UsageError(f"{show(item)}: the port is given twice, after ':' and by port=")
     return number
 
 
 def _slots(attributes: dict[str, str]) -> int | None:
-    """slots=; max_slots= (Open MPI) must not be below it and has no other effect."""
-    slots = _integer("slots", attributes["slots"], MAX_SLOTS) if "slots" in attributes else None
-    if "max_slots" in attributes:
-        most = _integer("max_slots", attributes["max_slots"], 10**6)
-        if most < (slots or 1):
-            raise UsageError(f"max_slots={most} is below slots={slots}. Remove it or raise it")
+    """Return slots=; max_slots= (Open MPI) must not be below it and has no other effect."""
+    slots = _attribute_number(attributes, "slots", MAX_SLOTS)
+    most = _attribute_number(attributes, "max_slots", 10**6)
+    if most is not None and most < (slots or 1):
+        raise UsageError(f"max_slots={most} is below slots={slots}. Remove it or raise it")
     return slots
 
 
+def _attribute_number(attributes: dict[str, str], name: str, most: int) -> int | None:
+    """Read an attribute that is a number from 1 to `most`; None where it is absent."""
+    if name not in attributes:
+        return None
+    return _integer(name, attributes[name], most)
+
+
 def _integer(name: str, text: str, most: int) -> int:
-    number = int(text) if _INTEGER.fullmatch(text) else 0
-    if not 1 <= number <= most:
+    if not _INTEGER.fullmatch(text) or not 1 <= int(text) <= most:
         raise UsageError(f"{name}: found {show(text)}, set a whole number from 1 to {most}")
-    return number
+    return int(text)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ..errors import HostfileError, UsageError
 from .entries import HostEntry, parse_entries
 from .hostlist import MAX_HOSTS, split_list
-from .names import host_key, show
+from .names import bracketed, host_key, show
 from .nodes import Node
 
 MAX_TEXT = 1 << 20
@@ -34,7 +34,7 @@ class _Placed:
 
 
 def parse_hostfile(text: str, source: str) -> list[Node]:
-    """The nodes of a hostfile; `source` is its name for messages. HostfileError names file and line."""
+    """Read the nodes of a hostfile; `source` is its name for messages. HostfileError names file and line."""
     if len(text) > MAX_TEXT:
         raise HostfileError(f"{source}: more than {MAX_TEXT} characters. A hostfile is smaller")
     placed: list[_Placed] = []
@@ -52,7 +52,7 @@ def parse_hostfile(text: str, source: str) -> list[Node]:
 
 
 def parse_host_argument(text: str, source: str = "--hosts") -> list[Node]:
-    """The nodes of a comma list; commas inside brackets belong to a node list."""
+    """Read the nodes of a comma list; commas inside brackets belong to a node list."""
     if len(text) > MAX_TEXT:
         raise HostfileError(f"{source}: more than {MAX_TEXT} characters. Write a hostfile")
     if not text.strip(" \t"):
@@ -69,12 +69,12 @@ def parse_host_argument(text: str, source: str = "--hosts") -> list[Node]:
 
 
 def render_hostfile(nodes: Iterable[Node]) -> str:
-    """A hostfile with these nodes; parsing it gives them back."""
+    """Write a hostfile with these nodes; parsing it gives them back."""
     return "".join(_render(node) + "\n" for node in nodes)
 
 
 def _render(node: Node) -> str:
-    parts = [f"[{node.host}]" if ":" in node.host else node.host]
+    parts = [bracketed(node.host)]
     for name, value in (("user", node.user), ("port", node.port), ("slots", node.slots)):
         if value is not None:
             parts.append(f"{name}={value}")
@@ -82,7 +82,7 @@ def _render(node: Node) -> str:
 
 
 def _without_comment(line: str) -> str:
-    """The line up to a `#` at its start or after a space or tab."""
+    """Cut a line at a `#` that is its start or follows a space or tab."""
     for position, character in enumerate(line):
         if character == "#" and (position == 0 or line[position - 1] in " \t"):
             return line[:position]
@@ -123,4 +123,4 @@ def _nodes(placed: list[_Placed], source: str, unit: str) -> list[Node]:
 def _name(entry: HostEntry, hosts: Counter[str]) -> str:
     if entry.port is None or hosts[host_key(entry.host)] == 1:
         return entry.host
-    return f"[{entry.host}]:{entry.port}" if ":" in entry.host else f"{entry.host}:{entry.port}"
+    return f"{bracketed(entry.host)}:{entry.port}"

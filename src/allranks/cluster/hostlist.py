@@ -53,7 +53,9 @@ def expand(text: str) -> list[str]:
 
 
 def split_exclusions(item: str) -> tuple[str, list[str]]:
-    """The hosts of an item and the names that it takes out of them: `n[1-4]!n2` is `n[1-4]`, [`n2`]."""
+    """Split an item into its hosts and the names that it takes out of them: `n[1-4]!n2` is `n[1-4]`, [`n2`]."""
+    if EXCLUDE not in item:
+        return item, []
     hosts, *excluded_lists = item.split(EXCLUDE)
     if not hosts.strip(" \t") or not all(text.strip(" \t") for text in excluded_lists):
         raise UsageError(f"{show(item)}: write hosts before and behind '!', such as node[1-8]!node3")
@@ -64,15 +66,13 @@ def split_exclusions(item: str) -> tuple[str, list[str]]:
 
 
 def expand_item(item: str, limit: int = MAX_HOSTS) -> list[str]:
-    """All names of one item, a list without commas outside brackets."""
-    if EXCLUDE not in item:
-        return _expand_groups(item, limit)
+    """Return all names of one item, a list without commas outside brackets."""
     hosts, excluded = split_exclusions(item)
     return exclude(_expand_groups(hosts, limit), excluded, item)
 
 
 def exclude(names: Sequence[str], excluded: Sequence[str], item: str) -> list[str]:
-    """The names without those excluded; UsageError for an excluded name that is not there, or where none is left."""
+    """Return the names without those excluded; UsageError where an excluded name is absent, or none is left."""
     for name in excluded:
         if name not in names:
             raise UsageError(f"{show(item)}: {show(name)} is excluded, but is not among the hosts before '!'")
@@ -102,23 +102,31 @@ def _expand_groups(item: str, limit: int) -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """The names, in their order, as a short host list: `expand(fold(names))` gives them back."""
+    """Write names, in their order, as a short host list: `expand(fold(names))` gives them back."""
     rest = list(names)
     items: list[str] = []
     start = 0
     while start < len(rest):
-        best_end = start + 1
-        best = rest[start]
-        for number in _DIGITS.finditer(rest[start]) if _can_group(rest[start]) else ():
-            prefix = rest[start][: number.start()]
-            suffix = rest[start][number.end() :]
-            numbers = list(_same_shape(rest, start, prefix, suffix))
-            if start + len(numbers) > best_end:
-                best_end = start + len(numbers)
-                best = f"{prefix}[{_ranges(numbers)}]{suffix}"
-        items.append(best)
-        start = best_end
+        start, item = _longest_group(rest, start)
+        items.append(item)
     return ",".join(items)
+
+
+def _longest_group(names: Sequence[str], start: int) -> tuple[int, str]:
+    """Return the end of the longest run of names from `start` on that one item can have, and that item."""
+    name = names[start]
+    longest_end = start + 1
+    longest = name
+    if any(character in name for character in ":[],"):  # an IPv6 address gets no bracket
+        return longest_end, longest
+    for number in _DIGITS.finditer(name):
+        prefix = name[: number.start()]
+        suffix = name[number.end() :]
+        numbers = list(_same_shape(names, start, prefix, suffix))
+        if start + len(numbers) > longest_end:
+            longest_end = start + len(numbers)
+            longest = f"{prefix}[{_ranges(numbers)}]{suffix}"
+    return longest_end, longest
 
 
 def _plain(text: str, item: str) -> str:
@@ -133,7 +141,7 @@ def _check_count(count: int, item: str, limit: int) -> None:
 
 
 def _numbers(group: str, item: str, limit: int) -> list[str]:
-    """The numbers of one bracket group `01-04,07`, as text with their padding."""
+    """Return the numbers of one bracket group `01-04,07`, as text with their padding."""
     numbers: list[str] = []
     for part in group.split(","):
         match = _RANGE.fullmatch(part.strip(" \t"))
@@ -160,13 +168,8 @@ def _range(low: str, high: str, step: str, item: str, limit: int) -> list[str]:
     return [str(number).zfill(len(low)) for number in numbers]
 
 
-def _can_group(name: str) -> bool:
-    """Whether a name may get a bracket: an IPv6 address may not."""
-    return not any(c in name for c in ":[],")
-
-
 def _same_shape(names: Sequence[str], start: int, prefix: str, suffix: str) -> Iterable[str]:
-    """The numbers of the names from `start` on that are `prefix`, a number, `suffix`."""
+    """Yield the numbers of the names from `start` on that are `prefix`, a number, `suffix`."""
     for name in itertools.islice(names, start, None):
         middle = name[len(prefix) : len(name) - len(suffix)]
         fits = len(name) > len(prefix) + len(suffix) and name.startswith(prefix) and name.endswith(suffix)

@@ -82,8 +82,15 @@ def host_key(host: str) -> str:
     return host.lower()
 
 
+def bracketed(host: str) -> str:
+    """Return a host as it stands before `:port`: an IPv6 address in brackets."""
+    if ":" in host:
+        return f"[{host}]"
+    return host
+
+
 def _strange(text: str) -> str:
-    """The first character that no host name has, quoted; the first one where only its place is wrong."""
+    """Quote the first character that no host name has; the first one where only its place is wrong."""
     return repr(next((c for c in text if not _HOST_CHARACTERS.match(c)), text[0]))
 
 
@@ -96,7 +103,7 @@ def _is_ipv4(text: str) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """An IPv4 or IPv6 address, with a zone or not."""
+    """Tell whether a name is an IPv4 or IPv6 address, with a zone or not."""
     try:
         ipaddress.ip_address(name.partition("%")[0].strip("[]"))
     except ValueError:

@@ -101,13 +101,14 @@ def require_nodes(allocation: Allocation, count: int | None) -> None:
 
 
 def allocation_cluster(allocation: Allocation, chosen: Collection[str] | None = None) -> Cluster:
-    """The chosen nodes of the allocation (all where None), in its order; slots where more than one task a node was
-    asked for.
+    """Make a cluster of the chosen nodes of the allocation (all where None), in its order.
 
-    One task a node is what people ask for who start torchrun themselves: then the GPUs count, as without slots.
+    They have slots where more than one task a node was asked for. One task a node is what people ask for who start
+    torchrun themselves: then the GPUs count, as without slots.
     """
-    asked = allocation.tasks if any(n > 1 for n in allocation.tasks) else ()
-    slots = dict(zip(allocation.nodes, asked, strict=True)) if asked else {}
+    slots: dict[str, int] = {}
+    if any(count > 1 for count in allocation.tasks):
+        slots = dict(zip(allocation.nodes, allocation.tasks, strict=True))
     names = [name for name in allocation.nodes if chosen is None or name in chosen]
     nodes = [Node(index, name, name, slots=slots.get(name)) for index, name in enumerate(names)]
     return Cluster(tuple(nodes), f"Slurm job {allocation.job}")

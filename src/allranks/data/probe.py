@@ -369,7 +369,9 @@ class Notes:
         for at, (reference, epochs) in enumerate(self.loaders):
             if reference() is loader:
                 self.loaders[at] = (reference, epochs + 1)
-                return Epoch(self, loader, at, epochs) if epochs < EPOCHS else None
+                if epochs >= EPOCHS:
+                    return None
+                return Epoch(self, loader, at, epochs)
         if len(self.loaders) >= LOADERS:
             return None
         self.loaders.append((weakref.ref(loader), 1))
@@ -439,7 +441,9 @@ def as_index(value: object) -> int | str | None:
         value = item()
     if isinstance(value, int):
         return int(value)
-    return value if isinstance(value, str) or value is None else repr(value)
+    if isinstance(value, str) or value is None:
+        return value
+    return repr(value)
 
 
 def grad_enabled() -> bool:

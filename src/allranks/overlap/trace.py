@@ -233,7 +233,7 @@ class _Recording:
         )
 
     def _collective(self, kernel: TraceEvent) -> Collective:
-        """An older torch writes the collective to the call alone, not to its kernel."""
+        """Read the collective of a kernel; of an older torch from the call that started it, which alone names it."""
         arguments = kernel.arguments
         if "Collective name" not in arguments:
             arguments = {**self._calls.get(_call_id(kernel), {}), **arguments}

@@ -85,8 +85,10 @@ def decode(kind: Type[Record], value: Json, path: str = "$") -> Record:
 def decode_each(kind: Type[Record], values: Json) -> List[Record]:
     """Make records of the elements of an array that fit; leave out the others, and all of what is no array."""
     decoder: Decoder[Record] = _decoder(kind)
-    records = []
-    for value in values if isinstance(values, (list, tuple)) else ():
+    records: List[Record] = []
+    if not isinstance(values, (list, tuple)):
+        return records
+    for value in values:
         try:
             records.append(decoder(value))
         except _Misfit:
@@ -334,7 +336,7 @@ def _record(kind: Type[Record]) -> Decoder[Record]:
 
 def json_name(field: str) -> str:
     """Give a field's name in JSON: `from_` is "from"."""
-    return field[:-1] if field.endswith("_") else field
+    return field.rstrip("_")
 
 
 class _Field(NamedTuple):
@@ -403,24 +405,20 @@ def omit_none(kind: Type[Record]) -> Type[Record]:
 
 def encode(value: object) -> Any:
     """Make the JSON value of a record, or of containers of records."""
+    if isinstance(value, enum.Enum):
+        return value.value
     if value is None or isinstance(value, (str, int, float)):
-        return value.value if isinstance(value, enum.Enum) else value
+        return value
     kind = type(value)
     if is_record(kind):
         return _encode_record(value, kind)
     if isinstance(value, Mapping):
-        return {_encode_key(key): encode(item) for key, item in value.items()}
-    if isinstance(value, enum.Enum):
-        return value.value
+        return {str(encode(key)): encode(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(encode(item) for item in value)
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     raise TypeError("%s cannot be written as JSON" % kind.__name__)
-
-
-def _encode_key(key: object) -> str:
-    return str(key.value if isinstance(key, enum.Enum) else key)
 
 
 def _encode_record(value: object, kind: Any) -> JsonObject:

@@ -52,7 +52,7 @@ class NcclFacts(NamedTuple):
     rdma: Tuple[str, ...] = ()
 
     def settings(self) -> Dict[str, Tuple[str, str]]:
-        """What NCCL reads, and where it is set: "environment" or a file.
+        """Return what NCCL reads, and where it is set: "environment" or a file.
 
         The first to set a name wins (NCCL's src/misc/param.cc, initEnvFunc and setEnvFile: setenv without overwrite).
         """

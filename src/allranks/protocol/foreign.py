@@ -117,10 +117,8 @@ def _details(value: Json) -> ErrorDetails:
 
 
 def error_time(error: Optional[JsonObject]) -> Optional[float]:
-    """When the exception of a clean error file was raised, by the clock of its node."""
-    extension = (error or {}).get("allranks")
-    t = extension.get("t") if isinstance(extension, dict) else None
-    return t if isinstance(t, float) else None
+    """Return when the exception of a clean error file was raised, by the clock of its node; None: not known."""
+    return decode_parts(ErrorDetails, (error or {}).get("allranks")).t
 
 
 # -- reports -----------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> List[Frame]:
-        """Adds bytes and returns the frames that are complete now."""
+        """Add bytes; return the frames that are complete now."""
         self._buffer += data
         frames: List[Frame] = []
         start = 0

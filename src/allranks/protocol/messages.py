@@ -312,8 +312,9 @@ def read_message(value: JsonObject) -> Message:
 def _clean_summary(summary: AttemptSummary) -> AttemptSummary:
     ranks = {}
     for number, rank in summary.ranks.items():
-        ended = _clean_exit(rank.exit) if rank.exit is not None else None
-        ranks[number] = rank._replace(exit=ended)
+        if rank.exit is not None:
+            rank = rank._replace(exit=_clean_exit(rank.exit))
+        ranks[number] = rank
     return summary._replace(ranks=ranks)
 
 

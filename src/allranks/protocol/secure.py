@@ -68,7 +68,7 @@ class Handshake:
         self._done = False
 
     def begin(self) -> bytes:
-        """The dialler's first bytes; nothing from the listener, who waits."""
+        """Return the dialler's first bytes; nothing for the listener, who waits."""
         return b"" if self._listens else HELLO + self._nonce
 
     @property
@@ -77,7 +77,7 @@ class Handshake:
         return self._done
 
     def feed(self, data: bytes) -> bytes:
-        """Adds bytes; returns the answer to send; raises SecureError."""
+        """Add bytes; return the answer to send; raise SecureError."""
         self._buffer += data
         if self._done:
             return b""
@@ -133,7 +133,7 @@ class Handshake:
             raise SecureError("it has another secret")
 
     def channel(self) -> "Records":
-        """The records of this connection; bytes that came early are in it."""
+        """Make the records of this connection, with the bytes that came early."""
         if not self._done:
             raise SecureError("the handshake is not over")
         up = _mac(self._secret, b"up", self._nonces())
@@ -165,7 +165,7 @@ class Records:
         return head + code + payload
 
     def feed(self, data: bytes) -> List[bytes]:
-        """Adds bytes, gives complete payloads; raises SecureError, after which the connection is of no use."""
+        """Add bytes; return complete payloads; raise SecureError, after which the connection is of no use."""
         self._buffer += self.early + data
         self.early = b""
         payloads = []

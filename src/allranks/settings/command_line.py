@@ -26,11 +26,13 @@ def as_options(spec: RunSpec, command: str, without: Collection[str] = ()) -> li
         words.append(f"--env={name}={value}")
     for name in sorted({*spec.launch.forward, *secret_values(spec)}):
         words.append(f"--env={name}")
-    return [*words, *(["--", *spec.launch.command] if spec.launch.command else [])]
+    if spec.launch.command:
+        words += ["--", *spec.launch.command]
+    return words
 
 
 def secret_values(spec: RunSpec) -> dict[str, str]:
-    """What of `env` must not stand in any command line."""
+    """Return the variables of `env` that must not stand in any command line."""
     return {name: value for name, value in spec.launch.env.items() if is_secret_name(name)}
 
 
@@ -39,4 +41,6 @@ def _option(row: SettingRow, value: Json) -> list[str]:
         return [row.option]
     if isinstance(value, tuple):
         return [f"{row.option}={item}" for item in value]
-    return [f"{row.option}={value:g}" if isinstance(value, float) else f"{row.option}={value}"]
+    if isinstance(value, float):
+        return [f"{row.option}={value:g}"]
+    return [f"{row.option}={value}"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..cluster.names import show
 from ..errors import ConfigError
+from ..protocol.codec import encode
 from ..protocol.jsontext import Json
-from .parsers import WORD, Parser, choice, read_flag, several
+from .parsers import FLAG, WORD, Parser, choice, several
 from .runspec import RunSpec
 from .secrets import redact_argv, redact_env, redact_text
 from .table import SETTINGS
@@ -19,24 +19,26 @@ SCHEMA = 1
 _STORED: dict[str, Parser] = {
     "test": choice("quick", "full"),
     "forward": several(WORD, "a list of names"),
+    "pg_timeout_forced": FLAG,
 }
 
 
-def to_document(spec: RunSpec) -> dict[str, Any]:
+def to_document(spec: RunSpec) -> dict[str, Json]:
     """Return all settings by name, as JSON has them, with `"schema": 1`."""
-    document: dict[str, Any] = {"schema": SCHEMA}
+    document: dict[str, Json] = {"schema": SCHEMA}
     for name, value in spec.values():
-        document[name] = list(value) if isinstance(value, tuple) else value
+        document[name] = encode(value)
     document["env"] = redact_env(spec.launch.env)
     document["command"] = redact_argv(spec.launch.command)
     for row in SETTINGS.values():
-        if row.may_hold_secrets and document[row.name] is not None:
-            document[row.name] = redact_text(document[row.name])
+        text = document[row.name]
+        if row.may_hold_secrets and isinstance(text, str):
+            document[row.name] = redact_text(text)
     return document
 
 
-def from_document(document: Mapping[str, Any], source: str = "run.json: spec") -> RunSpec:
-    """The spec of a document; fields it lacks have their defaults, fields of a newer allranks are ignored."""
+def from_document(document: Mapping[str, Json], source: str = "run.json: spec") -> RunSpec:
+    """Read the spec of a document; what it lacks has its default, what a newer allranks added is left out."""
     schema = document.get("schema")
     if schema != SCHEMA:
         raise ConfigError(f"{source}: schema {show(schema)}. This allranks reads schema {SCHEMA}")
@@ -52,7 +54,8 @@ def _value(name: str, value: Json, source: str) -> Json:
     if name == "env":
         return _env(value, where)
     try:
-        value = _read_stored(name, value)
+        parser = _STORED.get(name) or SETTINGS[name].parser
+        value = parser.read(value)
         if name == "forward" and isinstance(value, tuple):
             return tuple(check_name(word, where, ConfigError) for word in value)
         return value
@@ -60,17 +63,13 @@ def _value(name: str, value: Json, source: str) -> Json:
         raise ConfigError(f"{where}: found {show(value)}, set {error}") from None
 
 
-def _read_stored(name: str, value: Json) -> Json:
-    parser = _STORED.get(name)
-    if parser is not None:
-        return parser.read(value)
-    return SETTINGS[name].parser.read(value) if name in SETTINGS else read_flag(value)
-
-
 def _env(value: Json, where: str) -> dict[str, str]:
+    error = ConfigError(f"{where}: found {show(value)}, set an object of names and texts")
+    if not isinstance(value, Mapping):
+        raise error
     variables: dict[str, str] = {}
-    for name, text in value.items() if isinstance(value, Mapping) else [("", None)]:
+    for name, text in value.items():
         if not isinstance(text, str) or "\0" in text:
-            raise ConfigError(f"{where}: found {show(value)}, set an object of names and texts")
+            raise error
         variables[check_name(str(name), where, ConfigError)] = text
     return variables

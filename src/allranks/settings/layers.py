@@ -104,12 +104,13 @@ def resolve(
     spec = RunSpec.of(**values, env=variables.env, forward=variables.forward)
     asked = spec.launch.launcher if "launcher" in values else None
     launcher, note = choose_launcher(spec.launch.command, asked)
-    notes += [note] if note else []
+    if note:
+        notes.append(note)
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ))
 
 
 def _config_keys(config: Mapping[str, Json], source: str) -> dict[str, Json]:
-    """The file's keys as field names; unknown and repeated ones are refused."""
+    """Return the file's keys as field names; refuse those that are unknown or there twice."""
     fields: dict[str, Json] = {}
     setting_names = [*(row.name for row in SETTINGS.values() if row.in_file), *TABLES]
     for key, value in config.items():
@@ -127,7 +128,9 @@ def _config_keys(config: Mapping[str, Json], source: str) -> dict[str, Json]:
 
 def _close(word: str, names: list[str]) -> str:
     near = suggestion(word, names)
-    return f". Did you mean {near.replace('_', '-')}?" if near else ". `allranks init` lists them all"
+    if not near:
+        return ". `allranks init` lists them all"
+    return f". Did you mean {near.replace('_', '-')}?"
 
 
 def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
@@ -163,7 +166,7 @@ def _file(config: Mapping[str, Json], source: str, layer: int) -> Iterator[tuple
 
 
 def _option_label(field: str, value: Json) -> str:
-    """An option as it was written; of lists the name alone."""
+    """Return an option as it was written; of a list its name alone."""
     if isinstance(value, bool):
         return f"--{'' if value else 'no-'}{field.replace('_', '-')}"
     name = option_name(field)
@@ -173,7 +176,7 @@ def _option_label(field: str, value: Json) -> str:
 
 
 def _toml(value: Json) -> str:
-    """A value about as TOML writes it, for a note; of lists and tables nothing."""
+    """Return a value about as TOML writes it, for a note; of lists and tables nothing."""
     if isinstance(value, bool):
         return " = " + str(value).lower()
     if isinstance(value, str):
@@ -204,12 +207,12 @@ def _targets(entries: dict[str, list[_Given]], notes: list[str]) -> dict[str, li
 
 
 def _is_target(items: list[_Given] | None) -> bool:
-    """Whether it names a target: `slurm = false` names none."""
+    """Tell whether it names a target: `slurm = false` names none."""
     return items is not None and items[0].value not in (None, False, "false")
 
 
 def _merge(field: str, candidates: list[_Given], notes: list[str]) -> Json:
-    """The strongest value; a note for each weaker one that differs. ssh options are joined."""
+    """Return the strongest value, and note each weaker one that differs; join ssh options of all sources."""
     value = _read(field, candidates[0])
     if field == "ssh_options":
         return tuple(word for item in candidates for word in _as_tuple(_read(field, item)))
@@ -255,7 +258,7 @@ def _env_items(options: Mapping[str, Json]) -> list[Json]:
 
 
 def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator[str]:
-    """What is set and worth a sentence, though nothing overrides it."""
+    """Yield remarks on what is set to no use, though nothing overrides it."""
     rank = environ.get("NODE_RANK", "").strip()
     if rank and "node_rank" not in values:
         yield f"NODE_RANK={rank} is ignored: node ranks follow the order of the host list"

@@ -45,12 +45,12 @@ class Parser:
 
     @property
     def is_flag(self) -> bool:
-        """Whether the option has no value."""
+        """Tell whether the option has no value."""
         return self.read is read_flag
 
 
 def whole_number(low: int, high: int, auto: Sequence[str] = ()) -> Parser:
-    """A whole number; one of the words in `auto` stands for None."""
+    """Make a parser of a whole number; one of the words in `auto` stands for None."""
     expected = f"a whole number from {low} to {high}"
     if auto:
         expected += f' or "{auto[0]}"'
@@ -67,7 +67,7 @@ def whole_number(low: int, high: int, auto: Sequence[str] = ()) -> Parser:
 
 
 def duration(low: float, above: bool = False) -> Parser:
-    """A duration of at least `low` seconds, or above it."""
+    """Make a parser of a duration of at least `low` seconds, or above it."""
     bound = "more than" if above else "at least"
 
     def read(value: Json) -> float:
@@ -80,7 +80,7 @@ def duration(low: float, above: bool = False) -> Parser:
 
 
 def size(low: int) -> Parser:
-    """A size of at least `low` bytes."""
+    """Make a parser of a size of at least `low` bytes."""
 
     def read(value: Json) -> int:
         count = parse_size(value)
@@ -92,7 +92,7 @@ def size(low: int) -> Parser:
 
 
 def text(expected: str, metavar: str = "TEXT", lines: bool = False) -> Parser:
-    """A text that is not empty; without control characters unless `lines`, and never with a NUL."""
+    """Make a parser of a text that is not empty; without control characters unless `lines`, and never with NUL."""
 
     def read(value: Json) -> str:
         if not isinstance(value, str) or not value.strip():
@@ -105,7 +105,7 @@ def text(expected: str, metavar: str = "TEXT", lines: bool = False) -> Parser:
 
 
 def path(expected: str, metavar: str = "PATH") -> Parser:
-    """A text that no program can take as an option."""
+    """Make a parser of a text that no program can take as an option."""
     any_text = text(expected)
 
     def read(value: Json) -> str:
@@ -117,7 +117,7 @@ def path(expected: str, metavar: str = "PATH") -> Parser:
 
 
 def matching(pattern: str, expected: str, metavar: str) -> Parser:
-    """A text that the pattern matches as a whole."""
+    """Make a parser of a text that the pattern matches as a whole."""
     compiled = re.compile(pattern)
 
     def read(value: Json) -> str:
@@ -140,8 +140,9 @@ def choice(*choices: str) -> Parser:
 
 
 def several(each: Parser, expected: str, commas: bool = False) -> Parser:
-    """A list of values, each read by `each`; a tuple comes out. The option may be repeated; with `commas` each value
-    may hold several."""
+    """Make a parser of a list, each element read by `each`; it returns a tuple.
+
+    The option may be repeated; with `commas` each value may hold several."""
 
     def read(value: Json) -> Json:
         if isinstance(value, str) or not isinstance(value, Sequence):
@@ -158,7 +159,7 @@ def several(each: Parser, expected: str, commas: bool = False) -> Parser:
 
 
 def read_flag(value: Json) -> bool:
-    """A bool, or 1/true/yes/on and 0/false/no/off as text."""
+    """Read a bool, or 1/true/yes/on and 0/false/no/off as text."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
@@ -207,7 +208,7 @@ def _read_networks(value: Json) -> Json:
 
 
 def _read_gpus(value: Json) -> Json:
-    """A number, alone or after a GPU's or a resource's name."""
+    """Read a number, alone or after a GPU's or a resource's name."""
     number = isinstance(value, int) and not isinstance(value, bool)
     return _GPUS.read(str(value) if number else value)
 

@@ -23,7 +23,7 @@ Variables of the ranks stand in the table `[env]` of the file, and names that ar
 
 
 def reference_page() -> str:
-    """The page, in Markdown."""
+    """Write the page in Markdown."""
     parts = [_HEAD]
     for panel in PANELS.values():
         rows = [row for row in SETTINGS.values() if row.panel == panel]
@@ -53,7 +53,7 @@ def _default(row: SettingRow) -> str:
 
 
 def _commands(row: SettingRow) -> str:
-    """`rendered` is what a command that `render` writes takes."""
+    """Name the commands that take a setting; `rendered` are those inside what `render` writes."""
     names = ["render slurm, kubernetes, skypilot" if name == "rendered" else name for name in row.commands.split()]
     return ", ".join(names)
 

@@ -16,7 +16,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def script_of(command: Sequence[str]) -> str:
-    """The shell script that a command runs: `./run.sh`, `bash -e run.sh`; empty where it is none."""
+    """Return the shell script that a command runs: `./run.sh`, `bash -e run.sh`; empty where it runs none."""
     if not command:
         return ""
     if not _is_shell(command[0]):
@@ -30,7 +30,7 @@ def script_of(command: Sequence[str]) -> str:
 
 
 def is_shell_script(command: Sequence[str], text: str) -> bool:
-    """Whether a shell reads the text: the command or the text's first line names one."""
+    """Tell whether a shell reads the text: the command or the text's first line names one."""
     first_line = text.partition("\n")[0]
     interpreter = first_line.removeprefix("#!").split()
     named = first_line.startswith("#!") and any(_is_shell(word) for word in interpreter[:2])
@@ -42,7 +42,7 @@ def _is_shell(word: str) -> bool:
 
 
 def launcher_in(text: str) -> str:
-    """The launcher that a script's text starts, as it is written there; empty where it starts none."""
+    """Return the launcher that a script's text starts, as it is written there; empty where it starts none."""
     for line in text.replace("\\\n", " ").splitlines():
         for words in _commands(line):
             if words[0].rpartition("/")[2] in _STARTERS:
@@ -55,7 +55,7 @@ def launcher_in(text: str) -> str:
 
 
 def _commands(line: str) -> list[list[str]]:
-    """The commands of a line, each as its words, without what stands in front of the program."""
+    """Split a line into its commands, each as its words, without what stands in front of the program."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=_SEPARATORS)
     lexer.whitespace_split = True
     try:

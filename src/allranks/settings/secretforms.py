@@ -70,7 +70,7 @@ _COMMANDS = (
 
 
 def _command_passwords(text: str) -> Iterator[Span]:
-    """The values of a flag behind a command, as far as the command goes (to `|` or `;`)."""
+    """Yield the values of a flag behind a command, as far as the command goes (to `|` or `;`)."""
     for segment in _SEGMENT.finditer(text):
         for command, flag in _COMMANDS:
             begin = command.search(text, *segment.span())
@@ -189,6 +189,6 @@ def present(data: bytes) -> tuple[str, ...]:
 
 
 def may_hold(text: str, words: tuple[str, ...] = TRIGGERS) -> bool:
-    """Whether a line has to be looked at."""
+    """Tell whether a line has to be looked at."""
     lower = text.lower()
     return any(word in lower for word in words)

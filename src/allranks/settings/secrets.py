@@ -28,7 +28,7 @@ _ASSIGNED = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or an option of this name holds a secret."""
+    """Tell whether a variable or an option of this name holds a secret."""
     words = [word.lower() for word in _WORDS.findall(name)]
     joined = "".join(words)
     if any(part in joined for part in _ANYWHERE):
@@ -40,7 +40,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact_text(text: str) -> str:
-    """A shell text with the values of secret assignments and options, known tokens and passwords in URLs hidden."""
+    """Hide the values of secret assignments and options, known tokens and passwords in URLs of a shell text."""
 
     def hide(match: re.Match[str]) -> str:
         return f"{match['name']}={REDACTED}" if is_secret_name(match["name"]) else match[0]
@@ -56,8 +56,9 @@ def _hide_forms(text: str) -> str:
     for line in text.split("\n"):
         spans = [span for form in FORMS for span in form.spans(line)]
         for flag in FLAGGED.finditer(line):
-            value = VALUES.match(line, flag.end()) if is_secret_name(flag["name"]) else None
-            spans += [value.span("value")] if value is not None else []
+            value = VALUES.match(line, flag.end())
+            if value is not None and is_secret_name(flag["name"]):
+                spans.append(value.span("value"))
         for start, end in _apart(spans):
             line = line[:start] + REDACTED + line[end:]
         lines.append(line)
@@ -65,7 +66,7 @@ def _hide_forms(text: str) -> str:
 
 
 def _apart(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same places without overlaps, the last first."""
+    """Merge places that overlap, and return the last first."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if merged and start < merged[-1][1]:
@@ -75,12 +76,12 @@ def _apart(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def redact_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables with the values of secret ones hidden."""
+    """Return the variables with the values of secret ones hidden."""
     return {name: REDACTED if is_secret_name(name) else _in_urls(value) for name, value in env.items()}
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
-    """The words of a command with `--token=…`, `--api-key …` and `KEY=…` hidden, in a text for a shell too."""
+    """Return the words of a command with `--token=…`, `--api-key …` and `KEY=…` hidden, also in a text for a shell."""
     shown: list[str] = []
     hide_next = False
     for word in argv:

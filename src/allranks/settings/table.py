@@ -131,7 +131,7 @@ class SettingRow:
         return self.parser.write(self.default)
 
     def is_taken_by(self, command: str) -> bool:
-        """Whether the command has it as an option."""
+        """Tell whether the command has it as an option."""
         return command in self.commands.split()
 
 
@@ -302,17 +302,17 @@ TARGETS = ("local", "hosts", *ENGINE_FLAGS)
 
 
 def settings_of(command: str) -> tuple[SettingRow, ...]:
-    """The rows that a command takes. `rendered` is what only a rendered command of allranks has a use for."""
+    """Return the rows that a command takes; `rendered` is one that only a rendered command has a use for."""
     return tuple(row for row in SETTINGS.values() if row.is_taken_by(command))
 
 
 def engine_of(renderer: str) -> str:
-    """The engine that a renderer writes for; empty where it writes for hosts."""
+    """Return the engine that a renderer writes for; empty where it writes for hosts."""
     return next((engine for engine, name in RENDERERS.items() if name == renderer), "")
 
 
 def option_name(name: str) -> str:
-    """A field as the option that sets it."""
+    """Return the option that sets a field."""
     if name == "command":
         return "the training command"
     row = SETTINGS.get(name)
@@ -320,6 +320,6 @@ def option_name(name: str) -> str:
 
 
 def suggestion(word: str, candidates: Iterable[str]) -> str:
-    """The known word that was meant, if one is near; else empty."""
+    """Return the word that was meant, if one is near; else an empty text."""
     near = difflib.get_close_matches(word, list(candidates), n=1)
-    return near[0] if near else ""
+    return next(iter(near), "")

@@ -25,7 +25,7 @@ _CANNOT_BE_FOUND = ("command", "ssh_options")
 
 
 def commented_config(detected: Mapping[str, str]) -> str:
-    """The file's text; `detected` maps settings (`hosts`, `nproc`, `local`, …) to the values detected."""
+    """Write the file's text; `detected` maps settings (`hosts`, `nproc`, `local`, …) to the values detected."""
     values = {key.replace("_", "-"): value for key, value in detected.items()}
     target = "local" if "local" in values else "hosts"
     lines = [_HEAD]
@@ -39,7 +39,7 @@ def commented_config(detected: Mapping[str, str]) -> str:
 
 
 def _rows(panel: str, target: str) -> Iterator[SettingRow]:
-    """The settings with one target: a file cannot have two."""
+    """Yield the settings of a panel with one target: a file cannot have two."""
     for row in SETTINGS.values():
         other_target = row.name in TARGETS and row.name not in (target, "slurm")
         if row.panel == panel and row.in_file and row.name != "env" and not other_target:
@@ -54,7 +54,7 @@ def _line(row: SettingRow, values: dict[str, str]) -> str:
 
 
 def _toml(row: SettingRow) -> str:
-    """The default as TOML."""
+    """Write the default as TOML."""
     if isinstance(row.default, bool):
         return str(row.default).lower()
     if isinstance(row.default, int) and row.parser.write is str:
@@ -63,7 +63,7 @@ def _toml(row: SettingRow) -> str:
 
 
 def _found_value(row: SettingRow, text: str) -> str:
-    """A found value as TOML, if the setting takes it."""
+    """Write a detected value as TOML, if the setting takes it."""
     if row.name in _CANNOT_BE_FOUND:
         raise UsageError(f"init cannot write a found value for {row.key}")
     try:

@@ -92,16 +92,16 @@ class Tool:
         return f"{directory}/python" if slash else None
 
     def value(self, *names: str) -> str | None:
-        """The last value of an option, under any of its names; "" for a flag."""
+        """Return the last value of an option, under any of its names; "" for a flag, None where it is absent."""
         matching = [o for o in self.options if o.name in names]
         return (matching[-1].value or "") if matching else None
 
     def has(self, *names: str) -> bool:
-        """Whether one of the options is there."""
+        """Tell whether one of the options is there."""
         return any(o.name in names for o in self.options)
 
     def kept(self, dropped: Sequence[str]) -> tuple[str, ...]:
-        """The words of all options but those named, and but those that say what the program is."""
+        """Return the words of all options but those named, and but those that say what the program is."""
         left_out = {*dropped, *_MODULE[self.name], "no_python"}
         return tuple(word for o in self.options if o.name not in left_out for word in o.words)
 
@@ -115,7 +115,7 @@ def read_tool(command: Sequence[str]) -> Tool | None:
 
 
 def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, str]:
-    """The launcher, and a note where the command itself names it; UsageError where both do and differ."""
+    """Choose the launcher, with a note where the command names it; UsageError where both name one and differ."""
     tool = read_tool(command)
     if tool is None:
         return launcher or "direct", ""

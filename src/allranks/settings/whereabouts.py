@@ -41,7 +41,7 @@ SCHEDULERS = (
 
 
 def whereabouts(environ: Mapping[str, str]) -> dict[str, str]:
-    """Settings by field name (node_rank, nodes, master_addr, nproc) as far as the environment tells them."""
+    """Read settings by field name (node_rank, nodes, master_addr, nproc) as far as the environment has them."""
     settings: dict[str, str] = {}
     for scheduler in SCHEDULERS:
         if environ.get(scheduler.rank, "").strip():
@@ -50,9 +50,9 @@ def whereabouts(environ: Mapping[str, str]) -> dict[str, str]:
             if environ.get(scheduler.size, "").strip():
                 settings["nodes"] = environ[scheduler.size].strip()
             break
-    master = _master(environ)
-    if master:
-        settings["master_addr"] = master
+    nodes = _listed_nodes(environ)
+    if nodes:
+        settings["master_addr"] = nodes[0]
     gpus = environ.get("SKYPILOT_NUM_GPUS_PER_NODE", "").strip()
     if gpus.isdecimal() and int(gpus) > 0:
         settings["nproc"] = gpus
@@ -68,23 +68,20 @@ def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
         )
 
 
-def _master(environ: Mapping[str, str]) -> str:
-    """The first node of the scheduler's list."""
+def _listed_nodes(environ: Mapping[str, str]) -> list[str]:
+    """Return the scheduler's list of its nodes; empty where it gives none."""
     listed = environ.get("SKYPILOT_NODE_IPS", "").split()
-    if listed:
-        return listed[0]
-    nodes = environ.get("SLURM_STEP_NODELIST") if environ.get("SLURM_PROCID") else None
-    return next(iter(expand(nodes)), "") if nodes else ""
+    slurm_list = environ.get("SLURM_STEP_NODELIST")
+    if slurm_list and not listed and environ.get("SLURM_PROCID"):
+        return expand(slurm_list)
+    return listed
 
 
 def node_names(environ: Mapping[str, str], master: str, count: int) -> list[str]:
-    """What the scheduler calls its nodes, in the order of their ranks; empty where it does not say."""
-    listed = environ.get("SKYPILOT_NODE_IPS", "").split()
+    """Return the scheduler's names of its nodes, in the order of their ranks; empty where it has none."""
+    listed = _listed_nodes(environ)
     if listed:
         return listed
-    nodes = environ.get("SLURM_STEP_NODELIST") if environ.get("SLURM_PROCID") else None
-    if nodes:
-        return expand(nodes)
     pod, _, _ = master.partition(".")
     if environ.get("JOB_COMPLETION_INDEX") and pod.endswith("-0"):
         return [f"{pod[:-1]}{rank}" for rank in range(count)]
