@@ -10,6 +10,7 @@ import pytest
 from tests import forked
 
 from allranks.cli import main
+from allranks.cli.chosen_run import saved_limit
 from allranks.cli.clean import may_live
 from allranks.cli.data import plan_command
 from allranks.cli.status import describe, lines, to_document
@@ -283,3 +284,11 @@ def test_the_status_of_a_run_is_made_of_documents_that_are_read_once(runs, capsy
     read = RunDirectory.read_document
     monkeypatch.setattr(RunDirectory, "read_document", lambda self, name: reads.append(name) or read(self, name))
     assert (run.condition().state, sorted(reads)) == ("done", ["result.json", "status.json"])
+
+
+def test_a_limit_of_zero_is_a_limit(runs):
+    run = make(runs)
+    assert saved_limit(run, "stop_grace") == 30.0
+    for seconds, expected in ((0.0, 0.0), (5, 5.0), ("5", 30.0), (True, 30.0)):
+        run.write_document("run.json", {"run": run.name, "spec": {"stop_grace": seconds}})
+        assert saved_limit(run, "stop_grace") == expected

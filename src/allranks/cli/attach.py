@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.report.live import JsonView, LiveView
+from allranks.report.live import choose_view
 from allranks.settings.parsers import FLAG
 from allranks.settings.table import SettingRow
 
@@ -18,7 +18,7 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool)
     from .follow import follow_to_end, print_end
 
     directory = find_run(run, runs_dir)
-    view = JsonView() if json_ else LiveView()
+    view = choose_view(json_)
     result = directory.read_result()
     if result is not None:
         return print_end(directory, result, view, json_, page=False)

@@ -18,7 +18,7 @@ from allranks.settings.parsers import FLAG, whole_number
 from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
-from .chosen_run import list_runs, runs_directory
+from .chosen_run import list_runs, runs_directory, saved_limit
 from .declare import AS_JSON, DRY_RUN, Declared, Given
 
 LOOK = re.compile(r"check-\d{8}-\d{6}(-\d+)?")
@@ -129,9 +129,7 @@ def may_live(run: RunDirectory, now: float) -> bool:
         return True
     if run.has_ended:
         return False
-    lease = run.read_run().spec.get("lease")
-    seconds = lease if isinstance(lease, (int, float)) and lease else 60.0
-    return now - _last_word(run) < 2 * seconds
+    return now - _last_word(run) < 2 * saved_limit(run, "lease")
 
 
 def _last_word(run: RunDirectory) -> float:

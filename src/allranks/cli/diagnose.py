@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from allranks.diagnose.verdict import judge_logs
@@ -18,7 +19,7 @@ from allranks.report.terminal import redraw_line
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import VerdictDocument, verdict_document
 from allranks.runs.judged import judge_run
-from allranks.runs.logdiagnosis import evidence, find_logs, read_stream, scan
+from allranks.runs.logdiagnosis import LogPart, evidence, find_logs, read_stream, scan
 from allranks.settings.parsers import path
 from allranks.settings.table import SettingRow
 
@@ -70,15 +71,21 @@ def lines(verdict: VerdictDocument) -> list[str]:
 
 
 def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> VerdictDocument:
-    run = _run(words, runs_dir) if words != ["-"] else None
+    if words == ["-"]:
+        return _of_logs(judge_logs(read_stream(sys.stdin.buffer)), [], html)
+    run = _run(words, runs_dir)
     if run is not None:
         if html is not None:
             from .report import fresh_redactor, write_page  # imported late: allranks.pyz has no Jinja2
 
             write_page(run, Path(html), fresh_redactor())
         return judge_run(run, progress)
-    scanned = scan(find_logs(words), progress) if words != ["-"] else []
-    verdict = _of_stream() if words == ["-"] else judge_logs(evidence(scanned))
+    scanned = scan(find_logs(words), progress)
+    return _of_logs(judge_logs(evidence(scanned)), scanned, html)
+
+
+def _of_logs(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], html: str | None) -> VerdictDocument:
+    """Write the page of a verdict on logs, where one is wanted. `scanned`: nothing for standard input."""
     if html is not None:
         from .report import write_log_page  # imported late: allranks.pyz has no Jinja2
 
@@ -100,10 +107,6 @@ def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:
         raise
     settle(run, time.time())
     return run
-
-
-def _of_stream() -> Verdict:
-    return judge_logs(read_stream(sys.stdin.buffer))
 
 
 def progress(done: int, total: int) -> None:

@@ -6,7 +6,7 @@ import click
 
 from allranks import exitcodes
 from allranks.engines import NotStarted, engine_for
-from allranks.report.live import JsonView, LiveView
+from allranks.report.live import choose_view
 from allranks.settings.table import settings_of
 
 from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
@@ -24,7 +24,7 @@ def command(typed: Given, config: str | None, dry_run: bool, json_: bool) -> int
     if dry_run:
         click.echo(launch.describe(json_))
         return exitcodes.DONE
-    view = JsonView() if json_ else LiveView(fold=output.fold)
+    view = choose_view(json_, output.fold)
     try:
         started = launch.start(view)
     except NotStarted as refused:

@@ -15,14 +15,14 @@ from allranks.engines import engine_of
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.protocol.codec import encode
-from allranks.report.live import JsonView, LiveView
+from allranks.report.live import choose_view
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Left
 from allranks.settings.parsers import FLAG, duration
 from allranks.settings.table import SettingRow
 from allranks.text import count_of, join_words
 
-from .chosen_run import find_in, list_runs, runs_directory
+from .chosen_run import find_in, list_runs, runs_directory, saved_limit
 from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 
 
@@ -123,7 +123,7 @@ def _through_engine(run: RunDirectory, grace: float, json_: bool) -> Document:
     engine = engine_of(run)
     if not json_:
         click.echo(engine.stop_notice(run, grace))
-    view = JsonView() if json_ else LiveView()
+    view = choose_view(json_)
     stopped = engine.stop(run, grace, view)
     result = run.read_result()
     left: Left = result.left if result is not None else {}
@@ -145,5 +145,4 @@ def _print_left(run: RunDirectory, left: Left) -> None:
 def _seconds(run: RunDirectory, grace: float | None) -> float:
     if grace is not None:
         return grace
-    seconds = run.read_run().spec.get("stop_grace")
-    return float(seconds) if isinstance(seconds, (int, float)) and seconds else 30.0
+    return saved_limit(run, "stop_grace")

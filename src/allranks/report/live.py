@@ -132,3 +132,10 @@ class JsonView(LiveView):
     def closing(self, result: ResultDocument) -> None:
         """Show the rest of the training output."""
         self._finish([])
+
+
+def choose_view(as_json: bool, fold: bool = True) -> LiveView:
+    """Make the view that a command shows a run with. `fold`: the same line of all ranks is one."""
+    if as_json:
+        return JsonView()
+    return LiveView(fold)
