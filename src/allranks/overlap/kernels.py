@@ -119,7 +119,9 @@ def _size(count: Json, dtype: str) -> int | None:
 
 
 def _first(values: Json) -> Json:
-    first: Json = values[0] if isinstance(values, list) and values else None
+    if not isinstance(values, list) or not values:
+        return None
+    first: Json = values[0]
     return first
 
 
