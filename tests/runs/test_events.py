@@ -10,15 +10,22 @@ import pytest
 
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.diagnose.recorded import fold
+from allranks.engines.following import NoView
+from allranks.engines.ssh import ssh_reach
 from allranks.findings import Finding, Verdict, Where
+from allranks.gang.session import adopt, continue_run
 from allranks.protocol.processes import RemainingProcess
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document
 from allranks.runs.events import (
     AttemptStart,
     EventRecord,
     FindingMade,
+    FirstStep,
     HangConcluded,
     NodeClean,
     NodeEvent,
+    OutputDropped,
     PlanMade,
     RankEvent,
     RankExit,
@@ -26,6 +33,8 @@ from allranks.runs.events import (
     RetryDecided,
     RunStart,
 )
+from allranks.settings import RunSpec
+from allranks.settings.document import to_document
 
 DOCS = Path(__file__).parents[2] / "docs/architecture.md"
 
@@ -69,3 +78,37 @@ def test_a_judge_reads_what_was_written() -> None:
     events = [AttemptStart(), PlanMade(2, {"h1": 2}), RankInitialised("h1", 0, 2.0), HangConcluded(60.0, hang)]
     incident = fold([event.line(1.0, 0) for event in events], 0, ["h1"])
     assert (incident.hang, incident.world_size, incident.initialised) == (hang, 2, frozenset({0}))
+
+
+# Lines that are JSON and not what their name says: another version wrote them, or a disk has damaged them.
+DAMAGED = [
+    {"event": "first-step"},
+    {"event": "first-step", "seconds": "x"},
+    {"event": "all-initialised", "attempt": 0, "seconds": None},
+    {"event": "dropped", "node": "h1", "rank": "x", "bytes": 1},
+    {"event": "dropped", "node": [], "attempt": "x"},
+    {"event": "log-continued", "index": 0, "at": 5},
+    {"event": "log-continued", "index": 0, "stream": "a/b", "at": 5},
+    {"event": "log-continued", "index": 0, "stream": "0/0", "at": 5},
+    {"event": "attempt-end", "attempt": "x", "decision": 5},
+    {"event": "attempt-start", "attempt": "x"},
+    {"event": 5},
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=str)
+def test_a_damaged_event_keeps_nobody_from_taking_the_run_over(line: Document, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    spec = to_document(RunSpec.of(command=("train.py",)))
+    nodes = [{"name": "h1", "index": 0, "host": "h1", "node_rank": 0}]
+    document = {"run": "r", "uid": "u", "spec": spec, "workdir": "/", "nodes": nodes, "started": 1.0}
+    run.write_document("run.json", document)
+    run.append_event(line)
+    dropped = OutputDropped("h1", 3, 70, 70, "full")
+    for event in (AttemptStart(), FirstStep(2.0), dropped):
+        run.append_event(event.line(1.0, 0))
+    session = adopt(run, NoView(), ssh_reach)
+    assert session.controller.dropped == {"h1": {3: 70}}
+    assert session.controller.progress.first_step_told
+    continue_run(session)
+    assert session.controller.roster.attempt == 1

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
@@ -41,14 +41,19 @@ from allranks.runs.documents import (
     optional_verdict,
 )
 from allranks.runs.events import (
+    AllInitialised,
     AttemptEnd,
+    AttemptStart,
     ControllerAttached,
     FindingMade,
+    FirstStep,
+    OutputDropped,
     PlainNote,
     RetryDecided,
     RunStart,
     SuiteEnd,
     SuitePassed,
+    read_back,
 )
 from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
@@ -454,18 +459,18 @@ def create(
         run.append_event(RunStart(run.name, setting.uid).line(time.time()))
         session = Session(spec, cluster, setting, run, view_for(), reach, archive=archive)
         if again is not None:
-            _continue(session)
+            continue_run(session)
         return session
 
 
-def _continue(session: Session) -> None:
+def continue_run(session: Session) -> None:
     """Go on with a run that an engine starts again: its attempts are kept, its result is open again."""
     run = session.run_dir
     before = reopen(run)
     if before is not None:
         session.history.attempts = list(before.attempts)
     numbers = [attempt.attempt for attempt in session.history.attempts]
-    numbers += [int(e["attempt"]) for e in run.read_events()[0] if e.get("event") == "attempt-start"]
+    numbers += [attempt for attempt, _ in read_back(AttemptStart, run.read_events()[0])]
     session.controller.roster.attempt = max(numbers, default=-1) + 1
 
 
@@ -591,27 +596,27 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     roster.began_at = time.monotonic() - max(0.0, time.time() - started)
     events = run.read_events()[0]
     session.controller.logs.resume(events)
-    for event in events:
-        if event.get("event") == "attempt-end" and "decision" in event:
-            session.history.attempts.append(as_record(AttemptRecord, event))
-        elif event.get("event") == "first-step":
-            progress.first_step_at = roster.began_at + event["seconds"]
-            progress.first_step_told = True
-        elif event.get("event") == "all-initialised" and event.get("attempt") == roster.attempt:
-            roster.initialised_t = started + event["seconds"]
-        elif event.get("event") == "test-passed":
-            roster.testing = False
-        elif event.get("event") == "dropped" and event.get("node") in session.controller.members:
-            _remember_drop(session.controller, event)
+    ends = [event for event in events if event.get("event") == AttemptEnd.kind and "decision" in event]
+    session.history.attempts += [as_record(AttemptRecord, end) for end in ends]
+    for _, step in read_back(FirstStep, events):
+        progress.first_step_at = roster.began_at + step.seconds
+        progress.first_step_told = True
+    for attempt, initialised in read_back(AllInitialised, events):
+        if attempt == roster.attempt:
+            roster.initialised_t = started + initialised.seconds
+    if any(read_back(SuitePassed, events)):
+        roster.testing = False
+    for attempt, dropped in read_back(OutputDropped, events):
+        if dropped.node in session.controller.members:
+            _remember_drop(session.controller, attempt, dropped)
 
 
-def _remember_drop(controller: Controller, event: Mapping[str, Any]) -> None:
-    rank = int(event["rank"])
-    count = int(event["bytes"])
-    ranks = controller.dropped.setdefault(event["node"], {})
-    streams = controller.members[event["node"]].dropped
-    stream = Stream(RANK_LOG, rank, int(event["attempt"]))
-    ranks[rank], streams[stream] = ranks.get(rank, 0) + count, streams.get(stream, 0) + count
+def _remember_drop(controller: Controller, attempt: int, event: OutputDropped) -> None:
+    ranks = controller.dropped.setdefault(event.node, {})
+    ranks[event.rank] = ranks.get(event.rank, 0) + event.bytes
+    streams = controller.members[event.node].dropped
+    stream = Stream(RANK_LOG, event.rank, attempt)
+    streams[stream] = streams.get(stream, 0) + event.bytes
 
 
 def detach_stdio(log: Path) -> None:

@@ -6,12 +6,12 @@ by the controller's clock) is when it happened; without one that is when it was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from allranks.findings import Finding, Verdict
-from allranks.protocol.codec import encode, omit_empty
+from allranks.protocol.codec import decode_each, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.processes import RemainingProcess
 
@@ -34,6 +34,23 @@ class EventRecord:
         """Return the line, written at `t` (unix seconds)."""
         of_attempt = {} if attempt is None else {"attempt": attempt}
         return {"t": t, "event": self.kind, **of_attempt, **self.fields()}
+
+
+Event = TypeVar("Event", bound=EventRecord)
+
+
+def read_back(kind: type[Event], lines: Iterable[Document]) -> Iterator[tuple[int, Event]]:
+    """Read the events of a kind among lines of events.jsonl, each with its attempt; what does not fit is left out."""
+    for line in lines:
+        if line.get("event") == kind.kind:
+            for event in decode_each(kind, [line]):
+                yield decode_parts(InAttempt, line).attempt, event
+
+
+class InAttempt(NamedTuple):
+    """The attempt of a line; a line without one is of the first."""
+
+    attempt: int = 0
 
 
 # -- the run and its attempts --------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from allranks.protocol.frames import (
 
 from .directory import RunDirectory, safe_name
 from .documents import Document
-from .events import LogContinued
+from .events import LogContinued, read_back
 from .index import EVERY, note
 from .regular import size_of
 
@@ -136,11 +136,11 @@ class LogWriter:
 
     def resume(self, events: Iterable[Document]) -> None:
         """Take over what the last controller has noted."""
-        for event in events:
-            if event.get("event") == "log-continued":
-                stream = Stream(*(int(part) for part in str(event["stream"]).split("/")))
-                self._bases[(int(event["index"]), stream)] = int(event["at"])
-                self._newcomers.add(int(event["index"]))
+        for _, event in read_back(LogContinued, events):
+            parts = event.stream.split("/")
+            if len(parts) == len(Stream._fields) and all(part.isdecimal() for part in parts):
+                self._bases[(event.index, Stream(*map(int, parts)))] = event.at
+                self._newcomers.add(event.index)
 
     def sizes(self, node_index: int, node_name: str) -> dict[str, int]:
         """How much of each of a node's streams is here, as its files say."""
