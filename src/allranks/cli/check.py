@@ -181,8 +181,9 @@ def _print(
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size((120, 40)).columns
     lines = table_lines(rows, {c.name: c for c in checks}, width, verbose, colour)
-    lines += ["", *finding_lines(findings, colour, verbose)] if findings else []
-    lines += ["", *setting_lines(explained)] if explained else []
+    for block in (finding_lines(findings, colour, verbose), setting_lines(explained)):
+        if block:
+            lines += ["", *block]
     if evidence.get("covered"):
         lines.append(f"pairs     {evidence['covered']}")
     lines.append(("" if not findings else "\n") + f"result    {counts(findings, rows)}")

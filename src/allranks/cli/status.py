@@ -178,4 +178,6 @@ def _without_clock(node: NodeStatus) -> NodeStatus:
 
 def _pids(ranks: Sequence[RankStatus], width: int) -> list[str]:
     pids = ", ".join(f"{rank.rank}:{rank.pid}" for rank in ranks if rank.pid)
-    return [f"{'':<{width}}  rank:pid {pids}"] if pids else []
+    if not pids:
+        return []
+    return [f"{'':<{width}}  rank:pid {pids}"]

@@ -47,8 +47,8 @@ def skipped(rows: Rows) -> list[str]:
     statuses = [set(row.values()) for row in rows.values()]
     nowhere = sum(status == {"skipped"} for status in statuses)
     partly = sum("skipped" in status and len(status) > 1 for status in statuses)
-    parts = [f"{nowhere} skipped"] if nowhere else []
-    return [*parts, f"{partly} skipped on some nodes"] if partly else parts
+    parts = ((nowhere, "skipped"), (partly, "skipped on some nodes"))
+    return [f"{count} {words}" for count, words in parts if count]
 
 
 def table_lines(rows: Rows, checks: Mapping[str, Check], width: int, verbose: bool, colour: bool) -> list[str]:

@@ -125,7 +125,9 @@ def _count(path: Path) -> int:
 
 def _lines(data: bytes) -> list[str]:
     lines = data.split(b"\n")
-    return [_text(raw) for raw in (lines[:-1] if not lines[-1] else lines)]
+    if not lines[-1]:
+        del lines[-1]
+    return [_text(raw) for raw in lines]
 
 
 def _text(raw: bytes) -> str:

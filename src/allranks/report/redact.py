@@ -385,7 +385,7 @@ def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> s
         note(kind)
         kept += [text[at:start], REDACTED]
         at = end
-    return "".join([*kept, text[at:]]) if kept else text
+    return "".join([*kept, text[at:]])
 
 
 def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
@@ -403,7 +403,7 @@ def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
             note(NAMED)
         parts += [text[at : match.end()], _in_quotes(value[0])]
         at = value.end()
-    return "".join(parts) + text[at:] if parts else text
+    return "".join([*parts, text[at:]])
 
 
 def _is_none(name: str, value: str) -> bool:

@@ -92,7 +92,9 @@ def counts_text(ranks: Mapping[str, int]) -> str:
 
 
 def _attempt_line(event: Document) -> str | None:
-    return f"attempt {event['attempt']}" if event.get("attempt") else None
+    if not event.get("attempt"):
+        return None
+    return f"attempt {event['attempt']}"
 
 
 def _outputs_line(event: Document) -> str:
@@ -253,7 +255,9 @@ def _bytes(count: int) -> str:
 
 def attempt_lines(attempts: Sequence[AttemptRecord]) -> list[str]:
     """Write a line an attempt, where there were several."""
-    return [_attempt(attempt) for attempt in attempts] if len(attempts) > 1 else []
+    if len(attempts) < 2:
+        return []
+    return [_attempt(attempt) for attempt in attempts]
 
 
 def _attempt(attempt: AttemptRecord) -> str:

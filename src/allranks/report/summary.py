@@ -56,7 +56,9 @@ def _line(value: object, longest: int = LONGEST) -> str:
 
 
 def _fence(lines: Sequence[str], most: int) -> list[str]:
-    return ["```", *(_line(line) for line in lines[:most]), "```"] if lines else []
+    if not lines:
+        return []
+    return ["```", *(_line(line) for line in lines[:most]), "```"]
 
 
 def _verdict(ended: str, verdict: VerdictDocument) -> list[str]:
