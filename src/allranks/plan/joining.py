@@ -71,8 +71,12 @@ def join_words(spec: RunSpec, name: str) -> list[str]:
     if spec.launch.nproc is not None or spec.cloud.gpus is not None:
         words.append(f"--nproc={spec.launch.nproc or gpu_count(spec)}")
     bare = spec.changed(env={}, forward=())  # the objects around the command set them
-    unforced = () if spec.limits.pg_timeout_forced else ("pg_timeout",)
-    return [*words, *as_options(bare, "join", (*OUTSIDE, *unforced))]
+    return [*words, *as_options(bare, "join", (*OUTSIDE, *unforced(spec)))]
+
+
+def unforced(spec: RunSpec) -> tuple[str, ...]:
+    """Name the settings that an option would force upon the script: a timeout that is a default of its own."""
+    return () if spec.limits.pg_timeout_forced else ("pg_timeout",)
 
 
 def join_variables(spec: RunSpec) -> dict[str, str]:

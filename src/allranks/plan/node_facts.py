@@ -67,7 +67,9 @@ def on_link(facts: NodeFacts, address: str) -> str | None:
 def plain(address: str) -> str:
     """Without a zone, and without the prefix of an IPv4 address mapped into IPv6."""
     text = address.partition("%")[0].lower()
-    return text[7:] if text.startswith("::ffff:") and "." in text else text
+    if "." in text:
+        return text.removeprefix("::ffff:")
+    return text
 
 
 def read_probes(results: Json) -> tuple[AddressProbe, ...]:

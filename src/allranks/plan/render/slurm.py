@@ -11,6 +11,7 @@ from allranks.settings import RunSpec
 from allranks.settings.command_line import as_options
 from allranks.settings.secrets import is_secret_name
 
+from ..joining import unforced
 from ..launchers.command_words import program_name
 from ..slurm_commands import WARN_BEFORE, WARNING_SIGNAL, check_sbatch
 from .request import Rendered, RenderRequest
@@ -93,8 +94,7 @@ def batch_script(request: RenderRequest, run_dir: str | None = None) -> str:
         "--config=/dev/null",
         f"--runs-dir={_absolute(spec.places.runs_dir, request.workdir)}",
     ]
-    without = (*OUTSIDE, *(("pg_timeout",) if not spec.limits.pg_timeout_forced else ()))
-    words += as_options(spec, "run", without)
+    words += as_options(spec, "run", (*OUTSIDE, *unforced(spec)))
     return "\n".join([*lines, "exec " + folded(words)]) + "\n"
 
 
