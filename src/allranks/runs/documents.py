@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
-from allranks.protocol.jsontext import Json
+from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 
 LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
-Document = dict[str, Any]  # a JSON object, as a run directory keeps it
+Document = JsonObject  # as a run directory keeps it
 Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node
 Record = TypeVar("Record")
 Fitter = Callable[[Json], Json]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.protocol.jsontext import DecodeError, read_object
 
-from .directory import OVER, RunDirectory
+from .directory import DOCUMENT_LIMIT, OVER, RunDirectory
 from .documents import Document, NamedNode, ResultDocument, RunDocument, StatusDocument, as_record, result_record
 from .logs import LogWriter
 from .opening import write_nodes, write_status
@@ -110,10 +110,9 @@ class Replay:
 
 def _read(text: str) -> Document | None:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        return read_object(text, DOCUMENT_LIMIT)
+    except DecodeError:
         return None
-    return document if isinstance(document, dict) else None
 
 
 def _bytes(output: Document) -> bytes:
