@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -34,22 +35,68 @@ def handle_errors(loop: asyncio.AbstractEventLoop, handle: Callable[[Exception],
     loop.set_exception_handler(on_error)
 
 
-def run_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """Run what `main` makes in an event loop of its own.
+class _Interrupt:
+    """Ctrl-C around an event loop: one that comes while the loop is made or closed waits; half a loop cannot be closed.
 
-    A Ctrl-C that comes while the loop is made waits until it runs: half a loop cannot be closed.
+    While the loop runs, the first cancels its main task, and each later one raises KeyboardInterrupt. asyncio.run does
+    that too (Python 3.11 and later), but not before its first step.
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.waits = False
+        self.task: asyncio.Task[Any] | None = None
+        self._taken = False
+
+    def __call__(self, *_: object) -> None:
+        self.count += 1
+        if self.task is None or self.task.done():
+            self.waits = True
+            return
+        if self.count > 1:
+            raise KeyboardInterrupt
+        self.task.cancel()
+        self.task.get_loop().call_soon_threadsafe(lambda: None)  # the loop may wait for a file
+
+    def take(self) -> None:
+        """Handle SIGINT from here on where Python does: not in another thread, and not where it is ignored (nohup)."""
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        self._taken = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._taken:
+            signal.signal(signal.SIGINT, self)
+
+    def give_back(self) -> None:
+        """Leave SIGINT to Python again."""
+        self.task = None  # the loop goes with it: CPython prints what a signal raises in `__del__`, and goes on
+        if self._taken:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Run what `main` makes in an event loop of its own; a Ctrl-C ends it and is raised when the loop is closed.
+
+    A mask of signals does not hold a Ctrl-C back: any other thread of this process takes it.
+    """
+    interrupt = _Interrupt()
 
     async def interruptible() -> Result:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        interrupt.task = asyncio.current_task()
+        if interrupt.waits:
+            raise asyncio.CancelledError
         return await main()
 
+    interrupt.take()
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-        return asyncio.run(interruptible())
+        result = asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        if interrupt.count:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        interrupt.give_back()
+    if interrupt.waits:
+        raise KeyboardInterrupt
+    return result
 
 
 async def run_with_callbacks(main: Coroutine[Any, Any, Result]) -> Result:
