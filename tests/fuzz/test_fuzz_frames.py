@@ -198,7 +198,7 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
                 drive.feed(event)
                 campaign.counts["events"] = campaign.counts.get("events", 0) + 1
         drive.tick()
-        json.dumps([dict(note.fields) for note in drive.notes], allow_nan=False)  # each goes into events.jsonl
+        json.dumps([note.line(1.0) for note in drive.notes], allow_nan=False)  # each goes into events.jsonl
 
 
 @pytest.fixture
