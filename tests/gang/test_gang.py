@@ -29,6 +29,7 @@ from allranks.gang.states import (
     TABLE,
     Action,
     AttemptOver,
+    Audited,
     Back,
     Drained,
     Ended,
@@ -976,6 +977,34 @@ def test_a_retry_is_a_whole_new_attempt() -> None:
     assert starts[-1]["ranks"][0]["env"]["TORCHELASTIC_RESTART_COUNT"] == "1"
     drive.through_the_end()
     assert drive.overs == [0, 1]
+
+
+LATE = {
+    "started": Started("h1", BEGIN, 1, 55, 0),
+    "exit": Exit("h1", BEGIN, 1, 0, 1, None, False),
+    "ended": Ended("h1", BEGIN, 0, (), "already"),
+    "drained": Drained("h1", BEGIN, 0),
+    "audited": Audited("", BEGIN, 0, ()),
+}
+
+
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE)
+def test_a_late_word_of_an_attempt_that_is_over(late: Event) -> None:
+    """The supervisor of a killed agent is asked for the end, and says a second time that its output is here."""
+    drive = Drive().running()
+    drive.exit("1", "code=1")
+    drive.through_the_end()
+    drive.retry()
+    refused = {}
+    for state in (State.LISTENING, State.PROVING, State.RUNNING):
+        assert drive.roster.state is state
+        refused[state] = [*drive.feed(late), *drive.said("note")]
+        if state is State.LISTENING:
+            drive.listening()
+        for name in drive.names if state is State.PROVING else ():
+            drive.probed(name)
+    assert refused == {State.LISTENING: [], State.PROVING: [], State.RUNNING: []}
+    assert not drive.roster.nodes["h1"].ended and not drive.roster.nodes["h1"].drained
 
 
 def taken(drive: Drive) -> Drive:

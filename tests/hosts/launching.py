@@ -125,7 +125,8 @@ class Launch:
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
         keep(document, self.events())
-        assert [e["message"] for e in self.events("note") if "out of order" in e["message"]] == []
+        strays = [e for e in self.events("note") if "out of order" in e["message"]]
+        assert strays == [], (strays, self.events())
         if document["verdict"] is not None and "collectives" not in document:  # what tests said is kept as it is
             self._judge_again(document["verdict"])
         return document

@@ -24,7 +24,7 @@ from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .running import Running
 from .spares import HotSpares
-from .states import SPARE_TABLE, TABLE, Action, Event
+from .states import OF_AN_ATTEMPT, SPARE_TABLE, TABLE, Action, Event
 
 Handler = Callable[[Any, float], list[Action]]
 
@@ -62,7 +62,8 @@ class Gang:
             name = SPARE_TABLE.get(type(event), "ignore")  # what a spare was not asked is ignored
         else:
             name = TABLE[roster.state].get(type(event), "")
-        if name == "ignore":
+        comes_late = isinstance(event, OF_AN_ATTEMPT) and event.attempt < roster.attempt
+        if name == "ignore" or (comes_late and not name):
             return []
         if not name:
             return [PlainNote(f"{type(event).__name__} of {event.node} came out of order")]

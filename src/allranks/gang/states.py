@@ -1,6 +1,7 @@
 """States, events and actions of a gang, and the table that says which event is handled in which state.
 
-An event that stands in no row of the present state is out of order and is noted, never acted on.
+An event that stands in no row of the present state is never acted on. It is out of order, and is noted, unless it
+comes late: it belongs to an attempt that is over.
 """
 
 from __future__ import annotations
@@ -249,6 +250,10 @@ class Paused(Event):
 @dataclass(frozen=True)
 class Tick(Event):
     """Time goes on; `node` is empty."""
+
+
+# A node may say these twice (the end is asked for again after a reconnect), and the second word may come late.
+OF_AN_ATTEMPT = (Started, Exit, Ended, Drained, Audited)
 
 
 # -- actions -------------------------------------------------------------------------------------------
