@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -86,13 +87,31 @@ def test_a_person_is_told_of_a_full_disk_once(bed2: Bed, tmp_path: Path) -> None
     with small_disk(launch.runs, "256k"):
         launch.start(program("printer.py", "20000", "100"), "--lease", "2s", json_=False)
         assert launch.process is not None and launch.process.wait(BOUND) == 0
-        assert launch.stdout.count(f"{launch.runs}") and launch.stdout.count(" is full. Output") == 1
+        assert launch.stdout.count(f"{launch.runs}")
+        assert launch.stdout.count(" cannot be written: No space left on device. Output") == 1
         assert "h2's logs end early" in launch.stdout
         numbers = [int(line.split()[-1]) for line in launch.stdout.splitlines() if line.startswith("[h2 1] 1 0")]
         assert numbers == sorted(set(numbers))  # what was sent again is not shown again
         wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
         (left,) = {line.split()[-1] for line in launch.stdout.splitlines() if "logs end early" in line and "h2" in line}
         shutil.rmtree(Path(left).parent)
+
+
+def test_events_that_find_no_room_are_told(bed2: Bed, tmp_path: Path) -> None:
+    """Ranks that print nothing fill no disk, somebody else does: what the run directory lacks is said all the same."""
+    launch = Launch(bed2, tmp_path)
+    with small_disk(launch.runs, "512k"):
+        launch.start(program("printer.py", "1", "100", "wait")).until("rank-started", 2)
+        wait_until((launch.work / "written-1").exists, BOUND, "all printed")
+        wait_until(lambda: len(launch.log(1)) == written(launch, 1), BOUND, "all fetched")
+        with contextlib.suppress(OSError), open(launch.runs / "filler", "wb", buffering=0) as filler:
+            while filler.write(bytes(4096)) == 4096:
+                pass
+        (launch.work / "go").touch()
+        result = launch.result()
+        (full,) = [f for f in result["findings"] if f["id"] == "disk-full"]
+        assert (result["exit"], full["status"]) == (0, "warn")
+        assert f"{launch.run_dir} cannot be written: No space left on device" in full["message"]
 
 
 def test_a_disk_that_has_room_again(bed2: Bed, tmp_path: Path) -> None:

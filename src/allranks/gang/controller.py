@@ -218,6 +218,7 @@ class Controller:
         if self.failure is not None:
             raise self.failure
         self._write_status()
+        self._watch_run_directory()
 
     def _crashed(self, error: Exception) -> None:
         """End the run after an error of our own: no rank goes on, and nobody waits for ever."""
@@ -546,7 +547,7 @@ class Controller:
         if not in_place and not member.behind:  # later frames would leave a hole: they are sent again
             member.behind = not self.logs.write(node.index, node.name, stream, frame.offset, frame.data)
             if member.behind:
-                self._disk_is_full()
+                self._disk_is_full(self.logs.failure)
         data = frame.data[max(0, member.shown.get(stream, 0) - frame.offset) :]  # a full disk has it sent again
         if not data:
             return
@@ -573,10 +574,14 @@ class Controller:
             ranks[stream.rank] = ranks.get(stream.rank, 0) + fresh
             self.note(OutputDropped(name, stream.rank, fresh, ranks[stream.rank], why))
 
-    def _disk_is_full(self) -> None:
+    def _watch_run_directory(self) -> None:
+        if self.run_dir.write_failure:
+            self._disk_is_full(self.run_dir.write_failure)
+
+    def _disk_is_full(self, why: str) -> None:
         if not self._disk_was_full:
             self._disk_was_full = True
-            finding = run_disk_full(str(self.run_dir.path))
+            finding = run_disk_full(str(self.run_dir.path), why)
             self.roster.findings.append(finding)
             self.note(FindingMade(finding))
 
@@ -598,6 +603,7 @@ class Controller:
         if self.roster.state is State.RUNNING:
             self.feed_quietly(Quiet("", time.time(), max(self.roster.last_sign_at, self.progress.last_activity)))
         self._watch_silence(now)
+        self._watch_run_directory()
         if now >= self._next_beat:
             self._next_beat = now + self._beat
             for member in self.members.values():

@@ -96,12 +96,12 @@ def moved_by_look(looks: Sequence[StackSample], nodes: Mapping[int, str]) -> Fin
     return Finding("moved-by-look", "warn", message, remedy, Where(node=node or None, rank=first.rank))
 
 
-def run_disk_full(path: str) -> Finding:
-    """Return the finding about a full disk of the run directory: the run goes on, and nothing is lost yet."""
+def run_disk_full(path: str, why: str) -> Finding:
+    """Return the finding about a run directory that cannot be written: the run goes on, and no output is lost yet."""
     return Finding(
         "disk-full",
         "warn",
-        f"the disk of the run directory {path} is full. Output that finds no room stays on the nodes. It is "
-        "fetched while the run goes on once there is some",
+        f"the run directory {path} cannot be written: {why}. Output that finds no room stays on the nodes. It is "
+        "fetched while the run goes on once there is some. Events of that time are lost",
         f"free some space (df -h {path})",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -50,7 +51,7 @@ class _RunStart(NamedTuple):
 
 
 class RunDirectory:
-    """One run directory; `lost_events` counts events that a full disk swallowed.
+    """One run directory; `write_failure` says why the last event or document that could not be written was not.
 
     `lives` is asked whether a run whose controller is not on this host goes on. Without it no such run does.
     """
@@ -58,7 +59,7 @@ class RunDirectory:
     def __init__(self, path: Path, lives: Lives | None = None) -> None:
         self.path = path
         self.name = path.name
-        self.lost_events = 0
+        self.write_failure = ""
         self._torn = False  # the last event was cut short by a full disk
         self._ask_engine = lives or _no_engine
         self._goes_on_elsewhere = False
@@ -161,8 +162,8 @@ class RunDirectory:
             with open(part, "w", encoding="utf-8", opener=_private) as file:
                 json.dump({"schema": 1, **document}, file, indent=1)
             os.replace(part, path)
-        except OSError:
-            self.lost_events += 1
+        except OSError as error:
+            self.write_failure = error.strerror or str(error)
             with contextlib.suppress(OSError):
                 part.unlink()
 
@@ -214,7 +215,7 @@ class RunDirectory:
         return result_record(document) if document is not None else None
 
     def append_event(self, event: Document) -> None:
-        """One line of events.jsonl in one write; a full disk is counted, never raised."""
+        """One line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
         line = (b"\n" if self._torn else b"") + json.dumps(event).encode() + b"\n"
         written = 0
         try:
@@ -223,10 +224,11 @@ class RunDirectory:
                 written = os.write(fd, line)
             finally:
                 os.close(fd)
-        except OSError:
-            pass
-        if written < len(line):
-            self.lost_events += 1
+        except OSError as error:
+            self.write_failure = error.strerror or str(error)
+        else:
+            if written < len(line):
+                self.write_failure = os.strerror(errno.ENOSPC)
         self._torn = 0 < written < len(line) or (self._torn and not written)
 
     def read_events(self, offset: int = 0) -> tuple[list[Document], int]:
