@@ -33,7 +33,6 @@ OF_THE_RUN = {
     "test-passed": "tests passed",
     "hang-suspected": "hang suspected",
     "hang": "hang",
-    "controller-lost": "launcher lost",
     "controller-attached": "launcher attached",
     "spare": "node replaced",
 }
