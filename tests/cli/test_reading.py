@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests import forked
@@ -292,3 +293,22 @@ def test_a_limit_of_zero_is_a_limit(runs):
     for seconds, expected in ((0.0, 0.0), (5, 5.0), ("5", 30.0), (True, 30.0)):
         run.write_document("run.json", {"run": run.name, "spec": {"stop_grace": seconds}})
         assert saved_limit(run, "stop_grace") == expected
+
+
+@pytest.mark.parametrize("engine", ["kubernetes", "skypilot"])
+@pytest.mark.parametrize("verb", ["status", "logs", "diagnose", "report"])
+def test_a_damaged_record_of_the_engine_hides_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, verb: str
+) -> None:
+    run = RunDirectory.create(tmp_path / "runs", "train", 1_795_000_000.0)
+    record = {"run": run.name, "started": 1.0, "engine": {"engine": engine, "name": ["no text"]}}
+    run.write_document("run.json", record)
+    log = run.path / "logs" / "node_00_h1" / "rank_000.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("RuntimeError: CUDA error: out of memory\n")
+    words = [str(run.path)] if verb == "diagnose" else [run.name, "--runs-dir", str(tmp_path / "runs")]
+    assert main.run_verb(verb, words) in (0, 1)
+    shown = capsys.readouterr()
+    assert "damaged" not in shown.err and "expected a text" not in shown.err
+    assert verb != "status" or "engine: $.name: expected a text" in shown.out
+    assert verb != "logs" or "out of memory" in shown.out

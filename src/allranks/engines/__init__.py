@@ -12,9 +12,12 @@ Callers ask `engine_for` or `engine_of`, and never for a name. This module stays
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from allranks.errors import AllranksError
 
 if TYPE_CHECKING:
     from allranks.cluster import Cluster
@@ -167,6 +170,11 @@ def lives(run: RunDirectory) -> bool:
 
 
 def settle(run: RunDirectory, now: float) -> None:
-    """Write the end of a run that ended without a follower, where its engine knows the end."""
-    if not run.has_ended:
+    """Write the end of a run that ended without a follower, where its engine knows the end.
+
+    An engine that does not answer, or whose record is damaged, keeps nobody from reading the rest: `status` names it.
+    """
+    if run.has_ended:
+        return
+    with suppress(AllranksError):
         engine_of(run).finish(run, now)

@@ -6,7 +6,6 @@ import os
 
 from allranks.engines.following import FollowerView
 from allranks.engines.remote import RemoteEngine, read_place
-from allranks.errors import NodeError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import take_control
 from allranks.runs.result import write_result
@@ -40,11 +39,7 @@ class SkyPilot(RemoteEngine):
     def settle(self, run: RunDirectory) -> None:
         """Write the end of a run whose machines are gone."""
         place = read_place(run, ClusterOfRun)
-        try:
-            is_there = bool(_cluster_line(place))
-        except NodeError:
-            return
-        if not is_there:
+        if not _cluster_line(place):
             message = f"the machines of {place.name} were taken down before its result was read"
             write_result(run, without_result(run, message), stopped=False)
 
