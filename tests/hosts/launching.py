@@ -6,6 +6,7 @@ programs leaves it), so what is left is found without asking allranks. The launc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -187,12 +188,19 @@ class Launch:
         self.process.wait(BOUND)
 
     def rank_pid(self, rank: int) -> int:
-        """The machine pid of a rank's program, as it wrote its inner one: by its command's RANK."""
+        """The machine pid of a rank's program, by its command's RANK.
+
+        A daemon that the program left has the same environment, and the agent for its parent. It began later, and has a
+        smaller pid where those begin again at the lowest.
+        """
+        begun = {}
         for pid in self.alive():
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if f"RANK={rank}".encode() in environ and _parent_is_agent(pid):
-                return pid
-        raise AssertionError(f"rank {rank} is not alive")
+            with contextlib.suppress(OSError):  # it has ended since
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if f"RANK={rank}".encode() in environ and _parent_is_agent(pid):
+                    begun[pid] = _start_ticks(pid)
+        assert begun, f"rank {rank} is not alive"
+        return min(begun, key=lambda pid: begun[pid])
 
     def agent_pid(self, rank: int) -> int:
         """The machine pid of the agent that owns a rank."""
@@ -201,6 +209,11 @@ class Launch:
 
 def _state(pid: str) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def _start_ticks(pid: int) -> int:
+    """When a process began: proc(5), field 22, counted from the state on."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
 
 
 def _parent(pid: int) -> int:
