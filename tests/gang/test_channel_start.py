@@ -117,6 +117,31 @@ def test_an_agent_that_boots_and_never_answers(tmp_path: Path, monkeypatch: pyte
     assert "--node-dir" in verdict["remedy"]
 
 
+GREETS_LATE = """#!{python}
+import sys, time
+from allranks.protocol.messages import HelloMessage, pack_message
+number = next(int(word[1:]) for word in sys.argv if word in ("h1", "h2", "h3"))
+hello = pack_message(HelloMessage("/tmp/none", "h%d" % number))
+for words, seconds in (({marker!r}, 2 * number), (hello, 100)):
+    sys.stdout.buffer.write(words)
+    sys.stdout.buffer.flush()
+    time.sleep(seconds)
+"""
+
+
+@pytest.mark.slow
+def test_agents_that_wait_for_each_other_are_not_mute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 on one machine the last says its first word a minute after its Python has started."""
+    stub(tmp_path, monkeypatch, "")
+    (tmp_path / "bin" / "ssh").write_text(GREETS_LATE.format(python=sys.executable, marker=MARKER))
+    monkeypatch.setattr(controller, "HELLO_SECONDS", 5.0)
+    result = run(tmp_path, remote("h1", "h2", "h3"), init_timeout=10.0)
+    (directory,) = (tmp_path / "runs").iterdir()
+    events, _ = RunDirectory(directory).read_events()
+    assert sorted(e["node"] for e in events if e["event"] == "node-ready") == ["h1", "h2", "h3"]
+    assert "did not answer" not in result["verdict"]["message"]
+
+
 class Broken(SshTransport):
     """Engines raise what they raise."""
 

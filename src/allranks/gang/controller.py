@@ -7,6 +7,7 @@ run directory; and it ends when the last attempt is over everywhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import time
@@ -91,7 +92,7 @@ ACK_EVERY = 2.0
 ROOM = 64 << 10  # bytes free on the disk of the run directory that make another try worth while
 RELEASE_PATIENCE = 3.0
 ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
-HELLO_SECONDS = 20.0  # from the start of Python on a node to its agent's first word: 400 KB are sent, files written
+HELLO_SECONDS = 20.0  # for an agent's first word after its Python started, or any other node's: 400 KB are sent
 OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no agent is left to its lease
 
 
@@ -177,6 +178,7 @@ class Controller:
         self._shipper = shipper
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
+        self._last_greeting = 0.0  # monotonic: when an agent said its first word
         self._over = asyncio.Event()
         self._beat = beat_of(spec.limits.lease)
         self._next_status = self._next_beat = self._next_ack = 0.0
@@ -404,12 +406,19 @@ class Controller:
             self.note(FindingMade(finding))
 
     async def _await_hello(self, member: Member, channel: Channel) -> None:
-        """Wait for the agent's first word; raise ChannelFailed where it does not come."""
-        try:
-            await asyncio.wait_for(member.greeted.wait(), HELLO_SECONDS)
-        except asyncio.TimeoutError:
-            channel.close()
-            raise ChannelFailed(self._transport.mute(member.node, HELLO_SECONDS)) from None
+        """Wait for the agent's first word; raise ChannelFailed where it does not come.
+
+        As long as other nodes say theirs the start makes progress: 200 agents on one machine wait for each other.
+        """
+        began = time.monotonic()
+        while not member.greeted.is_set():
+            now = time.monotonic()
+            left = max(began, self._last_greeting) + HELLO_SECONDS - now
+            if left <= 0:
+                channel.close()
+                raise ChannelFailed(self._transport.mute(member.node, HELLO_SECONDS))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(member.greeted.wait(), left)
 
     def _patience(self, member: Member) -> float:
         """Return the seconds for a channel to open: an agent that was there is asked again before its lease is over."""
@@ -509,6 +518,7 @@ class Controller:
     def _greeted(self, member: Member, message: HelloMessage) -> None:
         if not member.has_greeted:
             self._rename(member, message.hostname)
+            self._last_greeting = time.monotonic()
         member.has_greeted = True
         member.behind = False
         member.greeted.set()
