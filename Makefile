@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-fast test-slow test-launchers fuzz lint bench corpus pages setup system browser clean
+.PHONY: demo test test-fast test-slow test-launchers fuzz lint bench corpus pages docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -65,7 +65,7 @@ FUZZ ?= 120
 fuzz: $(VENV)/.test
 	ALLRANKS_FUZZ_SECONDS=$(FUZZ) HYPOTHESIS_PROFILE=search $(PYTEST) -m fuzz tests
 
-# accelerate and deepspeed for real, in an environment of their own over torch's (docs/launchers.md). The default
+# accelerate and deepspeed for real, in an environment of their own over torch's (docs/how-to/launchers.md). The default
 # tests skip these.
 LAUNCHERS := .venv-launchers
 
@@ -84,11 +84,21 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check src bench
 	$(BIN)/mypy
 
-# Accuracy of the diagnosis on real logs, where they lie beside the project.
-# docs/causes.md, docs/checks.md and docs/settings.md are written from tables of the source.
+# The pages of docs/reference/ that are written from tables of the source.
 pages: $(VENV)/.test
 	$(BIN)/python -m tests.pages
 
+# The docs as one site, in build/docs/. Nothing is fetched: links to other sites are counted, not followed.
+$(VENV)/.docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m tests.links
+	$(BIN)/python -m sphinx -q -W --keep-going -n -j auto -d build/doctrees docs build/docs
+
+# Accuracy of the diagnosis on real logs, where they lie beside the project.
 corpus: $(VENV)/.test
 	$(BIN)/python -m bench.corpus
 
@@ -96,4 +106,4 @@ bench: $(VENV)/.test system
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) $(LAUNCHERS) runs
+	rm -rf $(VENV) $(LAUNCHERS) build runs

@@ -10,7 +10,7 @@ from allranks.settings.reference import reference_page
 
 
 def write_pages() -> None:
-    """Write docs/causes.md, docs/checks.md and docs/settings.md."""
+    """Write docs/reference/causes.md, docs/reference/checks.md and docs/reference/settings.md."""
     test_causes.PAGE.write_text(test_causes.page(), encoding="utf-8")
     catalogue.PAGE.write_text(catalogue.page(), encoding="utf-8")
     test_reference.PAGE.write_text(reference_page(), encoding="utf-8")

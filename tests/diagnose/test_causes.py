@@ -11,7 +11,7 @@ import pytest
 from allranks.diagnose.causes import CAUSES, Cause, Charge, Ends
 from allranks.findings import Where
 
-PAGE = Path(__file__).parents[2] / "docs" / "causes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "causes.md"
 MARK = "<!-- below: make pages -->\n"
 PLACES = {"node", "peer", "rank", "port", "interface", "gpu"}
 LABELS = """

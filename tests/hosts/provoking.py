@@ -1,4 +1,4 @@
-"""What every provoked failure must show, whichever part it hits; the table of cases is in docs/failures.md.
+"""What every provoked failure must show, whichever part it hits; the table of cases is in docs/explanation/failures.md.
 
 `Launch.result` has asserted already that `allranks diagnose` gives the same verdict from the run directory's files.
 """

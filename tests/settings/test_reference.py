@@ -1,4 +1,4 @@
-"""One table: the page docs/settings.md, the options of the commands, and what a command's function takes, agree."""
+"""One table: the page docs/reference/settings.md, the options of the commands, and what a command's function takes, agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from allranks.settings.runspec import GROUP_OF, RunSpec
 from allranks.settings.table import OPTIONS, PANELS, RENDERERS, SETTINGS
 
 SOURCE = Path(__file__).parents[2] / "src" / "allranks"
-PAGE = SOURCE.parents[1] / "docs" / "settings.md"
+PAGE = SOURCE.parents[1] / "docs" / "reference" / "settings.md"
 
 
 def declarations() -> list[Declared]:

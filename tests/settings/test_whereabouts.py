@@ -54,7 +54,7 @@ def test_names_of_nodes():
 def test_open_mpi_hands_the_join_secret_on_wherever_we_write_its_line():
     """Open MPI takes no variable to another host without -x: there the nodes had no secret, and joined nobody."""
     root = Path(__file__).parents[2]
-    texts = [*root.glob("docs/*.md"), root / "README.md", *root.glob("src/allranks/**/*.py")]
+    texts = [*root.glob("docs/**/*.md"), root / "README.md", *root.glob("src/allranks/**/*.py")]
     lines = [line for path in texts for line in path.read_text().splitlines() if "ppr:1:node" in line]
     assert len(lines) >= 2
     assert [line for line in lines if "-x ALLRANKS_JOIN_SECRET" not in line] == []

@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting with its names, default and meaning, from the table (pure)."""
+"""docs/reference/settings.md: every setting with its names, default and meaning, from the table (pure)."""
 
 from __future__ import annotations
 

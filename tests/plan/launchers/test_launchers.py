@@ -22,7 +22,7 @@ from allranks.settings import RunSpec, resolve
 from allranks.settings.table import LAUNCHERS as NAMES
 from allranks.settings.tools import read_tool
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "how-to"
 
 
 @pytest.mark.parametrize(

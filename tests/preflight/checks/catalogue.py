@@ -1,4 +1,4 @@
-"""The tables of docs/checks.md out of the checks themselves; `make pages` writes them."""
+"""The tables of docs/reference/checks.md out of the checks themselves; `make pages` writes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from allranks.preflight.check import GROUPS, Check
 from allranks.preflight.registry import built_in
 
-PAGE = Path(__file__).parents[3] / "docs" / "checks.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "checks.md"
 MARK = "<!-- below: make pages -->\n"
 
 
