@@ -1,4 +1,4 @@
-"""One table: the page docs/reference/settings.md, the options of the commands, and what a command's function takes, agree."""
+"""One table: the page of settings, the options of the commands, and what a command's function takes, agree."""
 
 from __future__ import annotations
 

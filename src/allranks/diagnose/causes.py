@@ -1,7 +1,7 @@
 """The causes a verdict may name: one row each, with all that is said and done about it (pure).
 
-Messages, `--json`, `docs/reference/causes.md`, exit codes (`exit_code`) and retries (`gang/policy.py`) read this table. One cause
-is at fault; what follows from it in other ranks is a victim.
+Messages, `--json`, `docs/reference/causes.md`, exit codes (`exit_code`) and retries (`gang/policy.py`) read this
+table. One cause is at fault; what follows from it in other ranks is a victim.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every setting of allranks, one row each (pure data).
 
 From this table come the options of the commands, the keys of allranks.toml and its template, the variables that are
-read, the page docs/reference/settings.md, suggestions for misspelt names, and the refusal of options without their engine. A
-setting is added by a row here, a field of a group of RunSpec, and the place that uses it.
+read, the page docs/reference/settings.md, suggestions for misspelt names, and the refusal of options without their
+engine. A setting is added by a row here, a field of a group of RunSpec, and the place that uses it.
 """
 
 from __future__ import annotations
