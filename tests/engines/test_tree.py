@@ -264,10 +264,12 @@ def test_sockets_and_pipes_are_not_files(plain: Path) -> None:
 def test_earlier_runs_are_left_out(place_name: str, request: pytest.FixtureRequest) -> None:
     place: Path = request.getfixturevalue(place_name)
     write(place, "train.py", "runs/run-1/run.json", "runs/run-1/events.jsonl", "runs/run-1/logs/rank_000.log",
-          "runs/notes/mine.md",
+          "runs/check-20261122-101500/evidence/preflight.json", "runs/check-20261122-101500/report.html",
+          "runs/notes/mine.md", "runs/check-list/evidence/preflight.json",
           "runs/own.txt")  # fmt: skip
     found = names(place)
-    assert not any(name.startswith("runs/run-1") for name in found)
+    assert not any(name.startswith(("runs/run-1", "runs/check-2")) for name in found)
+    assert "runs/check-list/evidence/preflight.json" in found, "a name of the user's own"
     assert {"runs/notes/mine.md", "runs/own.txt", "train.py"} <= set(found)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import shutil
 import time
 from pathlib import Path
@@ -13,16 +12,13 @@ import click
 
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
-from allranks.runs.directory import RunDirectory
+from allranks.runs.directory import CHECK_NAME, RunDirectory
 from allranks.settings.parsers import FLAG, whole_number
 from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
 from .chosen_run import list_runs, runs_directory, saved_limit
 from .declare import AS_JSON, DRY_RUN, Declared, Given
-
-LOOK = re.compile(r"check-\d{8}-\d{6}(-\d+)?")
-
 
 NODE_SETTINGS = settings_of("clean")
 # What each half of the command has for itself: an option of the other would be ignored.
@@ -97,7 +93,7 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
 
 def list_looks(directory: Path) -> list[RunDirectory]:
     """List the directories that `check` has saved, the oldest first."""
-    checks = [p for p in sorted(directory.glob("check-*")) if LOOK.fullmatch(p.name) and not p.is_symlink()]
+    checks = [p for p in sorted(directory.glob("check-*")) if CHECK_NAME.fullmatch(p.name) and not p.is_symlink()]
     return [
         RunDirectory(p)
         for p in checks

@@ -20,6 +20,7 @@ from typing import IO
 
 from allranks.errors import UsageError
 from allranks.plan.launchers.command_words import read_training
+from allranks.runs.directory import CHECK_NAME
 from allranks.settings import RunSpec
 from allranks.text import format_size, list_first
 
@@ -30,6 +31,7 @@ MOST_FILES = 100_000
 SHOWN = 5
 LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "node_modules"})  # outside of git
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin")
+_EVIDENCE = "/evidence/preflight.json"
 LARGE = 16 << 20  # bytes from which a checkpoint is left out, outside of git
 
 
@@ -144,9 +146,11 @@ def _too_many(root: str) -> UsageError:
 
 
 def _without_runs(names: set[str]) -> set[str]:
-    """Without the directories of earlier runs, wherever they lie."""
+    """Without the directories of earlier runs and checks, wherever they lie."""
     folders = {os.path.dirname(n) for n in names if os.path.basename(n) == "run.json"}
     runs = {f for f in folders if f and os.path.join(f, "events.jsonl") in names}
+    checks = {n[: -len(_EVIDENCE)] for n in names if n.endswith(_EVIDENCE)}
+    runs |= {f for f in checks if CHECK_NAME.fullmatch(os.path.basename(f))}
     return {n for n in names if not any(p in runs for p in map(str, Path(n).parents))} if runs else names
 
 

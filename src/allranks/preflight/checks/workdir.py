@@ -11,6 +11,9 @@ from ..typed_facts import Request
 ID = "workdir"
 GROUP = "code"
 LEVEL = "quick"
+NO_NODE_HAS_IT = (
+    "`run --sync` ships this directory to the nodes. Else copy it to them, or name one that they have, as `--workdir /tmp`"
+)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -28,7 +31,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 def copy_remedy(path: str, absent: List[str], is_elsewhere: bool) -> str:
     """One rsync line for the first node that lacks it; where all do, the path is the thing to correct."""
     if not is_elsewhere:
-        return "name a directory that the nodes have with --workdir, or copy it to them"
+        return NO_NODE_HAS_IT
     quoted = shlex.quote(path.rstrip("/") + "/")
     copy = f"rsync -a {quoted} {absent[0]}:{quoted}{and_so_for(absent[1:])}"
     return f"{remote(absent[0], 'mkdir -p', path)} && {copy}"
