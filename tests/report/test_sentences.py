@@ -52,6 +52,13 @@ def test_a_rank_that_repeats_itself_is_not_folded_away():
     assert folder.rest(1.0) == ["[h1 0] again"] * 3
 
 
+@pytest.mark.parametrize(
+    ("ranks", "said"), [(4, "ending the remaining 4 ranks"), (1, "ending the remaining rank"), (0, None)]
+)
+def test_ranks_that_a_failure_ends_may_be_all_of_them(ranks, said):
+    assert event_line({"event": "ending", "reason": "failure", "grace": 1.0, "ranks": ranks}, 2) == said
+
+
 ALIKE = [  # real lines: torch 2.13 (c10d socket.cpp, elastic), NCCL, logging
     "[W1121 18:42:17.070123 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
     "[W1122 06:30:31.110000 socket.cpp:767] [c10d] The client socket has failed to connect to [h1]:29500 (errno: 111).",

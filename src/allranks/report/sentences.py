@@ -135,13 +135,13 @@ def _retry_line(event: Document) -> str:
 
 
 def _ending_line(event: Document) -> str | None:
-    """Say how long the ranks have to save, or that the others of a failed one are ended."""
+    """Say how long the ranks have to save, or that those that still run are ended after a failure."""
     ranks = event.get("ranks")
     reason = event["reason"]
     if reason == "failure":
         if not ranks:
             return None
-        return f"ending the other {ranks} ranks" if ranks > 1 else "ending the other rank"
+        return f"ending the remaining {ranks} ranks" if ranks > 1 else "ending the remaining rank"
     if reason == "done":
         return None
     if ranks == 0:

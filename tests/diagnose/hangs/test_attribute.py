@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from allranks.agent.runner import NAME
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, UNEVEN, Hang, attribute
 from allranks.diagnose.hangs.doing import ActivityKind, Doing, StackSample, doing
 from allranks.diagnose.hangs.stacks import Frame, main_stack, native_call
@@ -53,6 +54,14 @@ def test_the_main_thread_is_the_current_one() -> None:
     stack = main_stack(at(41))
     assert stack[0] == Frame("/work/data.py", 41, "load") and str(stack[0]) == "data.py:41 in load"
     assert len(stack) == 2
+
+
+def test_frames_of_the_runner_are_no_part_of_a_programs_stack() -> None:
+    runner = ((NAME, 198, "run"), (NAME, 562, "<module>"))
+    assert [str(f) for f in main_stack(dump(("/work/train.py", 19, "<module>"), *runner))] == ["train.py:19"]
+    py_spy = f"Thread 41 (active): \"MainThread\"\n    <module> (/work/train.py:19)\n    run ({NAME}:198)\n"
+    assert [str(f) for f in main_stack(py_spy)] == ["train.py:19"]
+    assert main_stack(dump(*runner))[0].function == "run", "before the program has begun"
 
 
 def test_without_a_current_thread_the_last_is_the_main_one() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..words import place_of_frame
 
+RUNNER = "<allranks "  # how the files of the runner's frames begin (agent/runner.py, NAME)
 _FAULTHANDLER = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _HEAD = re.compile(r"(?P<current>Current thread|Thread) 0x[0-9a-f]+(?![0-9a-f]).*\(most recent call first\):")
 _PY_SPY_HEAD = re.compile(
@@ -39,10 +40,13 @@ Stack = tuple[Frame, ...]
 def main_stack(text: str) -> Stack:
     """Read the main thread's calls, the innermost first; empty where the text has none.
 
+    Frames of the runner below the program are left out, as in tracebacks.
+
     faulthandler's signal handler runs in the main thread, which it then calls the current one; else the main
     thread is printed last. py-spy names it MainThread.
     """
-    return _py_spy(text) if _PY_SPY_HEAD.search(text) else _faulthandler(text)
+    stack = _py_spy(text) if _PY_SPY_HEAD.search(text) else _faulthandler(text)
+    return tuple(frame for frame in stack if not frame.file.startswith(RUNNER)) or stack
 
 
 def _faulthandler(text: str) -> Stack:

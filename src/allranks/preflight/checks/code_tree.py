@@ -114,9 +114,10 @@ class TreeHashes(NamedTuple):
 
 
 def collect(host: Host) -> Optional[TreeHashes]:
-    """None where the working directory can't be entered, or is / itself."""
+    """None where the working directory can't be entered, or holds no project: /, or where node directories are made."""
     top = host.facts.workdir.path
-    if not host.facts.workdir.cwd_ok or not top.strip("/"):
+    no_projects = ["/", *(room.path for room in host.facts.disk.node_dirs)]
+    if not host.facts.workdir.cwd_ok or top.rstrip("/") in [path.rstrip("/") for path in no_projects]:
         return None
     constants = f"TOP, CODE, FOLDERS, DATA, WRITTEN = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}, {WRITTEN!r}"
     tree = ask(host, TreeHashes, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True)

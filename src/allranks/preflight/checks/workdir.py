@@ -12,7 +12,8 @@ ID = "workdir"
 GROUP = "code"
 LEVEL = "quick"
 NO_NODE_HAS_IT = (
-    "`run --sync` ships this directory to the nodes. Else copy it to them, or name one that they have, as `--workdir /tmp`"
+    "`run --sync` ships this directory to the nodes. "
+    "Else copy it to them, or name one that they have, as `--workdir /tmp`"
 )
 
 
