@@ -165,3 +165,10 @@ def test_tests_in_front_of_the_program_do_not_hide_it(shell: Shell) -> None:
     assert answer.code == 0, answer
     assert "fabric.zip" in answer.out and "tell.py" in answer.out
     assert [word for word in SCRIPT if json.dumps(word) not in answer.out] == []
+
+
+@pytest.mark.parametrize("command", [["train.py"], ["torchrun", "train.py"], ["accelerate", "launch", "train.py"]])
+def test_the_interpreter_that_is_asked_for_is_shown_of_other_machines_too(shell: Shell, command: list[str]) -> None:
+    answer = shell("run", "--hosts", "h1,h2", "--python", "/opt/a/bin/python", "--dry-run", "--json", *command)
+    assert answer.code == 0, answer
+    assert {rank["argv"][0] for node in answer.document["nodes"] for rank in node["ranks"]} == {"/opt/a/bin/python"}

@@ -19,6 +19,7 @@ from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded
 from allranks.plan.launchers import LAUNCHERS
+from allranks.plan.launchers.command_words import ranks_asked_for
 from allranks.plan.launchers.config_keys import launcher_settings
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
@@ -95,7 +96,7 @@ def make_request(resolved: Resolved, what: str) -> RenderRequest:
     if RENDERERS[what].joins:
         return RenderRequest(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build(), forwarded=variables)
     cluster = render_cluster(resolved, what)
-    needed = RENDERERS[what].ranks
+    needed = RENDERERS[what].ranks and ranks_asked_for(spec) is None
     unknown = [n.name for n in cluster.nodes if needed and spec.launch.nproc is None and n.slots is None]
     if unknown:
         raise UsageError(f"{unknown[0]}: how many ranks? `render` does not look at the nodes. Set --nproc, or slots=K")

@@ -120,7 +120,7 @@ class DryRun:
         is_known = node.is_local and self._spec.launch.prelude is None  # its environment is this process's
         state = NodeState(node.name, node.index, node_dir="<node dir>")
         place = place_for(self._spec, self._setting, state, self._chosen_later(is_known))
-        facts = self._known_facts() if is_known else NodeFacts()
+        facts = self._known_facts() if is_known else self._asked_facts()
         order = orders(NodeLaunch(self._spec, self._plan.world_size, planned, place, attempt, facts))
         started = map(_as_started, order.ranks) if is_known else order.ranks
         ranks = tuple(_redacted(rank) for rank in started)
@@ -134,6 +134,13 @@ class DryRun:
         if path is None:
             return NodeFacts()
         return NodeFacts(interpreter=Interpreter(program.kind, how, path))
+
+    def _asked_facts(self) -> NodeFacts:
+        """Return what is known of the training interpreter of a node that was not asked: the user's own word."""
+        python = self._spec.launch.python
+        if python is None:
+            return NodeFacts()
+        return NodeFacts(interpreter=Interpreter("", "--python", python))
 
     def _chosen_later(self, is_known: bool) -> dict[str, str]:
         """Return variables of the network whose values the rendezvous check chooses."""

@@ -16,12 +16,13 @@ from allranks.settings import RunSpec
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
 from .launchers import LAUNCHERS, collectives
+from .launchers.command_words import ranks_asked_for
 from .node_facts import gpu_count
 from .ranks import NodePlan, Plan
 
 
 def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Plan:
-    """Fix the number of ranks a node: --nproc, slots, visible devices, GPUs listed, else 1."""
+    """Fix the number of ranks a node: --nproc, slots, the command's own, visible devices, GPUs listed, else 1."""
     nodes = []
     first = 0
     shared_by = len(cluster) if spec.target.local else 1
@@ -38,6 +39,9 @@ def ranks_of(spec: RunSpec, node: Node, facts: NodeFacts, shared_by: int = 1) ->
         return spec.launch.nproc, "--nproc"
     if node.slots is not None:
         return node.slots, "slots in the host list"
+    asked_for = ranks_asked_for(spec)
+    if asked_for is not None:
+        return asked_for, "the command's own option"
     count = gpu_count(facts) // shared_by
     if count and facts.gpus is not None:
         return count, facts.gpus.source or "GPUs found"

@@ -112,12 +112,12 @@ class Ranks:
         slots: Mapping[str, Optional[int]] = asked.slots or dict.fromkeys(facts_by_node)
         machine = next(iter(facts_by_node.values()), Facts())  # of virtual nodes, which share its GPUs
         self.by_node: Dict[str, int] = {}
-        for node, count in slots.items():
+        for node in slots:
             if asked.virtual:
                 gpus = facts_by_node.get(node, machine).gpu_count // len(slots)
             else:
                 gpus = facts_by_node.get(node, Facts()).gpu_count
-            self.by_node[node] = asked.nproc or count or gpus or 1
+            self.by_node[node] = asked.ranks_on(node) or gpus or 1
         self.nodes = len(self.by_node)
         self.world = sum(self.by_node.values())
         self.first = next(iter(self.by_node), "")

@@ -212,6 +212,7 @@ class Launching(NamedTuple):
     accelerate: Optional[str] = None
     deepspeed: Sequence[str] = ()
     holds: bool = False
+    ranks_asked_for: Optional[int] = None
 
 
 @omit_empty("error", "addresses")
@@ -247,6 +248,10 @@ class Asked(NamedTuple):
     expect_gpus: Optional[int] = None
     uid: str = ""
     target: str = ""
+
+    def ranks_on(self, node: str) -> Optional[int]:
+        """Ranks that --nproc, slots or the command's own options ask for; None where they follow the GPUs."""
+        return self.nproc or self.slots.get(node) or self.launching.ranks_asked_for
 
 
 class Request(Dict[str, Json]):

@@ -16,6 +16,7 @@ from allranks.plan.launchers import LAUNCHERS, deepspeed
 from allranks.plan.launchers.command_words import out_of_reach, read_training
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.launchers.deepspeed import hostfile
+from allranks.plan.plan import ranks_of
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec, resolve
@@ -42,6 +43,31 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "how-to"
 )
 def test_what_must_be_installed(launcher: str, command: str, modules: list[str]) -> None:
     assert needed_modules(RunSpec.of(command=tuple(shlex.split(command)), launcher=launcher)) == modules
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "ranks"),
+    [
+        ("torchrun", "torchrun --nnodes 2 --nproc-per-node 4 --node-rank 0 t.py", 4),
+        ("torchrun", "python -m torch.distributed.run --nproc_per_node=4 t.py", 4),
+        ("torchrun", "torchrun --nproc-per-node gpu t.py", 1),
+        ("torchrun", "torchrun t.py --nproc-per-node 4", 1),
+        ("accelerate", "accelerate launch --num_machines 2 --num_processes 8 t.py", 4),
+        ("accelerate", "accelerate launch --num_processes 8 t.py", 1),  # of how many machines is not said
+        ("deepspeed", "deepspeed --num_gpus 4 t.py", 4),
+        ("colossalai", "colossalai run --nproc_per_node 4 t.py", 4),
+        ("command", "torchrun --nproc-per-node 4 t.py", 4),
+        ("direct", "t.py --nproc-per-node 4", 1),
+    ],
+)
+def test_the_command_says_how_many_ranks_a_node_has(launcher: str, command: str, ranks: int) -> None:
+    """A command that is pasted as it was brings its ranks; --nproc and slots stand above it, GPUs below it."""
+    spec = RunSpec.of(command=tuple(shlex.split(command)), launcher=launcher)
+    node = Node(0, "h1", "h1")
+    facts = read_facts({})
+    assert ranks_of(spec, node, facts)[0] == ranks
+    assert ranks_of(spec.changed(nproc=3), node, facts)[0] == 3
+    assert ranks_of(spec, Node(0, "h1", "h1", slots=2), facts)[0] == 2
 
 
 @pytest.mark.parametrize(

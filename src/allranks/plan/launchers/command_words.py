@@ -30,6 +30,27 @@ def launched_by(spec: RunSpec) -> Tool | None:
     return tool if tool is not None and tool.name == spec.launch.launcher else None
 
 
+def ranks_asked_for(spec: RunSpec) -> int | None:
+    """Read how many ranks a node the launcher in the command is asked for; None where it does not say a number."""
+    tool = read_tool(spec.launch.command)
+    if tool is None or spec.launch.launcher not in ("command", tool.name):
+        return None
+    if tool.name != "accelerate":
+        return _count(tool.value("nproc_per_node", "num_gpus", "num_accelerators"))
+    world_size = _count(tool.value("num_processes"))
+    machines = _count(tool.value("num_machines"))
+    if world_size is None or machines is None or world_size % machines:
+        return None  # num_processes are those of all machines
+    return world_size // machines
+
+
+def _count(value: str | None) -> int | None:
+    """Read a number from 1 on."""
+    if value is None or not value.isdecimal():
+        return None
+    return int(value) or None
+
+
 def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
     """Keep the user's options of that launcher, without those that say who the nodes are."""
     tool = launched_by(spec)

@@ -8,7 +8,7 @@ from typing import Any
 from allranks.settings import RunSpec
 from allranks.settings.tools import read_tool
 
-from .command_words import read_training
+from .command_words import ranks_asked_for, read_training
 
 MODULES = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "colossalai": "colossalai"}
 """What `python -m` starts of each launcher, by its first level."""
@@ -17,7 +17,8 @@ _DEEPSPEED = ("deepspeed", "ds_config", "ds-config")
 
 def launcher_settings(spec: RunSpec) -> dict[str, Any]:
     """{"name", "options" of the launcher; "accelerate": path of its configuration ("": the default one), or None;
-    "deepspeed": paths}. "holds": the options are used as they stand, allranks sets none."""
+    "deepspeed": paths}. "holds": the options are used as they stand, allranks sets none. "ranks_asked_for": ranks of
+    a node, where the options say a number."""
     tool = read_tool(spec.launch.command)
     name = spec.launch.launcher
     options: dict[str, str | None] = {}
@@ -32,6 +33,7 @@ def launcher_settings(spec: RunSpec) -> dict[str, Any]:
         "accelerate": (options.get("config_file") or "") if name == "accelerate" else None,
         "deepspeed": _json_files(words),
         "holds": tool is not None and spec.launch.launcher != tool.name,
+        "ranks_asked_for": ranks_asked_for(spec),
     }
 
 

@@ -138,7 +138,7 @@ def _failed(node: str, text: str) -> Finding:
 def _fewer(request: Request, counts: Mapping[str, Count], present: Mapping[str, int]) -> Findings:
     """Against --expect-gpus, which nodes without any must meet too, else --nproc, else what most nodes have."""
     expected = request.asked.expect_gpus
-    ranks = request.asked.nproc
+    ranks = request.asked.nproc or request.asked.launching.ranks_asked_for
     if expected is not None:
         odd = those(present, lambda count: count != expected)
         return _against(odd, counts, f"{count_of(expected, 'GPU')} {plural(expected, 'is', 'are')} expected", expected)

@@ -29,7 +29,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     few = [node for node in counts if counts[node] < wanted[node]]
     if few:
         yield _too_few(request, counts, {node: wanted[node] for node in few})
-    elif request.asked.nproc is None and not request.asked.virtual:
+    elif not request.asked.virtual and not (request.asked.nproc or request.asked.launching.ranks_asked_for):
         yield from _unequal(request, counts)
 
 
@@ -42,7 +42,7 @@ def _is_cpu_only(facts: Facts) -> bool:
 def _wanted(request: Request, node: str, nodes: int) -> int:
     """GPUs the ranks of a node ask for; 0 where the number of ranks follows the GPUs. Virtual nodes
     share one machine's."""
-    ranks = request.asked.nproc or request.asked.slots.get(node) or 0
+    ranks = request.asked.ranks_on(node) or 0
     return ranks * nodes if request.asked.virtual else ranks
 
 
@@ -50,7 +50,7 @@ def _mig(request: Request, mig: List[str]) -> Finding:
     """NCCL takes one MIG instance of a GPU only, and CUDA shows a process one."""
     message = f"{who(mig, 'has its GPUs', 'have their GPUs')} split by MIG"
     remedy = "switch MIG off (sudo nvidia-smi -mig 0), or say --nproc and set CUDA_VISIBLE_DEVICES a rank"
-    if request.asked.nproc is None and not any(request.asked.slots.values()):
+    if not any(request.asked.ranks_on(node) for node in mig):
         return fail(LABEL, mig, f"{message}: the number of ranks can't be taken from them", remedy)
     return warn(LABEL, mig, f"{message}: a rank sees one slice at most", remedy)
 
