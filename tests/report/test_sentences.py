@@ -210,6 +210,7 @@ def test_events_that_matter_have_a_line():
     assert event_line({**proved, "ranks": {"h1": 8, "h2": 4}}, 2).endswith("ranks     12 in all: h1 8, h2 4")
     told = event_line({"event": "all-initialised", "ranks": 8, "seconds": 2.34}, 4)
     assert told == "all 8 ranks initialised in 2.3 s"
+    assert event_line({"event": "join", "message": "1 of 2 nodes are here"}, 4) == "join      1 of 2 nodes are here"
     assert event_line({"event": "rank-started"}, 4) is None
     assert "signal 9" in event_line({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 9}, 4)
     assert event_line({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 15, "expected": True}, 4) is None

@@ -52,6 +52,16 @@ def test_the_docs_have_every_kind(record: type[EventRecord]) -> None:
     assert record.kind in names
 
 
+HERE = Path(__file__).parents[2] / "src/allranks"
+
+
+@pytest.mark.parametrize("package", ["cli", "engines", "gang", "report", "runs"])
+def test_an_event_is_written_as_a_record(package: str) -> None:
+    """A dict beside the records drifts: run-start had no uid where nodes did not come."""
+    written = [path.name for path in (HERE / package).rglob("*.py") if re.search(r'"event": "', path.read_text())]
+    assert written == []
+
+
 def test_a_line_has_the_time_of_its_event_where_the_event_has_one() -> None:
     assert RunStart("r", "u").line(5.0) == {"t": 5.0, "event": "run-start", "run": "r", "uid": "u"}
     initialised = RankInitialised("h1", 3, 4.5).line(5.0, 1)

@@ -13,6 +13,7 @@ from allranks.gang.transport import NodeReach
 from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument
+from allranks.runs.events import PlainNote
 from allranks.runs.result import over_when_interrupted
 from allranks.settings.layers import Resolved
 
@@ -109,7 +110,7 @@ class ControlledRun:
 
 def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:
     """Become the controller of a run, in the place of one that is gone or lets go."""
-    view.event({"t": time.time(), "event": "note", "message": f"taking over {run.name}"})
+    view.event(PlainNote(f"taking over {run.name}").line(time.time()))
     return ControlledRun(sessions.adopt(run, view, ssh_reach))
 
 

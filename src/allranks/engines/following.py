@@ -233,11 +233,6 @@ def verdict_on(finding: Finding | None, confidence: float) -> Verdict | None:
     return Verdict(finding, finding.id, confidence)
 
 
-def job_event(job: str, message: str) -> Document:
-    """Return the event that says how an engine's job gets on."""
-    return {"t": time.time(), "event": "job", "job": job, "message": message}
-
-
 class Display:
     """Shows what comes into a run directory: events from `offset` on, output and states.
 

@@ -22,6 +22,7 @@ from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import NamedNode, ResultDocument, VerdictDocument
+from allranks.runs.events import FindingMade, RunStart
 from allranks.runs.opening import Opening, write_opening
 from allranks.runs.result import least_result, write_result
 from allranks.settings import RunSpec
@@ -126,8 +127,8 @@ class Meeting:
         nodes = [NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items()]
         began = time.time() - (time.monotonic() - self._started)
         write_opening(run, Opening(self._spec, "", nodes, "join", os.getcwd(), began, controller=None))
-        run.append_event({"t": time.time(), "event": "run-start", "run": run.name})
-        run.append_event({"t": time.time(), "event": "finding", **ended.finding.to_json()})
+        run.append_event(RunStart(run.name, "").line(time.time()))
+        run.append_event(FindingMade(ended.finding).line(time.time()))
         result = least_result(run, ended.exit, ended.verdict, [ended.finding])
         write_result(run, result, ended.exit in (CTRL_C, TERMINATED))
         return NotStarted(run, result)

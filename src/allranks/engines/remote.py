@@ -19,13 +19,14 @@ from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Left, NamedNode, ResultDocument
+from allranks.runs.events import JobProgress, PlainNote, RunStart
 from allranks.runs.opening import Opening, controller_identity, write_first_status, write_opening
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
 from allranks.settings import RunSpec
 
 from . import Stopped
-from .following import FollowedRun, FollowerView, follow, job_event
+from .following import FollowedRun, FollowerView, follow
 
 LONGEST = 19  # of the name, so that the time of the run and four digits of chance still fit
 Place = TypeVar("Place")
@@ -54,7 +55,7 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
         more={"engine": document},
     )
     write_opening(run, opening)
-    run.append_event({"t": time.time(), "event": "run-start", "run": run.name, "uid": name})
+    run.append_event(RunStart(run.name, name).line(time.time()))
     write_first_status(run, "starting", listed)
     return run
 
@@ -110,7 +111,7 @@ class RemoteRun(FollowedRun):
 
     def say(self, message: str) -> None:
         """Show how the engine's job gets on, and keep it as an event."""
-        event = job_event(self.name, message)
+        event = JobProgress(self.name, message).line(time.time())
         self.run.append_event(event)
         self.view.event(event)
 
@@ -119,7 +120,7 @@ class RemoteRun(FollowedRun):
         if name not in self._lost_signals:
             self._lost_signals.add(name)
             message = f"SIG{name} is not passed on: {self._engine} runs take no signals from here"
-            self.view.event({"t": time.time(), "event": "note", "message": message})
+            self.view.event(PlainNote(message).line(time.time()))
 
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Remove what the run made, and write the result with what is left of it."""

@@ -26,6 +26,7 @@ _SENTENCES = {
     "fault": "note: {node}: {message}",
     "signal": "{signal} sent to {count}",
     "job": "job       {job}: {message}",
+    "join": "join      {message}",
     "note": "note: {message}",
     "node-silent": "{node} is silent: reconnecting",
     "node-back": "{node} is back",

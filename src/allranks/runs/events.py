@@ -185,6 +185,23 @@ class PlainNote(EventRecord):
 
 
 @dataclass(frozen=True)
+class JobProgress(EventRecord):
+    """How the job of an engine gets on: of Slurm, in pods, on cloud machines."""
+
+    kind = "job"
+    job: str
+    message: str
+
+
+@dataclass(frozen=True)
+class JoinProgress(EventRecord):
+    """What node 0 says while it waits for the nodes that join."""
+
+    kind = "join"
+    message: str
+
+
+@dataclass(frozen=True)
 class LauncherPaused(EventRecord):
     """The controller itself did not run."""
 

@@ -13,6 +13,7 @@ from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import DOCUMENT_LIMIT, OVER, RunDirectory
 from .documents import Document, NamedNode, ResultDocument, RunDocument, StatusDocument, as_record, result_record
+from .events import JoinProgress
 from .logs import LogWriter
 from .opening import write_nodes, write_status
 from .regular import size_of
@@ -60,7 +61,7 @@ class Replay:
         elif isinstance(document.get("opening"), dict):
             self._opening(document["opening"])
         elif isinstance(document.get("say"), str):
-            self.view.event({"t": now, "event": "join", "message": document["say"]})
+            self.view.event(JoinProgress(document["say"]).line(now))
         elif isinstance(document.get("exit"), int) and "run" in document:
             self.result = replace(result_record(document), run=self.run.name, directory=str(self.run.path))
 

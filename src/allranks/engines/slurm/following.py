@@ -6,12 +6,13 @@ import time
 from dataclasses import replace
 
 from allranks.diagnose.slurm_jobs import SlurmJob, is_hopeless, never_starts, waiting
-from allranks.engines.following import Display, FollowedRun, FollowerView, OnCtrlC, job_event
+from allranks.engines.following import Display, FollowedRun, FollowerView, OnCtrlC
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument
+from allranks.runs.events import JobProgress
 from allranks.runs.result import least_result
 
 from . import jobs
@@ -49,7 +50,7 @@ class JobFollower(FollowedRun):
         """Show what is new; return the result once the run is over."""
         now = time.monotonic()
         if self._first_words:
-            self.view.event(job_event(self._number, self._first_words))
+            self._say(self._first_words)
             self._first_words = ""
         self._display.turn(self.view, self._on_event)
         result = self.run.read_result()
@@ -63,6 +64,10 @@ class JobFollower(FollowedRun):
         if self._hopeless_looks >= HOPELESS_LOOKS and self._last is not None and not self.stopping:
             return self._never_starts(self._last)
         return None
+
+    def _say(self, message: str) -> None:
+        """Show how the job gets on."""
+        self.view.event(JobProgress(self._number, message).line(time.time()))
 
     def _never_starts(self, job: SlurmJob) -> ResultDocument:
         """Stop following, and leave the job to its owner: nothing is written, it may be changed and start after all."""
@@ -126,7 +131,7 @@ class JobFollower(FollowedRun):
         self._shown_states.add(line)
         self.pause = LOOK_EVERY
         if job is None or not job.over:
-            self.view.event(job_event(self._number, _lower(line)))
+            self._say(_lower(line))
 
     def _starts_again(self, result: ResultDocument) -> bool:
         """Slurm ended the attempt and starts the job again: there is more to come."""
@@ -136,23 +141,23 @@ class JobFollower(FollowedRun):
 
     def stop(self) -> None:
         """End the run. Once: ranks may save. Twice: now."""
-        self.view.event(job_event(self._number, "being cancelled" if self.stopping else "being stopped"))
+        self._say("being cancelled" if self.stopping else "being stopped")
         try:
             end_job(self._number, orderly=not self.stopping)
         except jobs.SlurmError as error:
-            self.view.event(job_event(self._number, f"not stopped, ask again: {error}"))
+            self._say(f"not stopped, ask again: {error}")
             return
         self.stopping = True
 
     def pass_signal(self, name: str) -> None:
         """Send SIGUSR1 or SIGUSR2 to the controller in the job, which gives it to each rank once."""
         if not self.begun:
-            self.view.event(job_event(self._number, f"SIG{name} reaches no rank: the run has not begun"))
+            self._say(f"SIG{name} reaches no rank: the run has not begun")
             return
         try:
             jobs.tell(self._number, name)
         except jobs.SlurmError as error:
-            self.view.event(job_event(self._number, f"SIG{name} is not passed on: {error}"))
+            self._say(f"SIG{name} is not passed on: {error}")
 
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Return the result for who followed: a stop ends the controller by SIGTERM, also where Ctrl-C asked for it."""
