@@ -12,7 +12,6 @@ several ports (containers), those nodes are called `host:port` to keep names uni
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import HostfileError, UsageError
@@ -66,19 +65,6 @@ def parse_host_argument(text: str, source: str = "--hosts") -> list[Node]:
         placed += _entries(item, number, source)
         _check_total(placed, source)
     return _nodes(placed, source, "entry")
-
-
-def render_hostfile(nodes: Iterable[Node]) -> str:
-    """Write a hostfile with these nodes; parsing it gives them back."""
-    return "".join(_render(node) + "\n" for node in nodes)
-
-
-def _render(node: Node) -> str:
-    parts = [bracketed(node.host)]
-    for name, value in (("user", node.user), ("port", node.port), ("slots", node.slots)):
-        if value is not None:
-            parts.append(f"{name}={value}")
-    return " ".join(parts)
 
 
 def _without_comment(line: str) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from allranks.engines.slurm import claims
-from allranks.engines.slurm.claims import claim, give_back, is_ours
+from allranks.engines.slurm.claims import claim, is_ours
 
 NODES = ["h1", "h2", "h3", "h4"]
 OTHER = """import sys
@@ -20,10 +20,13 @@ sys.stdin.read()
 """
 
 
+JOBS = itertools.count(1)
+
+
 @pytest.fixture
-def job() -> Iterator[str]:
-    yield f"1{os.getpid()}"  # of this test process alone
-    give_back()
+def job() -> str:
+    """One of this test alone: a process keeps its claims until it ends."""
+    return f"{os.getpid()}00{next(JOBS)}"
 
 
 class Other:

@@ -58,12 +58,6 @@ def is_ours(job: str, node: str) -> bool:
     return (job, node) in _held
 
 
-def give_back() -> None:
-    """Let every node go: nothing runs on them."""
-    while _held:
-        _held.popitem()[1].close()
-
-
 def _claim(job: str, node: str) -> bool:
     """Claim a node; False where another process has it. Where the kernel has no such names, every node is free."""
     if (job, node) in _held:
