@@ -7,7 +7,7 @@ by the controller's clock) is when it happened; without one that is when it was 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from allranks.findings import Finding, Verdict
@@ -467,7 +467,7 @@ class RankBecame(EventRecord):
     t: float
 
 
-@omit_empty("code", "signal")
+@omit_empty("code", "signal", "error")
 @dataclass(frozen=True)
 class RankExit(EventRecord):
     """A rank's main process has ended. `error`, its error file, has a file of its own in the run directory."""
@@ -485,9 +485,7 @@ class RankExit(EventRecord):
 
     def fields(self) -> Document:
         """Return the fields without the error file."""
-        fields = super().fields()
-        del fields["error"]
-        return fields
+        return EventRecord.fields(replace(self, error=None))
 
 
 @dataclass(frozen=True)
