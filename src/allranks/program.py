@@ -349,8 +349,10 @@ def meet(place: ProgramPlace, patience: float, quiet: bool) -> Store:
 
 
 def first_line(error: Exception) -> str:
-    """Give the first line of an error's text, or its type."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Give the first line of what an error says; its type where it says nothing."""
+    # As `text.error_line`, which is not imported: this file is copied beside scripts where allranks is not installed.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
 
 
 def is_own(address: str) -> bool:

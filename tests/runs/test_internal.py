@@ -162,3 +162,12 @@ def test_any_command_that_crashes_says_so_in_one_sentence(json_: list[str], tmp_
     if json_:
         assert {k: v for k, v in json.loads(done.stdout).items() if k != "error"} == {
             "schema": 1, "exit": 70, "cause": "internal-error"}  # fmt: skip
+
+
+def test_a_crash_over_a_name_that_is_not_utf8_is_one_sentence_too(tmp_path: Path) -> None:
+    start = "import allranks.cli.status as s\ndef boom(*a): raise IndexError(chr(0xdcff))\ns.find_run = boom"
+    done = call(tmp_path, "status", start=start)
+    assert done.returncode == 70 and done.stderr.count("\n") == 1, done.stderr
+    kept = Path(done.stderr.split(", with ", 1)[1].strip())
+    assert "IndexError: \\udcff" in kept.read_text()
+    kept.unlink()

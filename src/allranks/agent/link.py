@@ -119,8 +119,9 @@ def log_traceback() -> None:
     sys.stderr.flush()
 
 
-def describe_error(error: Exception) -> str:
-    """TypeError: … (agent.py:41)"""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = "%s:%s" % (os.path.basename(place.filename), place.lineno)
-    return "%s: %s (%s)" % (type(error).__name__, str(error)[:300], where)
+def describe_error(error: BaseException) -> str:
+    """Describe a defect by its type, text and place: `TypeError: … (agent.py:41)`."""
+    where = ""
+    for place in traceback.extract_tb(error.__traceback__)[-1:]:
+        where = " (%s:%s)" % (os.path.basename(place.filename), place.lineno)
+    return "%s: %s%s" % (type(error).__name__, str(error)[:300], where)

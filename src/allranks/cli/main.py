@@ -139,13 +139,14 @@ def _failed_itself(error: Exception, as_json: bool) -> int:
     """Report a defect of allranks in one sentence, with where the traceback is and where to send it. Return 70."""
     import tempfile  # here, as few commands end so
 
-    from allranks.runs.internal import CAUSE, describe_error, traceback_of
+    from allranks.agent.link import describe_error
+    from allranks.runs.internal import CAUSE, traceback_of
 
     if isinstance(error, BrokenPipeError):
         raise error  # whoever read our output has gone: no defect
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="allranks-internal-error-", suffix=".txt", delete=False) as file:
-            file.write(traceback_of(error))
+        with tempfile.NamedTemporaryFile(prefix="allranks-internal-error-", suffix=".txt", delete=False) as file:
+            file.write(traceback_of(error).encode("utf-8", "backslashreplace"))
         where = f", with {file.name}"
     except OSError:
         where = f":\n{traceback_of(error)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 
+from allranks.agent.link import describe_error
 from allranks.errors import REPORT_TO
 from allranks.findings import Finding, Verdict
 
@@ -13,13 +14,6 @@ from .directory import RunDirectory
 CAUSE = "internal-error"
 NAME = "internal-error.txt"
 TRACE = 64 << 10  # characters of a traceback
-
-
-def describe_error(error: BaseException) -> str:
-    """TypeError: … (gang.py:41)"""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {str(error)[:300]}{place}"
 
 
 def traceback_of(error: BaseException) -> str:
