@@ -496,7 +496,7 @@ def spans(ranks: list[int]) -> str:
 
 
 def say(quiet: bool, text: str) -> None:
-    """Print one line, in ASCII whatever the locale; a closed standard output harms nobody."""
+    """Print one line, in ASCII whatever the locale; do nothing where standard output is closed."""
     if quiet:
         return
     try:

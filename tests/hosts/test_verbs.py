@@ -259,7 +259,7 @@ def test_leftovers_are_listed_by_run_and_ended_by_pid(own2: Bed, tmp_path: Path)
         (directory,) = answer["directories"]
         assert uid_of(dead) in directory, name
     shown = live.call("clean", *target, "--dry-run").stdout
-    assert f"run {uid_of(dead)}" in shown and f"run {uid_of(live)} (alive: left alone)" in shown
+    assert f"run {uid_of(dead)}" in shown and f"run {uid_of(live)} (not ended: its agent is alive)" in shown
     assert live.call("clean", *target).returncode == 130, "it asks, and nobody answers"
     assert len(dead.alive()) == RANKS
     assert live.call("clean", *target, "--yes").returncode == 0

@@ -26,7 +26,7 @@ def ras_file(node_dir: str) -> str:
 
 
 def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
-    """Return the service's text; None where there is no NCCL, or none that answers."""
+    """Return the text of NCCL's RAS service; None where no process of this node answers as one."""
     pid = next((p.pid for p in ranks.values() if "libnccl" in read_text("/proc/%d/maps" % p.pid, MAPS_LIMIT)), None)
     if pid is None:
         return None

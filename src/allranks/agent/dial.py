@@ -173,7 +173,7 @@ class Dialler:
             signal.signal(number, self._keep_for_ranks)
 
     def _keep_for_ranks(self, number: int, frame: object) -> None:
-        """Keep a signal for the ranks until the controller, which passes it on to all of them, is told of it."""
+        """Keep SIGUSR1 or SIGUSR2 until it is sent to the controller, which passes it on to every rank."""
         if len(self._for_the_ranks) < USER_SIGNALS_KEPT:
             self._for_the_ranks += [name for name, value in USER_SIGNALS.items() if value == number]
 

@@ -275,7 +275,7 @@ def _connect(
 
 
 def _word(error: OSError) -> str:
-    """As the rendezvous check says it; a connection that was open and breaks is no refusal."""
+    """Word an error as the rendezvous check does. A connection that breaks after it was open is not a refusal."""
     if error.errno == errno.ECONNRESET:
         return "reset"
     return failure_word(error)

@@ -201,7 +201,7 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 def alive(processes: Iterable[Process]) -> List[Process]:
-    """Those that still run: the dead that nobody has reaped do not count."""
+    """Keep the processes that still run; zombies do not count."""
     running = []
     for process in processes:
         now = read_process(process.pid)

@@ -41,7 +41,7 @@ RUNS_DIR = SETTINGS["runs_dir"]
 
 
 class Argument(NamedTuple):
-    """A word of a command that is no option. `many` words may stand there."""
+    """An argument of a command. `many`: it takes several words."""
 
     name: str
     metavar: str
@@ -112,7 +112,7 @@ class RowOption(click.Option):
 
 
 class WordArgument(click.Argument):
-    """A word, or several, that are no options."""
+    """An argument of one word, or of several."""
 
     def __init__(self, argument: Argument) -> None:
         self.argument = argument

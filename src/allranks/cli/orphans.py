@@ -10,6 +10,7 @@ import click
 
 from allranks.engines.orphans import Answers, Processes, ask, choose, end, name_unended
 from allranks.engines.reachable_nodes import find_cluster
+from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.protocol.codec import encode
 from allranks.protocol.header import ForeignQuestion, SweepHeader
 from allranks.protocol.messages import MESSAGES
@@ -30,18 +31,18 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
     written = {name: MESSAGES.write(answer) for name, answer in answers.items()}
     if json_ and (dry_run or not yes):
         click.echo(json.dumps({"schema": 1, "nodes": written, "ended": False}))
-        return 0
+        return DONE
     if not json_:
         _list(answers, foreign)
     count = sum(len(p) for p in chosen.values()) + sum(len(answer.directories or ()) for answer in answers.values())
     if dry_run or not count or not (yes or _agreed(chosen, foreign)):
-        return 0
+        return DONE
     left = end(spec, cluster, chosen, answers)
     if json_:
         click.echo(json.dumps({"schema": 1, "nodes": written, "ended": True, "left": encode(left)}))
     else:
         click.echo(name_unended(left) or "all ended")
-    return 4 if any(left.values()) else 0
+    return NODE_FAILED if any(left.values()) else DONE
 
 
 def _list(answers: Answers, foreign: bool) -> None:
@@ -49,7 +50,7 @@ def _list(answers: Answers, foreign: bool) -> None:
     for name, answer in answers.items():
         for process in (*(answer.processes or ()), *(answer.foreign or ())):
             nothing = False
-            note = process.why or (f"run {process.uid}" + (" (alive: left alone)" if process.live else ""))
+            note = process.why or (f"run {process.uid}" + (" (not ended: its agent is alive)" if process.live else ""))
             click.echo(f"{name}  pid {process.pid}  {note}  {process.command}")
         for path in answer.directories or ():
             nothing = False

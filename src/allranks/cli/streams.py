@@ -19,7 +19,7 @@ from allranks.report.terminal import clean_lines
 
 
 class OutputLost(BaseException):
-    """Standard output takes no more of a command that has nothing else to do. Like SystemExit it is no error."""
+    """Standard output is closed, and the command has nothing else to do. It ends a command as SystemExit does."""
 
 
 class Guarded:

@@ -17,7 +17,7 @@ _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 @dataclass(frozen=True)
 class Allocation:
-    """What Slurm gave. `tasks` are tasks a node as they were asked for; empty where nobody asked.
+    """What Slurm gave. `tasks` are tasks a node as they were asked for; empty where none were asked for.
 
     `restarts` counts requeues of the job; `batch`: this process descends from the job's batch script, and
     `made_by_allranks`: allranks has written that script.

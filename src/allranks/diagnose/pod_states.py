@@ -288,7 +288,7 @@ def waiting(pods: Sequence[Pod], events: Sequence[PodEvent], nodes: int) -> str:
 
 
 def suspended(nodes: int, queue: str) -> str:
-    """Say why there is no pod: a queue holds the object that makes them."""
+    """Say that a queue has suspended the object that makes the pods, so that none exists."""
     by = "spec.suspend is true"
     if queue:
         by = f"the queue {queue} has not admitted it yet"

@@ -458,5 +458,5 @@ class DialledTransport(SshTransport):
         return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
     def retry(self, node: Node, stderr: str) -> bool:
-        """Return False: a connection that has gone comes back by itself."""
+        """Return False: the node dials again by itself after its connection breaks."""
         return False

@@ -144,7 +144,10 @@ class FollowedRun(ABC):
 
     @abstractmethod
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Write the end where nobody else does, and remove what the run made. `reason`: ctrl-c, stop or empty."""
+        """Return the result as it is shown. An engine without a controller writes it, and removes what the run made.
+
+        `reason`: why the run was stopped from here, `ctrl-c` or `stop`; empty where it was not.
+        """
 
     def show_in(self, view: FollowerView) -> None:
         """Show what comes in another view from now on."""

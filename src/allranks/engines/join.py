@@ -151,7 +151,7 @@ COMPARED = {
 
 
 class Admission:
-    """Decides who gets a seat. A contradiction before the start is `failure`: nobody waits for it to go away."""
+    """Decides who gets a seat. A contradiction before the start is `failure`, which ends the meeting at once."""
 
     def __init__(self, expected: HelloControl) -> None:
         """Compare nodes with `expected`, which is what the coordinator would say of itself."""

@@ -139,7 +139,7 @@ class Meeting:
         self._stop = self._stop or reason
 
     def _called(self, rank: int) -> str:
-        """Name a node rank that nobody has come for, with the name that the scheduler gives it."""
+        """Name a node rank that no node has taken, with the name that the scheduler gives it."""
         return name_with(str(rank), self._names[rank])
 
     def _known(self) -> dict[int, str]:

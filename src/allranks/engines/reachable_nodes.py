@@ -36,7 +36,7 @@ def find_cluster(spec: RunSpec, spares: int = 0) -> Cluster:
 
 @contextlib.contextmanager
 def reached(spec: RunSpec, cluster: Cluster) -> Iterator[Transport]:
-    """Reach the nodes of a target for a command that is no run; they are given back at the end."""
+    """Reach the nodes of a target for a command other than `run`, and give them back at the end."""
     reach = reach_nodes(spec, cluster)
     try:
         yield reach.transport

@@ -223,7 +223,7 @@ class Controller:
         self._watch_run_directory()
 
     def _crashed(self, error: Exception) -> None:
-        """End the run after an error of our own: no rank goes on, and nobody waits for ever."""
+        """End the run after a defect of allranks: every rank is ended, and nothing waits for this run any longer."""
         again = self.failure is not None
         self.failure = self.failure or error
         if self.roster.state is State.OVER:

@@ -106,7 +106,7 @@ class ProcessGroups:
         return Finding(ID, status, message, _FIX.get(self.tool, _ANY), where)
 
     def _refuse_once(self, finding: Finding, now: float) -> list[Action]:
-        """All processes report the same: one finding, and the end where it is no warning."""
+        """All processes report the same: one finding, and the end of the run unless the finding is a warning."""
         if any(f.id == ID and f.message.startswith("each process") for f in self.roster.findings):
             return []
         actions: list[Action] = [self.roster.add_finding(finding)]

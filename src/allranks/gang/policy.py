@@ -165,7 +165,7 @@ def _pause(history: Sequence[Tried], replace: Mapping[str, str]) -> float:
 
 
 def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Mapping[str, str]) -> str:
-    """Why there is no further attempt; empty where nothing speaks against one."""
+    """Say why no attempt follows; empty where one may follow."""
     last = history[-1]
     if not last.ran:
         return _against_start(history, row, replace)

@@ -78,7 +78,7 @@ class Running:
         return [RankStarted(event.node, event.rank, event.pid, event.t)]
 
     def on_exit(self, event: Exit, now: float) -> list[Action]:
-        """Keep a rank's end. 0 is no failure; anything else ends the gang."""
+        """Record how a rank ended. Any exit code but 0, and any signal, ends the gang."""
         roster = self.roster
         rank = roster.nodes[event.node].ranks.get(event.rank)
         if rank is None or event.attempt != roster.attempt or rank.exit is not None:

@@ -143,7 +143,7 @@ def read_exit(node: str, message: ExitMessage, t: float) -> Exit:
 
 @dataclass(frozen=True)
 class Ended(Event):
-    """A node has ended its ranks and looked: `left` is what it could not end. Reason `lease`: nobody asked it."""
+    """A node has ended its ranks: `left` is what it could not end. Reason `lease`: its lease ran out, no order came."""
 
     attempt: int
     left: tuple[RemainingProcess, ...] = ()

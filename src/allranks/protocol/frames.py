@@ -35,7 +35,7 @@ _OUTPUT = struct.Struct(">BIHQ")
 
 
 class FrameError(ValueError):
-    """The bytes are no frame of this protocol; the stream can't be used any more."""
+    """The bytes are not a frame of this protocol, and the stream cannot be read further."""
 
 
 class Stream(NamedTuple):

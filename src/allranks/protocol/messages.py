@@ -136,7 +136,7 @@ class StartedMessage(NamedTuple):
 
 
 class EndedMessage(NamedTuple):
-    """The node has ended its ranks and looked for others; reason `lease`: nobody asked it."""
+    """The node has ended its ranks and looked for others. Reason `lease`: its lease ran out, no order came."""
 
     attempt: int = 0
     left: Tuple[RemainingProcess, ...] = ()

@@ -116,7 +116,7 @@ def related(run: RunDirectory) -> list[Path]:
 
 
 def _about(path: Path) -> tuple[str, tuple[str, ...], float]:
-    """Suite, nodes and time of a directory; no suite where it is no test."""
+    """Return suite, nodes and time of a run directory; the suite is empty for a run that is not a test."""
     beside = RunDirectory(path)
     result = beside.read_result()
     if isinstance(result, SuiteResult) and result.suite:

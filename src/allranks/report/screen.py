@@ -25,7 +25,7 @@ WAITING_CHARACTERS = 4 << 20
 
 
 class Screen:
-    """`show` never blocks for long; `finish` does, until all is written or nobody reads any more."""
+    """`show` waits WAIT seconds at most. `finish` waits until all is written or the reader has left."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = unfiltered(stream)  # lines are cleaned here: the table is drawn over itself

@@ -171,7 +171,7 @@ class VerdictDocument:
 
     @property
     def confidence_text(self) -> str:
-        """Write `85%`; empty for what is no probability."""
+        """Write `85%`; empty where the confidence is not between 0 and 1."""
         is_probability = self.confidence is not None and 0 <= self.confidence <= 1
         return f"{self.confidence:.0%}" if is_probability else ""
 
@@ -277,7 +277,7 @@ class SuiteResult(ResultDocument):
 
 @omit_empty("run", "directory", "nodes", "stages", "meaning", "statement", "started")
 class SuiteSummary(NamedTuple):
-    """The result of a suite that is no single run: its groups are runs of their own, or it measured nothing."""
+    """The result of a suite whose groups are runs of their own, or that measured nothing."""
 
     run: str = ""
     directory: str = ""

@@ -46,7 +46,7 @@ class Replay:
         self._attempt = run.read_status().attempt
 
     def line(self, text: str) -> None:
-        """One line of node 0's standard output; what is no document of ours is kept as its last words."""
+        """Take one line of node 0's standard output; keep one that is not a document of allranks in `last_words`."""
         document = _read(text)
         now = self._clock()
         if document is None:

@@ -38,8 +38,10 @@ def least_result(
 
 @contextlib.contextmanager
 def over_when_interrupted(run: RunDirectory) -> Iterator[None]:
-    """Before a run has begun nobody else ends it: after Ctrl-C it is stopped, and not orphaned for ever. A directory
-    that holds no run yet goes."""
+    """Write the end of a run that Ctrl-C interrupts before it has begun, so that it does not stay orphaned.
+
+    A directory without run.json is removed.
+    """
     try:
         yield
     except KeyboardInterrupt:

@@ -162,11 +162,11 @@ class RunSpec:
 
     @classmethod
     def of(cls, **values: Json) -> RunSpec:
-        """Make a spec of settings by name, each as its parser returns it; TypeError for a name that is no setting."""
+        """Make a spec of settings by name, each as its parser returns it; raise TypeError for an unknown name."""
         return cls().changed(**values)
 
     def changed(self, **values: Json) -> RunSpec:
-        """Return a copy with these settings, by name; TypeError for a name that is no setting."""
+        """Return a copy with these settings, by name; raise TypeError for an unknown name."""
         by_group: dict[str, dict[str, Json]] = {}
         for name, value in values.items():
             if name not in GROUP_OF:
@@ -176,7 +176,7 @@ class RunSpec:
         return replace(self, **{group: replace(getattr(self, group), **new) for group, new in by_group.items()})
 
     def value(self, name: str) -> Json:
-        """Return a setting by its name; KeyError for a name that is no setting."""
+        """Return a setting by its name; raise KeyError for an unknown name."""
         value: Json = getattr(getattr(self, GROUP_OF[name]), name)
         return value
 

@@ -75,7 +75,7 @@ def every_rank(ranks: Collection[int | None]) -> str:
 
 
 def _place(head: Sighting, sightings: Sequence[Sighting]) -> Where:
-    """Complete the head's place by what all others agree on; a rank that only complains of another is no place."""
+    """Add to the first line's place what all other lines agree on, without ranks that report another's failure."""
     where = head.place
     if head.complains:
         named = first(head.groups.get("node"), head.groups.get("node2")) or None

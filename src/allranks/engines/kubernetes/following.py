@@ -117,7 +117,7 @@ class PodsFollower(RemoteRun):
             self.run.write_document("follow.json", {"pod": self._log.pod, "since": self._since})
 
     def ask(self, now: float) -> None:
-        """Ask the cluster; one that is away for a while is no end of the run."""
+        """Ask the cluster for the pods. A cluster that does not answer is asked again, and the run goes on."""
         queue = None
         try:
             self._read_pods()
@@ -314,7 +314,7 @@ class PodsFollower(RemoteRun):
             time.sleep(0.05)
 
     def write(self, result: ResultDocument, left: Left) -> ResultDocument:
-        """Write the result; outputs on the pods' own disks are no more."""
+        """Write the result. Outputs on the pods' own disks are left out: they were removed with the pods."""
         if not self.run.read_run().spec.get("output_dir"):
             result = dataclasses.replace(result, outputs={}, unfetched={})
         return super().write(result, left)

@@ -101,7 +101,7 @@ class JobFollower(FollowedRun):
             self.view.opening(opening)
 
     def ask(self, now: float) -> None:
-        """Ask slurmctld; a service that is away for a while is no end of the job."""
+        """Ask slurmctld for the job. A service that does not answer is asked again, and the job goes on."""
         try:
             job = jobs.look(self._number)
             line = _state_line(job)

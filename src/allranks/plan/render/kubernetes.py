@@ -27,7 +27,7 @@ TRAINER_LABEL = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
 def kubernetes(request: RenderRequest) -> Rendered:
-    """Render the run's objects in one file, allranks itself in another: nobody wants to read or compare that one."""
+    """Render the run's objects in one file, allranks itself in another, which is too long to read or compare."""
     spec = request.spec
     settings = pod_settings(spec, request.texts)
     job = PodJob(spec, rendered_name(spec), request.archive, variables=request.forwarded, settings=settings)

@@ -87,7 +87,7 @@ def _places(host: Host) -> List[Tuple[str, bool]]:
 
 
 def _is_read_only(mounts: List[Mount], path: str) -> bool:
-    """Tell whether a path is read-only: an image (squashfs) is always full, and nobody writes there."""
+    """Tell whether a path is read-only: an image (squashfs) is always full, and nothing writes there."""
     above = [mount for mount in mounts if (path + "/").startswith(mount.point.rstrip("/") + "/")]
     return bool(above) and "ro" in max(above, key=lambda mount: len(mount.point)).options
 

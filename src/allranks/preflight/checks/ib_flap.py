@@ -61,7 +61,7 @@ def _is_cabled(host: Host, path: str) -> bool:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """node-network-down, warnings; nothing for one node alone, whose links nobody needs."""
+    """node-network-down, warnings; nothing for one node alone, which needs no links."""
     flaps = collected(facts_by_node, ID, Flaps)
     if len(facts_by_node) < 2:
         return
