@@ -43,10 +43,11 @@ class JobReport:
 @omit_empty()
 @dataclass(frozen=True)
 class EngineReport:
-    """What an engine says of a run: the line of a job, or of pods and machines."""
+    """What an engine says of a run: the line of a job, or of pods and machines; `engine_error`: why it says nothing."""
 
     job: JobReport | None = None
     engine: str = ""
+    engine_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,10 @@ def _whereabouts(report: StatusReport) -> list[str]:
         return [f"{line}, {job.why}" if job.why else line]
     if report.state != "orphaned":
         return []
+    if report.engine.engine_error:
+        return [f"no process follows it, and its state there is unknown: {report.engine.engine_error}"]
     if report.engine.engine:
-        return [f"it goes on in {report.engine.engine}. `allranks attach` follows it, `allranks stop` ends it"]
+        return [f"no process follows it: {report.engine.engine}. `allranks attach` does, `allranks stop` ends it"]
     return ["its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"]
 
 

@@ -158,13 +158,13 @@ class RemoteEngine(ABC):
         return False
 
     def condition(self, run: RunDirectory, state: str) -> Document:
-        """Return what the engine says of a run that no process follows, in a line."""
+        """Return what the engine says of a run that no process follows, in a line, or why it says nothing."""
         if state != "orphaned":
             return {}
         try:
             return {"engine": self.whereabouts(run)}
         except AllranksError as error:
-            return {"engine": str(error)}
+            return {"engine_error": str(error)}
 
     def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """End the run, remove what it made, and wait until it is over."""
