@@ -26,20 +26,29 @@ PROGRESS_EVERY = 10.0  # seconds between two states of a progress bar
 Who = tuple[str, int]
 
 
-# What ranks say alike but for themselves and the moment: a rank's and NCCL's prefix (host:pid:tid [device]), glog's
-# ([W1121 18:42:17.07 or W1121 18:42:17.070 19182), dates, times, addresses with ports, pids, pointers.
-_OWN = re.compile(
-    r"^\[rank\d{1,7}\]:|^[\w.-]{1,64}:\d{1,8}:\d{1,8} \[\d{1,3}\]|\d{4}-\d\d-\d\d|"
-    r"(?:(?<=[WIEF])\d{4} )?\d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?(?: \d{1,8}(?= \S{1,200}:\d))?|"
-    r"\[[0-9a-fA-F:.]{2,45}\](?::\d{1,5})?|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?::\d{1,5})?\b|"
-    r"(?<=pid)[ =:]{0,2}\d{1,8}|(?<=PID)[ =:]{0,2}\d{1,8}|\b0x[0-9a-fA-F]{4,16}\b"
+# What ranks say alike but for themselves and the moment. A search for a digit is quick, so these two begin with one
+# character each: dates, times, glog's ([W1121 18:42:17.07 or W1121 18:42:17.070 19182), IPv4 addresses, pids, pointers;
+_OWN_NUMBER = re.compile(
+    r"\d(?:(?<=[WIEF]\d)\d{3} \d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?(?: \d{1,8}(?= \S{1,200}:\d))?|"
+    r"\d{3}-\d\d-\d\d|\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?: \d{1,8}(?= \S{1,200}:\d))?|"
+    r"(?<=\b\d)\d{0,2}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b(?::\d{1,5})?|"
+    r"(?:(?<=[Pp][Ii][Dd]\d)|(?<=[Pp][Ii][Dd][ =:]\d)|(?<=[Pp][Ii][Dd][ =:][ =:]\d))\d{0,7}|"
+    r"(?<=\b0)x[0-9a-fA-F]{4,16}\b)"
 )
+_OWN_ADDRESS = re.compile(r"\[[0-9a-fA-F:.]{2,45}\](?::\d{1,5})?")
+_OWN_PREFIX = re.compile(r"\[rank\d{1,7}\]:|[\w.-]{1,64}:\d{1,8}:\d{1,8} \[\d{1,3}\]")  # a rank's; NCCL's
 _LOOKED_AT = 1000  # characters of a line in which these are looked for
 
 
 def alike(text: str) -> str:
     """Equal for lines that differ only in a time stamp, an address, a process or the rank's own number."""
-    return _OWN.sub("~", text[:_LOOKED_AT]) + text[_LOOKED_AT:]
+    head = text[:_LOOKED_AT]
+    prefix = _OWN_PREFIX.match(head)
+    if prefix is not None:
+        head = "~" + head[prefix.end() :]
+    if "[" in head:
+        head = _OWN_ADDRESS.sub("~", head)
+    return _OWN_NUMBER.sub("~", head) + text[_LOOKED_AT:]
 
 
 def not_shown(lines: int, logs_complete: bool) -> str:

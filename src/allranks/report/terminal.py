@@ -20,6 +20,8 @@ _RESET = "\x1b[0m"
 
 def clean(text: str, colour: bool) -> str:
     """Remove what could move the cursor or set the title from a line; colours stay where wanted, and end with it."""
+    if text.isprintable():  # the quick way for most lines: all of the patterns below are of what is not
+        return text
     if "\x1b" in text:
         text = _OTHER_ESCAPES.sub("", text)
         if not colour:
