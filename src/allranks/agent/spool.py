@@ -22,6 +22,7 @@ MOVE = 1 << 20
 DISK_SHARE = 4  # the files of all streams of an agent take a quarter of what the disk would have free without them,
 MOST_ON_DISK = 16 << 30  # and no more than this,
 LEAST_ON_DISK = 16 << 20  # but this much in any case
+ASKED_EVERY = 4 << 20  # bytes by which files grow between two looks at what the disk has free
 _NONBLOCK = 2  # SPLICE_F_NONBLOCK
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
@@ -62,10 +63,14 @@ class Budget:
         self.left = limit
         self.on_disk = 0
         self._disk = disk
+        self._may_reach = 0  # bytes on disk for which there was room when it was last asked
 
     def room_on_disk(self, directory: str) -> int:
-        """Bytes by which files may grow; 0 where there is none."""
-        return max(0, self.limit(directory) - self.on_disk)
+        """Bytes by which files may grow now; 0 where there is no room."""
+        if self.on_disk >= self._may_reach:
+            room = max(0, self.limit(directory) - self.on_disk)
+            self._may_reach = self.on_disk + min(room, ASKED_EVERY)
+        return self._may_reach - self.on_disk
 
     def limit(self, directory: str) -> int:
         """Bytes that files may take in all."""
