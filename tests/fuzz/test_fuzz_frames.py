@@ -240,6 +240,7 @@ OF_CONTROLLER: list[Message] = [
      "ranks": [{"rank": 0, "local_rank": 0, "argv": ["./no-such-program"], "env": {"A": "1"}, "workdir": "."}]},
     {"type": "ping", "sent": 1000.0},
     {"type": "ack", "sizes": {"0/0/0": 5}},
+    {"type": "taken", "output": 5},
     {"type": "end", "grace": 1.0, "reason": "again"},
     {"type": "stacks", "ranks": [0], "ask": ""},
     {"type": "counters", "ranks": [0]},

@@ -207,6 +207,7 @@ def orders(port: int) -> list[Message]:
         {"type": "hello", "protocol": 1, "lease": 60.0, "have": {"0/0/0": 0}},
         {"type": "ping", "sent": 1.0},
         {"type": "ack", "sizes": {"1/0/0": 0}},
+        {"type": "taken", "output": 0},
         {"type": "setup", "uid": "r-1", "checks": [], "seconds": 30.0},
         {"type": "probe", "addresses": ["127.0.0.1"], "port": port, "token": TOKEN, "seconds": 0.2, "nonce_dir": None},
         {"type": "start", "attempt": 0, "ranks": [], "terms": terms},

@@ -55,6 +55,7 @@ from allranks.protocol.orders import (
     SignalOrder,
     StacksOrder,
     StartOrder,
+    TakenOrder,
 )
 
 from . import peers
@@ -64,7 +65,7 @@ from .cgroups import join_own
 from .exitwatcher import ExitWatcher
 from .forked_tasks import Nothing, Task
 from .journal import AgentBegun, Journal, LeaseOver, OutputDropped, Released
-from .link import HIGH_WATER, Link, PipeNote, describe_error, hello, write_note
+from .link import Link, PipeNote, describe_error, hello, write_note
 from .node_check import NodeCheck, check_node
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
@@ -147,6 +148,7 @@ class Agent:
                 _handler(StartOrder, self._on_start),
                 _handler(PingOrder, self._on_ping),
                 _handler(AckOrder, self._on_ack),
+                _handler(TakenOrder, self._on_taken),
                 _handler(EndOrder, self._on_end),
                 _handler(StacksOrder, self._on_stacks),
                 _handler(CountersOrder, self._on_counters),
@@ -433,8 +435,8 @@ class Agent:
             return
         try:
             self._link.flush()
-            if self._offsets_known and self._link.backlog < HIGH_WATER:
-                self._outlet.send_to(self._link)
+            if self._offsets_known:
+                self._outlet.send_to(self._link, time.monotonic())
                 self._report_drained()
                 self._link.flush()
             self._selector.modify(self._link.sock, self._link.events, self._on_link)
@@ -556,6 +558,10 @@ class Agent:
 
     def _on_ack(self, order: AckOrder) -> None:
         self._outlet.acknowledge(order.sizes)
+
+    def _on_taken(self, order: TakenOrder) -> None:
+        if self._link is not None:
+            self._link.output_taken(order.output, time.monotonic())
 
     def _on_end(self, order: EndOrder) -> None:
         self._nonce.remove()

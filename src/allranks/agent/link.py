@@ -6,14 +6,17 @@ import socket
 import sys
 import time
 import traceback
-from typing import List, NamedTuple, Optional
+from collections import deque
+from typing import Deque, List, NamedTuple, Optional, Tuple
 
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.frames import Decoder, Frame
 from allranks.protocol.jsontext import read_json, write_json
 from allranks.protocol.messages import AttemptSummary, HelloMessage, Message, pack_message
 
-HIGH_WATER = 1 << 20  # bytes waiting to be sent above which no more output is packed
+SLOWEST = 0.1  # seconds from packing output to the controller's word of it, above which less is sent ahead
+LEAST_AHEAD = 128 << 10  # bytes of output sent ahead of the controller's word; it says one at each 64 KB
+MOST_AHEAD = 1 << 20
 
 
 def hello(node_dir: str, attempt: Optional[AttemptSummary]) -> HelloMessage:
@@ -36,11 +39,37 @@ class Link:
         self.sock = sock
         self._out = bytearray()
         self._decoder = Decoder()
+        self._output_sent = 0
+        self._output_taken = 0
+        self._ahead = LEAST_AHEAD  # bytes of output that may be on their way
+        self._packed: Deque[Tuple[int, float]] = deque()  # bytes of output in all, and when they were packed
 
     @property
-    def backlog(self) -> int:
-        """Bytes that wait to be sent."""
-        return len(self._out)
+    def room(self) -> int:
+        """Bytes of output that may be sent now; what is said behind them waits for no more than they take."""
+        return self._ahead - (self._output_sent - self._output_taken)
+
+    def send_output(self, frames: bytes, size: int, now: float) -> None:
+        """Queue frames that hold `size` bytes of output; `now` in seconds of a monotonic clock, as below."""
+        self._out += frames
+        self._output_sent += size
+        self._packed.append((self._output_sent, now))
+
+    def output_taken(self, count: int, now: float) -> None:
+        """Take the controller's word of how much output it has had from this connection: it sets the pace.
+
+        Where the controller is slow, a message behind output on its way to it would come late: less is sent ahead.
+        """
+        self._output_taken = max(self._output_taken, min(count, self._output_sent))
+        packed_at = None
+        while self._packed and self._packed[0][0] <= self._output_taken:
+            packed_at = self._packed.popleft()[1]
+        if packed_at is None:
+            return
+        if now - packed_at > SLOWEST:
+            self._ahead = max(self._ahead // 2, LEAST_AHEAD)
+        else:
+            self._ahead = min(self._ahead * 2, MOST_AHEAD)
 
     @property
     def events(self) -> int:
@@ -50,10 +79,6 @@ class Link:
     def send(self, message: Message) -> None:
         """Queue a message."""
         self._out += pack_message(message)
-
-    def send_bytes(self, frames: bytes) -> None:
-        """Queue packed frames."""
-        self._out += frames
 
     def flush(self) -> None:
         """Send what the socket takes now; raise OSError where the other side has closed."""

@@ -11,7 +11,7 @@ from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output, strea
 from allranks.protocol.messages import DroppedMessage
 
 from .files import size_of
-from .link import HIGH_WATER, Link
+from .link import Link
 from .spool import Budget, Spool, spool_names
 
 
@@ -109,23 +109,27 @@ class Outlet:
             if size is not None:
                 source.acknowledge(size)
 
-    def fill(self, room: int) -> bytes:
-        """Pack up to about `room` bytes of output into frames, fairly over all streams."""
+    def fill(self, room: int) -> Tuple[bytes, int]:
+        """Return frames with about `room` bytes of output at most, and their size; all streams take turns."""
         parts: List[bytes] = []
         used = 0
-        moved = True
-        while moved and used < room:
-            moved = False
-            for stream, source in self._sources.items():
-                if source.end <= self._sent[stream]:
-                    continue
+        waiting = [stream for stream, source in self._sources.items() if source.end > self._sent[stream]]
+        while waiting and used < room:
+            still_waiting = []
+            for stream in waiting:
+                if used >= room:
+                    break
+                source = self._sources[stream] = self._sources.pop(stream)  # the last in turn
                 at, data = source.read(self._sent[stream], CHUNK)
-                if data:
-                    parts.append(pack_output(stream, at, data))
-                    self._sent[stream] = at + len(data)
-                    used += len(data)
-                    moved = True
-        return b"".join(parts)
+                if not data:
+                    continue
+                parts.append(pack_output(stream, at, data))
+                self._sent[stream] = at + len(data)
+                used += len(data)
+                if source.end > self._sent[stream]:
+                    still_waiting.append(stream)
+            waiting = still_waiting
+        return b"".join(parts), used
 
     @property
     def drained(self) -> bool:
@@ -141,12 +145,15 @@ class Outlet:
                 self._reported_drops[stream] = source.dropped
         return messages
 
-    def send_to(self, link: Link) -> None:
+    def send_to(self, link: Link, now: float) -> None:
         """Queue what the controller does not have yet, as far as a connection has room for it."""
-        if link.backlog < HIGH_WATER:
-            link.send_bytes(self.fill(HIGH_WATER - link.backlog))
-            for drop in self.new_drops():
-                link.send(drop)
+        if link.room <= 0:
+            return
+        frames, size = self.fill(link.room)
+        if size:
+            link.send_output(frames, size, now)
+        for drop in self.new_drops():
+            link.send(drop)
 
     def drops(self) -> Dict[str, int]:
         """Count the bytes dropped in all, by stream; for whoever comes after this process."""

@@ -16,7 +16,7 @@ from allranks.protocol.codec import DecodeError
 from allranks.protocol.frames import NODE_LOG, RANK_LOG, Frame, FrameError, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import DrainedMessage, EndedMessage, HelloMessage, PongMessage
-from allranks.protocol.orders import ORDERS, AckOrder, EndOrder, HelloOrder, PingOrder, ReleaseOrder
+from allranks.protocol.orders import ORDERS, AckOrder, EndOrder, HelloOrder, PingOrder, ReleaseOrder, TakenOrder
 
 from .attempt import remaining
 from .cgroups import members
@@ -252,6 +252,8 @@ class Keeper:
                 link.send(PongMessage(order.sent, time.time()))
             elif isinstance(order, AckOrder):
                 self._outlet.acknowledge(order.sizes)
+            elif isinstance(order, TakenOrder):
+                link.output_taken(order.output, time.monotonic())
             elif isinstance(order, ReleaseOrder):
                 return True
             elif isinstance(order, EndOrder):
@@ -264,7 +266,7 @@ class Keeper:
         return False
 
     def _send_output(self, link: Link) -> None:
-        self._outlet.send_to(link)
+        self._outlet.send_to(link, time.monotonic())
         if self._outlet.drained and not self._drain_reported:
             self._drain_reported = True
             link.send(DrainedMessage(self._past.attempt.attempt, self._outlet.sizes(), kept_outputs(self._dir)))

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
-from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Stream, pack_output
+from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, OutputFrame, Stream, pack_output
 from allranks.protocol.header import Header
-from allranks.protocol.orders import Order, pack_order
+from allranks.protocol.orders import Order, TakenOrder, pack_order
 
 from .agent_archive import MARKER, payload_parts
 from .clocks import NodeClock
@@ -36,6 +36,7 @@ PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
 MAX_TRIES = 6
+TAKEN_EVERY = 64 << 10  # bytes of output between two words of how much has come: half of what an agent sends ahead
 CHUNK = 128 << 10  # bytes of the synced tree in one frame, far below what a frame may hold
 WINDOW = 8 * CHUNK  # bytes on their way to one node: pings never wait behind more
 
@@ -69,6 +70,8 @@ class Channel:
         self._stderr = bytearray()
         self._booted: asyncio.Future[None] | None = None
         self._open_fds: set[int] = set()
+        self._output_taken = 0  # bytes over this connection
+        self._output_told = 0  # of them the other side has been told
         self._payload: list[bytes] = []  # what goes to the node after its marker
 
     async def open(self, header: Header, first: Order, seconds: float) -> None:
@@ -92,6 +95,7 @@ class Channel:
         self.close()
         loop = asyncio.get_running_loop()
         self._decoder = Decoder()
+        self._output_taken = self._output_told = 0
         self._out.clear()
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
@@ -175,6 +179,14 @@ class Channel:
             return
         if frames:
             self._on_frames(frames)
+            self._acknowledge_output(frames)
+
+    def _acknowledge_output(self, frames: list[Frame]) -> None:
+        """Tell the agent how much output has been read: it sends only so much ahead (agent/link.py)."""
+        self._output_taken += sum(len(frame.data) for frame in frames if isinstance(frame, OutputFrame))
+        if self._output_taken - self._output_told >= TAKEN_EVERY:
+            self._output_told = self._output_taken
+            self.send(TakenOrder(self._output_taken))
 
     def _ended(self) -> None:
         """End of the client's output: its exit code and its last words say why."""

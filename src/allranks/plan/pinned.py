@@ -38,6 +38,7 @@ from allranks.protocol.orders import (
     StartOrder,
     StartTerms,
     SuiteNodes,
+    TakenOrder,
 )
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
@@ -182,6 +183,8 @@ class Pin:
                 return self._start(order)
             case PingOrder():
                 return PingOrder(_within("sent", order.sent, 0, float(1 << 53)))
+            case TakenOrder():
+                return TakenOrder(_whole("output", order.output, (1 << 63) - 1))
             case AckOrder():
                 return AckOrder(_sizes("sizes", order.sizes))
             case StacksOrder():

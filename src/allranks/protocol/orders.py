@@ -153,6 +153,12 @@ class AckOrder(NamedTuple):
     sizes: Mapping[str, int] = {}
 
 
+class TakenOrder(NamedTuple):
+    """The controller has taken so many bytes of output from this connection."""
+
+    output: int = 0
+
+
 class EndOrder(NamedTuple):
     """End the ranks: SIGTERM, and SIGKILL after `grace` seconds."""
 
@@ -220,6 +226,7 @@ Order = Union[
     StartOrder,
     PingOrder,
     AckOrder,
+    TakenOrder,
     EndOrder,
     StacksOrder,
     CountersOrder,
@@ -240,6 +247,7 @@ ORDERS: Vocabulary[Order] = Vocabulary(
         "start": StartOrder,
         "ping": PingOrder,
         "ack": AckOrder,
+        "taken": TakenOrder,
         "end": EndOrder,
         "stacks": StacksOrder,
         "counters": CountersOrder,

@@ -1,0 +1,104 @@
+"""How much output an agent sends ahead of what the controller has read: what is said behind it must not come late."""
+
+import socket
+from collections import Counter
+
+import pytest
+
+from allranks.agent.link import LEAST_AHEAD, MOST_AHEAD, SLOWEST, Link
+from allranks.agent.outlet import Outlet
+from allranks.protocol.frames import CHUNK, RANK_LOG, Decoder, Stream
+from allranks.protocol.messages import PongMessage
+
+SIZE = 8 << 20
+
+
+class Pair:
+    """The agent's end of a connection, and all that has been read at the other."""
+
+    def __init__(self, outlet):
+        ours, self._theirs = socket.socketpair()
+        self._theirs.setblocking(False)
+        self.outlet = outlet
+        self.link = Link(ours)
+        self._decoder = Decoder()
+        self.output = Counter()
+        self.messages = []
+
+    def send(self, now):
+        """Send as an agent does at each turn, and read it; return the bytes of output that came."""
+        before = self.output.total()
+        self.outlet.send_to(self.link, now)
+        while self.link.events != 1:
+            self.link.flush()
+            for frame in self._decoder.feed(self._theirs.recv(1 << 20)):
+                if isinstance(frame, dict):
+                    self.messages.append(frame["type"])
+                else:
+                    self.output[frame.stream.rank] += len(frame.data)
+        return self.output.total() - before
+
+    def taken(self, now):
+        self.link.output_taken(self.output.total(), now)
+
+    def close(self):
+        self.link.close()
+        self._theirs.close()
+
+
+@pytest.fixture
+def pair(tmp_path):
+    outlet = Outlet(str(tmp_path))
+    for rank in range(3):
+        path = tmp_path / f"rank-{rank}"
+        path.write_bytes(bytes(SIZE))
+        outlet.add_file(Stream(RANK_LOG, rank, 0), str(path))
+    pair = Pair(outlet)
+    yield pair
+    pair.close()
+
+
+def test_an_agent_sends_only_so_much_ahead_of_the_controllers_word_and_messages_still_pass(pair):
+    assert LEAST_AHEAD <= pair.send(0.0) < LEAST_AHEAD + CHUNK
+    assert [pair.send(float(second)) for second in range(1, 5)] == [0, 0, 0, 0]
+    pair.link.send(PongMessage(1.0, 2.0))
+    pair.send(5.0)
+    assert pair.messages == ["pong"]
+
+
+def test_a_quick_controller_gets_more_ahead_and_a_slow_one_less(pair):
+    now, sizes = 0.0, []
+    for _ in range(6):
+        sizes.append(pair.send(now))
+        now += SLOWEST / 2
+        pair.taken(now)
+    assert sizes[0] < sizes[1] < sizes[-1]
+    assert MOST_AHEAD <= sizes[-1] < MOST_AHEAD + CHUNK
+    for _ in range(6):
+        sizes.append(pair.send(now))
+        now += SLOWEST * 2
+        pair.taken(now)
+    assert LEAST_AHEAD <= sizes[-1] < LEAST_AHEAD + CHUNK
+
+
+def test_a_word_of_more_than_was_sent_opens_no_room(pair):
+    sent = pair.send(0.0)
+    pair.link.output_taken(1 << 62, 0.0)
+    assert pair.link.room <= MOST_AHEAD
+    pair.link.output_taken(0, 0.0)  # nor does a smaller one close it
+    assert pair.send(0.0) >= sent
+
+
+def test_streams_take_turns_where_there_is_room_for_one(pair):
+    for turn in range(30):
+        pair.send(float(turn))
+        pair.taken(float(turn) + 2 * SLOWEST)
+    assert set(pair.output) == {0, 1, 2}
+    assert max(pair.output.values()) - min(pair.output.values()) <= CHUNK
+
+
+def test_all_arrives_in_the_end(pair):
+    while not pair.outlet.drained:
+        assert pair.send(0.0)
+        pair.taken(0.0)
+    assert pair.output == {0: SIZE, 1: SIZE, 2: SIZE}
