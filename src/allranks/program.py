@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import re
 import socket
@@ -178,6 +179,8 @@ def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str,
     local_size = _tasks_here(environ) if slurm else _number(launcher.local_world_size, environ)
     address = environ.get("MASTER_ADDR", "").strip()
     port = _number("MASTER_PORT", environ)
+    if port is not None and port > 65535:
+        raise StartError(f"MASTER_PORT={port}: set a port from 1 to 65535")
     if slurm and not address:
         address = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
     if slurm and port is None:
@@ -362,7 +365,7 @@ def is_own(address: str) -> bool:
             with socket.socket(family, socket.SOCK_DGRAM) as tried:
                 tried.bind(where)
                 return True
-    except OSError:
+    except (OSError, UnicodeError):
         pass
     return False
 
@@ -413,8 +416,9 @@ def try_master(address: str, port: int, seconds: float) -> str:
     """Give "" where a process listens there, else why not and what to look at."""
     try:
         addresses = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return f"the name {address} does not resolve here ({error.strerror}): set MASTER_ADDR to an address"
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
+        why = getattr(error, "strerror", None) or error
+        return f"the name {address} does not resolve here ({why}): set MASTER_ADDR to an address"
     reason = ""
     for family, kind, protocol, _, where in addresses:
         try:
@@ -553,13 +557,22 @@ def plain(value: Any) -> Metric:
         return value
     item = getattr(value, "item", None)
     try:
-        number: Metric = item() if callable(item) else str(value)
-        return number
+        number = item() if callable(item) else None
     except (ValueError, RuntimeError):  # more than one element
-        return str(value)
+        number = None
+    if isinstance(number, (bool, int, float, str)):
+        return number
+    return str(value)
+
+
+def is_finite(value: Metric) -> bool:
+    """Tell whether JSON can hold a value."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _append(path: str, row: Row) -> None:
+    """Write a row as JSON, which has no NaN and no infinity: they become the texts nan, inf and -inf."""
+    row = {name: value if is_finite(value) else str(value) for name, value in row.items()}
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

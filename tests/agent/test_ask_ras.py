@@ -65,12 +65,14 @@ def service() -> Iterator[Service]:
     one.socket.close()
 
 
-def rank(place: Path, port: int, name: str = "libnccl.so.2") -> tuple[subprocess.Popen[str], dict[int, Process]]:
+def rank(
+    place: Path, port: int, name: str = "libnccl.so.2", address: str = ""
+) -> tuple[subprocess.Popen[str], dict[int, Process]]:
     """A process that has a library of that name in its memory."""
     library = place / name
     library.write_bytes(b"\0" * 4096)
     process = subprocess.Popen([sys.executable, "-c", MAPS, str(library)], stdout=subprocess.PIPE, text=True,
-                               env={"NCCL_RAS_ADDR": f"127.0.0.1:{port}"})  # fmt: skip
+                               env={"NCCL_RAS_ADDR": address or f"127.0.0.1:{port}"})  # fmt: skip
     assert process.stdout is not None and process.stdout.readline() == "1\n"
     found = read_process(process.pid)
     assert found is not None
@@ -95,6 +97,17 @@ def test_the_whole_text_comes_and_is_kept(service: Service, tmp_path: Path) -> N
 def test_a_stopped_process_that_accepts_is_passed_over(service: Service, tmp_path: Path) -> None:
     service.mute = 1
     assert asked(tmp_path, service.port) == STATUS
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "a..b:28028", "x" * 70 + ":28028"])
+def test_an_address_that_cannot_be_costs_the_sample_nothing(address: str, tmp_path: Path) -> None:
+    """NCCL_RAS_ADDR is the program's: its stacks come whatever it says."""
+    process, ranks = rank(tmp_path, 0, address=address)
+    try:
+        assert ask_ras(ranks, str(tmp_path)) is None
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_nothing_is_asked_without_nccl(service: Service, tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from allranks.agent import gpufacts, netfacts, portowner
 from allranks.agent import node_check as facts
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
+from allranks.gang.places import Setting, setup_order
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import LoginFacts
 from allranks.protocol.orders import SetupOrder
+from allranks.settings import RunSpec
 
 SOURCE = Path(facts.__file__).parents[2]
 OLDEST = next(
@@ -275,6 +277,27 @@ def test_files_of_the_user(tmp_path: Path) -> None:
     assert encode(facts.find_target(script, str(tmp_path), environ))["exists"]
     program = encode(facts.find_target(read_command(["no-such-program"]), str(tmp_path), environ))
     assert program == {"kind": "program", "name": "no-such-program", "path": "no-such-program", "exists": False}
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("torchrun --no-python python3 train.py", "python3"),
+        ("torchrun --no-python python3 -c pass", "python3"),
+        ("accelerate launch --no_python python3 -m http.server", "python3"),
+        ("/opt/env/bin/torchrun --no-python sh train.sh", "sh"),
+    ],
+)
+def test_the_program_of_another_launcher_is_its_first_word(command: str, program: str, tmp_path: Path) -> None:
+    """Python too, where the launcher is told that it starts a program."""
+    words = tuple(command.split())
+    launcher = os.path.basename(words[0])
+    spec = RunSpec.of(command=words, launcher=launcher)
+    order = setup_order(spec, Setting("run-1", "uid-1", "token", str(tmp_path), str(tmp_path)))
+    environ = {"PATH": os.environ["PATH"]}
+    described = facts.find_target(read_command(order.command, order.kind), str(tmp_path), environ)
+    assert (described.kind, described.name, described.exists) == ("program", program, True)
+    assert order.launcher_python == ("/opt/env/bin/python" if "/" in words[0] else None)
 
 
 def test_disk_names_the_first_base_that_can_be_written(tmp_path: Path) -> None:

@@ -133,5 +133,20 @@ def blocks(task: Path, number: int) -> bool:
 @pytest.mark.parametrize("entries", [10, 100])
 def test_the_newest_entries_go_into_the_message_and_the_oldest_that_waits(entries: int) -> None:
     all_of_them = [{"process_group": ["0", ""], "collective_seq_id": i, "retired": i != 3} for i in range(entries)]
-    kept = [e["collective_seq_id"] for e in newest(all_of_them)]
+    kept = [e["collective_seq_id"] for e in newest(all_of_them, KEPT)]
     assert kept == (list(range(10)) if entries == 10 else [3, *range(entries - KEPT, entries)])
+
+
+def test_ranks_are_asked_whatever_the_number_of_a_descriptor(stuck):
+    """A node with many streams has more than 1,024 descriptors open, which select(2) cannot wait for."""
+    ranks, place = stuck
+    null = os.open(os.devnull, os.O_RDONLY)
+    opened = [null]
+    try:
+        while opened[-1] < 1100:
+            opened.append(os.dup(null))
+        answers = Asking(processes(ranks), str(place), "counters").answers()
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    assert [sorted(answer)[:2] for answer in answers.values()] == [["groups", "pid"]] * 2

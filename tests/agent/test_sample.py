@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tests.agent.test_runner import RUNNER
 from tests.hosts.waiting import wait_until
 
 from allranks.agent.asking import ask_path
-from allranks.agent.dumping import dump, helper_thread, stacks_file
+from allranks.agent.dumping import MOVED, STACKS_SIGNAL, dump, helper_thread, stacks_file
 from allranks.agent.native import calling_library, position
 from allranks.agent.processes import Process, read_process
 from allranks.agent.sample import sample
@@ -182,6 +183,32 @@ def test_the_process_itself_is_signalled_last_and_once_and_told_of(start: Any, n
     assert (found["sent"], found["moved"]) == ([0], "clock_nanosleep")
     assert read_sample(0, found).moved == "clock_nanosleep" and "in step" in found["text"]
     assert rank.popen.stdout is not None and rank.popen.stdout.readline().startswith("left ")
+
+
+def test_all_ranks_that_were_signalled_are_given_the_time_to_move_at_once(
+    tmp_path: Path, no_py_spy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node has many ranks, and a sample has 20 s."""
+    slept: list[float] = []
+    monkeypatch.setattr("allranks.agent.dumping.time", types.SimpleNamespace(**{**vars(time), "sleep": slept.append}))
+    script = "import faulthandler, time; faulthandler.register({}, open({!r}, 'a')); print(1, flush=True); {}"
+    ranks = {}
+    children = []
+    for number in range(4):
+        program = script.format(int(STACKS_SIGNAL), stacks_file(str(tmp_path), number), "time.sleep(600)")
+        words = [sys.executable, "-c", program]
+        children.append(subprocess.Popen(words, stdout=subprocess.PIPE))
+        assert children[-1].stdout.readline() == b"1\n"
+        ranks[number] = read_process(children[-1].pid)
+        wait_until(lambda pid=children[-1].pid: position(pid).call, 60, "asleep")
+    try:
+        stacks = dump(ranks, str(tmp_path), frozenset())
+        assert all(one.signalled and one.moved is None for one in stacks.values())
+        assert slept.count(MOVED) == 1
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
 
 
 @pytest.mark.parametrize("call", ["time.sleep(600)", "select.poll().poll(600_000)", "input()"])

@@ -20,6 +20,7 @@ import pytest
 import allranks
 from allranks import api, program
 from allranks.errors import UsageError
+from allranks.protocol.jsontext import read_object
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "train_api.py"
@@ -114,6 +115,7 @@ def test_places(variables: dict[str, str], wanted: tuple[Any, ...]) -> None:
         ({"RANK": "one", "WORLD_SIZE": "4"}, "RANK=one: set a whole number"),
         ({"RANK": "1", "WORLD_SIZE": "4"}, "MASTER_ADDR is not set: name the host of rank 0"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun -x MASTER_ADDR=HOST"),
+        ({"RANK": "1", "WORLD_SIZE": "4", "MASTER_PORT": "99999"}, "MASTER_PORT=99999: set a port from 1 to 65535"),
     ],
 )
 def test_places_that_cannot_be(variables: dict[str, str], says: str) -> None:
@@ -131,7 +133,9 @@ def test_disagreement_names_both() -> None:
 def test_why_a_master_is_not_there() -> None:
     port = int(free_port())
     assert "no process listens on port" in program.try_master("127.0.0.1", port, 1.0)
-    assert "does not resolve" in program.try_master("no-such-host.invalid", port, 1.0)
+    for name in ("no-such-host.invalid", "two..dots", "x" * 64):
+        assert f"the name {name} does not resolve here (" in program.try_master(name, port, 1.0)
+        assert not program.is_own(name)
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert program.try_master("127.0.0.1", server.getsockname()[1], 5.0) == ""
 
@@ -160,6 +164,32 @@ def test_steps_become_metrics(
     assert (row["step"], row["total"], row["loss"]) == (2, 9, 0.5) and row["t"] > 0
     monkeypatch.setenv("ALLRANKS_OUTPUT_DIR", "/nowhere")
     program.report_step(3)
+
+
+class Scalar:
+    """As NumPy's and torch's scalars that are no real numbers: `item` gives a complex number, a date, bytes."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def item(self) -> object:
+        return self.value
+
+    def __str__(self) -> str:
+        return f"scalar {self.value}"
+
+
+def test_whatever_a_metric_is_the_row_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss that is NaN is worth a line, and a value of a strange type fails no program."""
+    monkeypatch.setenv("ALLRANKS_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setenv("RANK", "0")
+    nan = float("nan")
+    row = program.report_step(1, loss=nan, low=-float("inf"), tensor=Scalar(nan), phase=Scalar(1j), raw=Scalar(b"x"))
+    assert str(row["loss"]) == "nan" and isinstance(row["loss"], float)
+    written = read_object((tmp_path / "rank_00_metrics.jsonl").read_bytes())
+    del written["t"]
+    assert written == {"step": 1, "loss": "nan", "low": "-inf", "tensor": "nan", "phase": "scalar 1j",
+                       "raw": "scalar b'x'"}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,13 @@ def test_steps_come_from_metrics_cut_anywhere():
     assert refused == ["expected JSON", "expected a JSON object"]
 
 
+def test_a_loss_that_is_not_a_number_is_a_step():
+    """Python's json writes NaN and Infinity, and a run that diverges goes on."""
+    reader, refused = StepReader(), []
+    assert reader.metrics(b'{"step": 7, "loss": NaN, "norm": -Infinity, "t": 10.0}\n', 10.0, refused.append)
+    assert (reader.step, refused) == (7, [])
+
+
 def test_a_restart_starts_the_rate_anew():
     reader, refused = StepReader(), []
     reader.metrics(b'{"step": 90, "t": 1.0}\n{"step": 100, "t": 2.0}\n', 2.0, refused.append)

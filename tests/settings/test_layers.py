@@ -171,6 +171,8 @@ def test_file_keys_take_both_spellings_but_not_twice() -> None:
         ("master-port", -1, "set a whole number"),
         ("master-addr", "-h", "set a host name or an address"),
         ("master-addr", "a b", "set a host name or an address"),
+        ("master-addr", "two..dots", "set a host name whose parts have 1 to 63 characters, or an address"),
+        ("master-addr", "x" * 64 + ".example", "set a host name whose parts have 1 to 63 characters, or an address"),
         ("master-addr", 5, "set a host name or an address"),
         ("lease", "1s", "at least 2s"),
         ("lease", "soon", "set a duration such as"),

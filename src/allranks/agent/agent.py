@@ -15,7 +15,7 @@ from functools import partial
 from typing import Callable, Dict, List, Optional, Tuple, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError
-from allranks.protocol.foreign import read_report
+from allranks.protocol.foreign import ReportMessage, read_report
 from allranks.protocol.frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import JsonObject
@@ -91,6 +91,10 @@ FAILURES = 5  # errors of its own after which an agent gives up
 SAMPLE_SECONDS = 20.0  # gang/hangwatch.py waits a little longer
 MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 REPORTS = "a report to the agent"  # what the program's datagrams are called where they cannot be read
+REPORTS_AT_ONCE = 256  # read before anything else is done: a program may write faster than they are read
+# of one rank and of all in an attempt; a rank has some for each process group
+MOST_REPORTS_OF_RANK = 1 << 10
+MOST_REPORTS = 16 << 10
 
 # how an agent ends; anything else is a death
 RELEASED = 0
@@ -134,6 +138,7 @@ class Agent:
         self._drain_reported = True
         self._failures = 0
         self._refusals: Dict[str, int] = {}  # how many reports could not be read
+        self._reported: Dict[int, int] = {}  # how many were taken in this attempt, by rank
         self._nonce = Nonce()
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -349,13 +354,13 @@ class Agent:
         self._drain_reported = False
 
     def _on_report(self) -> None:
-        while True:
+        for _ in range(REPORTS_AT_ONCE):
             try:
                 data = self._reports.recv(65536)
             except OSError:
                 return
             try:
-                report = read_report(data)
+                report = self._counted(read_report(data))
             except DecodeError as error:
                 self._refused(str(error))
                 continue
@@ -363,6 +368,14 @@ class Agent:
                 self._master_port.release()
             if not self._exit_watcher.heard(report, self._attempt):
                 self._tell(report)
+
+    def _counted(self, report: ReportMessage) -> ReportMessage:
+        """Count a report; raise DecodeError where the program has sent more than a run has use for."""
+        of_rank = self._reported.get(report.rank, 0) + 1
+        if of_rank > MOST_REPORTS_OF_RANK or sum(self._reported.values()) >= MOST_REPORTS:
+            raise DecodeError("expected at most %d of a rank, and %d in all" % (MOST_REPORTS_OF_RANK, MOST_REPORTS))
+        self._reported[report.rank] = of_rank
+        return report
 
     def _refused(self, why: str) -> None:
         """Count a report of the program that cannot be read, and report the first; the run goes on."""
@@ -536,6 +549,7 @@ class Agent:
         if self._master_port is not None:
             self._master_port.hold()
         self._nonce.remove()
+        self._reported.clear()
         self._attempt = RankAttempt(order.attempt, self._header.run_tag, self._group, self._outlet, self._tell)
         for stream, path in files.items():
             self._outlet.add_file(stream, path)
@@ -616,9 +630,17 @@ class Agent:
             peers.serve(tcp, udp, order.token, order.seconds)
             return Nothing()
 
-        tcp, udp = peers.open_doors()
-        self._run_task("serving", serve, Nothing, order.seconds + 5, lambda result, error: None)
-        self._tell(ServingMessage(tcp.getsockname()[1], udp.getsockname()[1]))
+        def done(result: Optional[Nothing], error: str) -> None:
+            if error:
+                self._log(error)
+
+        try:
+            tcp, udp = peers.open_doors()
+        except OSError as error:
+            self._log("no ports could be opened for the peers: %s" % error)
+            return
+        if self._run_task("serving", serve, Nothing, order.seconds + 5, done):
+            self._tell(ServingMessage(tcp.getsockname()[1], udp.getsockname()[1]))
         tcp.close()
         udp.close()
 
@@ -645,13 +667,19 @@ class Agent:
         kind: Type[Result],
         seconds: float,
         done: Callable[[Optional[Result], str], None],
-    ) -> None:
+    ) -> bool:
+        """Start a task; False where that is not possible, which `done` is told."""
         if len(self._tasks) >= MOST_TASKS:
             done(None, "this node is at %d requests already" % MOST_TASKS)
-            return
-        task = Task(name, function, kind, seconds, done)
+            return False
+        try:
+            task = Task(name, function, kind, seconds, done)
+        except OSError as error:
+            done(None, "%s could not be started: %s" % (name, error.strerror))
+            return False
         self._tasks[task.pipe] = task
         self._selector.register(task.pipe, selectors.EVENT_READ, lambda: self._on_task(task))
+        return True
 
     def _answer(self, name: str, function: Callable[[], Answer], kind: Type[Answer], seconds: float) -> None:
         """Run a task and tell its answer, or why there is none."""

@@ -57,7 +57,7 @@ def _try(address: Tuple[str, int], deadline: float) -> Optional[str]:
                     return None
             channel.sendall(b"VERBOSE STATUS\n")
             return _rest(channel, deadline)
-    except OSError:
+    except (OSError, ValueError):  # UnicodeError of a name that NCCL_RAS_ADDR cannot mean
         return None
 
 

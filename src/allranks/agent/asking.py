@@ -5,7 +5,7 @@ why is said. Whole dumps are long: they go to a file that travels, and their new
 """
 
 import os
-import select
+import selectors
 import socket
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -104,24 +104,28 @@ class Asking:
 
     def answers(self) -> Dict[int, JsonObject]:
         """By rank, when all have answered or the time is over."""
-        while self._open and time.monotonic() < self._deadline:
-            channels = {channel: rank for rank, channel in self._open.items()}
-            for channel in select.select(list(channels), [], [], self._deadline - time.monotonic())[0]:
-                self._read(channels[channel])
+        with selectors.PollSelector() as selector:  # any number of descriptors, and any number as one
+            for rank, channel in self._open.items():
+                selector.register(channel, selectors.EVENT_READ, rank)
+            while self._open and time.monotonic() < self._deadline:
+                for key, _ in selector.select(max(0.0, self._deadline - time.monotonic())):
+                    if self._read(key.data):
+                        selector.unregister(key.fd)
         for rank, channel in self._open.items():
             channel.close()
             why = "no answer within %g s (%s)" % (SECONDS, _state(read_process(self._ranks[rank].pid)))
             self._answers[rank] = {"error": "its flight recorder could not answer: %s" % why, "silent": True}
         return self._answers
 
-    def _read(self, rank: int) -> None:
+    def _read(self, rank: int) -> bool:
+        """Take a part of a rank's answer; tell whether that was the last."""
         try:
             part = self._open[rank].recv(1 << 18)
         except OSError:
             part = b""
         self._data[rank] += part
         if part and len(self._data[rank]) < LIMIT:
-            return
+            return False
         self._open.pop(rank).close()
         try:
             answer = read_object(bytes(self._data.pop(rank)), LIMIT + (1 << 18))
@@ -131,8 +135,8 @@ class Asking:
         if self._word == "dump":
             kept = {key: value for key, value in answer.items() if key != "stacks"}
             append(flight_file(self._dir, rank), write_json(kept) + b"\n")
-            for name, recorder in decode_parts(HelperAnswer, answer).recorders.items():
-                answer["recorders"][name]["entries"] = newest(recorder.entries)
+            keep_newest(answer, KEPT)
+        return True
 
 
 def _state(process: Optional[Process]) -> str:
@@ -141,15 +145,21 @@ def _state(process: Optional[Process]) -> str:
     return "the process is in state %s" % process.state
 
 
-def newest(entries: Sequence[JsonObject]) -> List[JsonObject]:
+def keep_newest(answer: JsonObject, most: int) -> None:
+    """Leave of an answer's flight recorders the newest entries."""
+    for name, recorder in decode_parts(HelperAnswer, answer).recorders.items():
+        answer["recorders"][name]["entries"] = newest(recorder.entries, most)
+
+
+def newest(entries: Sequence[JsonObject], most: int) -> List[JsonObject]:
     """Choose the newest entries of each group, and before them the oldest that is not done: there it stands."""
     groups: Dict[Tuple[str, ...], List[JsonObject]] = {}
     for entry in entries:
         groups.setdefault(decode_parts(RecordedEntry, entry).process_group, []).append(entry)
     kept: List[JsonObject] = []
     for group in groups.values():
-        kept += [entry for entry in group[:-KEPT] if not decode_parts(RecordedEntry, entry).is_done][:1]
-        kept += group[-KEPT:]
+        kept += [entry for entry in group[:-most] if not decode_parts(RecordedEntry, entry).is_done][:1]
+        kept += group[-most:]
     return kept
 
 

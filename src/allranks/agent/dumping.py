@@ -49,6 +49,8 @@ def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) 
         time.sleep(0.05)
         for one in dumps.values():
             one.check()
+    if any(one.interrupted for one in dumps.values()):
+        time.sleep(MOVED)
     return {rank: one.result() for rank, one in dumps.items()}
 
 
@@ -85,12 +87,15 @@ class _Dump:
             self.waits = size == self._start or size != self._size
             self._size = size
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the signal may have ended a call of the program."""
+        return self._sent_to_process and bool(self._before.call)
+
     def result(self) -> SignalledStack:
         moved = None
-        if self._sent_to_process and self._before.call:
-            time.sleep(MOVED)
-            if position(self._process.pid) != self._before:
-                moved = self._before.call
+        if self.interrupted and position(self._process.pid) != self._before:
+            moved = self._before.call
         stack = SignalledStack(signalled=self._sent_to_process, moved=moved)
         if self._error or self._size <= self._start:
             return stack._replace(error=self._error or "no stack within %g s" % SECONDS)

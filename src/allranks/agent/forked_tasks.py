@@ -11,12 +11,13 @@ from functools import partial
 from typing import Callable, NamedTuple, NoReturn, Optional, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError, decode, encode
+from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, read_object, write_json
 
 from .files import write_all
 from .processes import read_process, send_signal
 
-LIMIT = 1 << 30  # bytes of a result; the child is ours
+LIMIT = MAX_JSON - (64 << 10)  # bytes of a result: a message to the controller has to hold it
 Result = TypeVar("Result")
 
 
@@ -27,7 +28,7 @@ class Nothing(NamedTuple):
 class Task:
     """A function that runs in a child; its result, a record of `kind`, comes back through a pipe.
 
-    `done` gets the record and no error, or None and the error."""
+    `done` gets the record and no error, or None and the error. Raises OSError where no child can be made."""
 
     def __init__(
         self,
@@ -44,10 +45,16 @@ class Task:
         self.deadline = time.monotonic() + seconds
         self.pipe, write_end = os.pipe()
         os.set_blocking(self.pipe, False)
-        self.pid = os.fork()
-        if self.pid == 0:
-            _run_in_child(function, write_end)
-        os.close(write_end)
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(self.pipe)
+            raise
+        else:
+            if self.pid == 0:
+                _run_in_child(function, write_end)
+        finally:
+            os.close(write_end)
 
     def is_complete(self) -> bool:
         """Read what has come; tell whether that is all."""
@@ -104,7 +111,10 @@ def _run_in_child(function: Callable[[], object], write_end: int) -> NoReturn:
         except Exception as error:
             traceback.print_exc()
             answer["error"] = "%s: %s" % (type(error).__name__, error)
-        write_all(write_end, write_json(answer))
+        data = write_json(answer)
+        if len(data) > LIMIT:
+            data = write_json({"error": "its answer has %d bytes, and a message holds %d" % (len(data), LIMIT)})
+        write_all(write_end, data)
         status = 0
     finally:
         os._exit(status)

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Deque, List, NamedTuple, Optional, Tuple
 
 from allranks.protocol.codec import decode, encode
-from allranks.protocol.frames import Decoder, Frame
+from allranks.protocol.frames import MAX_JSON, Decoder, Frame
 from allranks.protocol.jsontext import read_json, write_json
 from allranks.protocol.messages import AttemptSummary, HelloMessage, Message, pack_message
 
@@ -27,8 +27,23 @@ def hello(node_dir: str, attempt: Optional[AttemptSummary]) -> HelloMessage:
         pid=os.getpid(),
         t=time.time(),
         cwd=os.getcwd(),
-        attempt=attempt,
+        attempt=attempt and _with_errors_that_fit(attempt),
     )
+
+
+def _with_errors_that_fit(attempt: AttemptSummary) -> AttemptSummary:
+    """Leave out the error files of ranks for which a message has no room: each may have 128 KB, or thrice as JSON."""
+    room = MAX_JSON // 2
+    ranks = dict(attempt.ranks)
+    for number, rank in attempt.ranks.items():
+        if rank.exit is None or rank.exit.error is None:
+            continue
+        size = len(write_json(rank.exit.error))
+        if size > room:
+            ranks[number] = rank._replace(exit=rank.exit._replace(error=None))
+        else:
+            room -= size
+    return attempt._replace(ranks=ranks)
 
 
 class Link:

@@ -379,7 +379,7 @@ def choose_interpreter(
 ) -> Tuple[Optional[str], str]:
     """Path (None: absent) and which rule chose it: --python, the command's first word, the caller's
     VIRTUAL_ENV or CONDA_PREFIX where it is on this node too, python3 on the PATH after the prelude."""
-    for word, how in ((order.python, "--python"), (program.python, "the command")):
+    for word, how in ((order.python, "--python"), (program.python or order.launcher_python, "the command")):
         if word:
             return lookup(word, workdir, environ), "%s: %s" % (how, word)
     for prefix, how in ((order.virtual_env, "VIRTUAL_ENV"), (order.conda_prefix, "CONDA_PREFIX")):

@@ -5,12 +5,12 @@ metrics). The controller's log sizes are the only acknowledgement, so a new cont
 """
 
 import os
+import stat
 from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output, stream_key
 from allranks.protocol.messages import DroppedMessage
 
-from .files import size_of
 from .link import Link
 from .spool import Budget, Spool, spool_names
 
@@ -29,7 +29,7 @@ def parse_spool_name(name: str) -> Optional[Stream]:
 
 
 class _File:
-    """A file that grows, written by somebody else; it may not exist yet."""
+    """A file that grows, written by somebody else; it may not exist yet, or be no file."""
 
     bounded = False
 
@@ -39,7 +39,11 @@ class _File:
 
     @property
     def end(self) -> int:
-        return size_of(self.path)
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return 0
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def read(self, offset: int, count: int) -> Tuple[int, bytes]:
         try:
@@ -48,6 +52,8 @@ class _File:
             return offset, b""
         try:
             return offset, os.pread(fd, count, offset)
+        except OSError:  # EISDIR, or a file server's EIO and ESTALE
+            return offset, b""
         finally:
             os.close(fd)
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 import signal
 import struct
-from typing import Dict, NoReturn, Optional, Tuple
+from typing import Dict, List, NoReturn, Optional, Tuple
 
 from allranks.protocol.messages import ExitMessage
 from allranks.protocol.orders import RankOrder
@@ -49,11 +49,18 @@ def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int) -> Rank:
     """Fork and exec one rank as the controller ordered; raise RankStartError."""
     environment = environment_of(order, base)
     _write_files(order)
-    read_end, write_end = os.pipe()
-    _grow(read_end)
-    os.set_blocking(read_end, False)
-    error_read, error_write = os.pipe()
-    pid = os.fork()
+    pipes: List[int] = []
+    try:
+        pipes += os.pipe()
+        pipes += os.pipe()
+        read_end, write_end, error_read, error_write = pipes
+        _grow(read_end)
+        os.set_blocking(read_end, False)
+        pid = os.fork()
+    except OSError as error:  # the node has no descriptor or no process left
+        for end in pipes:
+            os.close(end)
+        raise RankStartError("%s: %s" % (_step_text(0, order), error.strerror)) from None
     if pid == 0:
         _become_rank(order, environment, write_end, error_write, agent_pid)
     os.close(write_end)

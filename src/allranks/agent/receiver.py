@@ -29,7 +29,7 @@ BYTES_A_SECOND = 2 << 20
 FILES_A_SECOND = 200
 
 Unpacked = Callable[[Optional[ShippedMessage], str], None]
-RunTask = Callable[[str, Callable[[], ShippedMessage], Type[ShippedMessage], float, Unpacked], None]
+RunTask = Callable[[str, Callable[[], ShippedMessage], Type[ShippedMessage], float, Unpacked], bool]
 
 
 class ArchiveRefused(Exception):

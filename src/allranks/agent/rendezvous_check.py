@@ -104,7 +104,8 @@ class MasterPort:
 
     def accept(self) -> None:
         """Answer every waiting prober with the token; the prober closes first, so TIME_WAIT is its own."""
-        while self.listener is not None:
+        assert self.listener is not None
+        for _ in range(MOST_CLIENTS):  # strangers may come faster than they are answered
             try:
                 client, _ = self.listener.accept()
             except OSError:
@@ -211,7 +212,7 @@ class _Probe:
             self.sock.connect(where)
         except BlockingIOError:
             pass
-        except socket.gaierror as error:
+        except (socket.gaierror, UnicodeError) as error:
             self._finish("resolution", str(error))
         except OSError as error:
             self._failed(error.errno or 0)

@@ -9,10 +9,11 @@ import time
 from typing import AbstractSet, Dict, List, NamedTuple, Optional
 
 from allranks.protocol.codec import decode_parts, encode, omit_none
-from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.frames import MAX_JSON
+from allranks.protocol.jsontext import JsonObject, write_json
 
 from .ask_ras import ask_ras
-from .asking import Asking, HelperAnswer, counted
+from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .dumping import dump, stacks_file
 from .files import append, read_link, read_text
 from .native import ENDED_BY_STOP, calling_library, position, py_spy
@@ -21,6 +22,7 @@ from .processes import Process, read_process, stat_fields
 STACK_LIMIT = 64 << 10
 PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
 OUTSIDE_SECONDS = 8.0  # all ranks of the node
+MOST = MAX_JSON // 2  # bytes of all samples as JSON; stacks of ranks take a part of it too
 READ = {"x86_64": "0", "aarch64": "63"}  # the number of the system call
 
 
@@ -82,10 +84,31 @@ def sample(ranks: Dict[int, Process], node_dir: str, word: str, signalled: Abstr
             recorder = {key: value for key, value in answers[rank].items() if key != "stacks"}
             samples[rank] = samples[rank]._replace(recorder=recorder, counted=counted(recorder))
     return Samples(
-        {rank: encode(one) for rank, one in samples.items()},
+        _fit(samples),
         ask_ras(ranks, node_dir) if word == "dump" else None,
         [rank for rank, one in samples.items() if one.signalled],
     )
+
+
+def _fit(samples: Dict[int, RankSample]) -> Dict[int, JsonObject]:
+    """Make the samples' JSON; where it is too much for a message, with fewer of each recorder's entries, then with
+    none, then with shorter stacks."""
+    documents: Dict[int, JsonObject] = {rank: encode(one) for rank, one in samples.items()}
+    entries = KEPT
+    stack = STACK_LIMIT
+    while len(write_json(list(documents.values()))) > MOST and stack:
+        for document in documents.values():
+            if entries > 1:
+                keep_newest(document.get("recorder", {}), entries // 2)
+            elif "recorder" in document:
+                del document["recorder"]
+            else:
+                document["text"] = document.get("text", "")[-stack // 2 :]
+        if entries:
+            entries //= 2
+        else:
+            stack //= 2
+    return documents
 
 
 def _signal_blind(

@@ -10,7 +10,7 @@ from typing import Any
 from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
-from allranks.protocol.jsontext import DecodeError, read_json
+from allranks.protocol.jsontext import DecodeError, read_metrics
 from allranks.report.fold import Folder
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
@@ -201,6 +201,6 @@ def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool
 
 def _loads(line: str) -> Any:
     try:
-        return read_json(line)
+        return read_metrics(line)
     except DecodeError:
         return line

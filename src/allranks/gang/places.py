@@ -116,7 +116,15 @@ def _program(spec: RunSpec) -> tuple[str, ...]:
     if launched_by(spec) is None:
         return spec.launch.command
     words = read_training(spec)
-    return (*((words.python,) if words.python else ()), *words.program)
+    if words.python is None or words.kind == "program":
+        return words.program
+    return words.python, *words.program
+
+
+def _launcher_python(spec: RunSpec) -> str | None:
+    """Return the interpreter of a launcher that starts a program of another kind, as far as the command names it."""
+    words = read_training(spec)
+    return words.python if words.kind == "program" else None
 
 
 def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> SetupOrder:
@@ -128,6 +136,7 @@ def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -
         launching=launcher_settings(spec),
         modules=tuple(needed_modules(spec)),
         python=spec.launch.python,
+        launcher_python=_launcher_python(spec),
         virtual_env=setting.virtual_env,
         conda_prefix=setting.conda_prefix,
         environ={**setting.forwarded, **spec.launch.env},

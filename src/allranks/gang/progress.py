@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
-from allranks.protocol.jsontext import DecodeError, read_object
+from allranks.protocol.jsontext import DecodeError, read_metrics
 
 from .matching import Match, Matching
 from .members import RankProgress
@@ -52,7 +52,7 @@ class StepReader:
             if not line.strip():
                 continue
             try:
-                entry = decode_parts(MetricsEntry, read_object(line, LINE_LIMIT))
+                entry = decode_parts(MetricsEntry, read_metrics(line, LINE_LIMIT))
             except DecodeError as error:
                 on_refused(str(error))
                 continue

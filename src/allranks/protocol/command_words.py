@@ -31,14 +31,16 @@ class Words(NamedTuple):
 
 
 def read_command(command: Sequence[str], kind: Optional[str] = None) -> Words:
-    """Split the words after `--`; `kind`, where another launcher has said it, decides."""
+    """Split the words after `--`; `kind`, where another launcher has said it, decides: a program has no interpreter."""
     words = tuple(command)
+    if kind == "program":
+        return Words(kind, None, (), words)
     if words and _PYTHON.match(words[0]):
         flags, rest = _python_flags(words[1:])
         return Words(kind or _kind(rest), words[0], flags, rest)
     if words and (words[0] == "-m" or words[0].endswith((".py", ".pyw"))):
         return Words(kind or _kind(words), None, (), words)
-    return Words(kind or "program", None, (), words)
+    return Words("program", None, (), words)
 
 
 def _python_flags(words: Tuple[str, ...]) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:

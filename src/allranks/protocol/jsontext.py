@@ -7,7 +7,7 @@ number that no field of ours holds (10**400, 1e400, NaN). The words of the error
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
 if TYPE_CHECKING:  # a JSON value of which nothing is known yet: isinstance finds out what it is
     Json = Union[None, bool, int, float, str, Sequence["Json"], Mapping[str, "Json"]]
@@ -28,12 +28,26 @@ class DecodeError(ValueError):
 
 def read_json(data: Union[bytes, str], limit: int = LIMIT) -> Json:
     """Read one JSON value of at most `limit` bytes or characters."""
+    return _read(data, limit, _no_number)
+
+
+def read_object(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
+    """Read one JSON object of at most `limit` bytes or characters."""
+    return _as_object(_read(data, limit, _no_number))
+
+
+def read_metrics(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
+    """Read a row of a program's metrics: NaN and Infinity, which Python's json writes of a loss, are None."""
+    return _as_object(_read(data, limit, lambda name: None))
+
+
+def _read(data: Union[bytes, str], limit: int, constant: Callable[[str], Optional[float]]) -> Json:
     if len(data) > limit:
         raise DecodeError("expected a JSON text of at most %d bytes, got %d" % (limit, len(data)))
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
         _check_depth(text)
-        value: Json = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=_no_number)
+        value: Json = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=constant)
         return value
     except DecodeError:
         raise
@@ -43,9 +57,7 @@ def read_json(data: Union[bytes, str], limit: int = LIMIT) -> Json:
         raise DecodeError("expected JSON") from None
 
 
-def read_object(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
-    """Read one JSON object of at most `limit` bytes or characters."""
-    value = read_json(data, limit)
+def _as_object(value: Json) -> JsonObject:
     if not isinstance(value, dict):
         raise DecodeError("expected a JSON object")
     return value

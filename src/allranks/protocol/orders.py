@@ -42,6 +42,7 @@ class SetupOrder(NamedTuple):
     launching: Json = None
     modules: Tuple[str, ...] = ()
     python: Optional[str] = None
+    launcher_python: Optional[str] = None
     virtual_env: Optional[str] = None
     conda_prefix: Optional[str] = None
     environ: Mapping[str, str] = {}

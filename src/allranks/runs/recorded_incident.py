@@ -12,7 +12,7 @@ from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.agents import of_rank
 from allranks.protocol.frames import METRICS, RANK_LOG
-from allranks.protocol.jsontext import DecodeError, read_object
+from allranks.protocol.jsontext import DecodeError, read_metrics
 
 from .directory import RunDirectory
 from .documents import Document, RunDocument
@@ -95,5 +95,5 @@ def _last_row(text: str) -> Document | None:
     """Return the last line that is a JSON object."""
     for line in reversed(text.splitlines()):
         with contextlib.suppress(DecodeError):
-            return read_object(line)
+            return read_metrics(line)
     return None

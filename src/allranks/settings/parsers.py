@@ -26,6 +26,7 @@ from ..text import (
 
 Read = Callable[[Json], Json]
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL = re.compile(r".{1,63}")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TRUE = ("1", "true", "yes", "on")
@@ -189,10 +190,14 @@ def _read_hosts(value: Json) -> Json:
 
 
 def _read_host(value: Json) -> Json:
+    """Read a name or an address that every node can look up: what ssh alone knows may have any length."""
     try:
-        return check_host(value if isinstance(value, str) else "")
+        host = check_host(value if isinstance(value, str) else "")
     except UsageError as error:
         raise ValueError(f"a host name or an address ({error})") from None
+    if ":" not in host and not all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split(".")):
+        raise ValueError("a host name whose parts have 1 to 63 characters, or an address")
+    return host
 
 
 def _read_networks(value: Json) -> Json:

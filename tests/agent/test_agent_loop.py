@@ -1,0 +1,170 @@
+"""What a program, its files and a node without room can do to the agent: nothing that ends the run, or holds it up."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from tests.agent.real_agent import RealAgent, channel, real_agent
+
+from allranks.agent.files import names_in
+from allranks.agent.rendezvous_check import MasterPort
+from allranks.protocol.messages import (
+    CountersMessage,
+    DrainedMessage,
+    ExitMessage,
+    FaultMessage,
+    PongMessage,
+    RefusedMessage,
+    StacksMessage,
+)
+from allranks.protocol.orders import CountersOrder, EndOrder, FollowedFile, RankOrder, StacksOrder, StartOrder
+
+pytestmark = pytest.mark.processes
+
+WAIT = "import time; time.sleep(600)"
+FLOOD = """
+import json, os, socket
+channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+for number in range(1 << 40):
+    channel.sendto(json.dumps({"event": "became", "rank": 0, "program": str(number)}).encode(), os.environ["SOCKET"])
+"""
+
+
+@pytest.fixture
+def agent():
+    with real_agent() as one:
+        yield one
+
+
+def node_dir(agent: RealAgent) -> Path:
+    return Path(agent.hello.node_dir)
+
+
+def test_reports_without_end_keep_no_ping_waiting(agent):
+    """A program that writes reports faster than they are read: the agent answers, and its journal stays small."""
+    agent.start(FLOOD, FLOOD, SOCKET=str(node_dir(agent) / "report.sock"))
+    agent.expect(RefusedMessage)
+    agent.ping()
+    agent.expect(PongMessage)
+    assert (node_dir(agent) / "journal.jsonl").stat().st_size < 4 << 20
+
+
+def test_a_directory_in_the_place_of_a_followed_file_cuts_no_channel(agent, tmp_path):
+    """The program makes directories where it likes; every other stream flows and the attempt drains."""
+    place = tmp_path / "rank_00_metrics.jsonl"
+    place.mkdir()
+    order = StartOrder(0, (), follow=(FollowedFile("metrics", 0, str(place)),))
+    agent.start("print('done')", order=order)
+    agent.tell(EndOrder(0.0, "test"))
+    agent.expect(DrainedMessage)
+
+
+LARGE = """
+import json, os, socket
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+listener.bind(os.environ["ASK"])
+listener.listen(8)
+print("there", flush=True)
+entries = [{"process_group": [str(group), "x"], "state": "started", "sizes": "x" * 6000}
+           for group in range(50) for _ in range(40)]
+while True:
+    channel = listener.accept()[0]
+    channel.recv(64)
+    answer = {"stacks": "a stack", "groups": [], "recorders": {"nccl": {"entries": entries}}}
+    channel.sendall(json.dumps(answer).encode())
+    channel.close()
+"""
+
+
+def test_a_flight_recorder_that_no_message_holds_ends_no_run(agent):
+    """The sample comes, with as many entries as fit; the dump itself travels as a file."""
+    place = node_dir(agent) / "ask_000"
+    agent.start(LARGE, ASK=str(place))
+    while not place.exists():
+        pass
+    agent.tell(StacksOrder((0,), "dump"))
+    message = agent.expect(StacksMessage)
+    assert message.error == ""
+    sample = message.ranks[0]
+    assert sample["text"] == "a stack"
+    entries = sample["recorder"]["recorders"]["nccl"]["entries"]
+    assert {next(iter(entry["process_group"])) for entry in entries} == {str(group) for group in range(50)}
+
+
+def limit_files(pid: int) -> None:
+    """Leave a process no descriptor to open."""
+    most = max(map(int, names_in(f"/proc/{pid}/fd"))) + 1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+
+
+def test_a_task_that_cannot_be_started_is_an_answer(agent):
+    """No descriptor and no process may be left on the node; that is no defect of allranks."""
+    agent.start(WAIT)
+    limit_files(agent.hello.pid)
+    agent.tell(CountersOrder((0,)))
+    message = agent.expect(CountersMessage)
+    assert "Too many open files" in message.error
+    assert not [m for m in agent.seen if isinstance(m, FaultMessage)]
+
+
+def test_a_rank_that_cannot_be_forked_is_a_rank_that_cannot_be_started(agent):
+    limit_files(agent.hello.pid)
+    agent.tell(StartOrder(0, (RankOrder(0, 0, ("true",), {}, "/"),)))
+    fault = agent.expect(FaultMessage)
+    assert (fault.id, fault.rank) == ("start-failed", 0)
+    assert "rank 0 could not start: Too many open files" in fault.message
+
+
+FAILS = """
+import json, os, sys
+text = "\u00e9" * 60000
+with open(os.environ["ERROR"], "w") as file:
+    json.dump({"message": {"message": text, "extraInfo": {}}}, file, ensure_ascii=False)
+sys.exit(1)
+"""
+
+
+def test_errors_that_no_message_holds_keep_no_controller_out(agent, tmp_path):
+    """A controller that comes back learns how each rank ended, and as much of the reasons as fits."""
+    orders = []
+    for rank in range(30):
+        path = str(tmp_path / f"error_{rank}")
+        words = (sys.executable, "-c", FAILS)
+        orders.append(RankOrder(rank, rank, words, {"ERROR": path}, "/", error_files=(path,)))
+    agent.tell(StartOrder(0, tuple(orders)))
+    exits = [agent.expect(ExitMessage) for _ in orders]
+    assert all(one.error for one in exits)
+    with channel("attach", agent.hello.node_dir.partition("/allranks-")[0]) as again:
+        ended = again.hello.attempt.ranks
+    assert {rank: one.exit.code for rank, one in ended.items()} == dict.fromkeys(range(30), 1)
+    assert any(one.exit.error for one in ended.values())
+
+
+class Endless:
+    """A listening socket at which there is always one more stranger."""
+
+    def __init__(self) -> None:
+        self.accepted = 0
+
+    def accept(self) -> tuple[socket.socket, str]:
+        self.accepted += 1
+        assert self.accepted < 20_000, "the agent does nothing else"
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours, ""
+
+    def close(self) -> None:
+        return
+
+
+def test_strangers_at_the_master_port_do_not_keep_the_agent(monkeypatch):
+    port = MasterPort(0, "a-token-of-the-run")
+    assert port.listener is not None
+    port.listener.close()
+    monkeypatch.setattr(port, "listener", Endless())
+    port.accept()
+    port.release()
