@@ -41,7 +41,7 @@ def test_version_and_usage(tmp_path):
     [
         (["run", "--local", "2"], "the training command is missing"),
         (["run", "--local", "two", "--", "x.py"], "local"),
-        (["run", "--lr", "3", "train.py"], "hint: allranks run --help"),
+        (["run", "--lr", "3", "train.py"], "hint: allranks run --help-all"),
         (["run", "--hosts", "h1:8", "--", "x.py"], "slots=8"),
         (["run", "--hosts", "-oProxyCommand=x", "--", "x.py"], "--hosts"),
         (["run", "--local", "1", "--lease", "soon", "--", "x.py"], "--lease"),

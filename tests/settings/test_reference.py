@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cli.declare import Declared, DeclaredCommand, DeclaredGroup
+from allranks.cli.declare import COLOR, Declared, DeclaredCommand, DeclaredGroup
 from allranks.cli.main import VERBS, load
 from allranks.settings.parsers import FLAG
 from allranks.settings.reference import reference_page
 from allranks.settings.runspec import GROUP_OF, RunSpec
-from allranks.settings.table import OPTIONS, PANELS, RENDERERS, SETTINGS
+from allranks.settings.table import OPTIONS, PANEL_OF, PANELS, RENDERERS, SETTINGS
 
 SOURCE = Path(__file__).parents[2] / "src" / "allranks"
 PAGE = SOURCE.parents[1] / "docs" / "reference" / "settings.md"
@@ -45,23 +45,24 @@ def test_the_page_is_the_tables() -> None:
 @pytest.mark.parametrize("declared", COMMANDS, ids=lambda declared: declared.name)
 def test_a_command_takes_what_it_declares(declared: Declared) -> None:
     """Click calls it by keyword: a missing or further name would be found only by a user."""
-    wanted = {row.name for row in declared.options} | {argument.name for argument in declared.arguments}
+    wanted = {row.name for row in declared.options if row is not COLOR} | {one.name for one in declared.arguments}
     wanted |= {"typed"} if declared.settings else set()
-    assert set(inspect.signature(declared.call).parameters) == wanted
+    assert set(inspect.signature(declared.function()).parameters) == wanted | set(declared.fixed)
 
 
 @pytest.mark.parametrize("declared", COMMANDS, ids=lambda declared: declared.name)
 def test_no_two_options_of_a_command_have_one_name(declared: Declared) -> None:
     names = [name for row in declared.rows for name in row.names]
     assert len(names) == len(set(names)) > 0
-    assert {row.panel for row in declared.rows} <= {*PANELS.values(), OPTIONS}
+    assert {row.panel for row in declared.rows} <= {*PANELS, OPTIONS}
 
 
 @pytest.mark.parametrize("row", SETTINGS.values(), ids=lambda row: row.name)
 def test_a_row_is_whole(row: object) -> None:
     setting = SETTINGS[getattr(row, "name", "")]
     assert setting.default == RunSpec().value(setting.name)
-    assert setting.panel == PANELS[GROUP_OF[setting.name]]
+    assert setting.panel in PANELS
+    assert set(setting.common.split()) <= set(setting.commands.replace("rendered", "render").split())
     assert set(setting.engines) <= set(RENDERERS)
     assert len(setting.help) <= 90 and not setting.help.endswith(".")
     assert setting.parser is not FLAG or isinstance(setting.default, bool)
@@ -74,7 +75,7 @@ def test_groups_share_no_name() -> None:
     """Documents, files and options name a setting without its group."""
     names = [field.name for group in dataclasses.fields(RunSpec) for field in fields_of(group.name)]
     assert len(names) == len(set(names)) == len(GROUP_OF)
-    assert set(PANELS) == {group.name for group in dataclasses.fields(RunSpec)}
+    assert set(PANEL_OF) == {group.name for group in dataclasses.fields(RunSpec)}
 
 
 def test_settings_by_name_exist() -> None:

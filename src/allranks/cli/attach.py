@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from allranks.report.live import choose_view
-from allranks.settings.parsers import FLAG
-from allranks.settings.table import SettingRow
 
 from .chosen_run import find_run
-from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 
 
-def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool) -> int:
+def command(run: str | None, runs_dir: str | None, take_over: bool, quiet: bool, json_: bool) -> int:
     """Follow a run, or take it over."""
     # Imported late: `attach --help` needs no engine.
     from allranks.engines.following import follow_run
@@ -18,18 +15,8 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, json_: bool)
     from .follow import follow_to_end, print_end
 
     directory = find_run(run, runs_dir)
-    view = choose_view(json_)
+    view = choose_view(json_, quiet=quiet)
     result = directory.read_result()
     if result is not None:
         return print_end(directory, result, view, json_, page=False)
     return follow_to_end(follow_run(directory, view, take_over), view, json_)
-
-
-COMMAND = Declared(
-    "attach",
-    "Follow a run again. Where its launcher died, take it over before the lease is up.",
-    ("attach",),
-    command,
-    arguments=(RUN,),
-    options=(SettingRow("take_over", FLAG, "replace a controller that lives"), RUNS_DIR, AS_JSON),
-)

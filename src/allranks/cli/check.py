@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
-from allranks.engines.dry_run import describe_check
+from allranks.engines.dry_run import describe_check, describe_checks
 from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
 from allranks.findings import Finding
@@ -27,57 +26,54 @@ from allranks.preflight.judge import of_level, table
 from allranks.preflight.rank_network import NetworkSetting, explain
 from allranks.protocol.codec import encode
 from allranks.report.checks_table import CheckReport, counts, finding_lines, grouped, setting_lines, table_lines
-from allranks.report.terminal import redraw_line
+from allranks.report.terminal import redraw_line, shows_colour
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
-from allranks.settings.parsers import FLAG, path
-from allranks.settings.table import SettingRow, settings_of
 from allranks.text import count_of
 
-from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
+from .declare import Given
 from .target import resolve_options, say_notes, unknown_name
 
 
-def command(typed: Given, from_: str | None, config: str | None, verbose: bool, dry_run: bool, json_: bool) -> int:
-    """Look at nodes, or at saved evidence."""
+class Shown(NamedTuple):
+    """How much a check prints."""
+
+    verbose: bool
+    quiet: bool
+    as_json: bool
+
+
+def command(
+    typed: Given,
+    from_: str | None,
+    list_: bool,
+    config: str | None,
+    dry_run: bool,
+    verbose: bool,
+    quiet: bool,
+    json_: bool,
+) -> int:
+    """Look at nodes, or at saved evidence, or list the checks."""
+    if list_:
+        click.echo(describe_checks(all_checks().values(), json_))
+        return exitcodes.DONE
+    shown = Shown(verbose, quiet, json_)
     resolved = resolve_options(typed, config)
     spec = resolved.spec
     checks = choose(spec)
     if from_ is not None:
         evidence = preflight.read(Path(from_))
         names = spec.preflight.only or evidence.get("checks") or list(all_checks())
-        return close(evidence, [c for c in all_checks().values() if c.name in names], spec, None, verbose, json_)
+        return close(evidence, [c for c in all_checks().values() if c.name in names], spec, None, shown)
     cluster = find_cluster(resolved.spec)
     say_notes(resolved)
     if dry_run:
         click.echo(describe_check(spec, cluster, checks, json_))
         return exitcodes.DONE
     with reached(spec, cluster) as transport:
-        return look(spec, cluster, checks, verbose, json_, transport)
-
-
-COMMAND = Declared(
-    "check",
-    "Look at every node and compare them: GPUs, network, software, code, data. Nothing is changed.",
-    ("check --hosts hosts.txt --nproc 8 --data-path /data/train",),
-    command,
-    settings=settings_of("check"),
-    command_help="the command that a run would have",
-    options=(
-        SettingRow(
-            "from_",
-            path("the path of a file or run", "FILE|RUN"),
-            "judge saved evidence, ask no node",
-            options="--from",
-        ),
-        CONFIG,
-        SettingRow("verbose", FLAG, "show what is ok, too, and the evidence", options="-v --verbose"),
-        DRY_RUN,
-        AS_JSON,
-    ),
-)
+        return look(spec, cluster, checks, shown, transport)
 
 
 def choose(spec: RunSpec) -> list[Check]:
@@ -95,19 +91,18 @@ def look(
     spec: RunSpec,
     cluster: Cluster,
     checks: Sequence[Check],
-    verbose: bool,
-    json_: bool,
+    shown: Shown,
     transport: Transport,
 ) -> int:
     """Ask the nodes, and print what the checks say. Return the exit code."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
-    if not json_:
+    if not (shown.as_json or shown.quiet):
         what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
         sys.stdout.write(f"check     {spec.preflight.level}: {what} (from {cluster.source})\n")
-    progress = ProgressLine(json_)
+    progress = ProgressLine(shown.as_json or shown.quiet)
     evidence = checking.look(spec, cluster, run, checks, progress.show, transport)
     progress.end()
-    return close(evidence, checks, spec, run, verbose, json_)
+    return close(evidence, checks, spec, run, shown)
 
 
 class ProgressLine:
@@ -137,8 +132,7 @@ def close(
     checks: Sequence[Check],
     spec: RunSpec,
     run: RunDirectory | None,
-    verbose: bool,
-    json_: bool,
+    shown: Shown,
 ) -> int:
     """Judge the evidence, print the findings, save the page. Return the exit code."""
     findings = checking.judge_evidence(evidence, checks, spec.preflight.allow)
@@ -151,13 +145,17 @@ def close(
 
         page = check_page(run.name, evidence, findings, rows, {c.name: c.title for c in checks}, grouped(explained))
         (run.path / "report.html").write_text(page, encoding="utf-8")
-    if json_:
+    if shown.as_json:
         is_ok = not any(finding.status == "fail" for finding in findings)
         name = run.name if run is not None else ""
         report = CheckReport(name, directory, is_ok, findings, rows, evidence.get("covered") or None, explained)
         sys.stdout.write(json.dumps({"schema": 1, **encode(report)}) + "\n")
+    elif shown.quiet:
+        wrong = [finding for finding in findings if finding.status in ("fail", "warn")]
+        for line in finding_lines(wrong, shows_colour(sys.stdout), verbose=False):
+            sys.stdout.write(f"{line}\n")
     else:
-        _print(evidence, checks, findings, rows, explained, directory, verbose)
+        _print(evidence, checks, findings, rows, explained, directory, shown.verbose)
     return exit_code(findings)
 
 
@@ -178,7 +176,7 @@ def _print(
     directory: str | None,
     verbose: bool,
 ) -> None:
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colour = shows_colour(sys.stdout)
     width = shutil.get_terminal_size((120, 40)).columns
     lines = table_lines(rows, {c.name: c for c in checks}, width, verbose, colour)
     for block in (finding_lines(findings, colour, verbose), setting_lines(explained)):

@@ -13,12 +13,11 @@ import click
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.runs.directory import CHECK_NAME, RunDirectory
-from allranks.settings.parsers import FLAG, whole_number
-from allranks.settings.table import SettingRow, settings_of
+from allranks.settings.table import settings_of
 from allranks.text import count_of
 
 from .chosen_run import list_runs, runs_directory, saved_limit
-from .declare import AS_JSON, DRY_RUN, Declared, Given
+from .declare import Given
 
 NODE_SETTINGS = settings_of("clean")
 # What each half of the command has for itself: an option of the other would be ignored.
@@ -43,25 +42,6 @@ def command(typed: Given, keep: int | None, orphans: bool, foreign: bool, yes: b
     return _clean_runs(
         str(runs_dir) if runs_dir is not None else None, 5 if keep is None else keep, yes, dry_run, json_
     )
-
-
-COMMAND = Declared(
-    "clean",
-    "Remove old run directories, or end and remove what earlier runs left on the nodes.",
-    ("clean --keep 5", "clean --orphans --hosts hosts.txt"),
-    command,
-    settings=NODE_SETTINGS,
-    options=(
-        SettingRow("keep", whole_number(0, 1_000_000), "all but the newest N runs and N checks go [default: 5]"),
-        SettingRow(
-            "orphans", FLAG, "processes and directories of dead runs on the nodes", former_options="--leftovers"
-        ),
-        SettingRow("foreign", FLAG, "your other processes on GPUs or the master port"),
-        SettingRow("yes", FLAG, "do not ask", options="--yes -y"),
-        DRY_RUN,
-        AS_JSON,
-    ),
-)
 
 
 def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:

@@ -16,13 +16,9 @@ from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode, omit_empty
 from allranks.runs.tests import read_rows
-from allranks.settings.parsers import FLAG, duration, size, text, whole_number
-from allranks.settings.parsers import path as path_of
-from allranks.settings.table import SettingRow
 from allranks.text import parse_size
 
 from .chosen_run import find_run
-from .declare import AS_JSON, DRY_RUN, RUNS_DIR, Declared, DeclaredGroup
 
 
 def plan_command(
@@ -80,62 +76,6 @@ def audit_command(
         click.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
         return exitcodes.DONE
     return show_audit(loader, world_size, gpus_per_node, model_parallel, python or "", json_)
-
-
-MANY = 10**15
-COUNT = whole_number(1, 100_000)
-GPUS_PER_NODE = SettingRow("gpus_per_node", COUNT, "ranks on each node", default=8)
-PLAN = Declared(
-    "plan",
-    "Count the steps of an epoch, and how long they take, for several numbers of nodes.",
-    ("data plan --samples 32217 --gpus-per-node 8 --nodes 1,2,8 --epochs 5 --step-time 2s",),
-    plan_command,
-    options=(
-        SettingRow("samples", whole_number(0, MANY), "samples in the data"),
-        SettingRow("batch", whole_number(1, MANY), "samples a step and rank", default=1),
-        GPUS_PER_NODE,
-        SettingRow("nodes", text("numbers such as 1,2,8", "N,N,…"), "numbers of nodes to compare", default="1"),
-        SettingRow("epochs", whole_number(1, MANY), "epochs in all", default=1),
-        SettingRow("step_time", duration(0), "time of one batch of one rank, such as 2s"),
-        SettingRow("grad_accum", COUNT, "batches an optimizer step", default=1),
-        SettingRow("drop_last", FLAG, "leave the rest out"),
-        SettingRow("pad", FLAG, "fill up the last batches (default)"),
-        SettingRow("model_bytes", size(0), "gradients exchanged a step, such as 14GB"),
-        SettingRow(
-            "bandwidth",
-            text("bytes a second, or a run", "SIZE|RUN"),
-            "bytes a second, or a run of `allranks test`",
-        ),
-        SettingRow("observed_steps", whole_number(0, MANY), "steps that a run showed: says why"),
-        RUNS_DIR,
-        AS_JSON,
-    ),
-)
-AUDIT = Declared(
-    "audit",
-    "Look at every sample that each of N virtual ranks reads: is the data really split?",
-    ("data audit --loader train:make_loader --world-size 16",),
-    audit_command,
-    options=(
-        SettingRow(
-            "loader",
-            text("module:function or file.py:function", "WHERE"),
-            "module:function or file.py:function, which gives a DataLoader",
-        ),
-        SettingRow("world_size", COUNT, "virtual ranks", default=2),
-        GPUS_PER_NODE,
-        SettingRow("model_parallel", COUNT, "ranks that shall read the same", default=1),
-        SettingRow("python", path_of("the path of a Python interpreter"), "training interpreter"),
-        DRY_RUN,
-        AS_JSON,
-    ),
-)
-COMMAND = DeclaredGroup(
-    "data",
-    "Count the steps of an epoch (plan), or look at who reads what (audit).\n\nExample: allranks data plan "
-    "--samples 32217 --nodes 1,2,8",
-    (PLAN, AUDIT),
-)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -7,19 +7,22 @@ read by their parsers; it returns an exit code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from allranks import early
 from allranks.cluster.names import show
 from allranks.errors import UsageError
 from allranks.protocol.jsontext import Json
-from allranks.settings.parsers import FLAG, path
-from allranks.settings.table import SETTINGS, SettingRow, suggestion
+from allranks.settings.parsers import FLAG, choice, path
+from allranks.settings.table import OPTIONS, PANELS, SETTINGS, SettingRow, suggestion
 from allranks.text import join_words
 
+from . import streams
 from .grammar import refuse_empty_values, split
 from .rich_help import rich_help
 
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 Given = Mapping[str, Json]
 HELP = ["-h", "--help"]
+HELP_ALL = "--help-all"
+MOST_SHOWN = 24  # visible options from which on --help shows the common ones
+WIDEST = 26  # characters of the column of names in help
 PATH = path("the path of a file")
 AS_JSON = SettingRow("json_", FLAG, "print JSON", options="--json")
 DRY_RUN = SettingRow("dry_run", FLAG, "print what would be done, do nothing")
@@ -37,7 +43,19 @@ CONFIG = SettingRow(
     "settings file [default: allranks.toml]",
     variables=("ALLRANKS_CONFIG",),
 )
+COLOR = SettingRow(
+    "color",
+    choice("auto", "always", "never"),
+    "colours (auto: on a terminal)",
+    default="auto",
+    variables=("NO_COLOR", "FORCE_COLOR"),
+)
 RUNS_DIR = SETTINGS["runs_dir"]
+
+
+def quiet(what: str) -> SettingRow:
+    """Make the option that prints less; `what` says what is left."""
+    return SettingRow("quiet", FLAG, what, options="-q --quiet")
 
 
 class Argument(NamedTuple):
@@ -56,22 +74,56 @@ RUN = Argument("run", "[RUN]", "run directory or name [default: the newest run]"
 
 @dataclass(frozen=True)
 class Declared:
-    """One command. With `command_help` it takes a training command."""
+    """One command. With `command_help` it takes a training command.
+
+    `call` is the module of allranks.cli and the function that does the work: it is imported when the work begins.
+    `fixed` are further keywords for it. `verb` is the first word of the command line where that is not `name`.
+    """
 
     name: str
     help: str
     examples: tuple[str, ...]
-    call: Callable[..., int]
+    call: str
     settings: tuple[SettingRow, ...] = ()
     options: tuple[SettingRow, ...] = ()
     arguments: tuple[Argument, ...] = ()
     command_help: str = ""
     hidden: tuple[str, ...] = ()  # settings that are read only to be refused
+    fixed: Mapping[str, Json] = field(default_factory=dict)
+    verb: str = ""
 
     @property
     def rows(self) -> tuple[SettingRow, ...]:
         """All options."""
         return (*self.settings, *self.options)
+
+    @property
+    def visible_rows(self) -> tuple[SettingRow, ...]:
+        """The options that a person may use."""
+        return tuple(row for row in self.rows if row.name not in self.hidden)
+
+    @property
+    def common_rows(self) -> tuple[SettingRow, ...]:
+        """The options of the short help: all of them where they are few."""
+        rows = self.visible_rows
+        if len(rows) <= MOST_SHOWN:
+            return rows
+        return tuple(row for row in rows if row.is_common_in(self.verb or self.name))
+
+    def function(self) -> Callable[..., int]:
+        """Import the function that does the work."""
+        module, _, name = self.call.partition(".")
+        function: Callable[..., int] = getattr(importlib.import_module(f"allranks.cli.{module}"), name)
+        return function
+
+
+@dataclass(frozen=True)
+class DeclaredVerbs:
+    """Commands below one name, such as `render slurm`."""
+
+    name: str
+    help: str
+    commands: tuple[Declared, ...]
 
 
 @dataclass
@@ -82,19 +134,19 @@ class AskedLine:
 
 
 class RowOption(click.Option):
-    """An option of Click made of a row."""
+    """An option of Click made of a row. In `brief` help it has one long name and its letters, and no variables."""
 
-    def __init__(self, row: SettingRow, hidden: bool) -> None:
+    def __init__(self, row: SettingRow, hidden: bool = False, brief: bool = False) -> None:
         self.row = row
         help_text = row.help
         if row.parser.is_flag and row.default is True:
             help_text = f"do not {help_text}"
         if row.shown_default:
             help_text += f" [default: {row.shown_default}]"
-        if row.variables:
+        if row.variables and not brief:
             help_text += f" [env: {', '.join(row.variables)}]"
         super().__init__(
-            [*row.names, "option_" + row.name],
+            [*(_brief_names(row) if brief else row.names), "option_" + row.name],
             help=help_text,
             hidden=hidden,
             is_flag=row.parser.is_flag,
@@ -143,6 +195,7 @@ class DeclaredCommand(click.Command):
         self.arguments = arguments
         params: list[click.Parameter] = [WordArgument(argument) for argument in arguments]
         params += [RowOption(row, row.name in declared.hidden) for row in declared.rows]
+        params.append(_help_all())
         examples = "\n\n".join(f"Example: allranks {example}" for example in declared.examples)
         super().__init__(
             declared.name,
@@ -157,7 +210,7 @@ class DeclaredCommand(click.Command):
         line = split(args, self.declared.rows, takes_command)
         if isinstance(ctx.obj, AskedLine):
             ctx.obj.as_json = "--json" in line.words
-        asks_for_help = any(word in HELP for word in line.words)
+        asks_for_help = any(word in (*HELP, HELP_ALL) for word in line.words)
         if not ctx.resilient_parsing and not asks_for_help:
             refuse_empty_values(line)
         words = line.words
@@ -168,14 +221,18 @@ class DeclaredCommand(click.Command):
     def invoke(self, ctx: click.Context) -> int:
         """Call the declared function."""
         typed = ctx.params
-        keywords: dict[str, Json | Given] = {}
+        keywords: dict[str, Json | Given] = dict(self.declared.fixed)
         for row in self.declared.options:
             keywords[row.name] = _own_value(row, typed["option_" + row.name])
+        if COLOR in self.declared.options:
+            streams.choose_colour(str(keywords.pop(COLOR.name)))
         for argument in self.declared.arguments:
             keywords[argument.name] = typed["argument_" + argument.name]
         if self.declared.settings:
             keywords["typed"] = self.typed_settings(ctx)
-        return int(self.declared.call(**keywords) or 0)
+        function = self.declared.function()
+        early.end()
+        return int(function(**keywords) or 0)
 
     def typed_settings(self, ctx: click.Context) -> dict[str, Json]:
         """Return the settings as they were typed, by name; None or an empty list where they were not."""
@@ -185,27 +242,59 @@ class DeclaredCommand(click.Command):
         return settings
 
     def get_help(self, ctx: click.Context) -> str:
-        """Write the help text, with rich-click's look where that is installed and a person looks."""
-        return rich_help(self, ctx, panels_of(self)) or super().get_help(ctx)
+        """Write the help text: the common options, or with --help-all every option.
+
+        It has rich-click's look where that is installed and a person looks.
+        """
+        panels = self.panels(shows_all=HELP_ALL in ctx.meta)
+        return rich_help(self, ctx, panels) or super().get_help(ctx)
+
+    def panels(self, shows_all: bool) -> dict[str, list[click.Option]]:
+        """Return the options to show by panel, in brief unless all are shown."""
+        declared = self.declared
+        rows = declared.visible_rows if shows_all else declared.common_rows
+        panels: dict[str, list[click.Option]] = {panel: [] for panel in (*PANELS, OPTIONS)}
+        is_brief = len(rows) < len(declared.visible_rows)
+        for row in rows:
+            panels[row.panel].append(RowOption(row, brief=is_brief))
+        of_help = click.Option(HELP, is_flag=True, help="print this help")
+        panels[OPTIONS].append(of_help)
+        if is_brief:
+            of_all = click.Option([HELP_ALL], is_flag=True, help=f"print all {len(declared.visible_rows)} options")
+            panels[OPTIONS].append(of_all)
+        return {panel: options for panel, options in panels.items() if options}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Arguments, then options by panel."""
-        if self.arguments:
-            with formatter.section("Arguments"):
-                formatter.write_dl([(argument.metavar, argument.help) for argument in self.arguments])
-        for panel, options in panels_of(self).items():
+        """Arguments, then options by panel, in columns that all panels share."""
+        sections = {"Arguments": [(argument.metavar, argument.help) for argument in self.arguments]}
+        for panel, options in self.panels(shows_all=HELP_ALL in ctx.meta).items():
             records = [option.get_help_record(ctx) for option in options]
-            with formatter.section(panel):
-                formatter.write_dl([record for record in records if record is not None])
+            sections[panel] = [record for record in records if record is not None]
+        widths = [len(names) for records in sections.values() for names, _ in records]
+        width = max((width for width in widths if width <= WIDEST), default=0)
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl([(names.ljust(width), text) for names, text in lines], col_max=WIDEST)
 
 
-def panels_of(command: DeclaredCommand) -> dict[str, list[RowOption]]:
-    """Group the options that help shows by panel, in the order of the declaration."""
-    panels: dict[str, list[RowOption]] = {}
-    for param in command.params:
-        if isinstance(param, RowOption) and not param.hidden:
-            panels.setdefault(param.row.panel, []).append(param)
-    return panels
+def _brief_names(row: SettingRow) -> list[str]:
+    """Return a row's letters and the first of its long names."""
+    letters = [name for name in row.names if not name.startswith("--")]
+    long_names = [name for name in row.names if name.startswith("--")]
+    return [*letters, *long_names[:1]]
+
+
+def _help_all() -> click.Option:
+    """Make the option that prints every option and ends there, as --help does."""
+
+    def show(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+        if is_asked and not ctx.resilient_parsing:
+            ctx.meta[HELP_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    return click.Option([HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=show, hidden=True)
 
 
 def _given_value(row: SettingRow, value: Json) -> Json:
@@ -230,9 +319,9 @@ def _own_value(row: SettingRow, value: Json) -> Json:
 class DeclaredGroup(click.Group):
     """Commands below one name, such as `render slurm`."""
 
-    def __init__(self, name: str, help_text: str, commands: Sequence[Declared]) -> None:
-        made: dict[str, click.Command] = {declared.name: DeclaredCommand(declared) for declared in commands}
-        super().__init__(name, commands=made, help=help_text, context_settings={"help_option_names": HELP})
+    def __init__(self, declared: DeclaredVerbs) -> None:
+        made: dict[str, click.Command] = {one.name: DeclaredCommand(one) for one in declared.commands}
+        super().__init__(declared.name, commands=made, help=declared.help, context_settings={"help_option_names": HELP})
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

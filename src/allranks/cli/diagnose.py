@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from allranks.diagnose import causes
 from allranks.diagnose.verdict import judge_logs
 from allranks.engines import settle
 from allranks.errors import RunNotFound, UsageError
@@ -20,46 +21,23 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import VerdictDocument, verdict_document
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, evidence, find_logs, read_stream, scan
-from allranks.settings.parsers import path
-from allranks.settings.table import SettingRow
 
 from .chosen_run import find_in, runs_directory
-from .declare import AS_JSON, RUNS_DIR, Argument, Declared
 
 SAID_FROM = 128 << 20  # bytes from which on the terminal is told how far reading is
 
 
-def command(what: tuple[str, ...], html: str | None, runs_dir: str | None, json_: bool) -> int:
+def command(what: tuple[str, ...], html: str | None, exit_code: bool, runs_dir: str | None, json_: bool) -> int:
     """Judge a run, or logs."""
-    verdict = _verdict(list(what), runs_dir, html)
+    words = list(what)
+    run = None if words == ["-"] else _run(words, runs_dir)
+    verdict = _verdict(words, run, html)
     if json_:
         print(json.dumps(encode(verdict)))
-        return DONE
-    for line in lines(verdict):
-        print(line)
-    return DONE
-
-
-COMMAND = Declared(
-    "diagnose",
-    "Why a run failed: cause, culprit, evidence with file and line, and what to do.",
-    ("diagnose slurm-4711.out",),
-    command,
-    arguments=(
-        Argument(
-            "what",
-            "[FILE… | DIR | - | RUN]",
-            "logs of any launcher, a directory of them, standard input, or a run [default: the newest run]",
-            many=True,
-            complete="runs",
-        ),
-    ),
-    options=(
-        SettingRow("html", path("the path of a file"), "write a page of it, too"),
-        RUNS_DIR,
-        AS_JSON,
-    ),
-)
+    else:
+        for line in lines(verdict):
+            print(line)
+    return code_of(verdict, run) if exit_code else DONE
 
 
 def lines(verdict: VerdictDocument) -> list[str]:
@@ -70,10 +48,24 @@ def lines(verdict: VerdictDocument) -> list[str]:
     return [*verdict_lines(verdict), *others]
 
 
-def _verdict(words: list[str], runs_dir: str | None, html: str | None) -> VerdictDocument:
+def code_of(verdict: VerdictDocument, run: RunDirectory | None) -> int:
+    """Return the exit code that stands for a verdict: of a run the one that it ended with, unless it is judged anew.
+
+    Logs do not say whether a rank failed: what their verdict names counts as the program's failure where it may be one.
+    """
+    result = run.read_result() if run is not None else None
+    if result is not None:
+        concluded = result.verdict.cause if result.verdict is not None else None
+        if concluded == verdict.cause:
+            return result.exit
+    if verdict.cause is None:
+        return DONE
+    return causes.exit_code(Verdict.from_json(encode(verdict)), None, program_failed=True)
+
+
+def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> VerdictDocument:
     if words == ["-"]:
         return _of_logs(judge_logs(read_stream(sys.stdin.buffer)), [], html)
-    run = _run(words, runs_dir)
     if run is not None:
         if html is not None:
             from .report import fresh_redactor, write_page  # imported late: allranks.pyz has no Jinja2

@@ -65,7 +65,7 @@ def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
         sys.stdout.write(f"page {page}\n")
 
 
-def detach(started: StartedRun, view: FollowerView, fold: bool, json_: bool) -> int:
+def detach(started: StartedRun, view: FollowerView, fold: bool, quiet: bool, json_: bool) -> int:
     """Leave a run: to its Slurm job, else to a daemon that follows it. Return the exit code."""
     run = started.run
     assert run is not None  # `join` has no --detach
@@ -83,7 +83,7 @@ def detach(started: StartedRun, view: FollowerView, fold: bool, json_: bool) -> 
                 return print_end(run, result, view, json_, page=False)
             if not json_:
                 view.tick(time.time())
-    print_detached(run, json_, started.job)
+    print_detached(run, quiet, json_, started.job)
     return exitcodes.DONE
 
 
@@ -127,11 +127,14 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def print_detached(run: RunDirectory, json_: bool, job: str | None = None) -> None:
-    """Say that a run goes on without this process, and which commands reach it."""
+def print_detached(run: RunDirectory, quiet: bool, json_: bool, job: str | None = None) -> None:
+    """Say that a run goes on without this process, and which commands reach it; in quiet its name alone."""
     if json_:
         fields = {"run": run.name, "directory": str(run.path), **({"job": job} if job is not None else {})}
         click.echo(json.dumps({"schema": 1, **fields, "detached": True, "exit": exitcodes.DONE}))
+        return
+    if quiet:
+        click.echo(run.name)
         return
     what = f"submitted job {job}" if job is not None else "detached"
     click.echo(f"{what}: allranks status {run.name} · logs -f · attach · stop")

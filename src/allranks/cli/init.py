@@ -9,12 +9,9 @@ import click
 
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
-from allranks.settings.parsers import FLAG
-from allranks.settings.table import SettingRow
 from allranks.settings.template import commented_config
 
 from .config_files import CONFIG_NAME
-from .declare import AS_JSON, Declared
 
 HOSTFILES = ("hosts.txt", "hostfile", "node_ip_list.txt", "hosts")
 
@@ -36,12 +33,3 @@ def command(force: bool, json_: bool) -> int:
     else:
         click.echo(f"wrote {path}" + "".join(f". Set {k} = {v}, as found here" for k, v in detected.items()))
     return DONE
-
-
-COMMAND = Declared(
-    "init",
-    "Write a commented allranks.toml here: every setting with its default.",
-    ("init",),
-    command,
-    options=(SettingRow("force", FLAG, "replace the file that is there"), AS_JSON),
-)

@@ -16,22 +16,29 @@ from allranks.engines.following import FollowerView, NoView
 from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult
 from allranks.errors import UsageError
 from allranks.report.json_lines import LinesView
-from allranks.report.live import LiveView
+from allranks.report.live import choose_view
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import ResultDocument
 from allranks.settings.layers import Resolved
-from allranks.settings.parsers import FLAG, choice
-from allranks.settings.table import SUITES, SettingRow, settings_of
 from allranks.settings.whereabouts import whereabouts
 
-from .check import choose, look
-from .declare import CONFIG, DRY_RUN, Declared, Given
+from .check import Shown, choose, look
+from .declare import Given
 from .follow import follow_to_end
 from .target import resolve_options, say_notes
 from .test import run_suite
+from .together import Printing
 
 
-def command(typed: Given, check_nodes: bool, suite: str | None, config: str | None, dry_run: bool, json_: bool) -> int:
+def command(
+    typed: Given,
+    check_nodes: bool,
+    suite: str | None,
+    config: str | None,
+    dry_run: bool,
+    quiet: bool,
+    json_: bool,
+) -> int:
     """Do what this node was started for."""
     resolved = resolve_join(typed, config, check_nodes, suite)
     spec = resolved.spec
@@ -42,35 +49,18 @@ def command(typed: Given, check_nodes: bool, suite: str | None, config: str | No
         return exitcodes.DONE
     coordinates = spec.target.node_rank == 0
     if not coordinates:
-        view: FollowerView = NodeView(json_)
+        view: FollowerView = NodeView(json_, quiet)
     elif json_:
         view = LinesView()
     else:
-        view = LiveView(fold=spec.output.fold)
+        view = choose_view(False, spec.output.fold, quiet)
     try:
         if coordinates and (check_nodes or spec.tests.test):
-            return on_met_nodes(launch, view, check_nodes, json_)
+            return on_met_nodes(launch, view, check_nodes, Printing(json_, quiet))
         return follow_to_end(launch.start(view), view, json_, prints_document=False)
     except NotStarted as refused:
         view.closing(refused.result)
         return refused.result.exit
-
-
-COMMAND = Declared(
-    "join",
-    "Run the same command on every node, in any order: no ssh, any scheduler. One node's failure ends all.",
-    ("join --nnodes 2 --node-rank 0 --master-addr node01 train.py",),
-    command,
-    settings=settings_of("join"),
-    command_help="train.py …, -m PACKAGE.MODULE …, or any program. What follows it is the program's",
-    options=(
-        SettingRow("check_nodes", FLAG, "instead of a command: look at the nodes", options="--check"),
-        SettingRow("suite", choice(*SUITES), "instead of a command: collective tests", options="--test"),
-        CONFIG,
-        DRY_RUN,
-        SettingRow("json_", FLAG, "JSON lines. On node 0 they are the run, its result last", options="--json"),
-    ),
-)
 
 
 def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str | None) -> Resolved:
@@ -98,7 +88,7 @@ def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str
     return dataclasses.replace(resolved, spec=here)
 
 
-def on_met_nodes(launch: JoinLaunch, view: FollowerView, check: bool, json_: bool) -> int:
+def on_met_nodes(launch: JoinLaunch, view: FollowerView, check: bool, printing: Printing) -> int:
     """Check or test the nodes that come, and tell them how it ended; give the exit code."""
     meeting = launch.meet(view)
     with meeting.failure_is_sent():
@@ -106,11 +96,12 @@ def on_met_nodes(launch: JoinLaunch, view: FollowerView, check: bool, json_: boo
         spec = meeting.spec_on(cluster)
         meeting.on_stop(_stop_here)
         if check:
-            code = look(spec, cluster, choose(spec), False, json_, meeting.transport())
+            shown = Shown(False, printing.quiet, printing.as_json)
+            code = look(spec, cluster, choose(spec), shown, meeting.transport())
             message = "the check found what node 0 shows" if code else "the check found nothing wrong"
         else:
             tests = spec.changed(launcher="direct", retries=0, name="test")
-            code = run_suite(tests, cluster, json_, meeting.transport())
+            code = run_suite(tests, cluster, printing, meeting.transport())
             message = "a test failed: see node 0" if code else "all tests passed"
     meeting.finish(code, message)
     return code
@@ -124,11 +115,14 @@ def _stop_here(reason: str) -> None:
 class NodeView(NoView):
     """What a node shows that is not the first: how it meets node 0, and how the run ended."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, quiet: bool) -> None:
         self._as_json = as_json
+        self._quiet = quiet and not as_json
 
     def say(self, label: str, text: str) -> None:
         """Show a line."""
+        if self._quiet:
+            return
         line = json.dumps({"say": text}) if self._as_json else f"{label:<10}{text}"
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
@@ -139,5 +133,6 @@ class NodeView(NoView):
         if self._as_json:
             sys.stdout.write(json.dumps({"schema": 1, **result.to_json()}) + "\n")
             return
+        self._quiet = self._quiet and result.exit == exitcodes.DONE
         for line in verdict_lines(result.verdict) if result.verdict is not None else [result.message]:
             self.say("join", line)

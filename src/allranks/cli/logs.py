@@ -12,14 +12,12 @@ from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.protocol.jsontext import DecodeError, read_metrics
 from allranks.report.fold import Folder
+from allranks.report.terminal import shows_colour
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
 from allranks.runs.regular import open_regular
-from allranks.settings.parsers import FLAG, duration, several, text, whole_number
-from allranks.settings.table import SettingRow
 
 from .chosen_run import find_run
-from .declare import RUN, RUNS_DIR, Declared
 
 PAUSE = 0.2
 TAIL = 256 << 10
@@ -55,43 +53,11 @@ def command(
     return DONE
 
 
-COMMAND = Declared(
-    "logs",
-    "Output of all ranks in the order it arrived, each line with its node and rank.",
-    ("logs -f --rank 0",),
-    command,
-    arguments=(RUN,),
-    options=(
-        SettingRow("follow", FLAG, "go on until the run ends", options="-f --follow"),
-        SettingRow(
-            "node",
-            several(text("a node's name", "NODE"), "names of nodes"),
-            "only this node",
-            complete="nodes",
-            default=(),
-        ),
-        SettingRow("rank", several(whole_number(0, 999_999), "ranks"), "only this rank", complete="ranks", default=()),
-        SettingRow("since", duration(0), "only what arrived in the last 10m"),
-        SettingRow("metrics", FLAG, "metrics lines instead of output"),
-        SettingRow(
-            "number",
-            whole_number(1, 999_999_999),
-            "with --metrics: the last N lines of each rank",
-            options="-n",
-            default=5,
-        ),
-        SettingRow("no_fold", FLAG, "show identical lines of all ranks"),
-        RUNS_DIR,
-        SettingRow("json_", FLAG, "a JSON object a line", options="--json"),
-    ),
-)
-
-
 class LogPrinter:
     """Output as lines for people."""
 
     def __init__(self, run: RunDirectory, fold: bool) -> None:
-        self._folder = Folder(fold=fold, colour=sys.stdout.isatty(), most=None, window=WINDOW)
+        self._folder = Folder(fold=fold, colour=shows_colour(sys.stdout), most=None, window=WINDOW)
         self._folder.ranks = run.read_status().world_size or 0
 
     def feed(self, node: str, rank: int, data: bytes, t: float) -> None:

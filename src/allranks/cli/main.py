@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import allranks
-from allranks import early, exitcodes
+from allranks import exitcodes
 from allranks.errors import REPORT_TO, AllranksError
 from allranks.exitcodes import INTERNAL
 
@@ -40,6 +39,7 @@ VERBS = {
 }
 LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean")  # they use /proc, pidfd and prctl
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
+ASKS_FOR_HELP = {"-h", "--help", "--help-all"}
 COMPLETION = "_ALLRANKS_COMPLETE"
 USAGE = """usage: allranks VERB [options]          allranks VERB --help
 
@@ -68,49 +68,53 @@ def _main() -> int:
     if COMPLETION in os.environ:
         return complete(os.environ[COMPLETION])
     words = sys.argv[1:]
-    if not words or words[0] in ("-h", "--help", "help"):
+    if words[:1] == ["help"]:
+        words = _words_of_help(words[1:])
+    if not words or words[0] in ASKS_FOR_HELP:
         print(USAGE.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in VERBS.items())))
         return exitcodes.DONE if words else exitcodes.USAGE
     if words[0] in ("--version", "-V"):
         print(f"allranks {allranks.__version__}")
         return exitcodes.DONE
-    if words[0] in LINUX_ONLY and not set(words[1:2]) & {"-h", "--help"}:
+    if words[0] in LINUX_ONLY and not set(words[1:2]) & ASKS_FOR_HELP:
         streams.go_on_without_output()
     return run_verb(words[0], words[1:])
 
 
-def load(verb: str) -> click.Command:
-    """Load the command of a verb, and import its module alone."""
-    from .declare import Declared, DeclaredCommand  # imported late: `allranks --help` needs no Click
+def _words_of_help(words: list[str]) -> list[str]:
+    """Return what `help VERB` stands for: the verb, or one of its commands, with --help."""
+    asked = [word for word in words if word in ASKS_FOR_HELP]
+    return [*(word for word in words if word not in ASKS_FOR_HELP), *(asked[:1] or ["--help"])]
 
-    made = importlib.import_module(f"allranks.cli.{verb}").COMMAND
-    return DeclaredCommand(made) if isinstance(made, Declared) else made
+
+def load(verb: str) -> click.Command:
+    """Make the command of a verb. The module that does its work is not imported."""
+    from .commands import COMMANDS  # imported late: `allranks --help` needs no Click
+    from .declare import DeclaredCommand, DeclaredGroup, DeclaredVerbs
+
+    declared = COMMANDS[verb]
+    return DeclaredGroup(declared) if isinstance(declared, DeclaredVerbs) else DeclaredCommand(declared)
 
 
 def run_verb(verb: str, words: Sequence[str]) -> int:
     """Run one verb; every AllranksError ends here."""
     if verb not in VERBS:
-        from allranks.settings.table import suggestion  # imported late: few words are no verbs
+        from .mistakes import unknown_verb  # imported late: few words are no verbs
 
-        meant = suggestion(verb, VERBS)
-        hint = f"allranks {meant}" if meant else "allranks --help"
-        return _fail(
-            f"no verb {verb!r}. There are {', '.join(VERBS)}\nhint: {hint}", exitcodes.USAGE, "--json" in words
-        )
-    if verb in LINUX_ONLY and sys.platform != "linux" and not set(words[:1]) & {"-h", "--help"}:
+        return _fail(unknown_verb(verb, words, VERBS), exitcodes.USAGE, "--json" in words)
+    if verb in LINUX_ONLY and sys.platform != "linux" and not set(words[:1]) & ASKS_FOR_HELP:
         return _fail(_needs_linux(verb), exitcodes.USAGE, "--json" in words)
     import click  # imported late: `allranks --help` needs none of it
 
     from .declare import AskedLine
 
-    if verb in OF_A_RUN:
+    if verb in OF_A_RUN and not set(words[:1]) & ASKS_FOR_HELP:
         from allranks.agent.processes import survive_user_signals  # imported late: other verbs leave signals alone
 
         survive_user_signals()
     asked = AskedLine()
     try:
         command = load(verb)
-        early.end()
         with command.make_context(f"allranks {verb}", list(words), obj=asked) as context:
             return int(command.invoke(context) or exitcodes.DONE)
     except AllranksError as error:
@@ -121,6 +125,13 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         return _fail("left undone", exitcodes.CTRL_C, asked.as_json)
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except click.NoSuchOption as error:
+        from .mistakes import unknown_option  # imported late: few command lines have one
+
+        asked_of = error.ctx.command if error.ctx is not None else command
+        path = error.ctx.command_path if error.ctx is not None else f"allranks {verb}"
+        message = unknown_option(error.option_name, path, getattr(asked_of, "declared", None))
+        return _fail(message, exitcodes.USAGE, asked.as_json)
     except click.UsageError as error:
         name = error.ctx.command_path if error.ctx is not None else f"allranks {verb}"
         return _fail(f"{error.format_message()}\nhint: {name} --help", exitcodes.USAGE, asked.as_json)

@@ -24,11 +24,7 @@ from allranks.overlap.statement import (
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
 from allranks.protocol.codec import encode
-from allranks.settings.parsers import path, whole_number
-from allranks.settings.table import SettingRow
 from allranks.text import align_columns, cut
-
-from .declare import AS_JSON, Argument, Declared
 
 PIECE = 1 << 20  # characters read at once
 TRACES = ("*.json", "*.json.gz")
@@ -51,20 +47,6 @@ def command(traces: tuple[str, ...], top: int, html: str | None, json_: bool) ->
             raise UsageError(f"--html {html}: {error.strerror}") from None
     sys.stdout.write(json.dumps(encode(answer)) + "\n" if json_ else text(answer))
     return DONE
-
-
-COMMAND = Declared(
-    "overlap",
-    "Read torch.profiler's traces: computation, communication, both at once, idle, for each rank and step.",
-    ("overlap outputs/rank_*_trace.json.gz --html overlap.html",),
-    command,
-    arguments=(Argument("traces", "TRACE...", "files (.json, .json.gz) or directories", many=True, required=True),),
-    options=(
-        SettingRow("top", whole_number(1, 100_000), "how many kinds of collectives to list", default=10),
-        SettingRow("html", path("the path of a file", "FILE"), "write a page with a plot there"),
-        AS_JSON,
-    ),
-)
 
 
 def read_traces(places: Sequence[Path]) -> tuple[list[Trace], list[str]]:

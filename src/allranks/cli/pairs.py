@@ -23,32 +23,32 @@ from allranks.runs.documents import SuiteSummary
 from allranks.settings import RunSpec
 
 from .check import ProgressLine
-from .together import print_document, run_together
+from .together import Printing, print_document, run_together
 
 LOOK = "ports"  # the check that tries every pair by TCP
 
 
-def run_pairs(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
+def run_pairs(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Transport) -> int:
     """Find dead links, choose a master that the other nodes reach, and measure their links. Return the exit code."""
     if spec.target.local or len(cluster.nodes) < 2:
-        return run_together(spec, cluster, json_, transport)
+        return run_together(spec, cluster, printing, transport)
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
-    progress = ProgressLine(json_)
+    progress = ProgressLine(printing.as_json or printing.quiet)
     evidence = checking.look(spec, cluster, run, [all_checks()[LOOK]], progress.show, transport)
     progress.end()
     findings = [
         f for f in checking.judge_evidence(evidence, [all_checks()[LOOK]], spec.preflight.allow) if f.status == "fail"
     ]
-    if not json_:
+    if not printing.as_json:
         for finding in findings:
             sys.stdout.write(finding_line(finding.to_json()) + "\n")
     dead = dead_pairs(evidence["nodes"])
     rest = without(named(cluster, evidence["hosts"]), set(evidence["nodes"]), dead)
     if len(rest.nodes) < 2:
-        return _nothing_left(findings, json_)
+        return _nothing_left(findings, printing.as_json)
     names = {n.name for n in rest.nodes}
     dead_ones = tuple(sorted(p for p in dead if names >= set(p)))
-    return run_together(spec, rest, json_, transport, findings, dead_ones)
+    return run_together(spec, rest, printing, transport, findings, dead_ones)
 
 
 def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:

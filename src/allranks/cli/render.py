@@ -28,45 +28,13 @@ from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.protocol.codec import encode, omit_empty
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
-from allranks.settings.parsers import FLAG
-from allranks.settings.parsers import path as path_of
-from allranks.settings.table import SettingRow, engine_of, settings_of
+from allranks.settings.table import settings_of
 
-from .declare import CONFIG, Declared, DeclaredGroup, Given
+from .declare import Given
 from .target import FILE_LIMIT, require_command, resolve_options, say_notes
 
 
-def declare(what: str) -> Declared:
-    """Declare the command that writes for one launcher or scheduler. Options of others are read to be refused."""
-    renderer = RENDERERS[what]
-    engine = engine_of(what)
-    settings = (*settings_of("render"), *settings_of("rendered"))
-    hidden = [row.name for row in settings_of("render") if row.engines and engine not in row.engines]
-    if what in LAUNCHERS:
-        hidden += [row.name for row in settings_of("rendered")]
-
-    def call(typed: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
-        return render(what, typed, config, output, force, json_)
-
-    target = "--nodes 2" if renderer.joins else "--hosts hosts.txt"
-    return Declared(
-        what,
-        f"Write {renderer.title}.",
-        (f"render {what} {target} --nproc 8 --output launch train.py --epochs 3",),
-        call,
-        settings=settings,
-        hidden=tuple(hidden),
-        command_help="training command",
-        options=(
-            CONFIG,
-            SettingRow("output", path_of("the path of a directory", "DIR"), "write the files here"),
-            SettingRow("force", FLAG, "replace files that are there"),
-            SettingRow("json_", FLAG, "print one JSON document, with the files by name", options="--json"),
-        ),
-    )
-
-
-def render(what: str, typed: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
+def command(what: str, typed: Given, config: str | None, output: str | None, force: bool, json_: bool) -> int:
     """Write, or show, the files."""
     options = dict(typed)
     if what in LAUNCHERS:
@@ -174,11 +142,3 @@ def as_document(files: Rendered, output: str | None) -> RenderedDocument:
     sizes = {name: len(text) for name, text in files.items() if isinstance(text, bytes)}
     texts = {name: text for name, text in files.items() if isinstance(text, str)}
     return RenderedDocument(texts, sizes, output)
-
-
-COMMAND = DeclaredGroup(
-    "render",
-    "Write what one would run on each node without allranks: scripts, configurations, manifests.\n\n"
-    "Example: allranks render torchrun --hosts hosts.txt --nproc 8 --output launch train.py --epochs 3",
-    [declare(what) for what in RENDERERS],
-)

@@ -31,15 +31,11 @@ from allranks.report.runpage import run_page
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logdiagnosis import LogPart
-from allranks.settings.parsers import FLAG, several, text
-from allranks.settings.parsers import path as path_of
 from allranks.settings.secretforms import Span
 from allranks.settings.secrets import is_secret_name
-from allranks.settings.table import SettingRow
 from allranks.text import count_of, plural
 
 from .chosen_run import find_run
-from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 from .diagnose import progress
 
 AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second
@@ -63,27 +59,6 @@ def command(
         work = partial(_page, run_dir, path, redact)
     _say(_in_time(work, run_dir, path, redact), json_)
     return DONE
-
-
-COMMAND = Declared(
-    "report",
-    "One HTML page of a run: verdict, timeline, tests, logs with a search box. Secrets are hidden.",
-    ("report --bundle --redact 'acme-[a-z]+'",),
-    command,
-    arguments=(RUN,),
-    options=(
-        SettingRow("bundle", FLAG, "write a zip to send to an administrator or a maintainer"),
-        SettingRow("output", path_of("the path of a file or directory"), "where the file goes"),
-        SettingRow(
-            "redact",
-            several(text("a regular expression", "REGEX"), "regular expressions"),
-            "hide what matches, too",
-            default=(),
-        ),
-        RUNS_DIR,
-        AS_JSON,
-    ),
-)
 
 
 @omit_empty("page", "bundle", "files")

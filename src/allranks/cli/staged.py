@@ -25,15 +25,15 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import GroupResult, ResultDocument, StageResult, SuiteSummary
 from allranks.settings import RunSpec
 
-from .together import save_suite
+from .together import Printing, save_suite
 
 STOPPED = (exitcodes.CTRL_C, exitcodes.TERMINATED)
 
 
-def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
+def run_staged(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Transport) -> int:
     """Return the exit code: that of the first group that failed."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "test", time.time())
-    staged = Staged(spec, cluster, run, json_, transport)
+    staged = Staged(spec, cluster, run, printing, transport)
     code = exitcodes.DONE
     meaning = ALL_PASSED
     for stage in stages([n.name for n in cluster.nodes]):
@@ -48,12 +48,14 @@ def run_staged(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transpor
 class Staged:
     """The stages of one test, with the results of their groups."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster, run: RunDirectory, json_: bool, transport: Transport) -> None:
+    def __init__(
+        self, spec: RunSpec, cluster: Cluster, run: RunDirectory, printing: Printing, transport: Transport
+    ) -> None:
         self._transport = transport
         self._spec = spec
         self._cluster = cluster
         self._run = run
-        self._json = json_
+        self._printing = printing
         self._stages: list[StageResult] = []
         self._findings: list[Finding] = []
         self._started = time.time()
@@ -61,7 +63,12 @@ class Staged:
         self._say(f"test      {run.name}\nnodes     {', '.join(n.name for n in cluster.nodes)}")
 
     def _say(self, text: str) -> None:
-        if not self._json:
+        if not (self._printing.as_json or self._printing.quiet):
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def _say_failure(self, text: str) -> None:
+        if not self._printing.as_json:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
@@ -89,7 +96,7 @@ class Staged:
         if result.exit == 0:
             self._say(f"PASS      {line}")
         else:
-            self._say(f"FAIL      {line}   {verdict.message if verdict is not None else ''}")
+            self._say_failure(f"FAIL      {line}   {verdict.message if verdict is not None else ''}")
         if verdict is not None:
             self._findings += decode_each(Finding, [encode(verdict)])
 
@@ -104,7 +111,7 @@ class Staged:
         name = f"test-{len(nodes)}-{nodes[0].name}"[:40]
         stages_dir = str(self._run.path / "stages")
         spec = of_a_stage(self._spec).changed(runs_dir=stages_dir, name=name, nodes=None)
-        view = JsonView() if self._json else TestView(quiet=True)
+        view = JsonView() if self._printing.as_json else TestView(silent=True)
         return sessions.create(spec, part, NodeReach(self._transport), os.environ, os.getcwd(), lambda: view)
 
     def close(self, code: int, meaning: str) -> int:
@@ -122,8 +129,12 @@ class Staged:
             statement=(meaning,),
             started=self._started,
         )
-        save_suite(self._run, result, self._json)
+        save_suite(self._run, result, self._printing.as_json)
         word = "passed" if code == exitcodes.DONE else "failed"
         seconds = time.monotonic() - self._began
-        self._say(f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}). The report is in {self._run.path}")
+        closing = f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}). The report is in {self._run.path}"
+        if code == exitcodes.DONE:
+            self._say(closing)
+        else:
+            self._say_failure(closing)
         return code

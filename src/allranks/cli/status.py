@@ -16,12 +16,9 @@ from allranks.report.nodetable import node_line, widest_label
 from allranks.report.terminal import redraw_lines
 from allranks.runs.directory import OVER, RunDirectory
 from allranks.runs.documents import Master, NodeStatus, RankStatus, VerdictDocument
-from allranks.settings.parsers import FLAG
-from allranks.settings.table import SettingRow
 from allranks.text import count_of
 
 from .chosen_run import find_run
-from .declare import RUN, RUNS_DIR, Declared
 
 
 @dataclass(frozen=True)
@@ -83,20 +80,6 @@ def command(run: str | None, watch: bool, runs_dir: str | None, json_: bool) -> 
         if not watch or report.state in (*OVER, "orphaned"):
             return DONE
         time.sleep(1.0)
-
-
-COMMAND = Declared(
-    "status",
-    "Nodes and ranks of a run: states, pids, steps, seconds since the last output.",
-    ("status --watch",),
-    command,
-    arguments=(RUN,),
-    options=(
-        SettingRow("watch", FLAG, "show it again every second until the run ends"),
-        RUNS_DIR,
-        SettingRow("json_", FLAG, "print JSON. With --watch a line each second", options="--json"),
-    ),
-)
 
 
 def _fit_window(text: list[str]) -> list[str]:

@@ -18,12 +18,9 @@ from allranks.protocol.codec import encode
 from allranks.report.live import choose_view
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Left
-from allranks.settings.parsers import FLAG, duration
-from allranks.settings.table import SettingRow
 from allranks.text import count_of, join_words
 
 from .chosen_run import find_in, list_runs, runs_directory, saved_limit
-from .declare import AS_JSON, RUN, RUNS_DIR, Declared
 
 
 def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, runs_dir: str | None, json_: bool) -> int:
@@ -55,22 +52,6 @@ def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
         if active:
             return active[0]
     return find_in(directory, wanted)
-
-
-COMMAND = Declared(
-    "stop",
-    "End a run in order: ranks get SIGTERM and 30 s to save. It works when the launcher is dead, too.",
-    ("stop",),
-    command,
-    arguments=(RUN,),
-    options=(
-        SettingRow("all_", FLAG, "every run of this runs directory that is not over", options="--all"),
-        SettingRow("now", FLAG, "no time for ranks to save"),
-        SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL [default: the run's own]"),
-        RUNS_DIR,
-        AS_JSON,
-    ),
-)
 
 
 def _is_active(run: RunDirectory) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from allranks import exitcodes
-from allranks.report.terminal import clean_lines
+from allranks.report.terminal import clean_lines, wants_colour
 
 
 class OutputLost(BaseException):
@@ -25,8 +25,11 @@ class OutputLost(BaseException):
 class Guarded:
     """A stream whose first error is kept, and all that follows dropped; OutputLost then, where `ends` is set.
 
-    Text is cleaned; only on a terminal it keeps its colours. `unfiltered` takes our own escapes, and those of rich.
+    Text is cleaned; on a terminal, or where they are wanted, it keeps its colours. `unfiltered` takes our own escapes,
+    and those of rich.
     """
+
+    colours = "auto"  # of both streams: what --color says
 
     def __init__(self, stream: TextIO, ends: bool) -> None:
         self._stream = stream
@@ -37,9 +40,16 @@ class Guarded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
+    @property
+    def shows_colour(self) -> bool:
+        """Tell whether colours are written: --color, NO_COLOR, FORCE_COLOR, else whether it is a terminal."""
+        is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        environ = os.environ
+        return wants_colour(self.colours, is_terminal, environ.get("NO_COLOR", ""), environ.get("FORCE_COLOR", ""))
+
     def write(self, text: str) -> int:
         """All of the text is taken, whatever becomes of it."""
-        self.put(clean_lines(text, self._stream.isatty()))
+        self.put(clean_lines(text, self.shows_colour))
         return len(text)
 
     def put(self, text: str) -> None:
@@ -101,6 +111,11 @@ def agent_streams() -> None:
 
 def _guarded(stream: TextIO | None, descriptor: int, ends: bool) -> Any:
     return Guarded(stream or open(descriptor, "w", errors="backslashreplace", closefd=False), ends)
+
+
+def choose_colour(choice: str) -> None:
+    """Set whether both streams write colours: auto, always or never."""
+    Guarded.colours = choice
 
 
 def go_on_without_output() -> None:

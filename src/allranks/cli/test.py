@@ -11,16 +11,16 @@ from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
 from allranks.gang.transport import Transport
 from allranks.settings import RunSpec
-from allranks.settings.table import TESTS_OF, settings_of
+from allranks.settings.table import TESTS_OF
 
-from .declare import AS_JSON, CONFIG, DRY_RUN, Declared, Given
+from .declare import Given
 from .pairs import run_pairs
 from .staged import run_staged
 from .target import resolve_options, say_notes, unknown_name
-from .together import run_together
+from .together import Printing, run_together
 
 
-def command(typed: Given, config: str | None, dry_run: bool, json_: bool) -> int:
+def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_: bool) -> int:
     """Run a suite."""
     resolved = resolve_options({**typed, "name": "test"}, config)
     refuse_unknown_tests(resolved.spec)
@@ -31,7 +31,7 @@ def command(typed: Given, config: str | None, dry_run: bool, json_: bool) -> int
         click.echo(describe(spec, cluster, json_))
         return exitcodes.DONE
     with reached(spec, cluster) as transport:
-        return run_suite(spec, cluster, json_, transport)
+        return run_suite(spec, cluster, Printing(json_, quiet), transport)
 
 
 def tests_of(suite: str) -> tuple[str, ...]:
@@ -47,22 +47,12 @@ def refuse_unknown_tests(spec: RunSpec) -> None:
             raise UsageError(unknown_name("--only", name, f"test of the suite {spec.tests.suite}", tests))
 
 
-COMMAND = Declared(
-    "test",
-    "Run collective tests as a training run would run: same start, network, interpreter. Says who is to blame.",
-    ("test --hosts hosts.txt --suite pairs",),
-    command,
-    settings=settings_of("test"),
-    options=(CONFIG, DRY_RUN, AS_JSON),
-)
-
-
-def run_suite(spec: RunSpec, cluster: Cluster, json_: bool, transport: Transport) -> int:
+def run_suite(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Transport) -> int:
     """Run the suite that was asked for. Return its exit code."""
     if spec.tests.suite == "staged":
-        return run_staged(spec, cluster, json_, transport)
+        return run_staged(spec, cluster, printing, transport)
     if spec.tests.suite == "pairs":
         if len(cluster.nodes) < 2:
             raise UsageError("--suite pairs measures links between nodes: name two or more")
-        return run_pairs(spec, cluster, json_, transport)
-    return run_together(spec, cluster, json_, transport)
+        return run_pairs(spec, cluster, printing, transport)
+    return run_together(spec, cluster, printing, transport)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
@@ -16,8 +17,8 @@ from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
 from allranks.gang.transport import NodeReach, Transport
 from allranks.protocol.codec import encode
-from allranks.report.live import JsonView
-from allranks.report.testview import TestView
+from allranks.report.live import JsonView, LiveView
+from allranks.report.testview import FailureView, TestView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument, SuiteResult, SuiteSummary, suite_result, verdict_document
 from allranks.runs.result import replace_result
@@ -29,23 +30,36 @@ SYNC_PASSED = (
 )
 
 
+class Printing(NamedTuple):
+    """What a test prints: its document, what failed, or all that people want to see."""
+
+    as_json: bool
+    quiet: bool
+
+    def view(self) -> LiveView:
+        """Make the view of a gang that tests."""
+        if self.as_json:
+            return JsonView()
+        return FailureView() if self.quiet else TestView()
+
+
 def run_together(
     spec: RunSpec,
     cluster: Cluster,
-    json_: bool,
+    printing: Printing,
     transport: Transport,
     before: Sequence[Finding] = (),
     dead: tuple[tuple[str, str], ...] = (),
 ) -> int:
     """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
-    view = JsonView() if json_ else TestView()
+    view = printing.view()
     session = sessions.create(spec, cluster, NodeReach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
     session.view.opening(opening(session))
     result = session.run(None)
     result = replace(result, findings=(*before, *result.findings))
     if before and result.exit == exitcodes.DONE:
         result = replace(result, exit=exitcodes.CHECK_FAILED, verdict=verdict_document(verdict_of(before[0])))
-    close(spec, session, result, json_)
+    close(spec, session, result, printing.as_json)
     return result.exit
 
 

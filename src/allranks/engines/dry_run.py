@@ -6,7 +6,8 @@ import dataclasses
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from allranks.agent.node_check import choose_interpreter
 from allranks.agent.rank_start import environment_of
@@ -200,13 +201,38 @@ def _sync_lines(tree: Tree) -> list[str]:
     return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
 
 
+class ListedCheck(NamedTuple):
+    """A check as it is listed: its id, its group, quick or full, and what holds where it passes."""
+
+    id: str
+    group: str
+    level: str
+    passes: str
+
+
+def list_checks(checks: Iterable[Check]) -> list[ListedCheck]:
+    """List checks for a document."""
+    return [ListedCheck(check.name, check.group, check.level, check.title) for check in checks]
+
+
+def describe_checks(checks: Iterable[Check], as_json: bool) -> str:
+    """Return the list that `check --list` prints: a line a check, those of a group together."""
+    if as_json:
+        return json.dumps({"schema": 1, "checks": encode(list_checks(checks))})
+    return "\n".join(_check_lines(checks))
+
+
+def _check_lines(checks: Iterable[Check]) -> list[str]:
+    listed = list_checks(checks)
+    width = max((len(check.id) for check in listed), default=0)
+    return [f"{check.id:<{width}}  {check.level:<5}  {check.passes}" for check in listed]
+
+
 def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], as_json: bool) -> str:
     """Return what `check` would do: how each node is reached, and what would be looked at there."""
     nodes = reached_nodes(spec, cluster)
     if as_json:
-        listed = [{"id": c.name, "group": c.group, "level": c.level, "passes": c.title} for c in checks]
-        return json.dumps({"schema": 1, "nodes": encode(nodes), "checks": listed})
+        return json.dumps({"schema": 1, "nodes": encode(nodes), "checks": encode(list_checks(checks))})
     lines = [f"would make {count_of(len(checks), 'check')} on {count_of(len(nodes), 'node')}, and nothing was done"]
     lines += [f"  {node.name}: {shlex.join(node.reached_by)}" for node in nodes]
-    width = max([len(c.name) for c in checks], default=0)
-    return "\n".join(lines + [f"  {c.name:<{width}}  {c.level:<5}  {c.title}" for c in checks])
+    return "\n".join([*lines, *(f"  {line}" for line in _check_lines(checks))])

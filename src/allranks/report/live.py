@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from .fold import Folder
 from .nodetable import NODES_SHOWN, table_lines
 from .screen import Screen
 from .sentences import Document, closing_lines, event_line, opening_lines
+from .terminal import shows_colour
 
 FLUSH_EVERY = 0.2
 REDRAW_EVERY = 0.5
@@ -26,7 +26,7 @@ class LiveView:
     def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
         self.screen = Screen(stream or sys.stdout)
         self._terminal = self.screen.is_terminal
-        self._folder = Folder(fold, colour=self._terminal and "NO_COLOR" not in os.environ)
+        self._folder = Folder(fold, colour=shows_colour(self.screen.stream))
         self._nodes = 1
         self._table: list[str] = []
         self._paused = False
@@ -46,11 +46,14 @@ class LiveView:
 
     def event(self, event: Document) -> None:
         """Show an event of events.jsonl, where a person wants to see it."""
-        if event.get("event") == "dropped" or event.get("id") == "disk-full":
-            self.screen.logs_complete = self._folder.logs_complete = False
+        self._note_lost_output(event)
         line = event_line(event, self._nodes)
         if line is not None:
             self._print([*self._folder.lines(time.time()), line])
+
+    def _note_lost_output(self, event: Document) -> None:
+        if event.get("event") == "dropped" or event.get("id") == "disk-full":
+            self.screen.logs_complete = self._folder.logs_complete = False
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Bytes of a rank's log."""
@@ -110,6 +113,28 @@ def _is_due(last: float, now: float, every: float) -> bool:
     return not 0 <= now - last < every
 
 
+class QuietView(LiveView):
+    """-q: the program's output, and how the run ended where it failed."""
+
+    def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
+        super().__init__(fold, stream)
+        self._terminal = False  # no table
+
+    def say(self, label: str, text: str) -> None:
+        """Show nothing of the start."""
+
+    def opening(self, info: Document) -> None:
+        """Show nothing of the start."""
+
+    def event(self, event: Document) -> None:
+        """Show nothing: what failed stands at the end."""
+        self._note_lost_output(event)
+
+    def closing(self, result: ResultDocument) -> None:
+        """Show the rest of the output, and what failed."""
+        self._finish(closing_lines(result) if result.exit else [])
+
+
 class JsonView(LiveView):
     """--json: training output on standard error, nothing of ours on standard output."""
 
@@ -134,8 +159,10 @@ class JsonView(LiveView):
         self._finish([])
 
 
-def choose_view(as_json: bool, fold: bool = True) -> LiveView:
+def choose_view(as_json: bool, fold: bool = True, quiet: bool = False) -> LiveView:
     """Make the view that a command shows a run with. `fold`: the same line of all ranks is one."""
     if as_json:
         return JsonView()
+    if quiet:
+        return QuietView(fold)
     return LiveView(fold)

@@ -16,7 +16,7 @@ import threading
 from typing import TextIO
 
 from .fold import not_shown
-from .terminal import clean, unfiltered
+from .terminal import clean, shows_colour, unfiltered
 
 WAIT = 0.2  # seconds `show` waits for its lines to be written: in order with what others print, as a rule
 AT_EXIT = 2.0
@@ -28,6 +28,7 @@ class Screen:
     """`show` waits WAIT seconds at most. `finish` waits until all is written or the reader has left."""
 
     def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
         self._stream = unfiltered(stream)  # lines are cleaned here: the table is drawn over itself
         self._fd = _blocking_descriptor(stream)
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -98,7 +99,8 @@ class Screen:
 
     def _cleaned(self, lines: list[str]) -> list[str]:
         """Lines of ranks, and our own with words of others: exceptions, host names, commands."""
-        return [clean(part, self.is_terminal) for line in lines for part in line.split("\n")]
+        colour = shows_colour(self.stream)
+        return [clean(part, colour) for line in lines for part in line.split("\n")]
 
     def forget_table(self) -> None:
         """Something else has written below the table: it is not drawn over."""

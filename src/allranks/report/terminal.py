@@ -37,6 +37,25 @@ def clean_lines(text: str, colour: bool) -> str:
     return "\n".join(clean(line, colour) for line in text.split("\n"))
 
 
+def wants_colour(choice: str, is_terminal: bool, no_color: str, force_color: str) -> bool:
+    """Tell whether colours are written. `choice` is auto, always or never, the others are as in the environment.
+
+    An empty value says nothing (no-color.org, force-color.org), and NO_COLOR is stronger, as in Python 3.13.
+    """
+    if choice != "auto":
+        return choice == "always"
+    if no_color:
+        return False
+    if force_color:
+        return force_color != "0"
+    return is_terminal
+
+
+def shows_colour(stream: TextIO) -> bool:
+    """Tell whether what is written to a stream keeps its colours: only standard output and error of a command do."""
+    return bool(getattr(stream, "shows_colour", False))
+
+
 def unfiltered(stream: TextIO) -> TextIO:
     """Return the stream below one that cleans, for cursor movements of our own and nothing else."""
     below: TextIO = getattr(stream, "unfiltered", stream)

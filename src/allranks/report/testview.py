@@ -23,27 +23,27 @@ class TestView(LiveView):
 
     __test__ = False  # for pytest
 
-    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(self, silent: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(fold=False, stream=stream or sys.stdout)
         self._terminal = False
-        self._quiet = quiet
+        self._silent = silent
         self._rest = b""
 
     def opening(self, info: Document) -> None:
         """Show what is tested where; nothing where many small gangs follow one another."""
         self._nodes = len(info["nodes"])
-        if not self._quiet:
+        if not self._silent:
             names = ", ".join(n["name"] for n in info["nodes"][:8]) + (", …" if self._nodes > 8 else "")
             self._print([f"test      {info['run']}", f"nodes     {names}"])
 
     def event(self, event: Document) -> None:
         """Of nodes, not of ranks: those are tests, not a program."""
-        if not self._quiet and event.get("event") in SHOWN:
+        if not self._silent and event.get("event") in SHOWN:
             super().event(event)
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Whole lines of rank 0."""
-        if rank != 0 or self._quiet:
+        if rank != 0 or self._silent:
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-LONGEST:]
@@ -52,7 +52,7 @@ class TestView(LiveView):
 
     def closing(self, result: ResultDocument) -> None:
         """Show the verdict, the other findings, and where the logs are."""
-        if self._quiet:
+        if self._silent:
             return
         lines = []
         shown = ""
@@ -68,3 +68,15 @@ class TestView(LiveView):
         word = "passed" if result.exit == 0 else "failed"
         ended = f"{word} after {result.timing.total or 0.0:.1f} s (exit {result.exit})"
         self._finish([*lines, f"{ended}, report in {result.directory}"])
+
+
+class FailureView(TestView):
+    """-q: nothing but the verdict of a test that failed."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(silent=True, stream=stream)
+
+    def closing(self, result: ResultDocument) -> None:
+        """Show what failed; nothing where all passed."""
+        self._silent = result.exit == 0
+        super().closing(result)

@@ -38,18 +38,23 @@ def least_result(
 
 @contextlib.contextmanager
 def over_when_interrupted(run: RunDirectory) -> Iterator[None]:
-    """Write the end of a run that Ctrl-C interrupts before it has begun, so that it does not stay orphaned.
-
-    A directory without run.json is removed.
-    """
+    """Write the end of a run that Ctrl-C interrupts before it has begun."""
     try:
         yield
     except KeyboardInterrupt:
-        if run.read_document("run.json") is None:
-            shutil.rmtree(run.path, ignore_errors=True)
-        elif not run.has_ended:
-            write_result(run, least_result(run, CTRL_C, None), stopped=True)
+        end_interrupted(run)
         raise
+
+
+def end_interrupted(run: RunDirectory) -> None:
+    """Write the end of a run that Ctrl-C has interrupted, so that it does not stay orphaned, unless it has one.
+
+    A directory without run.json is removed.
+    """
+    if run.read_document("run.json") is None:
+        shutil.rmtree(run.path, ignore_errors=True)
+    elif not run.has_ended:
+        write_result(run, least_result(run, CTRL_C, None), stopped=True)
 
 
 def write_result(

@@ -25,7 +25,7 @@ Variables of the ranks stand in the table `[env]` of the file, and names that ar
 def reference_page() -> str:
     """Write the page in Markdown."""
     parts = [_HEAD]
-    for panel in PANELS.values():
+    for panel in PANELS:
         rows = [row for row in SETTINGS.values() if row.panel == panel]
         parts.append(f"\n## {panel}\n{_COLUMNS}" + "".join(_line(row) for row in rows))
     return "".join(parts) + _TAIL

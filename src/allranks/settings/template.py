@@ -29,7 +29,7 @@ def commented_config(detected: Mapping[str, str]) -> str:
     values = {key.replace("_", "-"): value for key, value in detected.items()}
     target = "local" if "local" in values else "hosts"
     lines = [_HEAD]
-    for panel in PANELS.values():
+    for panel in PANELS:
         lines.append(f"\n# {panel}\n")
         for row in _rows(panel, target):
             lines.append(_line(row, values))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.shell import given_of
 
-from allranks.cli import run
+from allranks.cli.commands import RUN_COMMAND
 from allranks.cluster.build import virtual_cluster
 from allranks.cluster.slurm_allocation import (
     Allocation,
@@ -151,7 +151,7 @@ def test_options_of_sbatch() -> None:
 
 def parsed(words: list[str]) -> RunSpec:
     """What `allranks run` makes of words."""
-    given = given_of(run.COMMAND, words)
+    given = given_of(RUN_COMMAND, words)
     return resolve(given, {"TOKEN": "x", "WANDB_API_KEY": "y"}, {}, config_source="").spec
 
 

@@ -1,0 +1,336 @@
+"""Every command as it is typed: its settings, its own options and its examples (pure data).
+
+The rows of `settings/table.py` that name a command are its settings. Help, completion and the parsing of a command
+line need this file and no other of a command: the module that does the work is imported when it begins.
+"""
+
+from __future__ import annotations
+
+from allranks.settings.parsers import FLAG, choice, duration, path, several, size, text, whole_number
+from allranks.settings.table import LAUNCHERS, SUITES, SettingRow, engine_of, settings_of
+
+from .declare import AS_JSON, COLOR, CONFIG, DRY_RUN, PATH, RUN, RUNS_DIR, Argument, Declared, DeclaredVerbs, quiet
+
+QUIET_RUN = quiet("print the program's output alone, and why it failed")
+QUIET_FINDINGS = quiet("print what is wrong, and nothing else")
+COMMAND_HELP = "train.py …, -m PACKAGE.MODULE …, or any program. What follows it is the program's"
+
+RUN_COMMAND = Declared(
+    "run",
+    "Start training on every node, watch it, and end all of it if any part fails.",
+    ("run --hosts hosts.txt --nproc 8 train.py --epochs 3",),
+    "run.command",
+    settings=settings_of("run"),
+    command_help=COMMAND_HELP,
+    options=(CONFIG, DRY_RUN, QUIET_RUN, COLOR, AS_JSON),
+)
+CHECK = Declared(
+    "check",
+    "Look at every node and compare them: GPUs, network, software, code, data. Nothing is changed.",
+    ("check --hosts hosts.txt --nproc 8 --data-path /data/train",),
+    "check.command",
+    settings=settings_of("check"),
+    command_help="the command that a run would have",
+    options=(
+        SettingRow(
+            "from_",
+            path("the path of a file or run", "FILE|RUN"),
+            "judge saved evidence, ask no node",
+            options="--from",
+        ),
+        SettingRow("list_", FLAG, "list the checks, ask no node", options="--list"),
+        CONFIG,
+        DRY_RUN,
+        SettingRow("verbose", FLAG, "show what is ok, too, and the evidence", options="-v --verbose"),
+        QUIET_FINDINGS,
+        COLOR,
+        AS_JSON,
+    ),
+)
+TEST = Declared(
+    "test",
+    "Run collective tests as a training run would run: same start, network, interpreter. Says who is to blame.",
+    ("test --hosts hosts.txt --suite pairs",),
+    "test.command",
+    settings=settings_of("test"),
+    options=(CONFIG, DRY_RUN, QUIET_FINDINGS, COLOR, AS_JSON),
+)
+DIAGNOSE = Declared(
+    "diagnose",
+    "Why a run failed: cause, culprit, evidence with file and line, and what to do.",
+    ("diagnose slurm-4711.out",),
+    "diagnose.command",
+    arguments=(
+        Argument(
+            "what",
+            "[FILE… | DIR | - | RUN]",
+            "logs of any launcher, a directory of them, standard input, or a run [default: the newest run]",
+            many=True,
+            complete="runs",
+        ),
+    ),
+    options=(
+        SettingRow("html", PATH, "write a page of it, too"),
+        SettingRow("exit_code", FLAG, "exit with the code that stands for the verdict, as the run did"),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
+REPORT = Declared(
+    "report",
+    "One HTML page of a run: verdict, timeline, tests, logs with a search box. Secrets are hidden.",
+    ("report --bundle --redact 'acme-[a-z]+'",),
+    "report.command",
+    arguments=(RUN,),
+    options=(
+        SettingRow("bundle", FLAG, "write a zip to send to an administrator or a maintainer"),
+        SettingRow("output", path("the path of a file or directory"), "where the file goes"),
+        SettingRow(
+            "redact",
+            several(text("a regular expression", "REGEX"), "regular expressions"),
+            "hide what matches, too",
+            default=(),
+        ),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
+STATUS = Declared(
+    "status",
+    "Nodes and ranks of a run: states, pids, steps, seconds since the last output.",
+    ("status --watch",),
+    "status.command",
+    arguments=(RUN,),
+    options=(
+        SettingRow("watch", FLAG, "show it again every second until the run ends"),
+        RUNS_DIR,
+        SettingRow("json_", FLAG, "print JSON. With --watch a line each second", options="--json"),
+    ),
+)
+LOGS = Declared(
+    "logs",
+    "Output of all ranks in the order it arrived, each line with its node and rank.",
+    ("logs -f --rank 0",),
+    "logs.command",
+    arguments=(RUN,),
+    options=(
+        SettingRow("follow", FLAG, "go on until the run ends", options="-f --follow"),
+        SettingRow(
+            "node",
+            several(text("a node's name", "NODE"), "names of nodes"),
+            "only this node",
+            complete="nodes",
+            default=(),
+        ),
+        SettingRow("rank", several(whole_number(0, 999_999), "ranks"), "only this rank", complete="ranks", default=()),
+        SettingRow("since", duration(0), "only what arrived in the last 10m"),
+        SettingRow("metrics", FLAG, "metrics lines instead of output"),
+        SettingRow(
+            "number",
+            whole_number(1, 999_999_999),
+            "with --metrics: the last N lines of each rank",
+            options="-n",
+            default=5,
+        ),
+        SettingRow("no_fold", FLAG, "show identical lines of all ranks"),
+        COLOR,
+        RUNS_DIR,
+        SettingRow("json_", FLAG, "a JSON object a line", options="--json"),
+    ),
+)
+ATTACH = Declared(
+    "attach",
+    "Follow a run again. Where its launcher died, take it over before the lease is up.",
+    ("attach",),
+    "attach.command",
+    arguments=(RUN,),
+    options=(SettingRow("take_over", FLAG, "replace a controller that lives"), QUIET_RUN, COLOR, RUNS_DIR, AS_JSON),
+)
+STOP = Declared(
+    "stop",
+    "End a run in order: ranks get SIGTERM and 30 s to save. It works when the launcher is dead, too.",
+    ("stop",),
+    "stop.command",
+    arguments=(RUN,),
+    options=(
+        SettingRow("all_", FLAG, "every run of this runs directory that is not over", options="--all"),
+        SettingRow("now", FLAG, "no time for ranks to save"),
+        SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL [default: the run's own]"),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
+
+_MANY = 10**15
+_COUNT = whole_number(1, 100_000)
+_GPUS_PER_NODE = SettingRow("gpus_per_node", _COUNT, "ranks on each node", default=8)
+DATA = DeclaredVerbs(
+    "data",
+    "Count the steps of an epoch (plan), or look at who reads what (audit).\n\nExample: allranks data plan "
+    "--samples 32217 --nodes 1,2,8",
+    (
+        Declared(
+            "plan",
+            "Count the steps of an epoch, and how long they take, for several numbers of nodes.",
+            ("data plan --samples 32217 --gpus-per-node 8 --nodes 1,2,8 --epochs 5 --step-time 2s",),
+            "data.plan_command",
+            options=(
+                SettingRow("samples", whole_number(0, _MANY), "samples in the data"),
+                SettingRow("batch", whole_number(1, _MANY), "samples a step and rank", default=1),
+                _GPUS_PER_NODE,
+                SettingRow("nodes", text("numbers such as 1,2,8", "N,N,…"), "numbers of nodes to compare", default="1"),
+                SettingRow("epochs", whole_number(1, _MANY), "epochs in all", default=1),
+                SettingRow("step_time", duration(0), "time of one batch of one rank, such as 2s"),
+                SettingRow("grad_accum", _COUNT, "batches an optimizer step", default=1),
+                SettingRow("drop_last", FLAG, "leave the rest out"),
+                SettingRow("pad", FLAG, "fill up the last batches (default)"),
+                SettingRow("model_bytes", size(0), "gradients exchanged a step, such as 14GB"),
+                SettingRow(
+                    "bandwidth",
+                    text("bytes a second, or a run", "SIZE|RUN"),
+                    "bytes a second, or a run of `allranks test`",
+                ),
+                SettingRow("observed_steps", whole_number(0, _MANY), "steps that a run showed: says why"),
+                RUNS_DIR,
+                AS_JSON,
+            ),
+        ),
+        Declared(
+            "audit",
+            "Look at every sample that each of N virtual ranks reads: is the data really split?",
+            ("data audit --loader train:make_loader --world-size 16",),
+            "data.audit_command",
+            options=(
+                SettingRow(
+                    "loader",
+                    text("module:function or file.py:function", "WHERE"),
+                    "module:function or file.py:function, which gives a DataLoader",
+                ),
+                SettingRow("world_size", _COUNT, "virtual ranks", default=2),
+                _GPUS_PER_NODE,
+                SettingRow("model_parallel", _COUNT, "ranks that shall read the same", default=1),
+                SettingRow("python", path("the path of a Python interpreter"), "training interpreter"),
+                DRY_RUN,
+                AS_JSON,
+            ),
+        ),
+    ),
+)
+
+# What `render` writes, by its name: what it is called, and how its example names the nodes.
+RENDERED = {
+    "torchrun": ("a script for each node", "--hosts hosts.txt"),
+    "accelerate": ("a configuration and a script for each node", "--hosts hosts.txt"),
+    "deepspeed": ("a hostfile, a configuration, a script for each node", "--hosts hosts.txt"),
+    "slurm": ("a batch script for sbatch", "--nodes 2"),
+    "kubernetes": ("a Job, a JobSet, a TrainJob or pods", "--nodes 2"),
+    "skypilot": ("a SkyPilot task", "--nodes 2"),
+}
+
+
+def _render(what: str) -> Declared:
+    """Declare the command that writes for one launcher or scheduler. Options of others are read to be refused."""
+    title, nodes = RENDERED[what]
+    engine = engine_of(what)
+    hidden = [row.name for row in settings_of("render") if row.engines and engine not in row.engines]
+    if what in LAUNCHERS:
+        hidden += [row.name for row in settings_of("rendered")]
+    return Declared(
+        what,
+        f"Write {title}.",
+        (f"render {what} {nodes} --nproc 8 --output launch train.py --epochs 3",),
+        "render.command",
+        fixed={"what": what},
+        verb="render",
+        settings=(*settings_of("render"), *settings_of("rendered")),
+        hidden=tuple(hidden),
+        command_help="training command",
+        options=(
+            CONFIG,
+            SettingRow("output", path("the path of a directory", "DIR"), "write the files here"),
+            SettingRow("force", FLAG, "replace files that are there"),
+            SettingRow("json_", FLAG, "print one JSON document, with the files by name", options="--json"),
+        ),
+    )
+
+
+RENDER = DeclaredVerbs(
+    "render",
+    "Write what one would run on each node without allranks: scripts, configurations, manifests.\n\n"
+    "Example: allranks render torchrun --hosts hosts.txt --nproc 8 --output launch train.py --epochs 3",
+    tuple(_render(what) for what in RENDERED),
+)
+OVERLAP = Declared(
+    "overlap",
+    "Read torch.profiler's traces: computation, communication, both at once, idle, for each rank and step.",
+    ("overlap outputs/rank_*_trace.json.gz --html overlap.html",),
+    "overlap.command",
+    arguments=(Argument("traces", "TRACE...", "files (.json, .json.gz) or directories", many=True, required=True),),
+    options=(
+        SettingRow("top", whole_number(1, 100_000), "how many kinds of collectives to list", default=10),
+        SettingRow("html", path("the path of a file", "FILE"), "write a page with a plot there"),
+        AS_JSON,
+    ),
+)
+CLEAN = Declared(
+    "clean",
+    "Remove old run directories, or end and remove what earlier runs left on the nodes.",
+    ("clean --keep 5", "clean --orphans --hosts hosts.txt"),
+    "clean.command",
+    settings=settings_of("clean"),
+    options=(
+        SettingRow("keep", whole_number(0, 1_000_000), "all but the newest N runs and N checks go [default: 5]"),
+        SettingRow(
+            "orphans", FLAG, "processes and directories of dead runs on the nodes", former_options="--leftovers"
+        ),
+        SettingRow("foreign", FLAG, "your other processes on GPUs or the master port"),
+        SettingRow("yes", FLAG, "do not ask", options="--yes -y"),
+        DRY_RUN,
+        AS_JSON,
+    ),
+)
+JOIN = Declared(
+    "join",
+    "Run the same command on every node, in any order: no ssh, any scheduler. One node's failure ends all.",
+    ("join --nnodes 2 --node-rank 0 --master-addr node01 train.py",),
+    "join.command",
+    settings=settings_of("join"),
+    command_help=COMMAND_HELP,
+    options=(
+        SettingRow("check_nodes", FLAG, "instead of a command: look at the nodes", options="--check"),
+        SettingRow("suite", choice(*SUITES), "instead of a command: collective tests", options="--test"),
+        CONFIG,
+        DRY_RUN,
+        QUIET_RUN,
+        COLOR,
+        SettingRow("json_", FLAG, "JSON lines. On node 0 they are the run, its result last", options="--json"),
+    ),
+)
+INIT = Declared(
+    "init",
+    "Write a commented allranks.toml here: every setting with its default.",
+    ("init",),
+    "init.command",
+    options=(SettingRow("force", FLAG, "replace the file that is there"), AS_JSON),
+)
+
+COMMANDS: dict[str, Declared | DeclaredVerbs] = {
+    command.name: command
+    for command in (
+        RUN_COMMAND,
+        CHECK,
+        TEST,
+        DIAGNOSE,
+        REPORT,
+        STATUS,
+        LOGS,
+        ATTACH,
+        STOP,
+        DATA,
+        RENDER,
+        OVERLAP,
+        CLEAN,
+        JOIN,
+        INIT,
+    )
+}

@@ -1,0 +1,63 @@
+"""What a wrong verb or option is answered with: what was probably meant, as a command or an option to paste (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from allranks.settings.table import SettingRow, suggestion
+from allranks.text import join_words
+
+from .commands import COMMANDS
+from .declare import HELP, HELP_ALL, Declared, DeclaredVerbs
+
+
+def all_declared() -> list[Declared]:
+    """Return every command, with those below a name."""
+    declared: list[Declared] = []
+    for command in COMMANDS.values():
+        declared += command.commands if isinstance(command, DeclaredVerbs) else [command]
+    return declared
+
+
+def unknown_verb(word: str, others: Iterable[str], verbs: Iterable[str]) -> str:
+    """Word the refusal of the first word of a command line, which is no verb; `others` are the words behind it."""
+    names = list(verbs)
+    if word.startswith("-"):
+        verb = next((other for other in others if other in names), "VERB")
+        return f"{word} stands in front of the verb. Options stand behind it\nhint: allranks {verb} {word}"
+    if word.endswith(".py") or word == "torchrun":
+        return f"{word} is not a verb\nhint: allranks run {word} …"
+    meant = suggestion(word, [*names, "help"])
+    hint = f"allranks {meant}" if meant else "allranks --help"
+    return f"no verb {word!r}. There are {join_words(names)}\nhint: {hint}"
+
+
+def unknown_option(name: str, path: str, declared: Declared | None) -> str:
+    """Word the refusal of an option. `path` is the command as it is typed, such as `allranks render slurm`."""
+    rows = declared.visible_rows if declared is not None else ()
+    by_name = {known: row for row in rows for known in row.names}
+    meant = _nearest(name, [*by_name, *HELP, HELP_ALL])
+    if meant:
+        return f"{name} is not an option of `{path}`\nhint: {_with_value(meant, by_name.get(meant))}"
+    owners = [one for one in all_declared() if any(name in row.names for row in one.visible_rows)]
+    verbs = list(dict.fromkeys(one.verb or one.name for one in owners))
+    if verbs:
+        return f"{name} is not an option of `{path}`, but of {join_words([f'`{verb}`' for verb in verbs])}"
+    if declared is not None and declared.command_help:
+        return (
+            f"{name} is not an option of `{path}`. Options of a program stand behind it\n"
+            f"hint: {path} --help-all lists the options"
+        )
+    return f"{name} is not an option of `{path}`\nhint: {path} --help"
+
+
+def _nearest(name: str, options: Iterable[str]) -> str:
+    """Return the long option that was meant; dashes, which all have, do not make two names alike."""
+    bare = {option.lstrip("-"): option for option in options if option.startswith("--")}
+    return bare.get(suggestion(name.lstrip("-"), bare), "")
+
+
+def _with_value(option: str, row: SettingRow | None) -> str:
+    if row is None or row.parser.is_flag:
+        return option
+    return f"{option} {row.shown_metavar}"
