@@ -15,6 +15,7 @@ import pytest
 
 from allranks.agent import gpufacts, netfacts, portowner
 from allranks.agent import node_check as facts
+from allranks.agent.commands import run_command
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
 from allranks.gang.places import Setting, setup_order
@@ -259,6 +260,25 @@ def test_torch_is_read_and_not_imported(tmp_path: Path) -> None:
         put(tmp_path, f"work/{name}.py", "raise SystemExit('imported')")
     found = asked(sys.executable, str(tmp_path / "work"), {"PYTHONPATH": str(tmp_path / "site")})
     assert (found["torch"], found["cuda"]) == ("2.13.0+cu128", "12.8") and "hip" not in found
+
+
+def test_an_interpreter_that_leaves_a_process_behind_answers(tmp_path: Path) -> None:
+    """A wrapper's daemon holds standard output open; how long it goes on is not the interpreter's time."""
+    script = f'#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid\nexec {sys.executable} "$@"\n'
+    wrapper = put(tmp_path, "python", script)
+    try:
+        answer = asked(str(wrapper), "/", {"PATH": os.environ["PATH"]}, seconds=60.0)
+        assert answer["executable"] == sys.executable
+        assert Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_of_a_command_without_end_a_part_is_kept() -> None:
+    ended = run_command(["sh", "-c", "echo why >&2; exec yes"], 0.5, 1000)
+    assert (ended.code, ended.out, ended.err) == (None, b"y\n" * 500, b"why\n")
+    ended = run_command(["sh", "-c", "cat; exec >&- 2>&-; sleep 0.2; exit 7"], 60, 1000, text="words")
+    assert (ended.code, ended.out, ended.err) == (7, b"words", b"")
 
 
 @pytest.mark.parametrize("version", ["2.7.18", "3.6.15", "3.7.16"])

@@ -7,8 +7,6 @@ import glob
 import importlib
 import os
 import shutil
-import subprocess
-import tempfile
 import time
 from functools import partial
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence
@@ -18,9 +16,9 @@ from allranks.preflight.host import CouldNotLook, Host, Ran, Space
 from allranks.preflight.typed_facts import Facts, Request
 from allranks.protocol.jsontext import JsonObject
 
+from .commands import run_command
 from .files import names_in, read_file, read_link
 from .node_check import FactPart, collect_parts
-from .prelude import end_group
 
 PACKAGE = "allranks.preflight.checks."
 OUTPUT_LIMIT = 4 << 20
@@ -99,37 +97,19 @@ class NodeHost:
         return shutil.which(name, path=self.env.get("PATH", os.defpath) + ":" + SBIN)
 
     def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
-        """Output goes through files: a child that stays behind cannot hold us."""
+        """Run a command in the ranks' environment; a child that stays behind cannot hold us."""
         path = argv[0] if "/" in argv[0] else self.which(argv[0])
         if path is None:
             return Ran(None, "", "%s is not installed" % argv[0])
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            stdin.write(input.encode())
-            stdin.seek(0)
-            try:
-                child = subprocess.Popen(
-                    [path, *argv[1:]],
-                    stdin=stdin,
-                    stdout=out,
-                    stderr=err,
-                    cwd=cwd,
-                    start_new_session=True,
-                    env={**self.env, "LC_ALL": "C"},
-                )
-            except OSError as error:
-                return Ran(None, "", "%s: %s" % (argv[0], error.strerror))
-            try:
-                code: Optional[int] = child.wait(seconds)
-                late = ""
-            except subprocess.TimeoutExpired:
-                code = None
-                late = "%s gave no answer within %g s" % (argv[0], seconds)
-                end_group(child)
-            texts = []
-            for file in (out, err):
-                file.seek(0)
-                texts.append(file.read(OUTPUT_LIMIT).decode("utf-8", "replace"))
-            return Ran(code, texts[0], late or texts[1])
+        env = {**self.env, "LC_ALL": "C"}
+        try:
+            ended = run_command([path, *argv[1:]], seconds, OUTPUT_LIMIT, env, cwd, input)
+        except OSError as error:
+            return Ran(None, "", "%s: %s" % (argv[0], error.strerror))
+        words = ended.err.decode("utf-8", "replace")
+        if ended.code is None:
+            words = "%s gave no answer within %g s" % (argv[0], seconds)
+        return Ran(ended.code, ended.out.decode("utf-8", "replace"), words)
 
     def python(self, code: str, seconds: float = 20.0) -> Ran:
         """Run code in the training interpreter."""

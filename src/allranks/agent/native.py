@@ -7,9 +7,9 @@ and /proc/PID/mem may be read by who may attach to the process (ptrace(2), PTRAC
 import os
 import shutil
 import struct
-import subprocess
 from typing import BinaryIO, List, NamedTuple, Optional, Tuple
 
+from .commands import run_command
 from .files import read_link, read_text
 from .processes import command_line
 
@@ -164,15 +164,15 @@ def py_spy(pid: int, native: bool, seconds: float) -> NativeStacks:
 
 def _run(command: List[str], seconds: float) -> NativeStacks:
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        ended = run_command(command, seconds, TEXT_LIMIT)
+    except OSError as error:
         return NativeStacks("", "py-spy: %s" % error)
-    text = done.stdout.decode("utf-8", "replace")[:TEXT_LIMIT]
-    if done.returncode == 0:
+    if ended.code is None:
+        return NativeStacks("", "py-spy gave no answer within %g s" % seconds)
+    text = ended.out.decode("utf-8", "replace")
+    if ended.code == 0:
         return NativeStacks(text, "")
-    return NativeStacks("", "py-spy: " + text[-300:].strip())
+    return NativeStacks("", "py-spy: " + (text + ended.err.decode("utf-8", "replace"))[-300:].strip())
 
 
 def _py_spy_tool(pid: int) -> Optional[str]:

@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
@@ -34,9 +33,10 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import SetupOrder
 
 from . import gpufacts, netfacts
+from .commands import run_command
 from .files import names_in, read_file, read_text
 from .node_directory import bases
-from .prelude import end_group, run_prelude
+from .prelude import run_prelude
 from .processes import user_name
 from .rendezvous_check import port_range
 
@@ -47,6 +47,7 @@ PLUGIN_PREFIXES = ("libnccl-net", "librccl-net", "libnccl-env")
 
 INTERPRETER_SECONDS = 20.0
 ANSWER = "ALLRANKS-PYTHON"
+ANSWER_LIMIT = 1 << 20  # bytes: the site of an interpreter may print before it
 
 # Runs as the user would run it, in any Python from 2.7 on; no module of the working directory is
 # imported. torch/version.py is read as text: importing torch takes seconds, importlib.metadata 30 ms. `python -m NAME`
@@ -414,24 +415,14 @@ def ask(
     seconds: float = INTERPRETER_SECONDS,
 ) -> Interpreter:
     """Start an interpreter once and read what it says of itself."""
+    where = workdir if os.path.isdir(workdir) else "/"
     try:
-        process = subprocess.Popen(
-            [path, "-c", QUESTION, *modules],
-            env=dict(environ),
-            cwd=workdir if os.path.isdir(workdir) else "/",
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        ended = run_command([path, "-c", QUESTION, *modules], seconds, ANSWER_LIMIT, environ, where)
     except (OSError, ValueError) as error:
         return Interpreter(error="could not be started: %s" % error)
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        end_group(process)
+    if ended.code is None:
         return Interpreter(error="did not answer within %g s" % seconds)
-    return _answer(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), process.returncode)
+    return _answer(ended.out.decode("utf-8", "replace"), ended.err.decode("utf-8", "replace"), ended.code)
 
 
 def _answer(out: str, err: str, code: int) -> Interpreter:

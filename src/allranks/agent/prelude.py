@@ -11,11 +11,12 @@ import json
 import os
 import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from typing import Dict, NamedTuple, Optional, Sequence
+
+from .commands import end_group
 
 SECONDS = 25.0
 TAIL = 2000  # characters of its last words
@@ -192,15 +193,6 @@ class _Run:
             if text:
                 return text[-TAIL:]
         return ""
-
-
-def end_group(child: "subprocess.Popen[bytes]") -> None:
-    """End the session that a command of ours was started in, with a shim's child; what the kernel holds is left."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait(1.0)
-    except (OSError, subprocess.TimeoutExpired):
-        pass
 
 
 def _read(run: _Run, finished: bool) -> Outcome:
