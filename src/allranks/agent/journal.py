@@ -77,6 +77,7 @@ class Journal:
     def __init__(self, node_dir: str) -> None:
         path = os.path.join(node_dir, NAME)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._may_be_cut = os.fstat(self._fd).st_size > 0  # by the process before this one
 
     def note(self, entry: Entry) -> None:
         """Append an entry."""
@@ -87,9 +88,12 @@ class Journal:
         self._write(MESSAGES.write(message))
 
     def _write(self, value: JsonObject) -> None:
-        """Append a line; a full disk loses it, never the run."""
+        """Append a line; a full disk loses it or its end, and nothing of the next one, and never the run."""
+        line = write_json(value) + b"\n"
+        if self._may_be_cut:
+            line = b"\n" + line
         try:
-            os.write(self._fd, write_json(value) + b"\n")
+            self._may_be_cut = os.write(self._fd, line) < len(line)
         except OSError:
             pass
 
