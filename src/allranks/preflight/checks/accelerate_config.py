@@ -1,6 +1,6 @@
 """The figures of an accelerate configuration, and of a launcher's own options, fit the cluster.
 
-allranks passes them itself, so a file without them is best; one that says something else was made for other nodes.
+allranks passes them itself, so a file without them is best. One that says something else was made for other nodes.
 Names: accelerate/commands/config/config_args.py (ClusterConfig), torch/distributed/run.py.
 """
 

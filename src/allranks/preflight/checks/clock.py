@@ -1,7 +1,7 @@
 """All clocks agree with the controller's within a second.
 
-Logs of several nodes can't be read in order otherwise, and tokens and leases of other tools fail. allranks
-itself corrects times by the measured offset.
+Logs of several nodes can't be read in order otherwise, and tokens and leases of other tools fail. Times
+of a run are corrected by the measured offset.
 """
 
 from __future__ import annotations

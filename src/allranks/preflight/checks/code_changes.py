@@ -1,6 +1,6 @@
 """Uncommitted changes in the working directory's repository are the same on every node.
 
-Compared are changed files under version control, and new files that are code; what a run writes on one
+Compared are changed files under version control, and new files that are code. What a run writes on one
 node only (logs, checkpoints) is not.
 """
 

@@ -1,7 +1,7 @@
 """The working directory is at the same git commit on every node.
 
 Read from .git alone (gitrepository-layout(5)): HEAD, refs, packed-refs, and the .git file of a worktree
-or submodule; so neither git nor its safe.directory is in the way.
+or submodule. So neither git nor its safe.directory is in the way.
 """
 
 from __future__ import annotations

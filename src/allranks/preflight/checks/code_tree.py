@@ -1,6 +1,6 @@
 """Without git: the working directory holds the same files on every node.
 
-Names, sizes and, up to 1 MB, contents are compared; what runs write (outputs, logs, caches) is left out.
+Names, sizes and, up to 1 MB, contents are compared. What runs write (outputs, logs, caches) is left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The batch sizes of a DeepSpeed configuration multiply out on this cluster.
 
-train_batch_size = train_micro_batch_size_per_gpu × gradient_accumulation_steps × ranks; "auto" fits always, and one of
+train_batch_size = train_micro_batch_size_per_gpu × gradient_accumulation_steps × ranks. "auto" fits always, and one of
 the three may be left out (deepspeed/runtime/config.py: _configure_train_batch_size). Ranks that share a batch (tensor
 or sequence parallel) count once.
 """

@@ -1,7 +1,7 @@
 """The file systems that training writes to have room: bytes and inodes.
 
 The node directory itself is the check nodedir's. 95 % is where imbue's host-health-checks and Meta's GCM
-draw the line; on file systems of many terabytes what is left may still be plenty.
+draw the line. On file systems of many terabytes what is left may still be plenty.
 """
 
 from __future__ import annotations

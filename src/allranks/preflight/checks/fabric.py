@@ -1,7 +1,7 @@
 """The settings of NCCL leave no active InfiniBand or RoCE port unused.
 
-NCCL_IB_DISABLE=1 moves all traffic to sockets; NCCL_IB_HCA takes prefixes with `^` (all but) and `=` (exact)
-at the head of the list, each word with `:port` or not (NCCL's src/misc/param.cc and net_ib, matchIfList).
+NCCL_IB_DISABLE=1 moves all traffic to sockets. NCCL_IB_HCA takes prefixes, each with `:port` or
+not. `^` (all but) or `=` (exact) heads the list (NCCL's src/misc/param.cc and net_ib, matchIfList).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All GPUs of a node answer, and there are as many as expected and as on the other nodes.
 
-A GPU that fell off the bus keeps its device file and its place in /proc/driver/nvidia/gpus (NVIDIA driver README,
-"The /proc/driver Filesystem") while nvidia-smi says `Unable to determine the device handle`; one whose probe
+A GPU that fell off the bus keeps its device file and its place in /proc/driver/nvidia/gpus (NVIDIA driver README).
+nvidia-smi then says `Unable to determine the device handle`. One whose probe
 failed at boot is on the PCI bus without a driver (NVIDIA/NVSentinel#155). A container sees the bus of its host,
 so GPUs there count only if no driver holds them.
 """

@@ -1,6 +1,6 @@
 """The GPUs' driver and its CUDA are the same version on every node.
 
-imbue's host-health-checks and GCP's configcheck compare them too. Other versions side by side usually work; NCCL
+imbue's host-health-checks and GCP's configcheck compare them too. Other versions side by side usually work. NCCL
 then chooses by what each driver can, and a program may find another libcuda on one node.
 """
 

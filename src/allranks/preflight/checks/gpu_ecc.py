@@ -1,8 +1,8 @@
 """No GPU has had an uncorrectable memory error, and all have ECC on or all off.
 
 Volatile counts are since the driver was loaded or the GPU reset (nvidia-smi(1), "ECC Errors"): Meta's GCM and imbue
-refuse a node with any. Aggregate ones are for the GPU's life: rows of DRAM are remapped (see gpu_remap), so only
-those of SRAM are told, as Azure NHC does (azure_gpu_ecc.nhc). AMD: RAS counts of amd-smi since boot.
+refuse a node with any. Aggregate ones are for the GPU's life. Rows of DRAM are remapped (see gpu_remap), so only
+those of SRAM count, as in Azure NHC (azure_gpu_ecc.nhc). AMD: RAS counts of amd-smi since boot.
 """
 
 from __future__ import annotations

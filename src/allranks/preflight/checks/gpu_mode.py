@@ -1,8 +1,8 @@
 """Persistence mode, compute mode and MIG are set alike on all GPUs, and no GPU refuses processes.
 
-nvidia-smi(1): without persistence mode (or nvidia-persistenced) each start sets the GPU up anew; Exclusive_Process lets
-one process in, Prohibited none; a GPU in MIG mode is split. Azure NHC demands persistence mode; here only a
-difference is told.
+nvidia-smi(1): without persistence mode (or nvidia-persistenced) each start sets the GPU up again. Exclusive_Process
+lets one process in, Prohibited none. A GPU in MIG mode is split. Azure NHC demands persistence mode. Here only a
+difference counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """All NVLinks are up, as many as on other GPUs and nodes, and the NVSwitch fabric is ready.
 
-What is normal differs: cards of a pair with bridges leave some links inactive (H100 PCIe: 6 of 18), so a GPU is
-odd only among GPUs of its model. The driver tells of the fabric since Hopper (`fabric.state`): until it is Completed
-with Success, CUDA does not start (error 802, "system not yet initialized"; NVIDIA Fabric Manager User Guide).
-imbue's host-health-checks and Azure NHC look for `<inactive>`.
+What is normal differs. Cards of a pair with bridges leave some links inactive (H100 PCIe 6 of 18). So a GPU is
+odd only among GPUs of its model. The driver tells of the fabric since Hopper (`fabric.state`). Until it is Completed
+with Success, CUDA does not start (error 802, "system not yet initialized", NVIDIA Fabric Manager User Guide).
+Azure NHC and imbue's host-health-checks look for `<inactive>`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The GPUs use as many PCIe lanes as the others, and no small part of what they can.
 
 Files: current_link_width and max_link_width of the PCI device (Documentation/ABI/testing/sysfs-bus-pci). Width
-only: the speed of an idle GPU is low to save power. Boards with x8 slots are no fault where all have them.
+only: the speed of an idle GPU is low to save power. Boards with x8 slots are not a fault where all have them.
 """
 
 from __future__ import annotations

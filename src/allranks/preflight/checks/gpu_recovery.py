@@ -1,7 +1,7 @@
 """No GPU asks to be reset, drained or rebooted.
 
 `gpu_recovery_action` of nvidia-smi: None, Reset, Reboot, Drain P2P, Drain and Reset, in newer drivers more (NVML's
-nvmlDeviceGpuRecoveryAction_t); older ones do not know it. NVIDIA's resiliency extension refuses all but None.
+nvmlDeviceGpuRecoveryAction_t). Older ones do not know it. NVIDIA's resiliency extension refuses all but None.
 """
 
 from __future__ import annotations

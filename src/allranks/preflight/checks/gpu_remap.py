@@ -1,9 +1,9 @@
 """No GPU has a row of its memory waiting to be remapped, a failed remap, or a bank without spare rows.
 
-A pending remap takes effect when the GPU is reset; one that failed is a reason to replace it (NVIDIA GPU Memory
-Error Management, "Row Remapping"). `remapped_rows.pending` is 0 or 1 in older drivers, No or Yes in newer ones:
+A pending remap takes effect when the GPU is reset. One that failed is a reason to replace it (NVIDIA GPU Memory
+Error Management, "Row Remapping"). `remapped_rows.pending` is 0 or 1 in older drivers, No or Yes in newer ones.
 Azure NHC compares it as a number (`Yes` -gt 0 is false) and reads the count of remaps from a fourth field of
-three, so its test never fires. Here each value goes by its name.
+three. So its test never fires. Here each value goes by its name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """No GPU is slowed down by heat, by its power supply or by a hardware brake.
 
 Bits of clocks_event_reasons.active (before driver 535: clocks_throttle_reasons.active) are those of NVML's
-nvmlClocksEventReasons. Idle, application clocks, the software power cap and sync boost are no faults (gpu-fryer
-and Azure NHC tell the same ones). AMD: amd-smi's violations; the power limit (PPT) is none either.
+nvmlClocksEventReasons. Idle, application clocks, the software power cap and sync boost are not faults (nor
+for gpu-fryer and Azure NHC). AMD: amd-smi's violations. The power limit (PPT) is none either.
 """
 
 from __future__ import annotations

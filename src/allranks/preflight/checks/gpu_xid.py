@@ -1,7 +1,7 @@
 """The kernel log has no Xid of the NVIDIA driver that means a fault of the GPU, its memory or its links.
 
 Which Xid means what: `allranks.xid`. Xids that a program causes by itself (13, 31, 32, 43, 45, 68, 69, …) are
-no fault. What a reset has cured since stays in the log: only a GPU off the bus, which a reset can't cure, fails.
+not faults. What a reset has cured since stays in the log: only a GPU off the bus, which a reset can't cure, fails.
 """
 
 from __future__ import annotations

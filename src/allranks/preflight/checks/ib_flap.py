@@ -1,7 +1,7 @@
 """Links of InfiniBand, RoCE and Ethernet ports have not gone down again and again.
 
-counters/link_downed counts since the driver started (Documentation/ABI/stable/sysfs-class-infiniband);
-carrier_changes counts every loss and return (sysfs-class-net). Each node's own boots and a switch's
+counters/link_downed counts since the driver started (Documentation/ABI/stable/sysfs-class-infiniband).
+And carrier_changes counts every loss and return (sysfs-class-net). Each node's own boots and a switch's
 maintenance count too, so: ten or more, and five a day or three times as many as elsewhere.
 """
 

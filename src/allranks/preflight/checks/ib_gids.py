@@ -1,6 +1,6 @@
 """Active RoCE ports have a RoCE v2 address for IPv4, and NCCL_IB_GID_INDEX points to one where it is set.
 
-NCCL (2.21 and newer) takes the RoCE v2 entry of its address family by itself; a set index is taken as it is,
+NCCL (2.21 and newer) takes the RoCE v2 entry of its address family by itself. A set index is taken as it is,
 and an empty or RoCE v1 entry ends in `ibv_modify_qp failed` (src/transport/net_ib.cc, NCCL issue 1573).
 Files: ports/N/gids/I and ports/N/gid_attrs/types/I, which cannot be read where the entry is empty.
 """

@@ -1,7 +1,7 @@
 """InfiniBand and RoCE ports that are up on most nodes are up on all, at the same rate.
 
 NCCL takes the ports that are ACTIVE and passes over others in silence. Files: /sys/class/infiniband/*/ports/*
-(Documentation/ABI/stable/sysfs-class-infiniband); the rule is that of gpud's component infiniband and GCM's
+(Documentation/ABI/stable/sysfs-class-infiniband). The rule is that of gpud's component infiniband and GCM's
 check_ib, with the other nodes as the expectation. Ports that are down everywhere have no cable.
 """
 

@@ -1,6 +1,6 @@
 """The nodes run the same kernel, distribution and C library.
 
-Compiled extensions need at least the C library they were built with; drivers and RDMA modules are built
+Compiled extensions need at least the C library they were built with. Drivers and RDMA modules are built
 for one kernel. Sources: os-release(5), getconf(1) GNU_LIBC_VERSION.
 """
 

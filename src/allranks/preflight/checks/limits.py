@@ -5,9 +5,9 @@ its ranks: two nodes of one run differ where one has the master or more ranks.
 
 Sources: proc_pid_limits(5), getrlimit(2), Documentation/admin-guide/cgroup-v2.rst (pids.max, memory.max count in every
 parent too), Documentation/admin-guide/sysctl/{kernel,fs,net,vm}.rst, Documentation/networking/nf_conntrack-sysctl.rst.
-Limits are the agent's, which its ranks inherit; it raises the soft limits of files, locked memory and processes to the
-hard ones. Files and threads of a rank were counted with torch 2.13 and Gloo, 2 to 8 ranks: 10 files and one a rank of
-the run, as many again and one more a rank where the store is (rank 0), 6 threads.
+Limits are the agent's, which its ranks inherit. It raises the soft limits of files, locked memory and processes to the
+hard ones. Files and threads of a rank were counted with torch 2.13 and Gloo, 2 to 8 ranks. A rank has 10 files and one
+a rank of the run. Where the store is (rank 0) it has as many again and one more a rank. A rank has 6 threads.
 """
 
 from __future__ import annotations

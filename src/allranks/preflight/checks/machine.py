@@ -1,7 +1,7 @@
 """The nodes have the same processors and as much memory, and none of it is swapped out.
 
 The slowest node sets the pace of all. Azure NHC compares CPU and memory with what its machine types
-should have (check_hw_cpuinfo, check_hw_physmem); here the other nodes are the norm.
+should have (check_hw_cpuinfo, check_hw_physmem). Here the other nodes are the norm.
 """
 
 from __future__ import annotations

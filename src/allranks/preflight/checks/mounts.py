@@ -1,6 +1,6 @@
 """What /etc/fstab names is mounted, nothing fell back to read-only, and nodes have the same network mounts.
 
-Only texts are compared: a look at a mount whose server is gone would hang. Sources: fstab(5), ext4(5)
+Only texts are compared: a look at a mount whose server does not answer would hang. Sources: fstab(5), ext4(5)
 errors=remount-ro, systemd.mount(5) (x-systemd.automount, nofail).
 """
 

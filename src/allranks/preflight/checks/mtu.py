@@ -1,7 +1,7 @@
 """Packets as large as the interface's MTU pass between every pair.
 
-An MTU black hole lets connections open and large messages vanish: a switch port, tunnel or overlay with a
-smaller MTU and no ICMP "fragmentation needed" (RFC 2923). TCP: 256 KB must arrive; UDP without
+An MTU black hole lets connections open and large messages vanish. Such is a switch port, tunnel or overlay with a
+smaller MTU and no ICMP "fragmentation needed" (RFC 2923). TCP: 256 KB must arrive. UDP without
 fragmentation shows the size that passes (ip(7), IP_PMTUDISC_PROBE).
 """
 

@@ -1,8 +1,8 @@
 """The kernel's table of neighbours (ARP) has room for all nodes: what does not fit is dropped as if packets were lost.
 
-Files: /proc/sys/net/ipv4/neigh/default/gc_thresh3 (Documentation/networking/ip-sysctl.rst: the hard limit,
-1024 where nobody has raised it), /proc/net/stat/arp_cache (net/core/neighbour.c: entries now, table_fulls since
-boot, hexadecimal, a line a CPU). A node has an entry for every address on a network that it shares; with eight
+The hard limit is /proc/sys/net/ipv4/neigh/default/gc_thresh3, 1024 by default (Documentation/networking/ip-sysctl.rst).
+/proc/net/stat/arp_cache has the entries now and the table_fulls since boot, hexadecimal, a line a CPU
+(net/core/neighbour.c). A node has an entry for every address on a network that it shares. With eight
 rails 128 nodes are the most. Network namespaces and containers do not show it.
 """
 

@@ -1,7 +1,7 @@
 """Network interfaces of the same name have the same speed and MTU on all nodes, full duplex, and are up.
 
 Files: /sys/class/net/*/{speed,duplex,mtu,operstate} (Documentation/ABI/testing/sysfs-class-net). Virtual
-machines show no speed; interfaces that containers and tunnels bring along are left out.
+machines show no speed. Interfaces that containers and tunnels bring along are left out.
 """
 
 from __future__ import annotations

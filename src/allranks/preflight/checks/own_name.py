@@ -1,6 +1,6 @@
 """Every node's own host name resolves, and not to loopback.
 
-Only a warning: MASTER_ADDR is an address and GLOO_SOCKET_IFNAME is set, so the ranks do not need it; what
+Only a warning: MASTER_ADDR is an address and GLOO_SOCKET_IFNAME is set, so the ranks do not need it. What
 else asks for the own name (RPC, a script's own socket.gethostbyname) does.
 """
 

@@ -1,6 +1,6 @@
 """The packages that training programs use have the same versions on every node.
 
-Versions come from the packages' metadata (importlib.metadata); nothing is imported. `interpreter` compares
+Versions come from the packages' metadata (importlib.metadata). Nothing is imported. `interpreter` compares
 torch, `torch_build` NCCL.
 """
 

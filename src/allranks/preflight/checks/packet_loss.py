@@ -1,7 +1,7 @@
 """No packets are lost between any two nodes.
 
-TCP over a link that loses 1 % runs at a small part of its rate (Mathis et al. 1997: rate ~ 1/sqrt(loss));
-with 10 % collectives time out.
+TCP over a link that loses 1 % runs at a small part of its rate (Mathis et al. 1997: rate ~ 1/sqrt(loss)).
+With 10 % collectives time out.
 """
 
 from __future__ import annotations

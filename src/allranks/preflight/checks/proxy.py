@@ -1,6 +1,6 @@
 """No proxy variables in the ranks' environment: they lead connections between nodes away.
 
-gRPC, HTTP stores and download tools follow them; torch's TCPStore, NCCL and Gloo do not.
+gRPC, HTTP stores and download tools follow them. TCPStore of torch, NCCL and Gloo do not.
 """
 
 from __future__ import annotations

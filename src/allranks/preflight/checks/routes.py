@@ -1,6 +1,6 @@
 """No second default route: traffic to other networks could leave by either.
 
-/proc/net/route, /proc/net/ipv6_route (proc_net(5)). Two routes with one metric are ambiguous; a second
+/proc/net/route, /proc/net/ipv6_route (proc_net(5)). Two routes with one metric are ambiguous. A second
 interface with a worse metric is an ordinary backup.
 """
 

@@ -1,6 +1,6 @@
 """The working directory and the output directory take files: created, synced, removed again.
 
-A small file is written where the program will write; fsync(2) waits for the disk or the file server.
+A small file is written where the program will write. Then fsync(2) waits for the disk or the file server.
 """
 
 from __future__ import annotations

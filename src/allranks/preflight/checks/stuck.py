@@ -1,6 +1,6 @@
 """No process hangs inside the kernel (state D), as those do whose disk or file server does not answer.
 
-Two looks, a second apart: a process in D both times that was not scheduled in between is stuck; one that
+There are two looks, a second apart. A process in D both times that was not scheduled in between is stuck. One that
 reads a busy disk is in D often, but runs in between. Kernel threads are left out: some drivers keep theirs
 in D for good. Sources: proc_pid_stat(5), Documentation/filesystems/proc.rst (wchan, voluntary_ctxt_switches).
 """

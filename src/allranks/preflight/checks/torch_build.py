@@ -2,7 +2,7 @@
 
 NCCL refuses a communicator whose ranks have different versions ("Mismatched NCCL version detected",
 ncclInvalidUsage: NCCL src/init.cc, initTransportsRank). The version is that of the wheel nvidia-nccl-cu*,
-which torch's wheels load; an NCCL that is linked into torch is not known without importing it.
+which torch's wheels load. An NCCL that is linked into torch is not known without importing it.
 """
 
 from __future__ import annotations
