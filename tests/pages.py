@@ -1,19 +1,20 @@
-"""Write the pages of docs/ that are made from tables of the source: `make pages`."""
+"""Write the pages of docs/reference that are made from tables of the source: `make pages`."""
 
 from __future__ import annotations
 
-from tests.diagnose import test_causes
-from tests.preflight.checks import catalogue
-from tests.settings import test_reference
-
-from allranks.settings.reference import reference_page
+from tests.reference.all_pages import GENERATED_FOLDERS, REFERENCE, generated
 
 
 def write_pages() -> None:
-    """Write docs/reference/causes.md, docs/reference/checks.md and docs/reference/settings.md."""
-    test_causes.PAGE.write_text(test_causes.page(), encoding="utf-8")
-    catalogue.PAGE.write_text(catalogue.page(), encoding="utf-8")
-    test_reference.PAGE.write_text(reference_page(), encoding="utf-8")
+    """Write every page, and remove those of what is there no more."""
+    pages = generated()
+    for folder in GENERATED_FOLDERS:
+        (REFERENCE / folder).mkdir(exist_ok=True)
+        for path in (REFERENCE / folder).iterdir():
+            if f"{folder}/{path.name}" not in pages:
+                path.unlink()
+    for name, text in pages.items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -30,11 +30,11 @@ Document = dict[str, Any]  # JSON, as the command prints it
 
 
 def launch(command: Sequence[str], **options: object) -> Document:
-    """Run a training command on every node of the target, to its end; return the document of `run --json`.
+    """Run a training command on every node of the target, to its end, and return the document of `run --json`.
 
     The document's `exit` says how the run ended: a program that failed raises nothing. Training output goes to this
     process's standard error. Ctrl-C ends the run in order. Raises UsageError where the options are wrong, else
-    AllranksError where there is no document. Values of `env` with secret names travel in the environment.
+    AllranksError where the command prints no document. Values of `env` with secret names travel in the environment.
 
     >>> import allranks                                                         # doctest: +SKIP
     >>> allranks.launch(["train.py"], local=2, nproc=2, env={"SEED": "1"})["exit"]    # doctest: +SKIP
@@ -46,7 +46,7 @@ def launch(command: Sequence[str], **options: object) -> Document:
 
 
 def check(command: Sequence[str] = (), **options: object) -> Document:
-    """Check every node of the target and compare them; return the document of `check --json`.
+    """Check every node of the target and compare them. Return the document of `check --json`.
 
     `ok` is False where a check failed, which raises nothing. `command` is what a run would have, so that its script
     and imports are checked too.

@@ -9,3 +9,15 @@ HANG = 5
 INTERNAL = 70  # EX_SOFTWARE of sysexits.h: allranks itself failed
 CTRL_C = 130
 TERMINATED = 143  # SIGTERM, or `allranks stop`
+
+MEANINGS = {
+    DONE: "done",
+    PROGRAM_FAILED: "the training program failed",
+    USAGE: "usage or configuration",
+    CHECK_FAILED: "a check or test failed",
+    NODE_FAILED: "a node, link or service failed",
+    HANG: "a hang",
+    INTERNAL: "allranks itself failed",
+    CTRL_C: "Ctrl-C",
+    TERMINATED: "SIGTERM or `allranks stop`",
+}

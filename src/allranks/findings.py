@@ -61,6 +61,8 @@ class Finding:
 # `ssh NODE` and one word as a shell reads it: the whole command where that is quoted.
 _SSH = re.compile(r"""\bssh (?P<node>[^\s'"`;]+) (?P<word>(?:'[^']*'|"[^"]*"|[^\s'"`;])+)""")
 
+_LABEL = re.compile(r"[a-z][a-z0-9_-]*")  # of a cause or a check; a document may hold anything
+
 
 def typed_here(finding: Finding, local_nodes: Collection[str]) -> Finding:
     """Rewrite a remedy's commands for nodes of this machine: `ssh local0 'dmesg -T'` becomes `dmesg -T`."""
@@ -69,6 +71,11 @@ def typed_here(finding: Finding, local_nodes: Collection[str]) -> Finding:
         return " ".join(shlex.split(match["word"])) if match["node"] in local_nodes else match[0]
 
     return replace(finding, remedy=_SSH.sub(here, finding.remedy)) if local_nodes else finding
+
+
+def explain_command(name: str | None) -> str:
+    """Name the command that prints the page of a cause or of a check; empty for what can be neither."""
+    return f"allranks explain {name}" if name and _LABEL.fullmatch(name) else ""
 
 
 @omit_empty("decision")
@@ -91,9 +98,9 @@ class Verdict:
     decision: str = ""
 
     def to_json(self) -> JsonObject:
-        """Write the JSON form fixed by the design: a Finding plus the verdict's own fields."""
+        """Write the JSON form fixed by the design: a Finding plus the verdict's own fields, and how to read more."""
         document = dict(encode(self))
-        return {"schema": 1, **document.pop("finding"), **document}
+        return {"schema": 1, **document.pop("finding"), **document, "explain": explain_command(self.cause)}
 
     @classmethod
     def from_json(cls, data: Json) -> Verdict:

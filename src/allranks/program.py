@@ -235,12 +235,13 @@ def init_process_group(
     master_timeout: float | None = None,
     quiet: bool = False,
 ) -> Group:
-    """Call torch.distributed.init_process_group, with reasons where it would hang; give who and where this rank is.
+    """Call torch.distributed.init_process_group, with reasons where it would hang. Give who and where this rank is.
 
-    `backend` None: nccl (xccl) where this process has a GPU, else gloo; the device is set. `timeout`: of collectives,
-    in seconds; None: ALLRANKS_PG_TIMEOUT, COLOSSALAI_DIST_TIMEOUT, NCCL_TIMEOUT, else torch's. `master_timeout`: for
-    the master and all ranks to come; None: COLOSSALAI_MASTER_READY_TIMEOUT, else 10 minutes. StartError says who did
-    not come and why. The torch names (RANK, LOCAL_RANK, …) are set where the launcher has others.
+    `backend` is nccl (xccl) by default where this process has a GPU, else gloo. The device is set. `timeout` is that of
+    collectives in seconds, by default ALLRANKS_PG_TIMEOUT, COLOSSALAI_DIST_TIMEOUT, NCCL_TIMEOUT, else torch's.
+    `master_timeout` is the time for the master and all ranks to come, by default COLOSSALAI_MASTER_READY_TIMEOUT, else
+    10 minutes. StartError says who did not come and why. The torch names (RANK, LOCAL_RANK, …) are set where the
+    launcher has others.
 
     >>> import allranks                                                # doctest: +SKIP
     >>> group = allranks.init_process_group()                          # doctest: +SKIP

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests import forked
-from tests.settings.test_reference import COMMANDS
+from tests.settings.test_declarations import COMMANDS
 from tests.shell import Shell, shell
 
 from allranks.cli.commands import COMMANDS as DECLARED

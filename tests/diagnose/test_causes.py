@@ -1,18 +1,15 @@
-"""The table of causes: labels of the design, texts in good order, and the page of docs made from it."""
+"""The table of causes: labels of the design, texts in good order."""
 
 from __future__ import annotations
 
 import re
 import string
-from pathlib import Path
 
 import pytest
 
 from allranks.diagnose.causes import CAUSES, Cause, Charge, Ends
 from allranks.findings import Where
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "causes.md"
-MARK = "<!-- below: make pages -->\n"
 PLACES = {"node", "peer", "rank", "port", "interface", "gpu"}
 LABELS = """
 master-unreachable name-resolution hostname-resolves-to-loopback port-in-use port-blocked wrong-interface no-interface
@@ -28,30 +25,9 @@ node-network-down remote-path-missing rank-killed rank-exited-early data-not-spl
 """
 
 
-def page() -> str:
-    """What is written by hand, up to the mark, and a row for each cause."""
-    head = PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK
-    rows = "".join(f"| {c.id} | {c.meaning} | {_cell(c)} | {c.charge.value} | {_codes(c)} |\n" for c in CAUSES.values())
-    titles = "| cause | it is at fault when | next step, then fix | charged to | exit code |\n|---|---|---|---|---|\n"
-    return head + titles + rows
-
-
-def _cell(cause: Cause) -> str:
-    return cause.remedy().replace("|", "\\|")
-
-
-def _codes(cause: Cause) -> str:
-    failed, not_failed = cause.ends.value
-    return str(failed) if failed == not_failed else f"{failed}, {not_failed} where no rank failed"
-
-
 def test_no_label_of_the_design_is_lost() -> None:
     """Users and their scripts know them; a further cause needs no line here."""
     assert set(LABELS.split()) <= set(CAUSES)
-
-
-def test_the_page_of_docs_is_made_from_the_table() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "`make pages` writes it"
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))

@@ -76,6 +76,14 @@ DIAGNOSE = Declared(
         AS_JSON,
     ),
 )
+EXPLAIN = Declared(
+    "explain",
+    "What a cause or a check means, and what to do about it. Without a name it lists all.",
+    ("explain port-blocked",),
+    "explain.command",
+    arguments=(Argument("name", "[CAUSE | CHECK]", "cause of a verdict, or ID of a check", complete="pages"),),
+    options=(AS_JSON,),
+)
 REPORT = Declared(
     "report",
     "One HTML page of a run: verdict, timeline, tests, logs with a search box. Secrets are hidden.",
@@ -321,6 +329,7 @@ COMMANDS: dict[str, Declared | DeclaredVerbs] = {
         CHECK,
         TEST,
         DIAGNOSE,
+        EXPLAIN,
         REPORT,
         STATUS,
         LOGS,

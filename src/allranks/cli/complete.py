@@ -67,6 +67,11 @@ def _words(kind: str, typed: Mapping[str, Json]) -> list[str]:
             from allranks.gang.plugins import all_checks  # imported late: it reads what is installed
 
             return list(all_checks())
+        if kind == "pages":
+            from allranks.diagnose.causes import CAUSES  # imported late: a table for one command
+            from allranks.gang.plugins import all_checks  # imported late: it reads what is installed
+
+            return [*CAUSES, *all_checks()]
     except (AllranksError, OSError, ValueError):
         return []
     return []

@@ -25,6 +25,7 @@ VERBS = {
     "check": "look at all nodes, compare them, say what is wrong before a run does",
     "test": "collective tests, and which node or link is to blame",
     "diagnose": "why a run failed, from its directory or from any logs",
+    "explain": "what a cause or a check means, and what to do about it",
     "report": "a page of a run to read, or with --bundle a zip to send, without secrets",
     "status": "nodes and ranks of a run: states, steps, last output",
     "logs": "output of all ranks, merged",

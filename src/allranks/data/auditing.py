@@ -33,7 +33,7 @@ class LoaderError(AllranksError):
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit saw: `findings`, and `coverage`, a row a rank for each loader."""
+    """What an audit saw: its `findings`, and in `coverage` a row a rank for each loader."""
 
     findings: tuple[Finding, ...]
     coverage: tuple[Coverage, ...]
@@ -60,9 +60,10 @@ def audit(
 ) -> Audit:
     """Audit an epoch, to its end.
 
-    `loader` is a function that makes a loader, or its name `module:function`: then `world_size` virtual ranks read
-    it. Or it is a loader: then this process reads it, and where torch.distributed is initialised all ranks must
-    call this; each gets the same answer. UsageError for a name that cannot be; LoaderError where a rank raised."""
+    `loader` is a function that makes a loader, or its name `module:function`. Then `world_size` virtual ranks read it.
+    Or it is a loader, which this process reads. Where torch.distributed is initialised all ranks must call this, and
+    each gets the same answer. Raises UsageError for a name that cannot be, and LoaderError where a rank raised.
+    """
     if isinstance(loader, str):
         rows = virtual_rows(loader, world_size, gpus_per_node)
     elif isinstance(loader, Iterable):

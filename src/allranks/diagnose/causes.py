@@ -62,10 +62,15 @@ class Cause:
 
     def remedy(self, where: Where = _NOWHERE) -> str:
         """Give the next step and the fix for a place; names that are not established stay in capitals."""
-        return f"{self.next_step}. {self.fix}".format(
-            node=where.node or "NODE", peer=where.peer or "PEER", rank=_or(where.rank, "RANK"),
-            port=_or(where.port, "PORT"), interface=where.interface or "IFACE", gpu=_or(where.gpu, "GPU"),
-        )  # fmt: skip
+        return in_place(f"{self.next_step}. {self.fix}", where)
+
+
+def in_place(text: str, where: Where = _NOWHERE) -> str:
+    """Fill the names of a place into a cause's text; those that are not established stay in capitals."""
+    return text.format(
+        node=where.node or "NODE", peer=where.peer or "PEER", rank=_or(where.rank, "RANK"),
+        port=_or(where.port, "PORT"), interface=where.interface or "IFACE", gpu=_or(where.gpu, "GPU"),
+    )  # fmt: skip
 
 
 def _or(value: int | None, word: str) -> str:
@@ -160,7 +165,7 @@ _TABLE = (
            "did last",
            "Move slow work off the training path, or let all ranks do it alike",
            Charge.HANG, Ends.HANG),
-    _cause("collective-shape-mismatch", "same collective, different shapes or types",
+    _cause("collective-shape-mismatch", "ranks called the same collective with different shapes or types",
            "Print the shapes on every rank before the call, or let `--debug` (TORCH_DISTRIBUTED_DEBUG=DETAIL) name "
            "the calls",
            "Pad, or gather the sizes first",
@@ -191,7 +196,7 @@ _TABLE = (
            "Run `systemctl status nvidia-fabricmanager`, whose version must equal the driver's",
            "Run `systemctl restart nvidia-fabricmanager`",
            N, Ends.NODE, "cuda-device-unavailable driver-version-mismatch invalid-device-ordinal"),
-    _cause("shm-too-small", "/dev/shm too small",
+    _cause("shm-too-small", "/dev/shm is too small",
            "Run `df -h /dev/shm` on {node}",
            "Run `mount -o remount,size=16G /dev/shm`. Containers take `--shm-size=16g` or `--ipc=host`, pods an "
            "emptyDir with `medium: Memory` on /dev/shm",
@@ -249,13 +254,13 @@ _TABLE = (
            "Take the node out and reboot it. If it comes back, reseat or replace the GPU and check its power and "
            "PCIe slot",
            N, Ends.NODE, _OF_GPU + "ecc-error"),
-    _cause("cuda-kernel-fault", "a kernel's bad access, index or assertion",
+    _cause("cuda-kernel-fault", "a kernel on a GPU had a bad access, a bad index or a failed assertion",
            "Run once with `--env CUDA_LAUNCH_BLOCKING=1`, whose traceback shows the kernel, or under "
            "`compute-sanitizer python …`",
            "Check indices and labels against the sizes",
            P),
     # -- the program ---------------------------------------------------------------------------------------
-    _cause("program-exception", "an exception in the program that none of the others explains",
+    _cause("program-exception", "the program raised an exception that none of the others explains",
            "Read the traceback in that rank's log (of a run: `allranks logs --rank {rank}`)",
            "Correct the program at the place shown, and run that rank's input alone",
            P),
@@ -273,7 +278,7 @@ _TABLE = (
            "Run `ls -ld PATH` on every node",
            "Mount or copy what is missing, or correct the path",
            S),
-    _cause("disk-full", "no space, no inodes or no quota left",
+    _cause("disk-full", "a disk has no space, no inodes or no quota left",
            "Run `df -h; df -i; quota -s` on {node}",
            "Remove old checkpoints, or write to another disk",
            Charge.LIMIT, explains="checkpoint-unreadable"),
@@ -290,7 +295,7 @@ _TABLE = (
            "Run `ls -ld PATH; id` on {node} as the user who trains",
            "Change the owner or the mode, or use another path",
            S),
-    _cause("checkpoint-unreadable", "loading or saving a checkpoint",
+    _cause("checkpoint-unreadable", "a checkpoint could not be loaded or saved",
            "Compare size and sha256sum with the original, and the configuration with the one that was saved",
            "Resume from an older one",
            P, explains="missing-file"),
@@ -387,6 +392,8 @@ _TABLE = (
 
 CAUSES: dict[str, Cause] = {cause.id: cause for cause in _TABLE}
 UNKNOWN = CAUSES["unknown"]
+# What a verdict says where one of these causes of a hang has ended the program instead.
+OF_THE_PROGRAM = {"collective-mismatch": " raised ", "uneven-data": "destroy_process_group"}
 
 
 def cause_or_unknown(label: str) -> str:
@@ -411,5 +418,5 @@ def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: 
 
 def _explained_by_program(verdict: Verdict) -> bool:
     """Tell whether nothing hung: torch raised the mismatch, or ranks lost one that had done all of its steps."""
-    words = {"collective-mismatch": " raised ", "uneven-data": "destroy_process_group"}.get(verdict.cause)
+    words = OF_THE_PROGRAM.get(verdict.cause)
     return words is not None and words in verdict.finding.message

@@ -19,7 +19,7 @@ look at (no GPU, no InfiniBand: `skipped`); {"error": …} that it could not loo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence
+from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 
@@ -36,7 +36,10 @@ LEVELS = ("quick", "full")
 
 @dataclass(frozen=True)
 class Check:
-    """One check; `title` says what passes."""
+    """One check; `title` says what passes, `about` how it is judged.
+
+    Both are the module's docstring, the first line and the paragraphs below it.
+    """
 
     name: str
     group: str
@@ -48,6 +51,8 @@ class Check:
     between_machines: bool = False
     alone: bool = False
     needs: str = ""
+    about: Tuple[str, ...] = ()
+    compares: Tuple[Differs, ...] = ()
 
 
 def read_check(module: object) -> Check:
@@ -67,18 +72,20 @@ def read_check(module: object) -> Check:
     collect = values.get("collect")
     if not callable(judge) or not (collect is None or callable(collect)):
         raise ValueError(f"{where}: give it judge(request, facts_by_node) and, if it looks itself, collect(host)")
-    title = (values.get("__doc__") or name).strip().partition("\n")[0].rstrip(".")
+    title, _, about = (values.get("__doc__") or name).strip().partition("\n")
     return Check(
         name,
         group,
         level,
-        title,
+        title.rstrip("."),
         judge,
         collect,
         seconds=float(values.get("SECONDS", 5.0)),
         between_machines=bool(values.get("BETWEEN_MACHINES", False)),
         alone=bool(values.get("ALONE", False)),
         needs=str(values.get("NEEDS", "")) if collect is None else name,
+        about=tuple(" ".join(paragraph.split()) for paragraph in about.split("\n\n") if paragraph.strip()),
+        compares=tuple(values.get("COMPARES", ())),
     )
 
 

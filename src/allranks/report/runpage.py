@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
-from allranks.findings import Finding
+from allranks.findings import Finding, explain_command
 from allranks.protocol.codec import encode
 from allranks.runs.documents import (
     ResultDocument,
@@ -70,6 +70,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         failed=verdict.status == "fail",
         victims=format_ranks(verdict.victims) if verdict.victims else "",
         remedy=verdict.remedy.splitlines()[:LINES],
+        more=explain_command(verdict.cause) if verdict.status == "fail" else "",
         where=encode(verdict.where),
         others=verdict.runners_up[:LINES],
         detected=_duration(verdict.detected_after_s),

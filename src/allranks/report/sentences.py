@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, Where, explain_command
 from allranks.runs.documents import AttemptRecord, Left, ResultDocument, VerdictDocument, as_record
 from allranks.text import count_of, format_ranks, list_first, name_with, plural
 
@@ -188,7 +188,7 @@ _WRITERS: dict[str, Callable[[Document], str | None]] = {
 
 
 def verdict_lines(verdict: VerdictDocument) -> list[str]:
-    """Write cause and culprit in a sentence, its process, up to three lines of evidence, the fix, the victims."""
+    """Write cause and culprit in a sentence, its process, evidence (three lines at most), fix, victims, its page."""
     doubt = ""
     if verdict.confidence is not None and verdict.confidence < 0.9:
         doubt = f" (confidence {verdict.confidence:.0%})"
@@ -204,6 +204,9 @@ def verdict_lines(verdict: VerdictDocument) -> list[str]:
         lines.append(f"  victims {format_ranks(verdict.victims)} ended because of it")
     if verdict.decision:
         lines.append(f"  next    {verdict.decision}")
+    more = explain_command(verdict.cause)
+    if more:
+        lines.append(f"  more    {more}")
     return lines
 
 

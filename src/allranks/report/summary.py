@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from allranks.findings import explain_command
 from allranks.protocol.codec import encode
 from allranks.runs.documents import (
     ResultDocument,
@@ -77,6 +78,9 @@ def _verdict(ended: str, verdict: VerdictDocument) -> list[str]:
     remedy = [line for line in verdict.remedy.splitlines() if line.strip()]
     if remedy:
         lines += ["", "Fix:", *_fence(remedy, 6)]
+    more = explain_command(verdict.cause)
+    if more:
+        lines += ["", f"More: {code(more)}"]
     return lines
 
 

@@ -148,10 +148,13 @@ class StatusDocument:
 # -- verdict.json, result.json -------------------------------------------------------------------------------
 
 
-@omit_empty("check", "decision")
+@omit_empty("check", "decision", "explain")
 @dataclass(frozen=True)
 class VerdictDocument:
-    """verdict.json, or the verdict of a result or of an attempt: the fields of `allranks.findings.Verdict`."""
+    """verdict.json, or the verdict of a result or of an attempt: the fields of `allranks.findings.Verdict`.
+
+    `explain` is the command that prints the page of the cause.
+    """
 
     schema: int = 1
     id: str = ""
@@ -168,6 +171,7 @@ class VerdictDocument:
     detected_after_s: float | None = None
     runners_up: tuple[Finding, ...] = ()
     decision: str = ""
+    explain: str = ""
 
     @property
     def confidence_text(self) -> str:

@@ -46,7 +46,7 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     words = WITHOUT_FAILURE.get(run.state())
     if words is not None:
         finding = Finding("unknown", "ok", words.format(run.name))
-        return replace(verdict_document(Verdict(finding, "unknown", 1.0)), cause=None)
+        return replace(verdict_document(Verdict(finding, "unknown", 1.0)), cause=None, explain="")
     logs = log_files(run, 0)
     if not logs:
         return verdict_document(_without(run, None))

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from tests.agent.test_node_check import PARTS
-from tests.preflight.checks.catalogue import PAGE, page
 from tests.preflight.checks.recorded import RecordedHost
 
 from allranks.agent import checks as node_checks
@@ -210,7 +209,3 @@ def test_what_is_allowed_is_a_warning() -> None:
     assert {f.status for f in judge({}, case["facts"], chosen)} == {"fail"}
     for allowed in ("same_machine", "duplicate-gpu"):
         assert {f.status for f in judge({}, case["facts"], chosen, [allowed])} == {"warn"}
-
-
-def test_the_catalogue_is_in_step() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "`make pages` writes it"

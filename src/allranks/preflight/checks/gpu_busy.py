@@ -1,4 +1,4 @@
-"""Nobody else computes on the GPUs, and none of their memory is taken.
+"""No other process computes on the GPUs, and none of their memory is taken.
 
 Processes as nvidia-smi and amd-smi list them before ranks start: of other users, of other jobs, of an earlier run.
 A container does not see those of others, but their memory counts. Desktops and monitors that take little are let be.

@@ -2,7 +2,8 @@
 
 A bf16 (fp16 before Ampere) product of 8192 × 8192 matrices for half a second a GPU, in the training interpreter's
 torch. It takes the best of many short blocks, so that a clock that rises late does not count. The gpu-fryer
-of huggingface, with the same product, tolerates 10 % below the best GPU. Here it is the median. One whose memory others use is not judged.
+of huggingface, with the same product, tolerates 10 % below the best GPU. Here it is the median.
+One whose memory others use is not judged.
 """
 
 from __future__ import annotations

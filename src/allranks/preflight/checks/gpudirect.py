@@ -1,8 +1,8 @@
 """Where there are GPUs and RDMA ports, the adapters can reach the GPUs' memory (GPUDirect RDMA).
 
 Without it every message goes through the host's memory. NCCL looks for the peer memory modules by these paths
-and else tries DMA-BUF. That takes Linux 5.12 with NVIDIA's open kernel modules (src/transport/net_ib.cc, NVIDIA GPUDirect
-RDMA documentation, "Supported Software"). RCCL reads CONFIG_PCI_P2PDMA and CONFIG_DMABUF_MOVE_NOTIFY
+and else tries DMA-BUF. That takes Linux 5.12 with NVIDIA's open kernel modules (src/transport/net_ib.cc, NVIDIA
+GPUDirect RDMA documentation, "Supported Software"). RCCL reads CONFIG_PCI_P2PDMA and CONFIG_DMABUF_MOVE_NOTIFY
 from /boot/config-RELEASE (src/misc/rocmwrap.cc).
 """
 

@@ -1,4 +1,4 @@
-"""Links of InfiniBand, RoCE and Ethernet ports have not gone down again and again.
+"""Links of InfiniBand, RoCE and Ethernet ports have not been lost again and again.
 
 counters/link_downed counts since the driver started (Documentation/ABI/stable/sysfs-class-infiniband).
 And carrier_changes counts every loss and return (sysfs-class-net). Each node's own boots and a switch's

@@ -1,4 +1,4 @@
-"""Whether systemd-logind would kill a node's ranks when the ssh session ends.
+"""Ranks outlive the ssh session: systemd-logind does not end them with it.
 
 With KillUserProcesses the session is the lease: a broken connection ends the agent too, so --detach and a
 controller that comes back find nothing (logind.conf(5)).

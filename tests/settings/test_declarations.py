@@ -1,4 +1,4 @@
-"""One table: the page of settings, the options of the commands, and what a command's function takes, agree."""
+"""One table: the options of the commands, and what a command's function takes, agree."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import pytest
 from allranks.cli.declare import COLOR, Declared, DeclaredCommand, DeclaredGroup
 from allranks.cli.main import VERBS, load
 from allranks.settings.parsers import FLAG
-from allranks.settings.reference import reference_page
 from allranks.settings.runspec import GROUP_OF, RunSpec
 from allranks.settings.table import OPTIONS, PANEL_OF, PANELS, RENDERERS, SETTINGS
 
 SOURCE = Path(__file__).parents[2] / "src" / "allranks"
-PAGE = SOURCE.parents[1] / "docs" / "reference" / "settings.md"
 
 
 def declarations() -> list[Declared]:
@@ -35,11 +33,6 @@ COMMANDS = declarations()
 
 def fields_of(group: str) -> tuple[dataclasses.Field[object], ...]:
     return dataclasses.fields(getattr(RunSpec(), group))
-
-
-def test_the_page_is_the_tables() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference_page(), "`make pages` writes it"
-    assert all(f"`{row.option}`" in reference_page() for row in SETTINGS.values() if row.commands)
 
 
 @pytest.mark.parametrize("declared", COMMANDS, ids=lambda declared: declared.name)

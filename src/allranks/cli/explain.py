@@ -1,0 +1,52 @@
+"""allranks explain: what a cause or a check means and what to do about it, without the network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+
+from allranks.diagnose.causes import CAUSES
+from allranks.errors import UsageError
+from allranks.exitcodes import DONE
+from allranks.findings import explain_command
+from allranks.gang.plugins import all_checks
+from allranks.protocol.codec import encode
+from allranks.report.explained import ExplainedPage, explained, list_lines, text_of
+from allranks.settings.table import suggestion
+
+WIDEST = 100  # columns: longer lines are hard to read
+
+
+def command(name: str | None, json_: bool) -> int:
+    """Print the page of a name, or the list of all."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDEST
+    width = min(columns, WIDEST)
+    if name is None:
+        pages = all_pages()
+        if json_:
+            listed = [{"name": page.name, "kind": page.kind, "summary": page.summary} for page in pages]
+            sys.stdout.write(json.dumps({"schema": 1, "pages": listed}) + "\n")
+        else:
+            sys.stdout.write("\n".join(list_lines(pages, width)) + "\n")
+        return DONE
+    page = find_page(name)
+    sys.stdout.write(json.dumps({"schema": 1, **encode(page)}) + "\n" if json_ else text_of(page, width))
+    return DONE
+
+
+def find_page(name: str) -> ExplainedPage:
+    """Find the page of a name; raise UsageError that names the nearest one."""
+    page = explained(name, {}) or explained(name, all_checks())
+    if page is None:
+        meant = suggestion(name, [*CAUSES, *all_checks()])
+        hint = explain_command(meant) if meant else "allranks explain"
+        raise UsageError(f"{name}: unknown cause or check\nhint: {hint}")
+    return page
+
+
+def all_pages() -> Sequence[ExplainedPage]:
+    """Give the pages of all causes, then of all checks."""
+    pages = [explained(name, all_checks()) for name in (*CAUSES, *all_checks())]
+    return [page for page in pages if page is not None]

@@ -1,0 +1,173 @@
+"""The page of a cause or of a check, out of the tables: `allranks explain` prints it, docs/reference has it (pure)."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from allranks.diagnose.causes import CAUSES, OF_THE_PROGRAM, Cause, Charge, in_place
+from allranks.exitcodes import MEANINGS, PROGRAM_FAILED
+from allranks.findings import explain_command
+from allranks.gang.policy import ROWS
+from allranks.preflight.check import Check
+from allranks.preflight.compare import Differs, remote
+from allranks.text import cut, join_words
+
+# What --retries does, by the condition that gang.policy knows by name.
+_AGAIN = {
+    "always": "`--retries N` tries again",
+    "never": "`--retries N` does not try again",
+    "progress": "`--retries N` tries again once a step, or five minutes, have passed",
+    "hang": "`--on-hang restart` uses one of the `--retries N`",
+}
+_NAMES = ("allranks", "ssh", "torch")  # they begin a sentence as they are
+_LEVELS = {
+    "quick": "Before every run, and with `allranks check`.",
+    "full": "With `allranks check`, but not before a run or with `--level quick`.",
+}
+
+
+class Section(NamedTuple):
+    """A heading and the paragraphs below it."""
+
+    heading: str
+    paragraphs: tuple[str, ...]
+
+
+class ExplainedPage(NamedTuple):
+    """What is said of a cause or a check. `kind`: cause or check."""
+
+    name: str
+    kind: str
+    summary: str
+    sections: tuple[Section, ...]
+
+
+def explained(name: str, checks: Mapping[str, Check]) -> ExplainedPage | None:
+    """Give the page of a cause, or of one of the checks; None for another name."""
+    if name in CAUSES:
+        return cause_page(CAUSES[name])
+    if name in checks:
+        return check_page(checks[name])
+    return None
+
+
+def cause_page(cause: Cause) -> ExplainedPage:
+    """Say when a verdict names the cause, what to do, and what follows."""
+    sections = [
+        Section("Next step", (_sentence(in_place(cause.next_step)),)),
+        Section("Fix", (_sentence(in_place(cause.fix)),)),
+        Section("Exit code", _exit_codes(cause)),
+        Section("Another attempt", _another_attempt(cause)),
+    ]
+    if cause.explains:
+        follow = join_words(sorted(cause.explains))
+        sections.append(Section("Explains", (f"Where they are seen too, these only follow from it: {follow}.",)))
+    explained_by = sorted(other.id for other in CAUSES.values() if cause.id in other.explains)
+    if explained_by:
+        other = join_words(explained_by, "or")
+        sections.append(Section("Explained by", (f"Where it is seen too, the fault is {other}.",)))
+    return ExplainedPage(cause.id, "cause", _sentence(_capitalised(cause.meaning)), tuple(sections))
+
+
+def _exit_codes(cause: Cause) -> tuple[str, ...]:
+    failed, not_failed = cause.ends.value
+    codes = [f"{failed} ({MEANINGS[failed]})"]
+    if failed != not_failed:
+        codes.append(f"{not_failed} ({MEANINGS[not_failed]}) where no rank failed")
+    if cause.id in OF_THE_PROGRAM:
+        codes.append(f"{PROGRAM_FAILED} ({MEANINGS[PROGRAM_FAILED]}) where the program ended and did not hang")
+    return (f"{', '.join(codes)}.",)
+
+
+def _another_attempt(cause: Cause) -> tuple[str, ...]:
+    if cause.id == "program-exception":
+        outside = "`--retries N` tries again where the exception speaks of a connection, a file server or a service."
+        return (outside, f"After another one it does not. The reason: {ROWS[Charge.PROGRAM].why}.")
+    row = ROWS[cause.charge]
+    if row.again == "hang":
+        return (f"{_AGAIN[row.again]}.",)
+    texts = [f"{_AGAIN[row.again]}. The reason: {row.why}."]
+    if row.replace:
+        texts.append("With `--spares K` a hot spare takes the place of the node.")
+    return tuple(texts)
+
+
+def check_page(check: Check) -> ExplainedPage:
+    """Say what passes, what is compared, when the check is made, and how to choose it."""
+    sections = []
+    if check.compares:
+        compared = [f"{one.label}: `{one.look}`" if one.look else one.label for one in check.compares]
+        sections.append(Section("Compares", tuple(compared)))
+        remedies = dict.fromkeys(_remedy(one) for one in check.compares)
+        sections.append(Section("Fix", tuple(remedies)))
+    if check.about:
+        sections.append(Section("How it judges", check.about))
+    made = [_LEVELS[check.level]]
+    if check.alone:
+        made.append("It measures, so it runs after the others, by itself.")
+    if check.between_machines:
+        made.append("It says nothing of virtual nodes on one machine.")
+    sections.append(Section("When", (" ".join(made),)))
+    chosen = f"`allranks check --only {check.name} …` makes this check alone."
+    allowed = f"`--allow {check.name}` turns its failures into warnings."
+    sections.append(Section("Options", (f"{chosen} {allowed}",)))
+    return ExplainedPage(check.name, "check", f"{check.title}.", tuple(sections))
+
+
+def _remedy(differs: Differs) -> str:
+    text = differs.remedy.format(node="NODE", look=remote("NODE", differs.look), norm="VALUE")
+    return _sentence(_capitalised(text))
+
+
+def text_of(page: ExplainedPage, width: int) -> str:
+    """Write a page for a terminal of so many columns."""
+    lines = [f"{page.name} ({page.kind})", *_wrapped(page.summary, width, "  ")]
+    for section in page.sections:
+        lines += ["", section.heading]
+        for paragraph in section.paragraphs:
+            lines += _wrapped(paragraph, width, "  ")
+    return "\n".join(lines) + "\n"
+
+
+def list_lines(pages: Sequence[ExplainedPage], width: int) -> list[str]:
+    """Write a line a page for a terminal of so many columns, causes and checks apart."""
+    column = max(len(page.name) for page in pages)
+    lines: list[str] = []
+    for kind, heading in (("cause", "Causes of a verdict"), ("check", "Checks of the nodes")):
+        lines += ["", heading] if lines else [heading]
+        for page in pages:
+            if page.kind == kind:
+                lines.append(cut(f"  {page.name:<{column}}  {page.summary}", width))
+    return [*lines, "", f"{explain_command('NAME')} prints one of them."]
+
+
+def markdown_of(page: ExplainedPage) -> str:
+    """Write a page of docs/reference."""
+    parts = [f"# {page.name}\n{page.summary}\n"]
+    for section in page.sections:
+        listed = len(section.paragraphs) > 1 and section.heading in ("Compares", "Fix")
+        mark = "- " if listed else ""
+        between = "\n" if listed else "\n\n"
+        parts.append(f"\n## {section.heading}\n" + between.join(mark + text for text in section.paragraphs) + "\n")
+    return "".join(parts)
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    """Break lines at spaces alone: a path or an option is not torn."""
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _capitalised(text: str) -> str:
+    """Begin a sentence; a program's name keeps its form."""
+    first = text.partition(" ")[0]
+    if first in _NAMES or not first.islower():
+        return text
+    return text[:1].upper() + text[1:]
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "…")) else f"{text}."

@@ -1,0 +1,103 @@
+"""Examples of the reference pages, out of the cases that the tests prove: verdicts by cause, findings by check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.diagnose.test_cases import CASES, judged
+from tests.diagnose.test_signatures import OF_LOGS
+
+from allranks.diagnose.incident import Incident
+from allranks.diagnose.verdict import judge
+from allranks.protocol.codec import decode
+from allranks.report.sentences import verdict_lines
+from allranks.runs.documents import verdict_document
+
+TESTS = Path(__file__).parents[1]
+MOST_SENTENCES = 4
+
+
+@dataclass(frozen=True)
+class Example:
+    """What the terminal shows, and what it was made from."""
+
+    lines: tuple[str, ...]
+    source: str
+    log: tuple[str, ...] = ()  # the lines that `diagnose` read
+
+
+def example_of(cause: str) -> Example | None:
+    """A provoked run, else a log, another run, or a line: the verdict as `run` and `diagnose` print it."""
+    kinds = (_of_real_runs, _of_logs, _of_runs, _of_lines)
+    return next((example for kind in kinds for example in kind(cause)), None)
+
+
+def _of_real_runs(cause: str) -> Iterator[Example]:
+    return _of_runs(cause, "real processes")
+
+
+def _of_runs(cause: str, source: str = "") -> Iterator[Example]:
+    for path in sorted((TESTS / "diagnose" / "rules").glob("*/*.json")):
+        case: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not case["expect"] or case["expect"]["cause"] != cause or source not in case["source"]:
+            continue
+        verdict = judge(decode(Incident, case["incident"]))
+        assert verdict is not None
+        lines = tuple(verdict_lines(verdict_document(verdict)))
+        yield Example(lines, f"tests/diagnose/rules/{path.parent.name}/{path.name}")
+
+
+def _of_logs(cause: str) -> Iterator[Example]:
+    for case in CASES:
+        if case.expect["cause"] == cause:
+            lines = tuple(verdict_lines(verdict_document(judged(case.log))))
+            source = f"tests/diagnose/cases/{case.name.partition(': ')[0]}.txt"
+            yield Example(lines, source, tuple(case.log.strip("\n").split("\n")))
+
+
+def _of_lines(cause: str) -> Iterator[Example]:
+    for _, text in OF_LOGS:
+        verdict = judged(text)
+        if verdict.cause == cause:
+            yield Example(tuple(verdict_lines(verdict_document(verdict))), "tests/diagnose/examples.txt", (text,))
+
+
+@dataclass(frozen=True)
+class Said:
+    """A finding that a case of a check proves."""
+
+    check: str
+    id: str
+    status: str
+    message: str
+    remedy: str
+
+
+def findings() -> list[Said]:
+    """Every finding of the cases of the checks."""
+    said = []
+    for path in sorted((TESTS / "preflight" / "checks").glob("*/*.json")):
+        for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]:
+            words = (finding["id"], finding["status"], finding["message"], finding.get("remedy", ""))
+            said.append(Said(path.parent.name, *words))
+    return said
+
+
+FINDINGS = findings()
+
+
+def sentences_of(check: str) -> list[Said]:
+    """A few findings of a check that differ in cause or status, the failures first."""
+    chosen: dict[tuple[str, str, str], Said] = {}
+    for said in FINDINGS:
+        if said.check == check:
+            chosen.setdefault((said.id, said.status, said.remedy.partition(" ")[0]), said)
+    return sorted(chosen.values(), key=lambda said: said.status != "fail")[:MOST_SENTENCES]
+
+
+def checks_that_find(cause: str) -> list[str]:
+    return sorted({said.check for said in FINDINGS if said.id == cause})
