@@ -255,6 +255,21 @@ def test_a_script_that_starts_one_rank(shell: Shell, text: str, options: list[st
     assert answer.code == 0, answer
 
 
+@pytest.mark.parametrize("verb", [["run", "--local", "2"], ["render", "slurm", "--nodes", "2"]])
+@pytest.mark.parametrize(
+    "command", ["srun torchrun --nnodes 2 train.py", "/usr/bin/srun -N2 python train.py", "mpirun -n 4 python train.py"]
+)
+def test_a_schedulers_own_starter_is_refused(verb: list[str], command: str, shell: Shell) -> None:
+    """Pasted from a batch script: every rank would start all of it."""
+    words = [*verb, "--dry-run"] if verb[0] == "run" else verb
+    answer = shell(*words, *command.split())
+    name = command.split()[0].rpartition("/")[2]
+    assert answer.code == 2
+    assert f"{name} starts processes on all nodes itself" in answer.err
+    assert f"hint: leave {name} and its options out" in answer.err
+    assert shell("run", "--local", "2", "--dry-run", "--launcher", "command", *command.split()).code == 0
+
+
 @pytest.mark.parametrize("how", [["./tool"], ["python3", "tool"], ["tool.py"]], ids=" ".join)
 def test_a_program_that_is_no_shell_script_may_speak_of_launchers(shell: Shell, how: list[str]) -> None:
     text = '#!/usr/bin/env python3\n"""Start it so:\n\ntorchrun --nproc-per-node 8 tool.py\n"""\n'

@@ -13,7 +13,7 @@ from allranks.errors import UsageError
 from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
-from allranks.settings.scripts import is_shell_script, launcher_in, script_of
+from allranks.settings.scripts import is_shell_script, launcher_in, script_of, starter_of
 from allranks.settings.table import ENGINE_FLAGS, TARGETS, engine_of, suggestion
 from allranks.text import join_words
 
@@ -65,7 +65,13 @@ def refuse_unknown_allowed(names: Sequence[str]) -> None:
 
 
 def refuse_launching_script(spec: RunSpec) -> None:
-    """UsageError for a shell script that starts ranks itself, where each rank would run it."""
+    """UsageError for srun, mpirun or a shell script that starts ranks itself, where each rank would run it."""
+    starter = starter_of(spec.launch.command)
+    if starter and spec.launch.launcher == "direct":
+        raise UsageError(
+            f"{starter} starts processes on all nodes itself, and every rank would run it\n"
+            f"hint: leave {starter} and its options out, and give what stands behind them: allranks run … train.py"
+        )
     script = script_of(spec.launch.command)
     if not script or spec.launch.launcher != "direct" or spec.launch.nproc == 1:
         return

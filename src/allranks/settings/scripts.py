@@ -29,6 +29,12 @@ def script_of(command: Sequence[str]) -> str:
     return ""
 
 
+def starter_of(command: Sequence[str]) -> str:
+    """Return the program of a scheduler or of MPI that a command begins with, such as srun; empty where none does."""
+    name = command[0].rpartition("/")[2] if command else ""
+    return name if name in _STARTERS else ""
+
+
 def is_shell_script(command: Sequence[str], text: str) -> bool:
     """Tell whether a shell reads the text: the command or the text's first line names one."""
     first_line = text.partition("\n")[0]
