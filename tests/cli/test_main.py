@@ -148,7 +148,9 @@ def test_clean_takes_old_looks_of_check_too(tmp_path):
         os.utime(tmp_path / "runs" / name, (0, 0))
     (tmp_path / "runs" / "check-20250101-000000").mkdir()  # nothing in it: not one of ours
     os.utime(tmp_path / "runs" / "check-20250101-000000", (0, 0))
-    assert call("clean", "--keep", "5", "--yes", cwd=tmp_path).stdout.startswith("removed 0 of 0 runs and 3 looks")
+    assert call("clean", "--keep", "5", "--yes", cwd=tmp_path).stdout == "removed 0 of 0 runs and 0 of 3 checks\n"
+    listed = call("clean", "--keep", "1", "--dry-run", cwd=tmp_path).stdout
+    assert listed.endswith("would remove 0 of 0 runs and 2 of 3 checks\n"), "each kind is counted by itself"
     found = json.loads(call("clean", "--keep", "1", "--yes", "--json", cwd=tmp_path).stdout)
     assert found["removed"] == names[:2]
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["check-20250101-000000", names[2], *others]

@@ -59,16 +59,24 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
     acts = yes and not dry_run
     failed = _remove(old) if acts else {}
     if json_:
-        removed = [r.name for r in old if r.name not in failed] if acts or dry_run else []
         names = [r.name for r in old]
-        click.echo(json.dumps({"schema": 1, "old": names, "removed": removed, "failed": failed, "dry_run": dry_run}))
+        removed_names = [name for name in names if name not in failed] if acts or dry_run else []
+        document = {"schema": 1, "old": names, "removed": removed_names, "failed": failed, "dry_run": dry_run}
+        click.echo(json.dumps(document))
     elif acts or dry_run or not old:
-        count = f"{len(old) - len(failed)} of {count_of(len(runs), 'run')}"
-        count += f" and {count_of(len(looks), 'look')} (check-…)" if looks else ""
-        click.echo(f"{'would remove' if dry_run else 'removed'} {count}")
+        removed = {run.name for run in old} - set(failed)
+        counts = [_counted(runs, removed, "run")]
+        if looks:
+            counts.append(_counted(looks, removed, "check"))
+        click.echo(f"{'would remove' if dry_run else 'removed'} {' and '.join(counts)}")
     for name, why in failed.items():
         click.echo(f"allranks: cannot remove {name} ({why})", err=True)
     return NODE_FAILED if failed else DONE
+
+
+def _counted(directories: list[RunDirectory], removed: set[str], noun: str) -> str:
+    """Write how many of them were removed: `2 of 7 runs`."""
+    return f"{sum(one.name in removed for one in directories)} of {count_of(len(directories), noun)}"
 
 
 def list_looks(directory: Path) -> list[RunDirectory]:

@@ -1,0 +1,78 @@
+"""docs/seeds.md: every command in it is one that allranks takes, and every test that it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.shell import Shell
+
+from allranks import exitcodes
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "seeds.md"
+FEWEST_ROWS = 100  # of all five set-ups
+DRY = {"run", "check", "test"}  # these print what they would do
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """What a set-up does, the command, the test."""
+    table = [line.strip().strip("|") for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    cells = [tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", line)) for line in table]
+    return [(what, command, test) for what, command, test in cells if test.startswith("`")]
+
+
+def commands() -> list[str]:
+    """Every command of the page, in tables and in blocks."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("allranks ")]
+    return list(dict.fromkeys([*lines, *(command.strip("`") for _, command, _ in rows())]))
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def test_every_row_names_a_test_that_exists() -> None:
+    listed = rows()
+    assert len(listed) >= FEWEST_ROWS
+    for what, _, test in listed:
+        path, _, name = test.strip("`").partition("::")
+        assert (ROOT / path).is_file(), (what, path)
+        assert name in names_in(path), (what, test)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_is_taken(
+    command: str, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as it goes without nodes: `--dry-run`, `render`, and the help behind all its options for the others."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ALLRANKS_JOIN_SECRET", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    hosts = "".join(f"node{number:02}\n" for number in range(1, 9))
+    for name in ("hosts.txt", "node_ip_list.txt"):
+        Path(name).write_text(hosts, encoding="utf-8")
+    Path("ds.json").write_text('{"train_micro_batch_size_per_gpu": 1}', encoding="utf-8")
+    program, *words = shlex.split(command)
+    assert program == "allranks"
+    verb = words[0]
+    answer = shell(verb, *offline(verb, words[1:]))
+    assert answer.code in (exitcodes.DONE, exitcodes.CHECK_FAILED), (command, answer)
+
+
+def offline(verb: str, words: list[str]) -> list[str]:
+    """The words of a command so that nothing is asked of a node, a cluster or a run."""
+    if verb in DRY:
+        return ["--dry-run", *words]
+    if verb == "render" or words[:1] == ["plan"]:
+        return words
+    if verb == "join":  # the program's words come last
+        return ["--help", *words]
+    return [*words, "--help"]
