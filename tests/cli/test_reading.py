@@ -15,6 +15,7 @@ from allranks.cli.chosen_run import saved_limit
 from allranks.cli.clean import may_live
 from allranks.cli.data import plan_command
 from allranks.cli.status import describe, lines, to_document
+from allranks.engines import program_lines
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
@@ -313,3 +314,48 @@ def test_a_damaged_record_of_the_engine_hides_nothing_else(
     if verb == "status":
         assert "its state there is unknown: " in shown.out and "engine: $.name: expected a text" in shown.out
     assert verb != "logs" or "out of memory" in shown.out
+
+
+@pytest.mark.parametrize("engine", ["kubernetes", "skypilot"])
+@pytest.mark.parametrize(
+    ("place", "on_path", "code", "says"),
+    [
+        ({"name": ["no text"]}, True, 4, "$.name: expected a text"),
+        ({"name": "demo", "kind": "job", "nodes": 1}, False, 2, "on PATH"),
+    ],
+    ids=["damaged", "no program"],
+)
+def test_attach_that_cannot_follow_leaves_the_run_as_it_is(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    place: dict[str, object],
+    on_path: bool,
+    code: int,
+    says: str,
+) -> None:
+    """The logs of a run on cloud machines were removed first, without `sky` it was an internal error, and without
+    kubectl the run was followed for ever."""
+    run = RunDirectory.create(tmp_path / "runs", "train", 1_795_000_000.0)
+    run.write_document("run.json", {"run": run.name, "started": 1.0, "engine": {"engine": engine, **place}})
+    log = run.path / "logs" / "node_00_h1" / "rank_000.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1\n")
+    (tmp_path / "bin").mkdir()
+    for name in ("kubectl", "sky") if on_path else ():
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert main.run_verb("attach", [run.name, "--runs-dir", str(tmp_path / "runs")]) == code
+    assert says in capsys.readouterr().err
+    assert log.read_text() == "step 1\n" and run.read_run().controller is None
+
+
+def test_a_line_without_an_end_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_lines, "LONGEST", 1000)
+    lines = program_lines.ProcessLines([sys.executable, "-c", "print('x' * 2500, end='')"])
+    taken: list[str] = []
+    while not lines.over:
+        taken += lines.take()
+    assert [len(line) for line in taken] == [1000, 1000, 500]

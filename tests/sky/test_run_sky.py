@@ -14,6 +14,10 @@ import pytest
 from tests import forked
 from tests.ports import free_port
 
+from allranks.engines.following import NoView
+from allranks.engines.skypilot.following import ClusterOfRun, SkyFollower
+from allranks.runs.directory import RunDirectory
+
 BOUND = 120.0
 HERE = Path(__file__).parent
 
@@ -105,3 +109,18 @@ def test_dry_run_calls_nothing(sky: Sky) -> None:
     printed = (sky.place / "out").read_text()
     assert "API_KEY" in json.loads(printed)["command"] and "hunter2" not in printed
     assert not (sky.state / "calls").exists() and not (sky.place / "runs").exists()
+
+
+def test_a_log_of_sky_that_cannot_be_written_fails_no_run(tmp_path: Path) -> None:
+    """The follower ended with an internal error on a full disk."""
+    run = RunDirectory.create(tmp_path, "train", time.time())
+    (run.path / "sky.log").mkdir()
+    place = ClusterOfRun("skypilot", "demo")
+    follower = SkyFollower(run, place, NoView(), [sys.executable, "-c", "print('provisioning')"], os.environ)
+    deadline = time.monotonic() + BOUND
+    result = follower.turn()
+    while result is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+        result = follower.turn()
+    assert result is not None and result.verdict is not None
+    assert (result.exit, result.verdict.evidence) == (4, ("provisioning",))

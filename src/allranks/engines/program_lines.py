@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 END_SECONDS = 3.0
 WAITING = 20_000  # lines that may wait to be taken; then the program waits
+LONGEST = 64 << 20  # characters of a line, as of a document of a run; a longer one is several
 
 
 class ProcessLines:
@@ -34,7 +35,7 @@ class ProcessLines:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        while line := self._process.stdout.readline(LONGEST):
             self._queue.put(line)
         self._process.wait()
         self._queue.put(None)

@@ -21,7 +21,7 @@ from tests import forked
 
 from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines.following import follow
-from allranks.engines.kubernetes import following
+from allranks.engines.kubernetes import following, podlog
 from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.engines.remote import read_place
 from allranks.report.live import LiveView
@@ -177,6 +177,49 @@ def test_what_cannot_be_removed_is_said(tmp_path: Path, stub: Stub) -> None:
     done = run(tmp_path, stub.environment)
     assert done.returncode == 4
     assert "LEFT run-" in done.stdout and "allranks/run=run-" in done.stdout and "pid 0" not in done.stdout
+
+
+LOGS = """#!/bin/sh
+# kubectl logs: the kubelet's complaint stands among the lines and has no time; then the connection breaks, once.
+echo "$*" >>"$STUB/calls"
+case "$*" in
+*--since-time=2026*) echo '2026-11-22T10:00:02.000000002Z {"exit": 0}' ;;
+*) echo '2026-11-22T10:00:01.000000001Z first'
+   echo 'failed to create fsnotify watcher: too many open files' ;;
+esac
+"""
+
+
+def test_a_line_of_a_log_without_a_time_keeps_no_other_from_coming(
+    tmp_path: Path, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first word was taken for the time of the last line: kubectl refused it, and no line came any more."""
+    program = tmp_path / "bin" / "kubectl"
+    program.write_text(LOGS)
+    for name, value in stub.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(podlog, "AGAIN_AFTER", 0.0)
+    log = podlog.PodLog(Kubectl(None, None), "demo-0")
+    lines: list[str] = []
+    deadline = time.monotonic() + 30.0
+    while '{"exit": 0}' not in lines and time.monotonic() < deadline:
+        lines += log.lines()
+        time.sleep(0.01)
+    log.close()
+    assert lines == ["first", "failed to create fsnotify watcher: too many open files", '{"exit": 0}']
+    assert log.since == "2026-11-22T10:00:02.000000002Z"
+
+
+def test_what_kubectl_prints_beside_its_answer_is_an_error_of_kubectl(
+    tmp_path: Path, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrapper's or a login plug-in's line on standard output ended the command with `internal-error`."""
+    for name, value in stub.environment.items():
+        monkeypatch.setenv(name, value)
+    for printed in ("Your session has expired\n", "[]", '{"items": 5}', '{"items": [5]}', "[" * 100_000):
+        stub.answers("get", 0, printed)
+        with pytest.raises(KubectlError, match="kubectl get pods: its answer is not a list of objects"):
+            Kubectl(None, None).pods("demo")
 
 
 # -- while a run goes on -------------------------------------------------------------------------------

@@ -26,8 +26,10 @@ class Kubernetes(RemoteEngine):
 
     def follow(self, run: RunDirectory, view: FollowerView) -> PodsFollower:
         """Follow the pods from here on; the log goes on where the last follower was."""
+        Kubectl.require()
+        place = read_place(run, PodsOfRun)
         take_control(run)
-        return PodsFollower(run, read_place(run, PodsOfRun), view)
+        return PodsFollower(run, place, view)
 
     def whereabouts(self, run: RunDirectory) -> str:
         """Return the phases of the run's pods."""

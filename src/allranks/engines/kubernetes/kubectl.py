@@ -15,11 +15,13 @@ from shutil import which
 from allranks.errors import NodeError, UsageError
 from allranks.plan.render.pod_spec import RUN_LABEL, secret_names
 from allranks.plan.render.podsettings import QUEUE
+from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.runs.documents import Document
 
 PATIENCE = 60.0  # seconds for one call
 LONGEST_REASON = 600  # characters
 LAST_LINES = 5  # of a pod's log
+ANSWER_LIMIT = 256 << 20  # characters of what kubectl lists: etcd holds objects of 1.5 MB, and a run has some thousands
 KINDS = {
     "job": "jobs.batch",
     "jobset": "jobsets.jobset.x-k8s.io",
@@ -103,9 +105,14 @@ class Kubectl:
         self.call("create", "-f", "-", stdin=text)
 
     def items(self, kind: str, *words: str) -> list[Document]:
-        """List objects of a kind."""
-        answer = json.loads(self.call("get", kind, "-o", "json", *words))
-        return list(answer.get("items") or [])
+        """List objects of a kind; raise KubectlError where kubectl printed something else."""
+        try:
+            listed = read_object(self.call("get", kind, "-o", "json", *words), ANSWER_LIMIT).get("items") or []
+        except DecodeError:
+            listed = None
+        if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+            raise KubectlError(f"kubectl get {kind}: its answer is not a list of objects in JSON")
+        return listed
 
     def pods(self, run: str) -> list[Document]:
         """List the run's pods."""

@@ -58,15 +58,23 @@ class PodLog:
             self._running.end()
 
     def _start(self) -> None:
+        """Start kubectl; the kubelet keeps what is not taken yet. Where that fails it is tried again."""
         words = ["logs", self.pod, "--follow", "--timestamps", *([f"--since-time={self.since}"] if self.since else [])]
-        self._running = ProcessLines(self._kubectl.argv(*words))  # the kubelet keeps what is not taken yet
+        try:
+            self._running = ProcessLines(self._kubectl.argv(*words))
+        except OSError:
+            self._ended_at = time.monotonic()
 
     def _new(self, line: str) -> str | None:
         """Return the text of a line that was not given yet, else None.
 
-        --since-time is in whole seconds: what came in that second comes again.
+        --since-time is in whole seconds: what came in that second comes again. The kubelet's own complaints stand
+        among the lines without a time (`failed to create fsnotify watcher: too many open files`).
         """
-        stamp, _, text = line.rstrip("\n").partition(" ")
+        line = line.rstrip("\n")
+        if not _STAMP.match(line):
+            return line
+        stamp, _, text = line.partition(" ")
         text = without_times(text)
         if stamp < self.since or (stamp == self.since and text in self._skip):
             return None

@@ -11,7 +11,7 @@ from allranks.runs.opening import take_control
 from allranks.runs.result import write_result
 from allranks.settings.layers import Resolved
 
-from .following import ClusterOfRun, SkyFollower, call, log_argv, without_result
+from .following import ClusterOfRun, SkyFollower, call, log_argv, require, without_result
 from .launching import TaskLaunch
 
 
@@ -26,10 +26,11 @@ class SkyPilot(RemoteEngine):
 
     def follow(self, run: RunDirectory, view: FollowerView) -> SkyFollower:
         """Follow the newest job's log from its beginning, for which the directory's own logs start again."""
+        require()
+        place = read_place(run, ClusterOfRun)
         take_control(run)
         for path in (run.path / "logs").glob("**/rank_*.log*"):
             path.unlink()
-        place = read_place(run, ClusterOfRun)
         return SkyFollower(run, place, view, log_argv(place.name), os.environ)
 
     def whereabouts(self, run: RunDirectory) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import time
@@ -110,8 +111,8 @@ class SkyFollower(RemoteRun):
         clean = _COLOUR.sub("", line).rstrip()
         if clean.strip():
             self._last_lines = [*self._last_lines, clean.strip()[:300]][-20:]
-            with (self.run.path / LOG).open("a", encoding="utf-8") as file:
-                file.write(clean + "\n")
+            with contextlib.suppress(OSError), (self.run.path / LOG).open("a", encoding="utf-8") as file:
+                file.write(clean + "\n")  # on a full disk the last lines are evidence enough
 
     def stop(self) -> None:
         """End the run. Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""
