@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from allranks.engines.slurm import ended, engine, following, jobs
 from allranks.engines.slurm.following import HOPELESS_LOOKS, JobFollower
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument
+from allranks.runs.documents import ResultDocument, Timing
+from allranks.runs.result import write_result
 
 
 class Kept(JsonView):
@@ -225,3 +226,85 @@ def test_a_controller_that_has_begun_may_write_its_own_end(
     assert run.read_document("result.json") is None
     settle(run, end + ended.LATE * 2)
     assert run.read_document("result.json") is not None
+
+
+# -- slurmctld is away -----------------------------------------------------------------------------------
+
+AWAY = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+
+
+class Service:
+    """slurmctld as its commands show it: away, then with a job in this state."""
+
+    def __init__(self, times_away: int, job: SlurmJob | None) -> None:
+        self.times_away = times_away
+        self.job = job
+        self.before_answer: Callable[[], None] = lambda: None
+
+    def look(self, number: str) -> SlurmJob | None:
+        if self.times_away > 0:
+            self.times_away -= 1
+            raise jobs.SlurmError(f"scontrol show job {number}: {AWAY}")
+        self.before_answer()
+        return self.job
+
+
+def test_a_job_that_slurm_was_not_asked_about_yet_is_not_over(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory
+) -> None:
+    """attach while slurmctld was away wrote "job 12 has ended before it started" into a run that went on."""
+    service = Service(3, SlurmJob("12", "RUNNING"))
+    monkeypatch.setattr(jobs, "look", service.look)
+    monkeypatch.setattr(JobFollower, "_patience", lambda self: -1.0)
+    follower = JobFollower(run, "12", view := Kept())
+    for _ in range(5):
+        follower.ask_at = 0.0
+        assert follower.turn() is None
+    assert run.read_document("result.json") is None
+    assert [text.partition(":")[0] for text in view.told] == ["scontrol show job 12", "running"]
+
+
+def test_of_a_job_that_slurm_has_forgotten_no_empty_line_is_shown(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory
+) -> None:
+    monkeypatch.setattr(jobs, "look", Service(0, None).look)
+    follower = JobFollower(run, "12", view := Kept())
+    follower.ask(0.0)
+    assert view.told == [] and follower.over_since is not None
+
+
+def test_a_stop_goes_on_while_slurmctld_is_away_and_keeps_the_result_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory
+) -> None:
+    """`stop` ended with scontrol's words, and wrote over the result that came while slurmctld answered."""
+    service = Service(0, SlurmJob("12", "RUNNING"))
+    monkeypatch.setattr(jobs, "look", service.look)
+    monkeypatch.setattr(jobs, "tell", lambda number: None)
+    monkeypatch.setattr(engine, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(engine, "PAUSE", 0.0)
+
+    def goes_away() -> None:
+        service.times_away = 2
+        service.job = SlurmJob("12", "COMPLETED")
+        service.before_answer = writes_its_end
+
+    def writes_its_end() -> None:
+        write_result(run, ResultDocument(run.name, exit=143, timing=Timing(7.0)), stopped=True)
+
+    service.before_answer = goes_away
+    stopped = engine.ENGINE.stop(run, 30.0, Kept())
+    assert not stopped.failed
+    result = run.read_result()
+    assert result is not None and result.timing.total == 7.0
+
+
+@pytest.mark.parametrize("verb", ["look", "submit"])
+def test_a_command_of_slurm_that_cannot_be_started_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
+) -> None:
+    """An environment that is too large for execve(2), or a program without its x, was an internal error."""
+    for name in ("scontrol", "sbatch"):
+        (tmp_path / name).write_text("#!/no/such/interpreter\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(jobs.SlurmError, match=r"^(scontrol|sbatch): Permission denied"):
+        jobs.look("12") if verb == "look" else jobs.submit("#!/bin/sh\n", os.environ, str(tmp_path))

@@ -58,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`asked(job, printed, …)`: the finding of a run whose orderly end a SIGTERM of Slurm's began."""
 
     def ask(job: SlurmJob, printed: str, batch: bool = True, parent: str = "/bin/bash job.sh") -> Finding | None:
-        monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
+        monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
         monkeypatch.setattr(inside_module, "command_of", lambda pid: parent)
         engine = Inside(allocation(batch))
         engine.printed = lambda: printed
@@ -181,7 +181,7 @@ def test_whose_script_it_is() -> None:
 def test_a_short_kill_wait_is_said_with_what_helps_there(
     monkeypatch: pytest.MonkeyPatch, where: Allocation, says: list[str], says_not: list[str]
 ) -> None:
-    monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
+    monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
     (note,) = Inside(where, stop_grace=30.0).remarks()
     assert "6 s" in note and all(text in note for text in says), note
     assert not any(text in note for text in says_not), note
@@ -196,7 +196,7 @@ def test_a_short_kill_wait_is_said_with_what_helps_there(
 def test_the_fix_of_a_time_limit_names_an_option_that_is_there(
     monkeypatch: pytest.MonkeyPatch, where: Allocation, option: str
 ) -> None:
-    monkeypatch.setattr(inside_module, "kill_wait", lambda: 6)
+    monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
     engine = Inside(where)
     monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "TIMEOUT", limit="00:01:00"))
     finding = engine.finding(stopped=True)

@@ -20,7 +20,13 @@ _ABSENT = re.compile(r"No such file or directory|has no /|not found|[Uu]nable to
 
 
 def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> ResultDocument:
-    """Write result.json, verdict.json and the end of events and status, and return the result."""
+    """Write result.json, verdict.json and the end of events and status, and return the result.
+
+    A result that the controller has written meanwhile stays.
+    """
+    written = run.read_result()
+    if written is not None:
+        return written
     number = run.job or "?"
     result = least_result(run, TERMINATED, None)
     if not stopped:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from allranks.cluster.slurm_allocation import read_allocation
 from allranks.diagnose.slurm_jobs import seconds_since_end, waiting
@@ -62,7 +63,10 @@ class Slurm:
         return JobFollower(run, _job_of(run), view, run.read_events()[1])
 
     def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
-        """End the job through its controller, else through Slurm, and wait until the run is over."""
+        """End the job through its controller, else through Slurm, and wait until the run is over.
+
+        Raise SlurmError where slurmctld does not answer at first; later it is asked again.
+        """
         number = _job_of(run)
         end_job(number, orderly=grace > 0)
         began = time.monotonic()
@@ -70,14 +74,15 @@ class Slurm:
         is_cancelled = False
         while not run.has_ended:
             if time.monotonic() - asked > LOOK_EVERY:
-                job = jobs.look(number)
                 asked = time.monotonic()
-                if job is None or job.over:
-                    conclude(run, job, stopped=True)
-                    break
-            if time.monotonic() - began > grace + BEYOND and not is_cancelled:
-                is_cancelled = True
-                jobs.cancel(number)
+                with suppress(jobs.SlurmError):
+                    job = jobs.look(number)
+                    if job is None or job.over:
+                        conclude(run, job, stopped=True)
+                        break
+                    if asked - began > grace + BEYOND and not is_cancelled:
+                        jobs.cancel(number)
+                        is_cancelled = True
             time.sleep(PAUSE)
         return Stopped("slurm", shows_end=False, fields={"job": number})
 

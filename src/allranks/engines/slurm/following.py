@@ -103,21 +103,22 @@ class JobFollower(FollowedRun):
     def ask(self, now: float) -> None:
         """Ask slurmctld for the job. A service that does not answer is asked again, and the job goes on."""
         try:
-            job = jobs.look(self._number)
-            line = _state_line(job)
-            self._hopeless_looks = self._hopeless_looks + 1 if job is not None and is_hopeless(job) else 0
+            self._note_job(jobs.look(self._number), now)
         except jobs.SlurmError as error:
-            job = self._last
-            line = str(error)
-        self._show_state(job, line)
+            self._show_state(self._last, str(error))
         if self.run.has_ended:
             self.pause = LOOK_EVERY
+        self.ask_at = now + self.pause
+
+    def _note_job(self, job: SlurmJob | None, now: float) -> None:
+        """Keep and show what Slurm says of the job; None: it does not know the job any more."""
+        self._hopeless_looks = self._hopeless_looks + 1 if job is not None and is_hopeless(job) else 0
+        self._show_state(job, _state_line(job))
         self._last = job
         if job is not None and not job.over:
             self.over_since = None
         elif self.over_since is None:
             self.over_since = now
-        self.ask_at = now + self.pause
 
     def _show_state(self, job: SlurmJob | None, line: str) -> None:
         """Show what is new of the job; a reason that was shown in this state is not shown again."""
@@ -130,7 +131,7 @@ class JobFollower(FollowedRun):
             return
         self._shown_states.add(line)
         self.pause = LOOK_EVERY
-        if job is None or not job.over:
+        if line and (job is None or not job.over):
             self._say(_lower(line))
 
     def _starts_again(self, result: ResultDocument) -> bool:

@@ -99,7 +99,7 @@ class Inside:
 
     def remarks(self) -> list[str]:
         """Say where Slurm gives ranks less time than asked for."""
-        wait = kill_wait()
+        wait = jobs.kill_wait()
         if wait is None or self.stop_grace <= wait - MARGIN:
             return []
         short = f"leaves ranks {wait} s to save (Slurm's KillWait), not the {self.stop_grace:g} s of --stop-grace"
@@ -136,7 +136,7 @@ class Inside:
         job = self._look()
         if job is None or job.state == "RUNNING":
             return None
-        return max(0.0, (kill_wait() or 0) - MARGIN)
+        return max(0.0, (jobs.kill_wait() or 0) - MARGIN)
 
     def finding(self, stopped: bool) -> Finding | None:
         """Return Slurm's own reason for the end of the ranks; None where it has none."""
@@ -159,15 +159,17 @@ class Inside:
             return ended(job.reported("OUT_OF_MEMORY"), line=out_of_memory(printed), advice=advice)
         end_state = cancelled(printed) or cancelled(_end_of(job.stdout)) or ("CANCELLED", "")
         if end_state[0] != "CANCELLED":
-            return ended(job.reported(end_state[0]), kill_wait(), end_state[1], advice)
+            return ended(job.reported(end_state[0]), jobs.kill_wait(), end_state[1], advice)
         if job.state in ("RUNNING", "PENDING"):
             return None
         if job.state not in ("COMPLETING", "COMPLETED", "FAILED"):
-            return ended(job, kill_wait(), end_state[1], advice)
+            return ended(job, jobs.kill_wait(), end_state[1], advice)
         if job.restarts > self.allocation.restarts:
-            return ended(job.reported("REQUEUED"), kill_wait(), end_state[1], advice)
+            return ended(job.reported("REQUEUED"), jobs.kill_wait(), end_state[1], advice)
         own_end = script_ended(job, end_state[1]) if self._below_the_script() else None
-        return own_end or (ended(job.reported("CANCELLED"), kill_wait(), end_state[1], advice) if stopped else None)
+        if own_end is None and stopped:
+            return ended(job.reported("CANCELLED"), jobs.kill_wait(), end_state[1], advice)
+        return own_end
 
     def _below_the_script(self) -> bool:
         """Tell whether a batch script is above us; False where this process has taken its place (exec)."""
@@ -191,14 +193,6 @@ def _end_of(output: str) -> str:
             return file.read(LOG_TAIL).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
-
-
-def kill_wait() -> int | None:
-    """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
-    try:
-        return jobs.kill_wait()
-    except (NodeError, UsageError):
-        return None
 
 
 def inside(environ: MutableMapping[str, str], stop_grace: float) -> Inside | None:

@@ -87,7 +87,7 @@ def set_comment(job: str, text: str) -> None:
 
 @cache
 def settings() -> Mapping[str, str]:
-    """Read Slurm's configuration as `scontrol show config` has it; empty where that fails."""
+    """Read Slurm's configuration as `scontrol show config` has it; raise SlurmError where slurmctld is mute."""
     done = _call(["scontrol", "show", "config"])
     pairs = (line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, value in pairs}
@@ -95,7 +95,10 @@ def settings() -> Mapping[str, str]:
 
 def kill_wait() -> int | None:
     """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
-    seconds = re.match(r"(\d+) sec", settings().get("KillWait", ""))
+    try:
+        seconds = re.match(r"(\d+) sec", settings().get("KillWait", ""))
+    except (SlurmError, UsageError):
+        return None
     return int(seconds[1]) if seconds else None
 
 
@@ -138,5 +141,7 @@ def _call(
         )
     except FileNotFoundError:
         raise UsageError(f"--slurm: {argv[0]} is not on PATH here. Run this on a node of the cluster") from None
+    except OSError as error:
+        raise SlurmError(f"{argv[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{argv[0]} gave no answer within {SECONDS:g} s: is slurmctld loaded, or down?") from None
