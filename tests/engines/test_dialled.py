@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import json
+import os
 import random
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from allranks.engines.dialled import Listener, Refuse
+from allranks.engines.dialled import ANY, LOOPBACK, Listener, Refuse
+from allranks.errors import UsageError
 from allranks.protocol.codec import encode
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake
@@ -256,3 +260,53 @@ def test_what_a_node_says_of_itself_is_bounded(meeting):
     node.sendall(records.pack(b'C{"type": "stop", "reason": "ctrl-c"}'))
     meeting.until(lambda: meeting.stops)
     assert meeting.stops == ["ctrl-c"]
+
+
+# -- addresses -------------------------------------------------------------------------------------------
+
+ONLY_IPV4 = """
+echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6 || exit 77
+ip link set lo up && exec "$@"
+"""
+LISTENS = """
+import socket
+from allranks.engines.dialled import ANY, LOOPBACK, Listener
+for hosts in (ANY, LOOPBACK):
+    listener = Listener(2, b"", lambda *words: 1, print)
+    port = listener.start(hosts, 0)
+    socket.create_connection(("127.0.0.1", port), 30).close()
+    listener.finish(0, "over")
+    print("reached")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
+def test_a_machine_without_ipv6_is_listened_on():
+    """Docker's default: `join` on 127.0.0.1 ended with "port 29400 cannot be listened on"."""
+    command = ["unshare", "--net", "sh", "-c", ONLY_IPV4, "-", sys.executable, "-c", LISTENS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
+    if done.returncode == 77:
+        pytest.skip("IPv6 cannot be switched off here")
+    assert done.stdout.split() == ["reached", "reached"], done.stderr
+
+
+@pytest.mark.parametrize("hosts", [ANY, LOOPBACK])
+def test_both_families_have_the_same_port(hosts):
+    """A step's tasks are told one port. It was that of IPv6 in every second start, and they dialled over IPv4."""
+    with socket.socket(socket.AF_INET6) as sock:
+        try:
+            sock.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+    listener = Listener(2, SECRET, Meeting.admit, lambda text: None)
+    port = listener.start(hosts, 0)
+    for address in ("127.0.0.1", "::1"):
+        socket.create_connection((address, port), BOUND).close()
+    listener.finish(0, "over")
+
+
+def test_a_port_that_is_taken_is_named_with_the_reason():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"^port {port} cannot be listened on: Address already in use\. Set"):
+            Listener(2, SECRET, Meeting.admit, lambda text: None).start(LOOPBACK, port)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import re
 import socket
 import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -54,6 +56,11 @@ MOST_LETTERS = 64  # of the name of a process
 STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by which a node asks for the end
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BEAT_SECONDS = 5.0
+# Each family by itself: at port 0 asyncio gives a listener of both two ports, in an order that chance decides.
+ANY = ("0.0.0.0", "::")
+LOOPBACK = ("127.0.0.1", "::1")
+# A machine without IPv6. From 3.12 on asyncio's error of no address at all has no errno.
+NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
 READ = 256 << 10
 Result = TypeVar("Result")
 
@@ -208,13 +215,17 @@ class Listener:
 
     # -- from the caller's thread ------------------------------------------------------------------
 
-    def start(self, hosts: list[str | None], port: int) -> int:
-        """Listen at these addresses (None: all) and return the port; raise UsageError where that is not possible."""
+    def start(self, hosts: Sequence[str], port: int) -> int:
+        """Listen at the addresses ANY or LOOPBACK, at one port, and return it. `port` 0: the kernel picks one.
+
+        Raise UsageError where the port cannot be had.
+        """
         self._thread.start()
         try:
             return self._call(self._listen(hosts, port))
         except OSError as error:
-            raise UsageError(f"port {port} cannot be listened on: {error.strerror}. Set --port") from None
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise UsageError(f"port {port} cannot be listened on: {reason}. Set --port") from None
 
     def wait(
         self, deadline: float, report: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
@@ -255,9 +266,14 @@ class Listener:
 
     # -- in the listener's loop --------------------------------------------------------------------
 
-    async def _listen(self, hosts: list[str | None], port: int) -> int:
+    async def _listen(self, hosts: Sequence[str], port: int) -> int:
         for host in hosts:
-            server = await asyncio.start_server(self._accept, host, port, backlog=512, limit=1 << 20)
+            try:
+                server = await asyncio.start_server(self._accept, host, port, backlog=512, limit=1 << 20)
+            except OSError as error:
+                if self._servers and error.errno in NO_SUCH_ADDRESS:
+                    continue
+                raise
             self._servers.append(server)
             port = port or int(server.sockets[0].getsockname()[1])
         self._keep(self._loop.create_task(self._beat()))

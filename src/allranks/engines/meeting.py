@@ -6,14 +6,13 @@ import contextlib
 import dataclasses
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from allranks.cluster import Cluster, Node
 from allranks.engines import NotStarted
-from allranks.engines.dialled import STOPS, DialledTransport, Listener
+from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
 from allranks.engines.join import Admission, require_loopback
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
@@ -64,10 +63,10 @@ class Meeting:
 
     def open(self) -> None:
         """Begin to listen; raise UsageError where the port cannot be had."""
-        hosts: list[str | None] = [None]
+        hosts = ANY
         if not self._secret:
             require_loopback(self._spec.rendezvous.master_addr or "127.0.0.1", self._spec.target.join_port)
-            hosts = ["127.0.0.1", "::1"] if socket.has_ipv6 else ["127.0.0.1"]
+            hosts = LOOPBACK
         self._listener.stopped = self._stopped_early
         port = self._listener.start(hosts, self._spec.target.join_port)
         self._say(f"node 0 of {self._count} ({self._host}) listens on port {port}")

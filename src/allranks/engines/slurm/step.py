@@ -22,7 +22,7 @@ from typing import IO
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm_jobs import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
-from allranks.engines.dialled import DialledTransport, Listener, Refuse, Seat
+from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Seat
 from allranks.engines.ssh import die_with_the_controller
 from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
@@ -85,7 +85,7 @@ class Step:
 
     def start(self, header: AgentHeader) -> None:
         """Call srun. What its tasks get lies in memory, as it has the secret in it; it holds what such agents need."""
-        port = self.listener.start([None], 0)
+        port = self.listener.start(ANY, 0)
         order = DialHeader(
             places=tuple((address, port) for address in (LAUNCHER, *own_addresses())),
             rank_from="SLURM_NODEID",
