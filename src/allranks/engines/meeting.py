@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import NamedNode, ResultDocument, VerdictDocument
+from allranks.runs.documents import Document, NamedNode, ResultDocument, VerdictDocument
 from allranks.runs.events import FindingMade, RunStart
 from allranks.runs.opening import Opening, write_opening
 from allranks.runs.result import least_result, write_result
@@ -178,7 +179,7 @@ class Meeting:
         )
 
     def _cluster(self) -> Cluster:
-        names = _unique(self._known())
+        names = unique_names(self._known())
         self._ranks = {names[rank]: rank for rank in self._listener.seats}
         nodes = [Node(0, names[0], names[0], slots=self._spec.launch.nproc, is_local=True)]
         for rank, seat in sorted(self._listener.seats.items()):
@@ -192,10 +193,17 @@ def with_ranks_of_each(spec: RunSpec, cluster: Cluster) -> RunSpec:
     return spec if len(counts) == 1 else spec.changed(nproc=None)
 
 
-def _unique(names: Mapping[int, str]) -> dict[int, str]:
+def unique_names(names: Mapping[int, str]) -> dict[int, str]:
     """Return names by rank, with the rank behind where several nodes have one name (one machine, many terminals)."""
-    shown = list(names.values())
-    return {rank: name if shown.count(name) == 1 else f"{name}-{rank}" for rank, name in names.items()}
+    count = Counter(names.values())
+    taken = {name for name in count if count[name] == 1}
+    unique = {}
+    for rank, name in names.items():
+        unique[rank] = name
+        while count[name] > 1 and unique[rank] in (name, *taken):
+            unique[rank] += f"-{rank}"
+        taken.add(unique[rank])
+    return unique
 
 
 def end_sentence(result: ResultDocument) -> str:
@@ -207,10 +215,16 @@ def end_sentence(result: ResultDocument) -> str:
 
 def write_termination(path: str, verdict: VerdictDocument | None, message: str) -> None:
     """Write Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
-    text = json.dumps({"message": message})
+    document: Document = {"message": message}
     if verdict is not None:
-        text = json.dumps({name: encode(getattr(verdict, name)) for name in TERMINATION_FIELDS})
-        if len(text.encode()) > TERMINATION_LIMIT:
-            text = json.dumps({"cause": verdict.cause, "message": (verdict.message or message)[:1500]})
-    with contextlib.suppress(OSError), open(path, "w") as file:
-        file.write(text)
+        document = {name: encode(getattr(verdict, name)) for name in TERMINATION_FIELDS}
+        if len(_as_bytes(document)) > TERMINATION_LIMIT:
+            document = {"cause": verdict.cause, "message": verdict.message or message}
+    while len(_as_bytes(document)) > TERMINATION_LIMIT:
+        document["message"] = document["message"][: len(document["message"]) * 3 // 4]
+    with contextlib.suppress(OSError), open(path, "wb") as file:
+        file.write(_as_bytes(document))
+
+
+def _as_bytes(document: Document) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from datetime import datetime
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from allranks.diagnose.slurm_jobs import (
     warned,
 )
 from allranks.engines.dialled import Refuse, Seat
+from allranks.engines.slurm import jobs
 from allranks.engines.slurm.step import Step, _admit
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.slurm_commands import check_sbatch, read_version, step_command, step_environment
@@ -328,3 +330,15 @@ def test_a_step_ships_the_files_that_its_agents_need(tmp_path: Path, monkeypatch
     header = json.loads(parts[1])
     assert len(parts) == 2 + len(header["files"])
     assert {"runner.py", "probe.py", "fabric.zip"} <= set(header["files"])
+
+
+def test_a_step_that_cannot_start_says_why_for_every_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second node's channel failed with "threads can only be started once", an internal error."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    jobs.version.cache_clear()
+    step = Step(RunSpec.of(), virtual_cluster(2), "7", lambda text: None, Advice())
+    for _ in range(2):
+        with pytest.raises(UsageError, match="srun is not on PATH"):
+            step.start(AgentHeader("agent", "r", "node_00", "r/node_00", lease=30.0, grace=1.0))
+    step.finish("")
+    assert "listener" not in [thread.name for thread in threading.enumerate()]

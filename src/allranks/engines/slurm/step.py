@@ -53,6 +53,7 @@ class Step:
         self.ranks = {name: task for task, name in enumerate(names)}  # as Slurm numbers the nodes of the step
         self.listener = Listener(len(names), self._secret, _admit, say, first=0)
         self.srun: subprocess.Popen[bytes] | None = None
+        self._port = 0  # of the listener, once it listens
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._from = 0  # what stands before it was said to a start before ours
         self._finishing = False
@@ -84,10 +85,14 @@ class Step:
         return step_command(self._job, list(self.ranks), jobs.version(), script)
 
     def start(self, header: AgentHeader) -> None:
-        """Call srun. What its tasks get lies in memory, as it has the secret in it; it holds what such agents need."""
-        port = self.listener.start(ANY, 0)
+        """Call srun; raise UsageError, SlurmError, OSError. Where it failed it may be called again.
+
+        What its tasks get lies in memory, as it has the secret in it; it holds what such agents need.
+        """
+        argv = self.argv()
+        self._port = self._port or self.listener.start(ANY, 0)
         order = DialHeader(
-            places=tuple((address, port) for address in (LAUNCHER, *own_addresses())),
+            places=tuple((address, self._port) for address in (LAUNCHER, *own_addresses())),
             rank_from="SLURM_NODEID",
             secret=self._secret.hex(),
             patience=max(60.0, 4 * self._spec.limits.connect_timeout),
@@ -103,7 +108,7 @@ class Step:
         os.lseek(order_fd, 0, os.SEEK_SET)
         try:
             self.srun = subprocess.Popen(
-                self.argv(),
+                argv,
                 stdin=order_fd,
                 stdout=self._log,
                 stderr=self._log,
