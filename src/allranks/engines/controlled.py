@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 from allranks.cluster import Cluster
 from allranks.gang import session as sessions
@@ -20,7 +19,7 @@ from allranks.settings.layers import Resolved
 from . import reach_nodes
 from .dry_run import describe
 from .following import FollowerView
-from .keys import offer
+from .keys import KeyQuestion
 from .orphans import end_dead_runs
 from .reachable_nodes import find_cluster
 from .ssh import ssh_reach
@@ -95,10 +94,11 @@ class ControlledRun:
 
     def follow(self, asks: bool) -> ResultDocument | None:
         """Control the run until it is over; None where another controller has taken it over."""
-        on_stop_key: Callable[[Session], None] | None = offer if asks else None
+        question = KeyQuestion()
         try:
-            result = self.session.run(on_stop_key)
+            result = self.session.run(question.ask if asks else None)
         finally:
+            question.close()
             self.session.reach.end()
         return None if self.session.controller.replaced else result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import select
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -214,17 +215,20 @@ def read_request(signals: Signals, followed: FollowedRun) -> str | None:
 
 
 def _ask(signals: Signals, view: FollowerView) -> str | None:
-    """Ask what Ctrl-C means; without a terminal it ends the run."""
+    """Ask what Ctrl-C means; without a terminal it ends the run. A signal that comes meanwhile is the answer."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "ctrl-c"
     view.pause()
     sys.stderr.write(QUESTION)
     sys.stderr.flush()
-    answer = sys.stdin.readline().strip().lower()
+    request = None
+    while request is None and not select.select([sys.stdin], [], [], PAUSE)[0]:
+        request = signals.take()
+    if request is None:
+        answer = sys.stdin.readline().strip().lower()[:1]
+        request = {"c": "ctrl-c", "d": "leave"}.get(answer)
     view.resume()
-    if answer.startswith("c") or signals.take():
-        return "ctrl-c"
-    return "leave" if answer.startswith("d") else None
+    return request
 
 
 def verdict_on(finding: Finding | None, confidence: float) -> Verdict | None:

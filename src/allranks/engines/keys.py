@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,30 +16,45 @@ from allranks.gang.session import Session
 QUESTION = "\nCtrl-Z: [s]top the run, [d]etach (it goes on without this terminal), or [c]ontinue? "
 
 
-def offer(session: Session) -> None:
-    """Ask for one key; without a terminal a stop signal is not heeded."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return
-    fd = sys.stdin.fileno()
-    before: list[Any] = termios.tcgetattr(fd)
-    session.view.pause()
-    sys.stderr.write(QUESTION)
-    sys.stderr.flush()
-    tty.setcbreak(fd, termios.TCSADRAIN)
-    loop = asyncio.get_running_loop()
+class KeyQuestion:
+    """The question of one run. While it is open the terminal gives single keys, without echo; `close` ends that."""
 
-    def on_key() -> None:
-        loop.remove_reader(fd)
-        key = os.read(fd, 1).decode("ascii", "replace").lower()
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+    def __init__(self) -> None:
+        self._before: list[Any] | None = None  # the terminal's settings, while the question is open
+
+    def ask(self, session: Session) -> None:
+        """Ask for one key, again where the question is open; without a terminal a stop signal is not heeded."""
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return
+        fd = sys.stdin.fileno()
+        if self._before is None:
+            self._before = termios.tcgetattr(fd)
+        session.view.pause()
+        sys.stderr.write(QUESTION)
+        sys.stderr.flush()
+        tty.setcbreak(fd, termios.TCSADRAIN)
+        asyncio.get_running_loop().add_reader(fd, self._take, session)
+
+    def close(self) -> None:
+        """Give the terminal back as it was."""
+        if self._before is not None:
+            with contextlib.suppress(OSError, ValueError, termios.error):  # the terminal has gone
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._before)
+            self._before = None
+
+    def _take(self, session: Session) -> None:
+        fd = sys.stdin.fileno()
+        asyncio.get_running_loop().remove_reader(fd)
+        key = ""
+        with contextlib.suppress(OSError):  # the terminal has gone
+            key = os.read(fd, 1).decode("ascii", "replace").lower()
+        self.close()
         sys.stderr.write(key + "\n")
         session.view.resume()
         if key == "s":
             session.controller.stop("ctrl-z", session.spec.limits.stop_grace)
         elif key == "d":
             hand_over(session)
-
-    loop.add_reader(fd, on_key)
 
 
 def hand_over(session: Session) -> None:
