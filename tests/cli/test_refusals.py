@@ -5,7 +5,9 @@ Each answer names what was given and what to give instead.
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -349,6 +351,33 @@ def test_stop_without_a_name_where_two_runs_are_active(
     assert answer.code == exitcodes.USAGE, answer
     assert all(run.name in answer.err for run in runs) and "--all" in answer.err
     assert [process.poll() for process in controllers] == [None, None]
+
+
+def test_stop_ends_a_controller_that_is_stopped(shell: Shell, controllers: list[subprocess.Popen[bytes]]) -> None:
+    """SIGTERM waited behind SIGSTOP, and `stop` waited for ever."""
+    run = active("one", controllers[0].pid)
+    controllers[0].send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, controllers[0].pid, os.WSTOPPED)
+    answer = shell("stop", run.name)
+    assert controllers[0].wait(0) == -signal.SIGTERM
+    assert "run.json is damaged" in answer.err, "there are no nodes to look at"
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_run_that_cannot_be_stopped_keeps_no_other_from_it(shell: Shell, words: list[str]) -> None:
+    """The first that failed ended `stop --all`."""
+    runs = [RunDirectory.create(Path("runs"), name, time.time()) for name in ("one", "two")]
+    for run in runs:
+        record = {"engine": "kubernetes", "name": ["no text"]}
+        run.write_document("run.json", {"run": run.name, "started": time.time(), "engine": record})
+    answer = shell("stop", "--all", *words)
+    assert answer.code == exitcodes.NODE_FAILED
+    for run in runs:
+        assert f"allranks: {run.name} was not stopped: " in answer.err
+    if words:
+        stopped = json.loads(answer.out)["stopped"]
+        assert [(one["run"], one["how"], one["code"]) for one in stopped] == [(run.name, "failed", 4) for run in runs]
+        assert all("expected a text" in one["error"] for one in stopped)
 
 
 @pytest.mark.parametrize("engine", ["--k8s", "--sky"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
+import traceback
 from importlib.util import find_spec
+from typing import NoReturn
 
 import click
 
@@ -72,11 +75,7 @@ def detach(started: StartedRun, view: FollowerView, fold: bool, quiet: bool, jso
     if started.job is None:
         pid = os.fork()
         if pid == 0:
-            code = 1
-            try:
-                code = _follow_as_daemon(started, run, fold)
-            finally:
-                os._exit(code)
+            _follow_as_daemon(started, run, fold)
         if started.awaits_ranks:
             result = _await_ranks(run, pid, view)
             if result is not None:
@@ -87,14 +86,27 @@ def detach(started: StartedRun, view: FollowerView, fold: bool, quiet: bool, jso
     return exitcodes.DONE
 
 
-def _follow_as_daemon(started: StartedRun, run: RunDirectory, fold: bool) -> int:
+def _follow_as_daemon(started: StartedRun, run: RunDirectory, fold: bool) -> NoReturn:
+    """Follow the run in this process, whose standard error is controller.log from now on, and end with it."""
     from allranks.gang.session import detach_stdio  # imported late: a follower needs nothing else of it
 
-    detach_stdio(run.path / "controller.log")
-    view = LiveView(fold=fold)
-    started.show_in(view)
-    take_control(run)
-    return follow_to_end(started, view, json_=False, asks=False)
+    code = exitcodes.INTERNAL
+    try:
+        detach_stdio(run.path / "controller.log")
+        view = LiveView(fold=fold)
+        started.show_in(view)
+        take_control(run)
+        code = follow_to_end(started, view, json_=False, asks=False)
+    except AllranksError as error:
+        code = error.exit_code
+        print(f"allranks: {error}", file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):  # the disk of controller.log is full
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def _await_ranks(run: RunDirectory, pid: int, view: FollowerView) -> ResultDocument | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import click
 
 from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import engine_of
-from allranks.errors import UsageError
+from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.protocol.codec import encode
 from allranks.report.live import choose_view
@@ -31,7 +32,8 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
     else:
         runs = [_the_one(directory, run)]
     grace = 0.0 if now else stop_grace
-    outcomes = [_stop(item, grace, json_) for item in runs]
+    stop = _stop_or_say_why if all_ else _stop
+    outcomes = [stop(item, grace, json_) for item in runs]
     if json_:
         click.echo(json.dumps({"schema": 1, "stopped": outcomes}))
     elif not runs:
@@ -58,6 +60,15 @@ def _is_active(run: RunDirectory) -> bool:
     return not run.has_ended and run.controller_alive()
 
 
+def _stop_or_say_why(run: RunDirectory, grace: float | None, json_: bool) -> Document:
+    """Stop one of several runs: one that cannot be stopped keeps no other from it."""
+    try:
+        return _stop(run, grace, json_)
+    except AllranksError as error:
+        print(f"allranks: {run.name} was not stopped: {error}", file=sys.stderr)
+        return {"run": run.name, "how": "failed", "error": str(error), "code": error.exit_code}
+
+
 def _stop(run: RunDirectory, grace: float | None, json_: bool) -> Document:
     if run.has_ended:
         if not json_:
@@ -78,10 +89,11 @@ def _controller(run: RunDirectory) -> Process | None:
 
 
 def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> Document:
-    """SIGTERM to the controller is an orderly stop; a second one is one without grace."""
+    """SIGTERM to the controller is an orderly stop; a second one is one without grace. SIGCONT wakes a stopped one."""
     if not json_:
         click.echo(f"stopping {run.name}: ranks have {_seconds(run, grace):g} s to save")
     send_signal(controller, signal.SIGTERM)
+    send_signal(controller, signal.SIGCONT)
     hurried = time.monotonic() + (grace if grace is not None else float("inf"))
     while not run.has_ended:
         process = read_process(controller.pid)
