@@ -1,6 +1,8 @@
 """Folding, steps, the live table and the last words: what people read."""
 
 import io
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,7 @@ from allranks.runs.documents import (
     as_record,
     result_record,
 )
+from allranks.runs.events import EventRecord
 from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
@@ -213,7 +216,8 @@ def test_events_that_matter_have_a_line():
     proved = {"event": "gate-proved", "node": "h1", "address": "10.0.0.1", "port": 29500, "seconds": 0.12}
     ranks = {"h1": 2, "h2": 2, "h3": 2, "h4": 2}
     assert event_line({**proved, "ranks": ranks}, 4) == (
-        "master    h1 10.0.0.1:29500, reached by all 4 nodes in 0.12 s\nranks     8 in all, 2 a node")
+        "master    h1 10.0.0.1:29500, reached by all 4 nodes in 0.12 s\nranks     8 in all, 2 a node"
+    )
     assert event_line({**proved, "ranks": {"h1": 8, "h2": 4}}, 2).endswith("ranks     12 in all: h1 8, h2 4")
     told = event_line({"event": "all-initialised", "ranks": 8, "seconds": 2.34}, 4)
     assert told == "all 8 ranks initialised in 2.3 s"
@@ -294,3 +298,26 @@ def test_a_test_that_passed_says_what_that_means() -> None:
     document = {"exit": 0, "directory": "runs/t", "timing": {"total": 3.0}, "meaning": SYNC_PASSED, "ok": True}
     view.closing(result_record(document))
     assert "the cluster carries collectives. Look at the training code\npassed after 3.0 s" in stream.getvalue()
+
+
+_VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+_FIELDS = ("seconds", "ranks", "quiet", "node", "nodes", "signal", "by", "files", "bytes", "root", "slept", "verdict",
+           "reason", "grace", "rank", "left", "address", "port", "attempt", "message", "left_out", "total")  # fmt: skip
+
+
+def kinds(record: type[EventRecord]) -> Iterator[str]:
+    yield record.kind
+    for kind in record.__subclasses__():
+        yield from kinds(kind)
+
+
+_KINDS = sorted({kind for kind in kinds(EventRecord) if kind})
+
+
+@given(
+    st.sampled_from(_KINDS), st.dictionaries(st.sampled_from(_FIELDS), _VALUES | st.dictionaries(st.text(), _VALUES))
+)
+def test_an_event_of_another_shape_ends_no_view(kind: str, fields: dict[str, Any]) -> None:
+    """`attach` ended with KeyError at the first damaged line of events.jsonl."""
+    line = event_line({**fields, "event": kind}, 2)
+    assert line is None or isinstance(line, str)

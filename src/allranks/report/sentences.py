@@ -62,7 +62,19 @@ def _node(node: Document) -> str:
 
 
 def event_line(event: Document, nodes: int) -> str | None:
-    """Write the line for an event that a person wants to see; None for the others."""
+    """Write the line for an event that a person wants to see; None for the others.
+
+    None also for an event that lacks a field, or has another type there: it comes from a file or from a pod, damaged
+    or of another version, and stands in events.jsonl as it came.
+    """
+    try:
+        return _line_of(event, nodes)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _line_of(event: Document, nodes: int) -> str | None:
+    """Write the line; raise what a missing or wrong field makes of it."""
     kind = str(event.get("event"))
     if kind in _SENTENCES:
         ranks = event.get("ranks")
