@@ -373,7 +373,7 @@ def test_a_run_that_cannot_be_stopped_keeps_no_other_from_it(shell: Shell, words
     answer = shell("stop", "--all", *words)
     assert answer.code == exitcodes.NODE_FAILED
     for run in runs:
-        assert f"allranks: {run.name} was not stopped: " in answer.err
+        assert f"{run.name} was not stopped: " in answer.err
     if words:
         stopped = json.loads(answer.out)["stopped"]
         assert [(one["run"], one["how"], one["code"]) for one in stopped] == [(run.name, "failed", 4) for run in runs]

@@ -65,7 +65,7 @@ def _stop_or_say_why(run: RunDirectory, grace: float | None, json_: bool) -> Doc
     try:
         return _stop(run, grace, json_)
     except AllranksError as error:
-        print(f"allranks: {run.name} was not stopped: {error}", file=sys.stderr)
+        print(f"{run.name} was not stopped: {error}", file=sys.stderr)
         return {"run": run.name, "how": "failed", "error": str(error), "code": error.exit_code}
 
 
