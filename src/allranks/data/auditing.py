@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from allranks.cores import usable_cores
@@ -156,7 +157,8 @@ def _play_apart(python: str, play: Play, tell: Callable[[ReadingProgress], None]
     except OSError as error:
         raise UsageError(f"{python}: {error.strerror}. Set --python to the training interpreter.") from None
     with process:
-        for line in process.stdout or ():
+        assert process.stdout is not None
+        for line in iter(partial(process.stdout.readline, LONGEST_LINE), b""):  # a longer one comes in pieces
             try:
                 progress = decode(ReadingProgress, read_json(line, LONGEST_LINE))
             except DecodeError:  # of the loader's own: it prints where we read
