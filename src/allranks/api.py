@@ -62,7 +62,7 @@ def words(verb: str, options: Mapping[str, object], command: Sequence[str]) -> t
     """Return the command line and what goes into its environment: the values of secrets, which argv must not hold.
 
     >>> words("run", {"nproc": 8, "sync": True, "check": False, "env": {"A": "1", "HF_TOKEN": "x"}}, ["train.py"])
-    (['run', '--nproc', '8', '--sync', '--no-check', '--env', 'A=1', '--env', 'HF_TOKEN', '--json', '--', 'train.py'], \
+    (['run', '--nproc=8', '--sync', '--no-check', '--env=A=1', '--env=HF_TOKEN', '--json', '--', 'train.py'], \
 {'HF_TOKEN': 'x'})
     """
     line = [verb]
@@ -79,14 +79,14 @@ def words(verb: str, options: Mapping[str, object], command: Sequence[str]) -> t
         elif isinstance(value, Mapping):
             for key, text in value.items():
                 hidden = is_secret_name(str(key))
-                line += [option, str(key) if hidden else f"{key}={text}"]
+                line.append(f"{option}={key}" if hidden else f"{option}={key}={text}")
                 if hidden:
                     secret[str(key)] = str(text)
         elif isinstance(value, (list, tuple)):
             for part in value:
-                line += [option, str(part)]
+                line.append(f"{option}={part}")
         else:
-            line += [option, str(value)]
+            line.append(f"{option}={value}")
     line.append("--json")
     if command:
         line += ["--", *map(str, command)]

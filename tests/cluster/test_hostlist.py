@@ -61,6 +61,7 @@ def test_expands(text: str, names: list[str]) -> None:
         ("n[0100-660]", "same number of digits"),
         ("n[1-4]!m1", "'m1' is excluded"),
         ("n[1-4]!n[1-4]", "every host is excluded"),
+        ("n1!m[1-4000]!m[4001-8000]", "more than 4096 hosts"),
         ("n1,!n2", "before and behind"),
         ("n[1-4]!", "before and behind"),
         ("n[4-3]", "runs backwards"),

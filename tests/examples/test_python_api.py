@@ -208,6 +208,7 @@ def test_launch_and_check_give_the_verbs_documents(tmp_path: Path) -> None:
     script.write_text("import os, sys; print(os.environ['X'], os.environ['MY_TOKEN']); sys.exit(int(sys.argv[1]))")
     found: list[dict[str, Any]] = []
     more = {"local": 2, "nproc": 1, "runs_dir": tmp_path / "runs", "env": {"X": 1, "MY_TOKEN": "hush"}}
+    more["step_pattern"] = "-step ([0-9]+)"  # a value here is never the next option
     thread = threading.Thread(target=lambda: found.append(allranks.launch([str(script), "3"], **more)))
     thread.start()
     thread.join(BOUND)

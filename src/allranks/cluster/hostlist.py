@@ -61,7 +61,7 @@ def split_exclusions(item: str) -> tuple[str, list[str]]:
         raise UsageError(f"{show(item)}: write hosts before and behind '!', such as node[1-8]!node3")
     excluded: list[str] = []
     for text in excluded_lists:
-        excluded += expand_item(text.strip(" \t"))
+        excluded += expand_item(text.strip(" \t"), MAX_HOSTS - len(excluded))
     return hosts.rstrip(" \t"), excluded
 
 
