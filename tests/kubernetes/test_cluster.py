@@ -1,4 +1,4 @@
-"""The whole of `run --k8s` on the cluster that KUBECONFIG names (docs/how-to/kubernetes.md has how one is had).
+"""The whole of `run --k8s` on the cluster that KUBECONFIG names (docs/explanation/kubernetes.md has how one is had).
 
 ALLRANKS_TEST_IMAGE is an image with a python3 >= 3.10; ALLRANKS_TEST_KIND the kind of objects (job), ALLRANKS_TEST_POD
 a file for --pod. Without KUBECONFIG and an image these tests say that they skip.

@@ -3,7 +3,7 @@
 The coordinator's messages name a command, an interpreter, directories, addresses and an environment. A node that
 joined by itself takes none of them: every message is made anew, from this node's own arguments, from what it has
 seen for itself, and from checked numbers and names. What is not known is refused, and ends this node.
-docs/how-to/join.md lists what each message can still do.
+docs/explanation/join.md lists what each message can still do.
 """
 
 from __future__ import annotations

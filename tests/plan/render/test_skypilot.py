@@ -96,7 +96,7 @@ def test_skypilot_takes_it(case: str, tmp_path: Path) -> None:
 def read_by_skypilot(directory: Path, name: str) -> dict[str, Any]:
     python = os.environ.get("ALLRANKS_SKY_PYTHON")
     if not python:
-        pytest.skip("ALLRANKS_SKY_PYTHON names no Python with skypilot (docs/how-to/skypilot.md)")
+        pytest.skip("ALLRANKS_SKY_PYTHON names no Python with skypilot (docs/explanation/skypilot.md)")
     home = directory / "home"
     catalogue = home / ".sky" / "catalogs" / "v8" / "common"
     catalogue.mkdir(parents=True)
