@@ -239,7 +239,8 @@ def test_settings_that_do_not_reach_the_ranks(launcher: str, command: str, reach
 def test_the_guide_lists_every_launcher(name: str) -> None:
     guide = (DOCS / "guide.md").read_text().partition("| `--launcher` | starts |")[2].partition("\n\n")[0]
     assert re.search(rf"^\| {name}\b", guide, re.MULTILINE)
-    heads = (DOCS.parent / "explanation" / "launchers.md").read_text().partition("## What is set where\n")[2].partition("\n")[0]
+    page = (DOCS.parent / "explanation" / "launchers.md").read_text()
+    heads = page.partition("## What is set where\n")[2].partition("\n")[0]
     assert f"| {name} |" in heads
 
 
