@@ -218,6 +218,7 @@ def test_events_that_matter_have_a_line():
     assert event_line({**proved, "ranks": ranks}, 4) == (
         "master    h1 10.0.0.1:29500, reached by all 4 nodes in 0.12 s\nranks     8 in all, 2 a node"
     )
+    assert "reached by all 4 nodes" in event_line({**proved, "ranks": ranks}, 1), "followed before the nodes are known"
     assert event_line({**proved, "ranks": {"h1": 8, "h2": 4}}, 2).endswith("ranks     12 in all: h1 8, h2 4")
     told = event_line({"event": "all-initialised", "ranks": 8, "seconds": 2.34}, 4)
     assert told == "all 8 ranks initialised in 2.3 s"

@@ -89,10 +89,11 @@ def _line_of(event: Document, nodes: int) -> str | None:
 
 
 def _rendezvous_line(event: Document, nodes: int) -> str:
-    who = f"all {nodes} nodes" if nodes > 1 else "the node"
+    ranks = event.get("ranks") or {}
+    count = len(ranks) or nodes  # who follows a run from elsewhere may not know its nodes yet
+    who = f"all {count} nodes" if count > 1 else "the node"
     place = f"{event['node']} {event['address']}:{event['port']}"
-    ranks = counts_text(event.get("ranks") or {})
-    return f"master    {place}, reached by {who} in {event['seconds']:.2f} s\nranks     {ranks}"
+    return f"master    {place}, reached by {who} in {event['seconds']:.2f} s\nranks     {counts_text(ranks)}"
 
 
 def counts_text(ranks: Mapping[str, int]) -> str:
