@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allranks.cli import diagnose
 from allranks.cli.together import SYNC_PASSED
+from allranks.findings import Finding
 from allranks.gang.progress import StepReader
 from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.live import LiveView
@@ -210,6 +212,12 @@ def test_what_is_left_and_what_is_missing_are_said():
          "unfetched": {"h3": {"node_dir": "/tmp/a", "fetched_bytes": {"0/1/0": 1234}}}}))  # fmt: skip
     assert "LEFT on h1: pid 7 (train)" in lines
     assert any(line.startswith("h3's logs end early (1,234 bytes") and "/tmp/a" in line for line in lines)
+
+
+def test_a_cause_that_is_cut_short_ends_with_an_ellipsis():
+    long = Finding("peer-died", "fail", "rank 0 on h1: Connection closed by peer. " * 9)
+    line = diagnose.lines(VerdictDocument(message="m", cause="unknown", runners_up=(long,)))[-1]
+    assert line.startswith("  or      peer-died: rank 0 on h1") and line.endswith("…") and len(line) < 200
 
 
 def test_events_that_matter_have_a_line():
