@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-fast test-slow test-launchers fuzz lint bench corpus pages docs setup system browser clean
+.PHONY: demo test test-fast test-slow test-launchers fuzz lint bench corpus pages pictures docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -97,6 +97,10 @@ $(VENV)/.docs: pyproject.toml constraints.txt
 docs: $(VENV)/.docs
 	$(BIN)/python -m tests.links
 	$(BIN)/python -m sphinx -q -W --keep-going -n -j auto -d build/doctrees docs build/docs
+
+# The pictures of README and docs, from a real run. Without Chromium the one that needs it is left as it is.
+pictures: $(VENV)/.test
+	$(BIN)/python -m tests.pictures
 
 # Accuracy of the diagnosis on real logs, where they lie beside the project.
 corpus: $(VENV)/.test
