@@ -45,6 +45,12 @@ def offered(place: Path, *words: str) -> list[str]:
     ("words", "expected"),
     [
         (["sta"], ["status"]),
+        (["hel"], ["help"]),
+        (["help", "stat"], ["status"]),
+        (["run", "--help"], ["--help-all", "--help"]),
+        (["status", "--help"], ["--help"]),
+        (["check", "--color", "a"], ["auto", "always"]),
+        (["diagnose", "--exit"], ["--exit-code"]),
         (["run", "--on-hang", ""], ["stop", "report", "restart"]),
         (["run", "--hosts", "log"], ["login1", "login2"]),
         (["run", "--local", "1", "--nod"], ["--nodes", "--node-dir"]),

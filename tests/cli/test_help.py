@@ -124,6 +124,12 @@ def test_a_wrong_word_is_answered_with_what_was_meant(shell: Shell, words: list[
     assert answer.err.startswith("allranks: ") and hint in answer.err
 
 
+def test_the_list_of_verbs_fits_a_terminal(shell: Shell) -> None:
+    lines = shell("--help").out.splitlines()
+    assert max(map(len, lines)) <= COLUMNS
+    assert [line.split()[0] for line in lines[2 : 2 + len(VERBS)]] == list(VERBS)
+
+
 def test_check_lists_every_check(shell: Shell) -> None:
     listed = shell("check", "--list", "--json").document["checks"]
     assert [set(check) for check in listed] == [{"id", "group", "level", "passes"}] * len(listed)

@@ -19,6 +19,7 @@ from allranks.settings.parsers import Parser
 from .chosen_run import find_run, list_runs, runs_directory
 
 MOST = 200
+HELP_VERB = "help"
 SSH_CONFIG_LIMIT = 1 << 20  # bytes
 _HOST_LINE = re.compile(r"[ \t]*host[ \t=]+(?P<names>[^\n#]+)", re.IGNORECASE)
 
@@ -35,12 +36,15 @@ class Verbs(click.Group):
         self._load = load
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load the command of a verb."""
+        """Load the command of a verb; verbs follow `help`, too."""
+        if cmd_name == HELP_VERB:
+            return self
         return self._load(cmd_name) if cmd_name in self._verbs else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Verbs with their help, without loading one."""
-        return [CompletionItem(name, help=text) for name, text in self._verbs.items() if name.startswith(incomplete)]
+        offered = {**self._verbs, HELP_VERB: "options of a verb"}
+        return [CompletionItem(name, help=text) for name, text in offered.items() if name.startswith(incomplete)]
 
 
 def offers(kind: str, parser: Parser, incomplete: str, typed: Mapping[str, Json]) -> list[CompletionItem]:

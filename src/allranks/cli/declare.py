@@ -195,7 +195,8 @@ class DeclaredCommand(click.Command):
         self.arguments = arguments
         params: list[click.Parameter] = [WordArgument(argument) for argument in arguments]
         params += [RowOption(row, row.name in declared.hidden) for row in declared.rows]
-        params.append(_help_all())
+        has_more = len(declared.common_rows) < len(declared.visible_rows)
+        params.append(_help_all(hidden=not has_more))
         examples = "\n\n".join(f"Example: allranks {example}" for example in declared.examples)
         super().__init__(
             declared.name,
@@ -285,8 +286,8 @@ def _brief_names(row: SettingRow) -> list[str]:
     return [*letters, *long_names[:1]]
 
 
-def _help_all() -> click.Option:
-    """Make the option that prints every option and ends there, as --help does."""
+def _help_all(hidden: bool) -> click.Option:
+    """Make the option that prints every option and ends there, as --help does; `hidden`: --help has them all."""
 
     def show(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
         if is_asked and not ctx.resilient_parsing:
@@ -294,7 +295,7 @@ def _help_all() -> click.Option:
             click.echo(ctx.get_help(), color=ctx.color)
             ctx.exit()
 
-    return click.Option([HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=show, hidden=True)
+    return click.Option([HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=show, hidden=hidden)
 
 
 def _given_value(row: SettingRow, value: Json) -> Json:

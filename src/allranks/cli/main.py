@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     import click
 
 VERBS = {
-    "run": "start training on every node, watch it, end all of it if any part fails",
-    "check": "look at all nodes, compare them, say what is wrong before a run does",
+    "run": "start training on every node, watch it, end all of it if a part fails",
+    "check": "look at all nodes and compare them: what is wrong before a run",
     "test": "collective tests, and which node or link is to blame",
     "diagnose": "why a run failed, from its directory or from any logs",
     "explain": "what a cause or a check means, and what to do about it",
-    "report": "a page of a run to read, or with --bundle a zip to send, without secrets",
+    "report": "a page of a run to read, or a zip to send, without secrets",
     "status": "nodes and ranks of a run: states, steps, last output",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
     "data": "steps and time of an epoch, and whether the data is split",
-    "render": "the files and commands for torchrun, Slurm, Kubernetes, …, from the same settings",
-    "overlap": "how much communication hides behind computation, from profiler traces",
+    "render": "files for torchrun, Slurm, Kubernetes, …, from the same settings",
+    "overlap": "communication that hides behind computation, from profiler traces",
     "clean": "remove old run directories, or what runs left on the nodes",
     "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "init": "write a commented allranks.toml",
@@ -42,14 +42,16 @@ LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean")  # they
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 ASKS_FOR_HELP = {"-h", "--help", "--help-all"}
 COMPLETION = "_ALLRANKS_COMPLETE"
-USAGE = """usage: allranks VERB [options]          allranks VERB --help
+USAGE = """usage: allranks VERB [options]     allranks help VERB     allranks --version
 
 {verbs}
 
 example: allranks run --hosts hosts.txt --nproc 8 train.py --epochs 3
-exit codes: 0 done, 1 the program failed, 2 usage, 3 a check failed, 4 a node, link or service failed,
-5 a hang, 70 allranks itself failed, 130 Ctrl-C, 143 SIGTERM or stop
-completion: eval "$(_ALLRANKS_COMPLETE=bash_source allranks)"   (zsh_source, fish_source)"""
+exit codes: 0 done, 1 the program failed, 2 usage, 3 a check failed,
+  4 a node, link or service failed, 5 a hang, 70 allranks itself failed,
+  130 Ctrl-C, 143 SIGTERM or stop
+completion: eval "$(_ALLRANKS_COMPLETE=bash_source allranks)"
+  (zsh_source and fish_source for those shells)"""
 
 
 def main() -> None:
