@@ -187,11 +187,13 @@ def test_a_node_without_bash(bed2: Bed, tmp_path: Path) -> None:
 
 def test_prelude_and_env_reach_the_ranks(bed2: Bed, tmp_path: Path) -> None:
     odd = "two words, 'quotes' \"both\", $HOME ! \\ and\na new line"
+    tuned = {"NCCL_IB_HCA": "mlx5", "UCX_TLS": "tcp", "FI_PROVIDER": "efa", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    kept = {"HF_HOME": "/of/this/machine", "LD_LIBRARY_PATH": "/of/this/machine", "WANDB_API_KEY": "abc123"}
     launch = Launch(bed2, tmp_path)
     launch.start(
         program("tell.py"), "--prelude", "export FROM_PRELUDE='a b'; export LATER=prelude",
         "--env", f"GIVEN={odd}", "--env", "FORWARDED", "--env", "LATER=option",
-        env={"FORWARDED": odd, "NOT_FORWARDED": "x", "NCCL_IB_HCA": "mlx5"},
+        env={"FORWARDED": odd, "NOT_FORWARDED": "x", **tuned, **kept},
     )  # fmt: skip
     done(bed2, launch)
     for rank in (0, 1):
@@ -199,8 +201,8 @@ def test_prelude_and_env_reach_the_ranks(bed2: Bed, tmp_path: Path) -> None:
         assert environment["FROM_PRELUDE"] == "a b"
         assert environment["GIVEN"] == environment["FORWARDED"] == odd
         assert environment["LATER"] == "option"
-        assert environment["NCCL_IB_HCA"] == "mlx5"
-        assert "NOT_FORWARDED" not in environment
+        assert {name: environment[name] for name in tuned} == tuned
+        assert not {"NOT_FORWARDED", *kept} & set(environment)
 
 
 def test_words_and_working_directory_arrive_untouched(bed2: Bed, tmp_path: Path) -> None:

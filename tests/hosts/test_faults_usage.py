@@ -135,9 +135,13 @@ def test_dry_run_starts_nothing_and_hides_secrets(no_ssh: Launch) -> None:
     words = ["run", "--hosts", "h1,h2", "--nproc", "2", "--dry-run", "--env", "WANDB_API_KEY=sk-123456", "--env",
              "HF_TOKEN", "--env", "PLAIN=visible", "--"]  # fmt: skip
     command = ["train.py", "--lr", "1e-3", "two words", "--api-key", "sk-123456"]
-    said = call(no_ssh, *words, *command, HF_TOKEN="hf-123456", WANDB_API_KEY="sk-123456")
+    tuned = {"UCX_TLS": "tcp", "FI_PROVIDER": "efa", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    kept = {"HF_HOME": "/hf123456", "LD_LIBRARY_PATH": "/of/this/machine"}
+    said = call(no_ssh, *words, *command, HF_TOKEN="hf-123456", WANDB_API_KEY="sk-123456", **tuned, **kept)
     assert said.returncode == 0, said.stderr
     assert "123456" not in said.stdout + said.stderr
+    names = "variables forwarded: CUDA_DEVICE_MAX_CONNECTIONS, FI_PROVIDER, HF_TOKEN, UCX_TLS. Set here and not "
+    assert f"{names}forwarded: HF_HOME, LD_LIBRARY_PATH (--env NAME forwards one)" in said.stdout
     for text in ("h2: ssh -T ", "BatchMode=yes", "rank 3: cd ", "--lr 1e-3 'two words'", "PLAIN=visible",
                  "WANDB_API_KEY", "HF_TOKEN", "WORLD_SIZE=4", "MASTER_ADDR", "nothing was done"):  # fmt: skip
         assert text in said.stdout

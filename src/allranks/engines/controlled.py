@@ -72,6 +72,7 @@ def opening(session: Session) -> Document:
         "command": list(session.spec.launch.command),
         "launcher": session.spec.launch.launcher,
         "source": cluster.source,
+        "environment": session.setting.handed_over.sentence,
         "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in cluster.nodes],
         "spares": [{"name": n.name, "host": n.host, "slots": n.slots} for n in cluster.spares],
     }

@@ -95,6 +95,8 @@ class DryRun:
             document["tests"] = encode(self._tests)
         if self._spares:
             document["spares"] = encode(self._spares)
+        if self._setting.handed_over.sentence:
+            document["environment"] = encode(self._setting.handed_over)
         return document
 
     def lines(self) -> list[str]:
@@ -158,6 +160,8 @@ class DryRun:
             lines += ["", *_node_lines(node)]
         if "PATH" not in launch.env and launch.launcher == "direct":
             lines += ["", "PATH begins with the directory of the training interpreter, as after `activate`"]
+        if self._setting.handed_over.sentence:
+            lines += ["", f"variables {self._setting.handed_over.sentence}"]
         lines += ["", "nproc auto counts GPUs only on the nodes. Addresses and ports are checked before ranks start"]
         return lines
 

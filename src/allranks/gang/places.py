@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.cluster import Cluster
-from allranks.plan.environment import Place
+from allranks.plan.environment import HandedOver, Place
 from allranks.plan.launchers.command_words import launched_by, read_training
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.network import target_words
@@ -62,6 +62,7 @@ class Setting:
     run_outputs: str
     local_nodes: frozenset[int] = frozenset()
     forwarded: Mapping[str, str] = field(default_factory=dict)
+    handed_over: HandedOver = HandedOver()
     virtual_env: str | None = None
     conda_prefix: str | None = None
     expected_world_size: int | None = None

@@ -23,7 +23,7 @@ from allranks.diagnose.causes import exit_code
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG
 from allranks.findings import SURE, Finding, Verdict
-from allranks.plan.environment import forwarded
+from allranks.plan.environment import HandedOver, forwarded, handed_over
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level
 from allranks.protocol.frames import RANK_LOG, Stream
@@ -500,6 +500,8 @@ def make_setting(
 ) -> Setting:
     """Add what this machine and this moment know: names, secrets of the run, the caller's environment."""
     inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
+    named = _named(environ, spec.launch.forward)
+    variables = named if inherit else {**forwarded(environ, spec.launch.forward), **named}
     return Setting(
         run=names.run,
         uid=names.uid,
@@ -507,10 +509,8 @@ def make_setting(
         workdir=cwd,
         run_outputs=names.outputs,
         local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
-        forwarded={
-            **({} if inherit else forwarded(environ, spec.launch.forward)),
-            **_named(environ, spec.launch.forward),
-        },
+        forwarded=variables,
+        handed_over=HandedOver() if inherit else handed_over(spec, environ, variables),
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
         checks=checks,

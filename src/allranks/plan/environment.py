@@ -1,22 +1,37 @@
 """The environment of a rank: torchrun's whole contract, allranks' own names, the user's settings.
 
-Order, later wins: what the node's session and the prelude give (known only there), forwarded names,
-allranks' own, interface settings, [env] and --env. Names starting with NCCL_, RCCL_, GLOO_, TORCH_ and
-OMP_NUM_THREADS of the caller are forwarded to other hosts (the local backend inherits all).
+Order, later wins: what the node's session and the prelude give (known only there), forwarded names, allranks' own,
+interface settings, [env] and --env. What tunes communication is forwarded to other hosts: FORWARDED_PREFIXES and
+FORWARDED_NAMES. What names a place or a secret of this machine is not, unless --env names it: WITHHELD_NAMES. Local
+nodes inherit all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 
 from .ranks import Attempt, NodePlan
 
-FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_")
-FORWARDED_NAMES = ("OMP_NUM_THREADS",)
+# FI_ is libfabric's (fabric(7)), UCX_ that of UCX (openucx.readthedocs.io, "UCX environment parameters").
+FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_", "FI_", "UCX_")
+# CUDA_DEVICE_MAX_CONNECTIONS: Megatron-LM's overlap of communication asks for 1 (its README).
+FORWARDED_NAMES = ("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS")
+# Paths, devices and secrets of this machine: on another one they may be wrong. The run says which are set here.
+WITHHELD_NAMES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_TOKEN",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "PYTHONPATH",
+    "WANDB_API_KEY",
+)
 # Set unless the node's own session, the prelude or the user says otherwise.
 RECORDER = "TORCH_FR_BUFFER_SIZE"
 OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
@@ -123,6 +138,38 @@ def forwarded(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, s
         for k, v in environ.items()
         if k in names or ((k.startswith(FORWARDED_PREFIXES) or k in FORWARDED_NAMES) and k not in NOT_FORWARDED)
     }
+
+
+class HandedOver(NamedTuple):
+    """Names of the caller's variables: those that the ranks on other hosts get, and known ones that they do not."""
+
+    forwarded: tuple[str, ...] = ()
+    not_forwarded: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Say it, without values; empty where there is neither."""
+        parts = []
+        if self.forwarded:
+            parts.append(f"forwarded: {', '.join(self.forwarded)}")
+        if self.not_forwarded:
+            names = ", ".join(self.not_forwarded)
+            word = "Set" if parts else "set"
+            parts.append(f"{word} here and not forwarded: {names} (--env NAME forwards one)")
+        return ". ".join(parts)
+
+
+def handed_over(spec: RunSpec, environ: Mapping[str, str], names: Iterable[str]) -> HandedOver:
+    """Return what becomes of the caller's variables on hosts that are reached by ssh; `names` are forwarded.
+
+    Nothing is said for other targets: local nodes and the steps of a Slurm job inherit the caller's environment.
+    """
+    if spec.target.hosts is None:
+        return HandedOver()
+    known = {*names, *spec.launch.env}
+    return HandedOver(
+        tuple(sorted(names)), tuple(name for name in WITHHELD_NAMES if environ.get(name) and name not in known)
+    )
 
 
 def rank_environment(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:

@@ -53,6 +53,8 @@ def opening_lines(info: Document) -> list[str]:
     spares = info.get("spares")
     if spares:
         lines.append("spares    " + ", ".join(_node(node) for node in spares))
+    if info.get("environment"):
+        lines.append(f"variables {info['environment']}")
     return lines
 
 
