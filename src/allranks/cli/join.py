@@ -11,16 +11,16 @@ import sys
 import click
 
 from allranks import exitcodes
+from allranks.cluster.schedulers import whereabouts
 from allranks.engines import NotStarted
 from allranks.engines.following import FollowerView, NoView
-from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult
+from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult, read_host_files
 from allranks.errors import UsageError
 from allranks.report.json_lines import LinesView
 from allranks.report.live import choose_view
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import ResultDocument
 from allranks.settings.layers import Resolved
-from allranks.settings.whereabouts import whereabouts
 
 from .check import Shown, choose, look
 from .declare import Given
@@ -66,7 +66,7 @@ def command(
 def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str | None) -> Resolved:
     """Resolve the settings of this node; the scheduler's variables fill in what was not set. Raise UsageError."""
     options = dict(typed)
-    for field, value in whereabouts(os.environ).items():
+    for field, value in whereabouts(os.environ, read_host_files(os.environ)).items():
         if options.get(field) is None:
             options[field] = value
     resolved = resolve_options(options, config)

@@ -9,11 +9,12 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster
+from allranks.cluster.schedulers import HOST_FILES, node_names
 from allranks.errors import AllranksError
 from allranks.exitcodes import CTRL_C, NODE_FAILED
 from allranks.findings import Verdict
@@ -30,7 +31,6 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument, VerdictDocument, verdict_document
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
-from allranks.settings.whereabouts import node_names
 
 from . import NotStarted
 from .controlled import ControlledRun, begin
@@ -44,7 +44,19 @@ from .signals import SignalWatch
 OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
 VERDICT_CONFIDENCE = 0.9
 LABEL = "join"  # before what a node says of the meeting
+HOST_FILE_LIMIT = 1 << 20  # bytes
 TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
+
+
+def read_host_files(environ: Mapping[str, str]) -> dict[str, str]:
+    """Read the lists of hosts that a scheduler has left in files, by the variable; one that is not here is left out."""
+    texts = {}
+    for name in HOST_FILES:
+        path = environ.get(name)
+        if path:
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                texts[name] = file.read(HOST_FILE_LIMIT).decode("utf-8", "replace")
+    return texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +128,8 @@ class CoordinatedMeeting:
 
     def __init__(self, spec: RunSpec, secret: bytes, view: FollowerView) -> None:
         self._spec = spec
-        names = node_names(os.environ, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
+        files = read_host_files(os.environ)
+        names = node_names(os.environ, files, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
         self._meeting = Meeting(spec, hello_of(spec, 0, os.getcwd()), secret, names, partial(view.say, LABEL))
         self._signals = SignalWatch()
 

@@ -62,7 +62,7 @@ class Setting:
     run_outputs: str
     local_nodes: frozenset[int] = frozenset()
     forwarded: Mapping[str, str] = field(default_factory=dict)
-    handed_over: HandedOver = HandedOver()
+    handed_over: HandedOver = field(default_factory=HandedOver)
     virtual_env: str | None = None
     conda_prefix: str | None = None
     expected_world_size: int | None = None

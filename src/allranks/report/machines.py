@@ -15,7 +15,14 @@ Rows = list[tuple[str, str]]
 
 LONGEST = 300
 SHOWN = 12  # interfaces, devices
-SCHEDULERS = {"Slurm": "SLURM_", "Kubernetes": "KUBERNETES_", "SkyPilot": "SKYPILOT_", "LSF": "LSB_"}
+SCHEDULERS = {
+    "Slurm": "SLURM_",
+    "Kubernetes": "KUBERNETES_",
+    "SkyPilot": "SKYPILOT_",
+    "LSF": "LSB_",
+    "PBS": "PBS_",
+    "Flux": "FLUX_",
+}
 
 
 # What checks have collected of a node, as far as a page shows it: JSON that other machines had a part in.
