@@ -7,6 +7,7 @@ torchrun is killed, its workers stay.
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, read_json
@@ -21,6 +22,7 @@ GROUP = "leftovers"
 LEVEL = "quick"
 SECONDS = 10.0
 TAG = "ALLRANKS_MARK"
+TAG_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # run/node
 RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 YOUNG = 60.0  # seconds in which a run may not have written its journal yet
 TICKS = 100  # USER_HZ, fixed at 100 for all that reads /proc (time(7))
@@ -64,7 +66,7 @@ class JournalStart(NamedTuple):
 def collect(host: Host) -> Orphans:
     """Both kinds."""
     uid = host.facts.identity.uid
-    journals = _journals(host, uid)
+    tops = _tops(host, uid)
     can_tell = _orphans_can_be_told(host)
     up = uptime(host)
     runs: Dict[str, List[Process]] = {}
@@ -81,7 +83,7 @@ def collect(host: Host) -> Orphans:
         if tag:
             run = tag.partition("/")[0]
             age = None if up is None else up - stat.start / TICKS
-            if run != host.request.asked.uid and not _lives(host, journals.get(tag), age):
+            if run != host.request.asked.uid and not _lives(host, _journal(host, tops, tag), age):
                 runs.setdefault(run, []).append((pid, _program(host, pid)))
         elif can_tell and (stat.parent == 1 or host.text(f"/proc/{stat.parent}/comm", 64) == "systemd"):
             orphans.append((pid, _program(host, pid)))
@@ -90,8 +92,11 @@ def collect(host: Host) -> Orphans:
 
 def _environment(host: Host, pid: int) -> Dict[str, str]:
     """Only the names that are asked for; unreadable for processes of others."""
+    text = text_in(host, f"/proc/{pid}/environ", 1 << 20)
+    if TAG not in text and RANK[0] not in text:
+        return {}
     variables = {}
-    for entry in text_in(host, f"/proc/{pid}/environ", 1 << 20).split("\0"):
+    for entry in text.split("\0"):
         name, _, value = entry.partition("=")
         if name == TAG or name in RANK:
             variables[name] = value
@@ -120,20 +125,23 @@ def _orphans_can_be_told(host: Host) -> bool:
 # -- which runs live -------------------------------------------------------------------------------
 
 
-def _journals(host: Host, uid: Optional[int]) -> Dict[str, JournalStart]:
-    """{tag: the first entry of its agent's journal}, in every directory where runs may be."""
+def _tops(host: Host, uid: Optional[int]) -> List[str]:
+    """Every directory where node directories of this user may be."""
     bases = [host.request.asked.node_dir, *(room.path for room in host.facts.disk.node_dirs), *BASES]
-    journals: Dict[str, JournalStart] = {}
-    for base in dict.fromkeys(filter(None, bases)):
-        top = f"{base}/allranks-{uid}"
-        for run in host.names(top):
-            for node in host.names(f"{top}/{run}"):
-                line = text_in(host, f"{top}/{run}/{node}/journal.jsonl").partition("\n")[0]
-                try:
-                    journals[f"{run}/{node}"] = decode(JournalStart, read_json(line.encode(), LONGEST_LINE))
-                except DecodeError:
-                    continue
-    return journals
+    return [f"{base}/allranks-{uid}" for base in dict.fromkeys(filter(None, bases))]
+
+
+def _journal(host: Host, tops: Sequence[str], tag: str) -> Optional[JournalStart]:
+    """Read the first entry of the journal of an agent; a node has one of each run that was ever on it."""
+    if not TAG_VALUE.fullmatch(tag):
+        return None
+    for top in tops:
+        line = text_in(host, f"{top}/{tag}/journal.jsonl").partition("\n")[0]
+        try:
+            return decode(JournalStart, read_json(line.encode(), LONGEST_LINE))
+        except DecodeError:
+            continue
+    return None
 
 
 def _lives(host: Host, journal: Optional[JournalStart], age: Optional[float]) -> bool:

@@ -12,13 +12,14 @@ a rank of the run. Where the store is (rank 0) it has as many again and one more
 
 from __future__ import annotations
 
+import re
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from allranks.findings import Finding
 from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, alike, collected, differences, fail_if, remote, size, values_of, warn
-from ..host import Host, decimal, key_values, lines_of, number_in, text_in, words_in
+from ..host import Host, decimal, lines_of, number_in, text_in, words_in
 from ..launcher_config import Ranks
 from ..typed_facts import Facts, Request
 
@@ -27,6 +28,7 @@ GROUP = "host"
 LEVEL = "quick"
 UNLIMITED = 1 << 60  # cgroup v1 writes "none" as the largest number of pages
 PROCESSES = 4096  # of all users, that are looked at
+THREADS_LINE = re.compile(r"^Threads:\t(\d{1,7})$", re.MULTILINE)  # of /proc/PID/status
 
 FILES = 10
 FILES_OF_THE_STORE = 10
@@ -273,8 +275,9 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
         if number is not None:
             limits[key] = number
     limits.update(_shares_of_the_kernel(host))
-    if limits.get("nproc", -1) >= 0:
-        limits["nproc_used"] = _tasks_of(host, host.facts.identity.uid)
+    uid = host.facts.identity.uid
+    if limits.get("nproc", -1) >= 0 and uid != 0:  # root may pass it (setrlimit(2))
+        limits["nproc_used"] = _tasks_of(host, uid)
     for line in lines_of(host, "/proc/self/cgroup"):
         hierarchy, controllers, path = line.split(":", 2)
         for key, old_file in CGROUP_FILES.items():
@@ -305,9 +308,10 @@ def _tasks_of(host: Host, uid: Optional[int]) -> int:
     """Count processes and threads of a user, which ulimit -u bounds."""
     tasks = 0
     for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]:
-        fields = key_values(text_in(host, path, 4096), ":")
-        if fields.get("Uid", "").split()[:1] == [str(uid)]:
-            tasks += int(fields.get("Threads", "1"))
+        text = text_in(host, path, 4096)
+        if f"\nUid:\t{uid}\t" in text:
+            threads = THREADS_LINE.search(text)
+            tasks += int(threads.group(1)) if threads else 1
     return tasks
 
 
