@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from allranks.findings import Finding, typed_here
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.jsontext import Json
-from allranks.text import join_names
+from allranks.text import error_line, join_names
 
 from .check import LEVELS, Check
 from .compare import Nodes, by_value, nodes_of, unknown
@@ -64,6 +65,11 @@ def _judge_one(check: Check, request: Request, facts_by_node: Nodes) -> Iterator
         yield from list(check.judge(request, {node: facts for node, facts in nodes.items() if node not in reasons}))
     except DecodeError as error:
         yield unknown(check.name, list(nodes), f"could not read what the nodes have sent: {error}")
+    except Exception as error:  # a value that no node of ours sends, or a defect of the check, which may be another's
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        file = place.filename.rpartition("/")[2]
+        why = f"{type(error).__name__}: {error_line(error)} ({file}:{place.lineno})"
+        yield unknown(check.name, list(nodes), f"could not judge what the nodes have sent: {why}")
 
 
 # -- the table -------------------------------------------------------------------------------------

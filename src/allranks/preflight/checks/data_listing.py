@@ -7,12 +7,11 @@ Of a single file the first and last megabyte are compared too. A directory is li
 from __future__ import annotations
 
 import base64
-import json
 import zlib
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from allranks.findings import Finding
-from allranks.protocol.codec import decode
+from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.text import count_of, join_names, with_reason
 
 from ..compare import (
@@ -39,13 +38,15 @@ LEVEL = "full"
 SECONDS = 90.0
 PATHS = 8
 SHOWN = 3
+PACKED = 32768  # characters of a listing that travels
+UNPACKED = 32 << 20  # bytes of its text: zlib makes at most a thousandth of them
 
 # "names" is the whole listing, packed, where it is small enough to travel: so missing files get their names.
 PROGRAM = r"""
 import sys
 sys.path[:] = [p for p in sys.path if p]
 import base64, hashlib, json, os, time, zlib
-MOST, PACKED = 200000, 32768
+MOST = 200000
 def one_file(path):
     size = os.path.getsize(path)
     sha = hashlib.sha256(b"%d" % size)
@@ -123,11 +124,14 @@ class PathListing(NamedTuple):
         return f"{count_of(self.count_, 'file')} ({size(self.bytes)})"
 
     def sizes(self) -> Dict[str, int]:
-        """Sizes by name; empty where the listing could not travel."""
+        """Sizes by name; empty where the listing could not travel. Raise DecodeError where it is none."""
         if not self.names:
             return {}
-        text = zlib.decompress(base64.b64decode(self.names)).decode()
-        return dict(decode(List[Tuple[str, int]], json.loads(text)))
+        try:
+            text = zlib.decompressobj().decompress(base64.b64decode(self.names[:PACKED]), UNPACKED)
+        except (ValueError, zlib.error) as error:
+            raise DecodeError(f"names: {error}") from None
+        return dict(decode(List[Tuple[str, int]], read_json(text, UNPACKED)))
 
 
 def collect(host: Host) -> Optional[Dict[str, PathListing]]:
@@ -135,7 +139,7 @@ def collect(host: Host) -> Optional[Dict[str, PathListing]]:
     paths = host.request.asked.data_paths[:PATHS]
     if not paths:
         return None
-    return ask(host, Dict[str, PathListing], f"PATHS = {paths!r}\n{PROGRAM}", SECONDS - 5, anywhere=True)
+    return ask(host, Dict[str, PathListing], f"PATHS, PACKED = {paths!r}, {PACKED}\n{PROGRAM}", SECONDS - 5, anywhere=True)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
