@@ -139,7 +139,8 @@ def collect(host: Host) -> Optional[Dict[str, PathListing]]:
     paths = host.request.asked.data_paths[:PATHS]
     if not paths:
         return None
-    return ask(host, Dict[str, PathListing], f"PATHS, PACKED = {paths!r}, {PACKED}\n{PROGRAM}", SECONDS - 5, anywhere=True)
+    program = f"PATHS, PACKED = {paths!r}, {PACKED}\n{PROGRAM}"
+    return ask(host, Dict[str, PathListing], program, SECONDS - 5, anywhere=True)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
