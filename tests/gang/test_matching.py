@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
+from tests.descriptors import many_open
 
 from allranks.gang.matching import Match, Matching
 
@@ -86,3 +87,15 @@ def test_what_was_fed_is_found_by_the_end_of_an_attempt() -> None:
 
     seen, _, turns = drive(r"step (\d+)", work, lambda seen, _: True)
     assert (seen[-1].number, len(seen), turns) == (299, 300, 0)
+
+
+def test_the_answers_are_awaited_by_a_controller_of_many_nodes() -> None:
+    """From 400 nodes on the end of an attempt was "filedescriptor out of range in select()", an internal error."""
+
+    def work(matching: Matching) -> None:
+        matching.feed(0, b"step 7\n", 0.5, 1.0)
+        matching.drain()
+
+    with many_open():
+        seen, off, turns = drive(r"step (\d+)", work, lambda seen, _: True)
+    assert ([match.number for match in seen], off, turns) == ([7], [], 0)

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 from tests import forked
+from tests.descriptors import many_open
 from tests.hosts.waiting import wait_until
 
 from allranks.cli import report
@@ -131,3 +132,9 @@ def test_a_pattern_of_redact_without_an_end_is_refused(words: tuple[str, ...], t
     assert done.returncode == 2, done.stdout + done.stderr
     assert "--redact '(a|aa)+$': one line took more than 2 s of processor time" in done.stderr
     assert list(place.iterdir()) == []
+
+
+def test_a_controller_of_many_nodes_waits_for_its_child_too() -> None:
+    """From 400 nodes on the verdict was "filedescriptor out of range in select()", an internal error."""
+    with many_open():
+        assert in_child(os.getpid, BOUND) != os.getpid()

@@ -158,3 +158,10 @@ def test_damaged_documents_are_none(run):
 def test_a_run_is_found_from_within(run, monkeypatch):
     monkeypatch.chdir(run.path)
     assert RunDirectory.find(run.path.parent, ".").name == run.name
+
+
+def test_a_pipe_in_the_place_of_an_index_is_not_waited_for(tmp_path):
+    log = tmp_path / "rank_000.log"
+    log.write_bytes(b"step 1\n")
+    os.mkfifo(index.index_path(log))
+    assert [(block.start, block.end) for block in index.blocks(log)] == [(0, 7)]

@@ -15,7 +15,7 @@ from allranks.report.fold import Folder
 from allranks.report.terminal import shows_colour
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
-from allranks.runs.regular import open_regular
+from allranks.runs.regular import read_end
 
 from .chosen_run import find_run
 
@@ -156,9 +156,7 @@ def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool
         if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):
             continue
         try:
-            with open_regular(path) as file:
-                file.seek(max(0, path.stat().st_size - TAIL))
-                last = file.read(TAIL).decode("utf-8", "replace").splitlines()[-number:]
+            last = read_end(path, TAIL).decode("utf-8", "replace").splitlines()[-number:]
         except OSError:
             continue
         for line in last:

@@ -71,11 +71,15 @@ class Matching:
         ends = time.monotonic() + DRAIN
         while self._process is not None and self._answered < self._asked and time.monotonic() < ends:
             assert self._process.stdin is not None and self._process.stdout is not None
-            writers = [self._process.stdin] if self.unsent else []
-            ready, writable, _ = select.select([self._process.stdout], writers, [], ends - time.monotonic())
-            if writable:
+            waits_for = select.poll()  # select(2) takes no descriptor above 1023
+            waits_for.register(self._process.stdout, select.POLLIN)
+            if self.unsent:
+                waits_for.register(self._process.stdin, select.POLLOUT)
+            ready = [number for number, _ in waits_for.poll(max(0.0, ends - time.monotonic()) * 1000)]
+            answers = self._process.stdout.fileno() in ready
+            if self._process.stdin.fileno() in ready:
                 self._write()
-            if ready:
+            if answers:
                 self._read()
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from allranks.protocol.codec import decode_each
 from allranks.protocol.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument, SuiteResult, suite_result
+from allranks.runs.regular import read_end
 from allranks.runs.tests import Row, read_rows
 
 from .roster import Roster
@@ -160,7 +161,7 @@ def _from_logs(roster: Roster, run: RunDirectory) -> list[Finding]:
         for rank in node.ranks:
             path = run.log_path(node.index, node.name, RANK_LOG, rank, roster.attempt)
             try:
-                text = path.read_bytes()[-TAIL:].decode("utf-8", "replace")
+                text = read_end(path, TAIL).decode("utf-8", "replace")
             except OSError:
                 continue
             for line in text.splitlines():

@@ -178,7 +178,9 @@ class Screen:
             try:
                 rest = rest[os.write(self._fd, rest) :]
             except BlockingIOError:  # another program has set the terminal so
-                select.select([], [self._fd], [], 1.0)
+                writable = select.poll()
+                writable.register(self._fd, select.POLLOUT)
+                writable.poll(1000)
             except OSError:
                 self._drop()
                 return

@@ -20,7 +20,7 @@ from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG,
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import Document, ResultDocument, RunDocument, StatusDocument, result_record, shaped
-from .regular import open_regular
+from .regular import open_regular, read_end
 
 Lives = Callable[["RunDirectory"], bool]
 
@@ -191,9 +191,8 @@ class RunDirectory:
     def _end_by_events(self) -> Document | None:
         """Make the least result of the event that the run has ended; it is the last one of all."""
         try:
-            with open_regular(self.path / "events.jsonl") as file:
-                file.seek(max(0, (self.path / "events.jsonl").stat().st_size - LAST_EVENT))
-                event = read_object(file.read(LAST_EVENT).strip().rpartition(b"\n")[2], LAST_EVENT)
+            end = read_end(self.path / "events.jsonl", LAST_EVENT)
+            event = read_object(end.strip().rpartition(b"\n")[2], LAST_EVENT)
         except (OSError, DecodeError):
             return None
         code = event.get("exit")

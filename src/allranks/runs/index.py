@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .regular import read_end
+
 EVERY = 1.0  # seconds between entries
 LIMIT = 128 << 10  # bytes of an index file
 
@@ -60,7 +62,7 @@ def _thin(path: Path) -> None:
 def _entries(path: Path) -> list[tuple[float, int, float]]:
     """(first, offset, last) of each line that can be read; a torn one (full disk, SIGKILL) is left out."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_end(path, 2 * LIMIT).splitlines()
     except OSError:
         return []
     entries = []

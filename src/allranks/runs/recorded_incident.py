@@ -17,7 +17,7 @@ from allranks.protocol.jsontext import DecodeError, read_metrics
 from .directory import RunDirectory
 from .documents import Document, RunDocument
 from .errorfiles import read_error
-from .regular import open_regular
+from .regular import open_regular, read_end
 
 TAIL = 16 << 10  # bytes at either end of a failed rank's log
 
@@ -83,9 +83,9 @@ def read_log(run: RunDirectory, index: int, node: str, end: RankEnd) -> tuple[st
 def _read_end(path: Path, first: bool = False) -> str:
     """Read the last bytes of a file, or the first; empty where there is none."""
     try:
+        if not first:
+            return read_end(path, TAIL).decode("utf-8", "replace")
         with open_regular(path) as file:
-            if not first:
-                file.seek(max(0, path.stat().st_size - TAIL))
             return file.read(TAIL).decode("utf-8", "replace")
     except OSError:
         return ""

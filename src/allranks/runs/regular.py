@@ -17,6 +17,13 @@ def size_of(path: Path) -> int:
         return 0
 
 
+def read_end(path: Path, most: int) -> bytes:
+    """Return the last `most` bytes of a regular file; raise OSError."""
+    with open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
 def open_regular(path: Path, flags: int = 0) -> BinaryIO:
     """Open a regular file for reading; raise OSError for anything else, and never wait for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)

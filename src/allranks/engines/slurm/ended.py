@@ -10,7 +10,7 @@ from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
-from allranks.runs.regular import open_regular
+from allranks.runs.regular import read_end
 from allranks.runs.result import least_result, write_result
 
 OUTPUT = "slurm.log"  # in the run directory: a link to the job's own output
@@ -74,9 +74,7 @@ def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
 def _last_words(run: RunDirectory) -> tuple[str, ...]:
     """Return the last lines of the job's own output."""
     try:
-        with open_regular(run.path / OUTPUT) as file:
-            file.seek(max(0, (run.path / OUTPUT).stat().st_size - TAIL))
-            text = file.read(TAIL).decode("utf-8", "replace")
+        text = read_end(run.path / OUTPUT, TAIL).decode("utf-8", "replace")
     except OSError:
         return ()
     return tuple(line.strip()[:300] for line in text.splitlines() if line.strip())[-3:]

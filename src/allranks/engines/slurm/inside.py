@@ -33,6 +33,7 @@ from allranks.findings import Finding
 from allranks.plan.render.slurm import run_suffix, warning
 from allranks.plan.slurm_commands import WARNING_SIGNAL
 from allranks.runs.directory import RunDirectory
+from allranks.runs.regular import read_end
 
 from . import jobs
 
@@ -187,10 +188,7 @@ class Inside:
 def _end_of(output: str) -> str:
     """Read the end of the job's own output: slurmstepd writes there why it ends the batch script."""
     try:
-        path = Path(output)
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_TAIL))
-            return file.read(LOG_TAIL).decode("utf-8", "replace")
+        return read_end(Path(output), LOG_TAIL).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
 
