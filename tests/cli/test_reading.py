@@ -204,6 +204,56 @@ def test_a_run_is_dead_only_after_twice_its_lease(runs):
     assert not may_live(run, time.time() + 60)
 
 
+@pytest.mark.parametrize(
+    ("pods", "lives"), [('{"items": [{}]}', True), ("the server is away", True), ('{"items": []}', False)]
+)
+def test_a_run_in_pods_goes_on_without_a_process_here(tmp_path, monkeypatch, pods, lives):
+    """`clean` removed the directory of a run in pods once its follower had been gone for a while."""
+    kubectl = tmp_path / "bin" / "kubectl"
+    kubectl.parent.mkdir()
+    kubectl.write_text(f"#!/bin/sh\necho '{pods}'\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{kubectl.parent}:{os.environ['PATH']}")
+    run = RunDirectory.create(tmp_path / "runs", "train", time.time() - 10_000)
+    place = {"engine": "kubernetes", "name": "demo", "kind": "job", "nodes": 1}
+    run.write_document("run.json", {"run": run.name, "started": time.time() - 10_000, "engine": place})
+    assert may_live(run, time.time() + 10_000) == lives
+
+
+# -- a disk without room -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["check", "test"])
+def test_a_page_that_cannot_be_written_takes_no_answer_with_it(tmp_path, verb):
+    """The findings of a check, and a test that had passed, were an internal error on a full disk."""
+    (tmp_path / "runs").mkdir()
+    words = [verb, "--local", "1", "--json", "--runs-dir", "runs"]
+    words += ["--level", "quick"] if verb == "check" else ["--only", "barrier", "--nproc", "1"]
+    start = f"""import sys
+from allranks.runs.directory import RunDirectory
+from allranks.cli import main
+create = RunDirectory.create
+def blocked(*words):
+    run = create(*words)
+    (run.path / ".report.html.part").mkdir()
+    return run
+RunDirectory.create = blocked
+sys.exit(main.run_verb({verb!r}, {words[1:]!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", start], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, 3), done.stderr
+    assert "report.html was not written (" in done.stderr
+    assert "ok" in json.loads(done.stdout)
+
+
+def test_a_check_that_reaches_no_node_finds_that_alone(tmp_path):
+    """"FAIL  has no address that other nodes could use": of a node without a name."""
+    words = ["check", "--hosts", "nosuch.invalid", "--level", "quick", "--json"]
+    done = forked.call(words, cwd=tmp_path, timeout=120)
+    assert done.returncode == 4, done.stderr
+    assert [finding["check"] for finding in json.loads(done.stdout)["findings"]] == ["reached"]
+
+
 # -- init and the command itself -----------------------------------------------------------------------
 
 

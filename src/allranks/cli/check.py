@@ -144,7 +144,7 @@ def close(
         from allranks.report.page import check_page  # imported late: allranks.pyz has no Jinja2
 
         page = check_page(run.name, evidence, findings, rows, {c.name: c.title for c in checks}, grouped(explained))
-        (run.path / "report.html").write_text(page, encoding="utf-8")
+        say_unwritten_page(run, run.write_page(page))
     if shown.as_json:
         is_ok = not any(finding.status == "fail" for finding in findings)
         name = run.name if run is not None else ""
@@ -157,6 +157,12 @@ def close(
     else:
         _print(evidence, checks, findings, rows, explained, directory, shown.verbose)
     return exit_code(findings)
+
+
+def say_unwritten_page(run: RunDirectory, is_written: bool) -> None:
+    """Say on standard error that the disk has no page: the answer stands without it."""
+    if not is_written:
+        sys.stderr.write(f"note: {run.path}/report.html was not written ({run.write_failure})\n")
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

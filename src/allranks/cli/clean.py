@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.runs.directory import CHECK_NAME, RunDirectory
@@ -108,11 +109,17 @@ def is_ours(run: RunDirectory) -> bool:
 
 
 def may_live(run: RunDirectory, now: float) -> bool:
-    """Tell whether a run may go on: its controller lives, or it has no end and wrote within twice its lease."""
+    """Tell whether a run may go on: its controller lives, or it has no end and wrote within twice its lease.
+
+    A run in pods or on cloud machines goes on without a process here, until its engine says that it is over.
+    """
     if run.controller_alive():
         return True
+    settle(run, now)
     if run.has_ended:
         return False
+    if run.engine:
+        return True
     return now - _last_word(run) < 2 * saved_limit(run, "lease")
 
 

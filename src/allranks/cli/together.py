@@ -24,6 +24,8 @@ from allranks.runs.documents import ResultDocument, SuiteResult, SuiteSummary, s
 from allranks.runs.result import replace_result
 from allranks.settings import RunSpec
 
+from .check import say_unwritten_page
+
 SYNC_PASSED = (
     "every collective that was tested gives right results on all ranks: the cluster carries collectives. Look at the "
     "training code"
@@ -86,7 +88,7 @@ def save_suite(run: RunDirectory, tested: SuiteResult | SuiteSummary, json_: boo
     from allranks.report.testpage import test_page
 
     replace_result(run, tested)
-    (run.path / "report.html").write_text(test_page(encode(tested)), encoding="utf-8")
+    say_unwritten_page(run, run.write_page(test_page(encode(tested))))
     if json_:
         print_document(tested)
 

@@ -38,7 +38,9 @@ def look(
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
     evidence = run_loop(Inspection(spec, cluster, setting, progress, pairs, transport).run)
-    request = {**judge_request(spec, setting, cluster), "gate": encode(evidence.gate or {})}
+    request = judge_request(spec, setting, cluster)
+    if evidence.gate is not None:  # else no node was reached, and the rendezvous check was not tried
+        request["gate"] = encode(evidence.gate)
     tried = covered(len(evidence.nodes)) if any("pairs" in facts for facts in evidence.nodes.values()) else ""
     saved = document(request, evidence.nodes, [c.name for c in checks], time.time(), evidence.unreachable, tried)
     saved["hosts"] = evidence.hosts

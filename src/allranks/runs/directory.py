@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from allranks.errors import RunNotFound, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
@@ -157,16 +157,26 @@ class RunDirectory:
 
     def write_document(self, name: str, document: Document) -> None:
         """Replace a JSON document as a whole; on a full disk the old one stays."""
+        self._replace(name, lambda file: json.dump({"schema": 1, **document}, file, indent=1))
+
+    def write_page(self, page: str) -> bool:
+        """Replace report.html; False on a full disk, where `write_failure` says why."""
+        return self._replace("report.html", lambda file: file.write(page))
+
+    def _replace(self, name: str, write: Callable[[TextIO], object]) -> bool:
+        """Replace a file as a whole by what `write` writes; on a full disk the old one stays."""
         path = self.path / name
         part = path.with_name(f".{name}.part")
         try:
-            with open(part, "w", encoding="utf-8", opener=_private) as file:
-                json.dump({"schema": 1, **document}, file, indent=1)
+            with open(part, "w", encoding="utf-8", errors="backslashreplace", opener=_private) as file:
+                write(file)
             os.replace(part, path)
         except OSError as error:
             self.write_failure = error.strerror or str(error)
             with contextlib.suppress(OSError):
                 part.unlink()
+            return False
+        return True
 
     def read_document(self, name: str) -> Document | None:
         """Read a document; None where there is none, or what is there is not a JSON object of its kind.
