@@ -298,6 +298,22 @@ def test_many_nodes_that_fail_alike_stay_one_sentence() -> None:
     assert found.finding.remedy.count("ssh-copy-id") == 40
 
 
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ("ssh: Could not resolve hostname {}: Name or service not known",
+         "h1 and h2: ssh: Could not resolve the node's name: Name or service not known"),
+        ("ssh: connect to host {} port 22: Connection refused",
+         "h1 and h2: ssh: connect to the node port 22: Connection refused"),
+    ],
+)  # fmt: skip
+def test_what_ssh_says_of_several_nodes_is_a_sentence(said: str, sentence: str) -> None:
+    """It read `Could not resolve hostname the node`."""
+    nodes = ("h1", "h2")
+    faults = tuple(Finding("ssh-unreachable", "fail", f"{n}: {said.format(n)}", where=Where(node=n)) for n in nodes)
+    assert verdict(findings=faults).finding.message == sentence
+
+
 # -- reading -----------------------------------------------------------------------------------------------
 
 

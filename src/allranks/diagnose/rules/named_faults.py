@@ -85,7 +85,8 @@ def _without_node(message: str, node: str) -> str:
     while rest and word.endswith(node) and not any(letter.isspace() for letter in word):
         message = rest
         word, _, rest = message.partition(": ")
-    return message.replace(node, "the node")
+    message = message.replace(f"hostname {node}", "the node's name")  # as OpenSSH says it
+    return message.replace(f"host {node}", "the node").replace(node, "the node")
 
 
 RULES = {
