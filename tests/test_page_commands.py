@@ -1,0 +1,62 @@
+"""Every `allranks …` that README and docs show is one that the command line takes: no option was renamed.
+
+Nothing is run: `--help` behind the verb ends it once all words are read. What a block prints is another test's.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.shell import Shell
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = "reference"  # these pages are made from the tables of the command line
+INLINE = re.compile(r"`(allranks [^`]+)`")
+BLOCK = re.compile(r"^```(?:bash|console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OPERATORS = {"|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1"}
+FEWEST = 250  # commands of all pages
+
+
+def pages() -> list[Path]:
+    docs = [page for page in sorted((ROOT / "docs").rglob("*.md")) if GENERATED not in page.parts]
+    return [ROOT / "README.md", *docs]
+
+
+def commands_of(text: str) -> list[str]:
+    """What stands in backquotes, and the lines of blocks."""
+    lines = [line.removeprefix("$ ") for block in BLOCK.findall(text) for line in block.splitlines()]
+    inline = [command.replace("\\|", "|") for command in INLINE.findall(BLOCK.sub("", text))]
+    return [*inline, *(line for line in lines if line.startswith("allranks "))]
+
+
+def words_of(command: str) -> list[str]:
+    """The words of the first command of a line, without `…` and comments."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = []
+    for word in lexer:
+        if word in OPERATORS:
+            break
+        if word != "…":
+            words.append(word)
+    return words
+
+
+def all_commands() -> list[tuple[str, str]]:
+    found = {(page.name, command): None for page in pages() for command in commands_of(page.read_text("utf-8"))}
+    return list(found)
+
+
+def test_the_pages_have_commands() -> None:
+    assert len(all_commands()) >= FEWEST
+
+
+@pytest.mark.parametrize(("page", "command"), all_commands())
+def test_a_command_is_taken(page: str, command: str, shell: Shell) -> None:
+    _, *words = words_of(command)
+    depth = 2 if words[0] in ("render", "data") and len(words) > 1 else 1
+    answer = shell(*words[:depth], "--help", *words[depth:])
+    assert answer.code == 0, (page, command, answer)
