@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 
 from allranks.errors import UsageError
+from allranks.text import join_words
 
 from ..launchers.command_words import kept_options, no_python, read_training
 from ..launchers.config_keys import launcher_settings
@@ -29,6 +30,10 @@ _NOTE = f"# {OWN} fits these nodes: give it to the program, or to deepspeed.init
 def deepspeed(request: RenderRequest) -> Rendered:
     """{hostfile, configurations, script of each node: text}."""
     named = {path: path.rpartition("/")[2] for path in launcher_settings(request.spec)["deepspeed"]}
+    for name in named.values():
+        alike = [path for path, other in named.items() if other == name]
+        if len(alike) > 1:
+            raise UsageError(f"render deepspeed: {join_words(alike)} would be one file, {name}. Rename one of them")
     files: Rendered = {HOSTFILE: "".join(f"{n.node.name} slots={n.nproc}\n" for n in request.plan.nodes)}
     for path, name in named.items():
         if path not in request.texts:
@@ -45,7 +50,7 @@ def deepspeed(request: RenderRequest) -> Rendered:
 def _fitting(path: str, text: str, world: int) -> str:
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"render deepspeed cannot read {path}: {error}") from None
     if not isinstance(config, dict):
         raise UsageError(f"render deepspeed: {path} is not a table of settings")
@@ -53,7 +58,7 @@ def _fitting(path: str, text: str, world: int) -> str:
     if isinstance(micro, int) and isinstance(steps, int) and _TRAIN in config and train != "auto":
         config[_TRAIN] = micro * steps * world
     elif isinstance(train, int):
-        unit = next((n for n in (micro, steps) if isinstance(n, int)), 1) * world
+        unit = next((n for n in (micro, steps) if isinstance(n, int) and n > 0), 1) * world
         if train % unit:
             raise UsageError(
                 f"render deepspeed: {_TRAIN} of {path} is {train}, expected a multiple of {unit} on {world} ranks. "
