@@ -65,6 +65,8 @@ def audit(
     Or it is a loader, which this process reads. Where torch.distributed is initialised all ranks must call this, and
     each gets the same answer. Raises UsageError for a name that cannot be, and LoaderError where a rank raised.
     """
+    if model_parallel < 1:
+        raise UsageError(f"{model_parallel} ranks in a model-parallel group: set 1 or more")
     if isinstance(loader, str):
         rows = virtual_rows(loader, world_size, gpus_per_node)
     elif isinstance(loader, Iterable):
