@@ -17,7 +17,7 @@ from allranks.gang import working_tree as gang_tree
 from allranks.gang.working_tree import LARGE, Archive, list_tree, pack, pack_tree
 from allranks.settings import RunSpec
 
-SPEC = RunSpec.of(command=("train.py",))
+SPEC = RunSpec.of(command=("hostname",))
 GIT_ENV = {
     **{k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -275,8 +275,18 @@ def test_earlier_runs_are_left_out(place_name: str, request: pytest.FixtureReque
 
 def test_runs_in_another_place_and_from_below(repo: Path) -> None:
     write(repo, "lib/past/run-1/run.json", "lib/past/run-1/events.jsonl", "lib/past.txt")
-    found = names(repo / "lib", RunSpec.of(command=("train.py",), runs_dir="past"))
+    found = names(repo / "lib", RunSpec.of(command=("hostname",), runs_dir="past"))
     assert found == ["lib/model.py", "lib/past.txt", "train.py"]
+
+
+def test_a_script_that_is_not_here_is_not_looked_for_on_the_nodes(plain: Path) -> None:
+    write(plain, "train.py", "lib/model.py")
+    with pytest.raises(UsageError, match=f"--sync: {plain} has no trian.py to ship"):
+        list_tree(RunSpec.of(command=("trian.py",)), str(plain))
+    with pytest.raises(UsageError, match=f"{plain}/lib has no train.py to ship"):
+        list_tree(RunSpec.of(command=("train.py",), workdir="lib"), str(plain))
+    made_by_prelude = RunSpec.of(command=("made.py",), prelude="./make > made.py")
+    assert names(plain, made_by_prelude) == ["lib/model.py", "train.py"]
 
 
 # -- the position --------------------------------------------------------------------------------------
@@ -305,7 +315,7 @@ def test_the_position_through_a_link(repo: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workdir", ["lib", "./lib/../lib", "{root}/lib"])
 def test_workdir_inside_the_tree(repo: Path, workdir: str) -> None:
-    spec = RunSpec.of(command=("train.py",), workdir=workdir.format(root=repo))
+    spec = RunSpec.of(command=("hostname",), workdir=workdir.format(root=repo))
     assert list_tree(spec, str(repo)).tree.below == "lib"
 
 

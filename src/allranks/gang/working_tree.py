@@ -70,8 +70,9 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
         paths = _walked(root, left_out)
     names = sorted(_without_runs(set(paths)), key=os.fsencode)
     kept, total = _measured(root, names)
-    _check_command(spec, root)
-    tree = Tree(root, _position(spec, root, cwd), len(kept), total, left_out=tuple(map(_shown, sorted(left_out))))
+    below = _position(spec, root, cwd)
+    _check_command(spec, root, below)
+    tree = Tree(root, below, len(kept), total, left_out=tuple(map(_shown, sorted(left_out))))
     return Listing(tree, tuple(kept))
 
 
@@ -231,8 +232,12 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
     return "" if below == "." else below
 
 
-def _check_command(spec: RunSpec, root: str) -> None:
-    """Refuse an absolute path inside the tree: it would run what lies there, not what was shipped."""
+def _check_command(spec: RunSpec, root: str, below: str) -> None:
+    """Refuse a script that is not shipped.
+
+    An absolute path inside the tree would run what lies there on the nodes. A script that is absent here can only
+    come from a prelude.
+    """
     if not spec.launch.command:
         return
     script = "".join(read_training(spec).program[:1])
@@ -240,6 +245,12 @@ def _check_command(spec: RunSpec, root: str) -> None:
         raise UsageError(
             f"--sync ships {root}, but the command names {script}. That path is another file on the nodes, or missing. "
             "Name it relative to the working directory"
+        )
+    workdir = os.path.normpath(os.path.join(root, below))
+    is_relative_script = script.endswith(".py") and not os.path.isabs(script)
+    if is_relative_script and not spec.launch.prelude and not os.path.exists(os.path.join(workdir, script)):
+        raise UsageError(
+            f"--sync: {workdir} has no {script} to ship. Check the path of the script, or start from its directory"
         )
 
 
