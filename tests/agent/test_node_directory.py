@@ -2,6 +2,8 @@
 
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,18 @@ from allranks.agent.node_directory import NoNodeDir, find, make
 OWN = f"allranks-{os.getuid()}"
 
 
-def test_no_other_user_may_enter_or_read(tmp_path: Path) -> None:
-    path = Path(make(str(tmp_path), "run-1", "node_00"))
-    made = [tmp_path / OWN, path.parent, path, *path.iterdir()]
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A short path: a Unix socket in a node directory has room for 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="nd-") as path:
+        yield Path(path)
+
+
+def test_no_other_user_may_enter_or_read(base: Path) -> None:
+    path = Path(make(str(base), "run-1", "node_00"))
+    made = [base / OWN, path.parent, path, *path.iterdir()]
     assert {stat.S_IMODE(entry.stat().st_mode) for entry in made} == {0o700}
-    assert find(str(tmp_path), "run-1", "node_00") == str(path)
+    assert find(str(base), "run-1", "node_00") == str(path)
 
 
 def by_mode(place: Path) -> None:
@@ -49,15 +58,15 @@ def by_owner(place: Path) -> None:
         ),
     ],
 )
-def test_a_directory_that_another_user_could_have_made_is_refused(prepare, reason, tmp_path: Path) -> None:
-    prepare(tmp_path)
+def test_a_directory_that_another_user_could_have_made_is_refused(prepare, reason, base: Path) -> None:
+    prepare(base)
     with pytest.raises(NoNodeDir, match=reason):
-        make(str(tmp_path), "run-1", "node_00")
-    assert find(str(tmp_path), "run-1", "node_00") is None
+        make(str(base), "run-1", "node_00")
+    assert find(str(base), "run-1", "node_00") is None
 
 
-def test_the_next_base_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = tmp_path / "a", tmp_path / "b"
+def test_the_next_base_is_taken(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = base / "a", base / "b"
     first.mkdir()
     second.mkdir()
     by_mode(first)
