@@ -51,6 +51,8 @@ TRACEBACK_LIMIT = 64 << 10
 TEXT_LIMIT = 16 << 10
 CHAIN_LIMIT = 16
 THREADS_NAMED = 5
+# diagnose/signatures/training_program.py knows the text.
+LOST_ENVIRONMENT = b"allranks: RANK is not set: the command of --wrap starts the program without its environment\n"
 # seconds; only for what is said once, when the program has ended
 REPORT_TRIES = 20
 REPORT_PAUSE = 0.05
@@ -65,6 +67,7 @@ def prepare() -> Tuple[Optional[CodeType], str, bool]:
 
     Returns the code of a script; else None, the module for runpy and whether it comes from -m."""
     plain = plain_command()
+    refuse_lost_environment()
     del sys.argv[0]
     if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv == ["-m"] or sys.argv[0].endswith(".pyc"):
         become_plain(plain)
@@ -87,6 +90,21 @@ def prepare() -> Tuple[Optional[CodeType], str, bool]:
     fresh_main(path)
     set_first_path(lambda: os.path.dirname(os.path.realpath(path)))
     return compile_script(path, plain), "", False
+
+
+def refuse_lost_environment() -> None:
+    """End a rank whose environment a container, sudo or `env -i` of --wrap has not passed on.
+
+    The program would train alone, or wait for nobody: it must not begin. Beside the runner of a rank lies the agent's
+    socket, which the variables of every rank name."""
+    if "RANK" in os.environ or REPORT_SOCKET:
+        return
+    try:
+        os.stat(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "report.sock"))
+    except OSError:
+        return  # no rank of a run
+    os.write(2, LOST_ENVIRONMENT)
+    os._exit(1)
 
 
 def plain_command() -> List[str]:

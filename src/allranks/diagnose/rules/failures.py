@@ -19,7 +19,7 @@ from allranks.findings import Where
 
 from ..exceptions import ExceptionLink, Raised, carries_worker, raised_in_log
 from ..incident import ExitRecord, Incident
-from ..signatures import ENOUGH, Row, lost_peer, row_of_exception
+from ..signatures import BY_ID, ENOUGH, Row, lost_peer, row_of_exception
 from ..words import name_ranks, signal_of_code, without_numbers
 from .agents import behind_agent
 
@@ -29,6 +29,7 @@ ABORT = 6
 BUS = 7
 INTERRUPT = 2
 NATIVE = (11, BUS, 4, 8)  # SIGSEGV, SIGBUS, SIGILL, SIGFPE
+LOST_ENVIRONMENT = BY_ID["lost-environment"]
 NOT_STARTED = {126: "permission-denied", 127: "remote-path-missing"}  # exit codes of sh(1) and env(1)
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.
@@ -209,7 +210,8 @@ def _from_code(end: ExitRecord) -> Failure:
         return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
     failure = Failure(end, FailureRole.ROOT, "exited", f"code {end.code}")
     is_refusal = end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
-    if is_refusal or end.code in NOT_STARTED or no_module(end.tail) is not None:
+    is_start = end.code in NOT_STARTED or LOST_ENVIRONMENT.find(end.tail) is not None
+    if is_refusal or is_start or no_module(end.tail) is not None:
         return failure
     return replace(failure, role=FailureRole.UNEXPLAINED)
 

@@ -35,6 +35,7 @@ from .failures import (
     ABORT,
     BUS,
     KILL,
+    LOST_ENVIRONMENT,
     NO_SCRIPT,
     NOT_STARTED,
     SHAPES,
@@ -220,6 +221,9 @@ def _killed(incident: Incident, group: AlikeFailures) -> Reading:
 # -- exit codes ------------------------------------------------------------------------------------------
 
 
+RUNNER = "/runner.py"
+
+
 def _exited(incident: Incident, group: AlikeFailures) -> Reading:
     """Read a code without an exception: sys.exit, a refused argument, an absent script, a shell's 127."""
     end = group.first.exit
@@ -227,11 +231,15 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
     absent = NO_SCRIPT.search(end.tail) if end.code == 2 else None
     if absent:
         why = absent[3] or "no __main__ there"
+        script = absent[1]
+        remedy = f"check it against the working directory (--workdir) on the node with `ls -l {script}`"
+        if script.endswith(RUNNER):  # allranks' own: only a container hides it
+            remedy = f"mount {script.removesuffix(RUNNER)} into the container of --wrap (Apptainer: --bind DIRECTORY)"
         return Reading(
             "permission-denied" if absent[2] == "13" else "remote-path-missing",
             0.95,
             name_with(f"could not open the script {absent[1]}: {why.rstrip(']')}", group.pid) + threads,
-            f"check it against the working directory (--workdir) on the node with `ls -l {absent[1]}`",
+            remedy,
         )
     if end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
         refusals = [one_line(line) for line in end.tail.splitlines() if "error: " in line]
@@ -248,6 +256,10 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
             name_with(f"found no module {module} in {python}", group.pid) + threads,
             f"run {install} on every node, or choose another interpreter with --python",
         )
+    if LOST_ENVIRONMENT.find(end.tail):
+        what = f"began without RANK: {LOST_ENVIRONMENT.means}"
+        row = LOST_ENVIRONMENT
+        return Reading(row.cause, row.confidence, name_with(what, group.pid) + threads, row.fix)
     last = one_line("".join(last_lines(end.tail, 1)), SHORT)
     what = f"ended with code {end.code}"
     if end.code in NOT_STARTED:

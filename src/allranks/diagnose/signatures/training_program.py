@@ -13,7 +13,15 @@ PROJECT = (
     "Compare the project's code with `git rev-parse HEAD && git status --short` on every node. "
     "Bring all nodes to one commit, or ship one tree with `allranks run --sync`"
 )
+LOST_ENVIRONMENT = (
+    "Let the command of --wrap pass the environment on. Apptainer does without --cleanenv, sudo with -E, and `docker "
+    "run` passes no variable without --env"
+)
 ROWS = (
+    Row("lost-environment", "environment-mismatch", ROOT, "agent/runner.py, LOST_ENVIRONMENT",
+        ("starts the program without its environment",),
+        r"RANK is not set: the command of --wrap starts the program without its environment", 0.97,
+        "the command of --wrap starts the program without its environment", fix=LOST_ENVIRONMENT),
     *table(
         "DeepSpeed runtime/config.py, runtime/zero/config.py, transformers " "integrations/deepspeed.py", ROOT,
          "deepspeed-config",
