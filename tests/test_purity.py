@@ -1,7 +1,7 @@
 """What the design says about the code itself, read from its syntax trees.
 
 Pure modules import the standard library and each other only, and touch no file, socket, clock, chance or
-environment. All modules are small, typed and documented.
+environment. All modules are small and documented.
 """
 
 import ast
@@ -65,7 +65,6 @@ def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-@functools.cache
 @functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
@@ -132,21 +131,6 @@ def length(node: Function) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def annotation_faults(tree: ast.AST) -> Iterator[str]:
-    methods = {id(f) for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for f in c.body}
-    for node in functions(tree):
-        arguments = [*node.args.posonlyargs, *node.args.args]
-        static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in node.decorator_list)
-        if id(node) in methods and not static:
-            arguments = arguments[1:]
-        arguments += [*node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg))]
-        for argument in arguments:
-            if argument.annotation is None:
-                yield f"line {node.lineno}: {node.name}({argument.arg}) has no type"
-        if node.returns is None:
-            yield f"line {node.lineno}: {node.name}() has no return type"
-
-
 def faults_of(files: list[Path], judge: Callable[[Path], Iterator[str]]) -> list[str]:
     return [f"{name_of(path)}: {fault}" for path in files for fault in judge(path)]
 
@@ -192,10 +176,6 @@ def test_functions_are_short() -> None:
     usual = sum(lines <= USUAL_FUNCTION for lines in lengths.values())
     longest = sorted((name for name, lines in lengths.items() if lines > USUAL_FUNCTION), key=lengths.__getitem__)
     assert usual >= 0.9 * len(lengths), f"more than one function in ten is long: {longest}"
-
-
-def test_everything_is_annotated() -> None:
-    assert faults_of(all_files(), lambda path: annotation_faults(tree_of(path))) == []
 
 
 def test_every_module_has_a_docstring_and_a_name_that_says_something() -> None:
@@ -244,21 +224,6 @@ def test_forbidden_uses_are_found(text: str) -> None:
 
 def test_permitted_uses_are_left_alone() -> None:
     assert list(use_faults(ast.parse("now = clock.now; re.compile('x'); environ = {}; sys.version_info"))) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["def f(a) -> None: ...", "def f(): ...", "def f(*a) -> int: ...", "def f(*, k) -> int: ...",
-     "class A:\n    def m(self): ...", "class A:\n    @staticmethod\n    def m(a) -> int: ...",
-     "def f() -> None:\n    def g(x) -> None: ..."],
-)  # fmt: skip
-def test_missing_types_are_found(text: str) -> None:
-    assert list(annotation_faults(ast.parse(text)))
-
-
-def test_present_types_are_left_alone() -> None:
-    text = "class A:\n    def m(self, a: int, *b: int, c: str = '', **d: int) -> int: ...\nlambda x: x"
-    assert list(annotation_faults(ast.parse(text))) == []
 
 
 # Where the clock of the wall is reckoned with: times that a person, a file or another process has given.
