@@ -36,6 +36,10 @@ from allranks.text import format_duration, format_size_option, name_with
 from .dialled import Refuse, Seat
 
 SECRET = "ALLRANKS_JOIN_SECRET"
+# One secret for all: the command alone, pasted on each node, would give each its own.
+NEW_SECRET = (
+    f"hint: run `openssl rand -hex 32` once, and set what it prints as {SECRET} (or in --secret-file) on all nodes"
+)
 SCRIPT_LIMIT = 16 << 20
 BOOT_SECONDS = 30.0
 SHOWN = 2000  # characters of a command
@@ -55,8 +59,8 @@ def take_secret(path: str | None, environ: dict[str, str] | os._Environ[str]) ->
     secret = text_of_secret.encode()
     if secret and len(secret) < LEAST_SECRET:
         raise UsageError(
-            f"the join secret has {len(secret)} bytes, which can be guessed. Set at least {LEAST_SECRET}: "
-            f"{SECRET}=$(openssl rand -hex 32)"
+            f"the join secret has {len(secret)} bytes, which can be guessed. Expected {LEAST_SECRET} or more\n"
+            f"{NEW_SECRET}"
         )
     if path is not None and not secret:
         raise UsageError(f"--secret-file {path}: it is empty")
@@ -73,8 +77,7 @@ def require_loopback(host: str, port: int) -> None:
     if outside:
         raise UsageError(
             f"no join secret, and {name_with(host, outside[0])} is not a loopback address. "
-            "Anybody who reaches it could take part. Set the same "
-            f"{SECRET} (or --secret-file) on all nodes: openssl rand -hex 32"
+            f"Anybody who reaches it could take part\n{NEW_SECRET}"
         )
 
 
