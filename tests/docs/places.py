@@ -1,0 +1,127 @@
+"""Where the commands of a page run: a directory of its own, on this machine, on ssh hosts, or on a Slurm cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.docs.blocks import Block, Command, Page, read
+from tests.docs.shown import drift
+from tests.hosts.waiting import wait_until
+
+BOUND = 400.0  # seconds for a command: a page's longest run takes one on a quiet machine
+TOOLS = Path(sys.executable).parent  # allranks, python3 and torchrun of the tests' environment
+FOREIGN = ("ALLRANKS_", "SLURM", "SBATCH", "SALLOC", "PYTEST")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command came to."""
+
+    code: int
+    lines: list[str]
+
+
+class Place:
+    """A directory with the files of a page.
+
+    `environment` reaches a cluster, and `ssh_tools` has an `ssh` that reaches hosts.
+    """
+
+    def __init__(
+        self, directory: Path, environment: dict[str, str] | None = None, ssh_tools: Path | None = None
+    ) -> None:
+        self.directory = directory
+        self.work = directory / "first"
+        self.work.mkdir()
+        outside = dict(os.environ) if environment is None else environment
+        kept = {name: value for name, value in outside.items() if name == "SLURM_CONF" or not name.startswith(FOREIGN)}
+        for name in ("VIRTUAL_ENV", "COLUMNS", "KUBECONFIG", "PYTHONPATH", "WORLD_SIZE", "RANK"):
+            kept.pop(name, None)
+        home = directory / "home"
+        home.mkdir()
+        first = [str(ssh_tools)] if ssh_tools else []
+        path = os.pathsep.join([*first, str(TOOLS), outside.get("PATH", os.defpath)])
+        self.environment = {**kept, "HOME": str(home), "PATH": path, "LC_ALL": "C.UTF-8"}
+
+    def write(self, block: Block) -> None:
+        """Write a block as the file that it is; a script is made executable."""
+        assert block.file is not None
+        path = self.work / block.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
+        if block.text.startswith("#!"):
+            path.chmod(0o755)
+
+    def run(self, command: str) -> Ended:
+        """Run a command as a shell without a terminal does, to its end."""
+        output = self.directory / "output"
+        with output.open("wb") as stream:
+            process = subprocess.Popen(
+                ["bash", "--noprofile", "--norc", "-c", command],
+                cwd=self.work, env=self.environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = process.wait(BOUND)
+            except BaseException:
+                self.end_all()
+                process.wait()
+                raise
+        return Ended(code, output.read_text(encoding="utf-8", errors="replace").splitlines())
+
+    def processes(self) -> list[int]:
+        """Give the processes that work in this directory: those of its runs, and no others."""
+        found = []
+        for entry in os.listdir("/proc"):
+            with suppress(OSError):
+                if entry.isdigit() and Path(os.readlink(f"/proc/{entry}/cwd")).is_relative_to(self.work):
+                    found.append(int(entry))
+        return found
+
+    def end_all(self) -> None:
+        """End what still works in this directory."""
+
+        def none_left() -> bool:
+            for pid in self.processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not self.processes()
+
+        wait_until(none_left, what=f"no process left in {self.work}")
+
+
+def run_page(page: Page, place: Place) -> Iterator[str]:
+    """Run a page from its top, and give each drift: the page, the line, the command and a diff."""
+    for other in page.files_of:
+        for block in read(other).blocks:
+            if block.file is not None:
+                place.write(block)
+    for hidden in page.before:
+        ended = place.run(hidden)
+        assert ended.code == 0, (page.name, hidden, ended)
+    for block in page.blocks:
+        if block.file is not None:
+            place.write(block)
+        if block.language == "console" and block.reason_not_run is None:
+            for command in block.commands():
+                problem = drift_of(command, place)
+                if problem is not None:
+                    yield f"{page.name}:{command.line}: $ {command.text}\n{problem}"
+
+
+def drift_of(command: Command, place: Place) -> str | None:
+    """Run a command; say where it prints something else than the page shows, or fails and the page shows nothing."""
+    ended = place.run(command.text)
+    difference = drift(command.shown, ended.lines)
+    if difference is not None:
+        return f"{difference}\n(exit {ended.code})"
+    if not command.shown and ended.code != 0:
+        return f"exit {ended.code}, and the page shows no output"
+    return None
