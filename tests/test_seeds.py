@@ -52,10 +52,14 @@ def test_every_row_names_a_test_that_exists() -> None:
 def test_a_command_is_taken(
     command: str, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As far as it goes without nodes: `--dry-run`, `render`, and the help behind all its options for the others."""
     monkeypatch.chdir(tmp_path)
     for name in ("ALLRANKS_JOIN_SECRET", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
+    a_command_is_taken(command, shell)
+
+
+def a_command_is_taken(command: str, shell: Shell) -> None:
+    """Give a command as far as it goes without nodes: `--dry-run`, `render`, the help behind the options of others."""
     hosts = "".join(f"node{number:02}\n" for number in range(1, 9))
     for name in ("hosts.txt", "node_ip_list.txt"):
         Path(name).write_text(hosts, encoding="utf-8")

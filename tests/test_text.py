@@ -120,7 +120,7 @@ def test_figures_have_three_digits_and_no_exponent() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (0.25, "250ms"), (8, "8s"), (8.25, "8.25s"), (90, "1m30s"), (600, "10m"), (93784, "1d2h3m4s")],
+    [(0, "0s"), (0.0001, "100us"), (0.0015, "1500us"), (0.25, "250ms"), (8, "8s"), (8.25, "8.25s"), (90, "1m30s"), (600, "10m"), (93784, "1d2h3m4s")],
 )
 def test_format_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
@@ -132,6 +132,12 @@ def test_format_duration(seconds: float, text: str) -> None:
 )
 def test_format_size(size: int, text: str) -> None:
     assert format_size(size) == text
+
+
+@given(st.integers(0, 999_999))
+def test_durations_below_a_second_read_back_to_the_microsecond(microseconds: int) -> None:
+    again = parse_duration(format_duration(microseconds / 1_000_000))
+    assert round(again * 1_000_000) == microseconds
 
 
 @given(st.integers(0, 366 * 86400 * 1000))

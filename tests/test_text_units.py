@@ -13,6 +13,7 @@ from allranks.text import parse_duration, parse_size
     [
         ("500ms", 0.5), ("8s", 8), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1h30m", 5400),
         ("1.5h", 5400), ("0", 0), ("90", 90), ("0.25", 0.25), (" 8s ", 8), (8, 8), (2.5, 2.5), ("1m500ms", 60.5),
+        ("100us", 0.0001), ("1ms500us", 0.0015),
     ],
 )  # fmt: skip
 def test_durations(value: object, seconds: float) -> None:

@@ -21,7 +21,7 @@ EXPECTED_DURATION = "a duration such as 500ms, 8s, 10m, 2h or a number of second
 EXPECTED_SIZE = "a size such as 64KB, 256MB, 1GB or a number of bytes"
 NAMES_SHOWN = 4
 
-_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _BARE_NUMBER = re.compile(_NUMBER)
 _DURATION = re.compile("".join(r"(?:(?P<%s>%s)%s)?" % (unit, _NUMBER, unit) for unit in _SECONDS))
@@ -202,9 +202,15 @@ def format_time(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a setting: `1m30s`, `250ms`; `parse_duration` reads it back to the millisecond."""
+    """Write a setting: `1m30s`, `250ms`; `parse_duration` reads it back to the millisecond.
+
+    Below a second it is read back to the microsecond: the longest round trip of a link is often less than `1ms`.
+    """
     if not 0 <= seconds <= MAX_DURATION:
         return "%ss" % seconds
+    microseconds = round(seconds * 1_000_000)
+    if microseconds < 1_000_000 and microseconds % 1000:
+        return "%dus" % microseconds
     milliseconds = round(seconds * 1000)
     if milliseconds < 1000:
         return "%dms" % milliseconds if milliseconds else "0s"

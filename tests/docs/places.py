@@ -17,6 +17,7 @@ from tests.hosts.waiting import wait_until
 
 BOUND = 400.0  # seconds for a command: a page's longest run takes one on a quiet machine
 TOOLS = Path(sys.executable).parent  # allranks, python3 and torchrun of the tests' environment
+BOUND_TO_TEST = ("setpriv", "--pdeathsig", "KILL")  # a test that is killed leaves no run that goes on
 FOREIGN = ("ALLRANKS_", "SLURM", "SBATCH", "SALLOC", "PYTEST")
 
 
@@ -64,7 +65,7 @@ class Place:
         output = self.directory / "output"
         with output.open("wb") as stream:
             process = subprocess.Popen(
-                ["bash", "--noprofile", "--norc", "-c", command],
+                [*BOUND_TO_TEST, "bash", "--noprofile", "--norc", "-c", command],
                 cwd=self.work, env=self.environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
                 start_new_session=True,
             )  # fmt: skip
