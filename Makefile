@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-fast test-slow test-launchers fuzz lint bench corpus pages pictures docs setup system browser clean
+.PHONY: demo test test-fast test-slow test-docs test-launchers fuzz lint bench corpus pages pictures docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -49,11 +49,15 @@ $(VENV)/.collected: $(VENV)/.test $(shell find src tests -name '*.py')
 	touch $@
 
 test: $(VENV)/.collected system
-	$(PYTEST) -m 'not slow' -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not (slow or docs)' -n 4 --dist loadfile --no-loadscope-reorder
 
 # No hosts, no torch, no program but this one: under a minute.
 test-fast: $(VENV)/.collected
-	$(PYTEST) -m 'not (slow or hosts or torch or processes or fuzz)' -n 2 --dist loadfile
+	$(PYTEST) -m 'not (slow or hosts or torch or processes or docs or fuzz)' -n 2 --dist loadfile
+
+# The commands of README and docs print what the pages show: on this machine, on ssh hosts, on Slurm.
+test-docs: $(VENV)/.collected system
+	$(PYTEST) -m 'docs and not slow' -n 4 --dist loadfile --no-loadscope-reorder tests/docs
 
 test-slow: $(VENV)/.collected system browser
 	$(PYTEST) -m slow

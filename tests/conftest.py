@@ -29,6 +29,8 @@ LONG = ("slurm", "fabric", "hosts", "agent", "sky", "examples", "data")
 # These fork ranks from one process that has imported torch: it is started once, in the worker that has them all.
 FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/examples/test_train_lm.py")
 
+# Each page by itself: its commands take from seconds to a minute.
+PAGES = "tests/docs/test_pages_run.py"
 
 # The marks of all tests in a directory, beside those that stand in the files.
 MARKS = {"hosts": "hosts", "slurm": "hosts", "kubernetes": "hosts", "browser": "processes"}
@@ -53,6 +55,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(PAGES):
+                return nodeid
             return "forking" if nodeid.startswith(FORKING) else str(super()._split_scope(nodeid))
 
     return ByFile(config, log)

@@ -120,8 +120,9 @@ def test_figures_have_three_digits_and_no_exponent() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (0.0001, "100us"), (0.0015, "1500us"), (0.25, "250ms"), (8, "8s"), (8.25, "8.25s"), (90, "1m30s"), (600, "10m"), (93784, "1d2h3m4s")],
-)
+    [(0, "0s"), (0.0001, "100us"), (0.0015, "1500us"), (0.25, "250ms"),
+     (8, "8s"), (8.25, "8.25s"), (90, "1m30s"), (600, "10m"), (93784, "1d2h3m4s")],
+)  # fmt: skip
 def test_format_duration(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 

@@ -66,7 +66,7 @@ class Block:
         at = 0
         while at < len(lines):
             if not lines[at].startswith("$ "):
-                raise ValueError(f"{self.page.name}:{self.line + 1 + at}: expected a command behind `$ `: {lines[at]!r}")
+                raise ValueError(f"{self.page.name}:{self.line + 1 + at}: expected `$ `: {lines[at]!r}")
             start = at
             text = lines[at][2:]
             while text.endswith("\\") and at + 1 < len(lines):

@@ -51,7 +51,7 @@ def drift(shown: Sequence[str], printed: Sequence[str]) -> str | None:
         is_last = number == len(segments) - 1
         starts = range(position, len(got) - len(segment) + 1)
         if number == 0:
-            starts = range(0, min(1, len(got) - len(segment) + 1))
+            starts = range(min(1, len(got) - len(segment) + 1))
         if is_last and not ended_by_any:
             last = len(got) - len(segment)
             starts = range(last, last + 1) if last in starts else range(0)

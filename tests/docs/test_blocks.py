@@ -27,13 +27,13 @@ except ModuleNotFoundError:  # Python 3.10
 LANGUAGES = {"", "bash", "console", "json", "pycon", "python", "text", "toml", "yaml", "{toctree}"}
 # Options in prose that are of other programs, by the program that has them.
 FOREIGN_OPTIONS = {
-    "accelerate": "--cpu --deepspeed_hostfile --machine_rank --main_process_ip --main_process_port --max_restarts"
+    "accelerate": "--config_file --cpu --use_fsdp --machine_rank --main_process_ip --main_process_port --max_restarts"
     " --mixed_precision --multi_gpu --num_machines --num_processes --same_network --use_deepspeed --rdzv_backend",
     "colossalai": "--host --include --exclude --extra_launch_args --master_addr --master_port --ssh-port"
     " --nproc_per_node --num_nodes",
-    "deepspeed": "--deepspeed --deepspeed_config --elastic_training --exclude --include --launcher --launcher_args"
-    " --master_addr --master_port --module --no_local_rank --no_python --no_ssh --num_gpus --num_nodes --ds_config"
-    " --node_rank --hostfile --no_ssh_check",
+    "deepspeed": "--deepspeed --deepspeed_config --elastic_training --exclude --include --launcher --local_rank"
+    " --master_addr --master_port --module --no_local_rank --no_ssh --num_gpus --num_nodes --ds_config"
+    " --node_rank --hostfile",
     "docker": "--ipc --shm-size",
     "py-spy": "--native",
     "sbatch, srun": "--account --array --container --container-image --cpus-per-task --distribution --export"

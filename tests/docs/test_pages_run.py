@@ -17,6 +17,7 @@ from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 from tests.slurm.bed import missing as missing_slurm
 
+pytestmark = pytest.mark.docs
 HOSTS = 4
 
 
