@@ -1,5 +1,6 @@
 """allranks.pyz: one file that a bare Python runs, the same for the same sources, small enough for a ConfigMap."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import wait_until
 
 from allranks.cli.main import VERBS
 from allranks.engines import zipapp
@@ -68,6 +70,28 @@ def test_a_run_of_one_node_from_the_archive_alone(archive, program, code, said):
     assert done.returncode == code, done.stdout + done.stderr
     assert said in done.stdout and "Traceback" not in done.stderr
     assert [p.name for p in place.iterdir()] == ["runs"]
+
+
+def test_a_daemon_of_the_archive_keeps_what_it_unpacked_until_its_end(archive):
+    """`run --detach` removed it under the daemon, which ended with ModuleNotFoundError."""
+    words = ["run", "--local", "1", "--nproc", "1", "--no-check", "--launcher", "direct", "--detach"]
+    wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nraise SystemExit(3)"
+    done, place = call(archive, *words, "--", sys.executable, "-c", wait)
+    assert done.returncode == 0, done.stderr
+    (place / "go").touch()
+    (run,) = (place / "runs").iterdir()
+    wait_until((run / "result.json").exists, 120.0, "the end")
+    wait_until(lambda: sorted(p.name for p in place.iterdir()) == ["go", "runs"], 120.0, "no directory")
+    result = json.loads((run / "result.json").read_text())
+    assert (result["exit"], result["program_exit"]["code"]) == (1, 3), (run / "controller.log").read_text()
+
+
+def test_another_process_is_started_from_the_archive(archive):
+    """`python -m allranks` is no command where only the archive is: Ctrl-Z and d, --slurm, render."""
+    done, _ = call(archive, "render", "slurm", "--nodes", "2", "--", "train.py")
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.replace("\\\n", " ").split()
+    assert words[words.index(str(archive)) - 1] == sys.executable and "-m" not in words
 
 
 def free_port():

@@ -21,6 +21,7 @@ from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.opening import take_control
+from allranks.unpacked import hold_archive, remove_archive
 
 
 def follow_to_end(
@@ -73,6 +74,7 @@ def detach(started: StartedRun, view: FollowerView, fold: bool, quiet: bool, jso
     run = started.run
     assert run is not None  # `join` has no --detach
     if started.job is None:
+        hold_archive()
         pid = os.fork()
         if pid == 0:
             _follow_as_daemon(started, run, fold)
@@ -106,6 +108,7 @@ def _follow_as_daemon(started: StartedRun, run: RunDirectory, fold: bool) -> NoR
         with contextlib.suppress(OSError):  # the disk of controller.log is full
             sys.stdout.flush()
             sys.stderr.flush()
+        remove_archive()
         os._exit(code)
 
 

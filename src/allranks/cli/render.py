@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from allranks.protocol.codec import encode, omit_empty
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.table import settings_of
+from allranks.unpacked import own_command
 
 from .declare import Given
 from .target import FILE_LIMIT, require_command, resolve_options, say_notes
@@ -69,7 +69,7 @@ def make_request(resolved: Resolved, what: str) -> RenderRequest:
     if unknown:
         raise UsageError(f"{unknown[0]}: how many ranks? `render` does not look at the nodes. Set --nproc, or slots=K")
     refuse_contradictions(spec, cluster)
-    call = (sys.executable, "-m", "allranks")
+    call = own_command()
     return RenderRequest(
         spec, make_plan(spec, cluster, {}), os.getcwd(), named_texts(spec), allranks=call, forwarded=variables
     )

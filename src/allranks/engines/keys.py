@@ -12,6 +12,7 @@ import tty
 from typing import Any
 
 from allranks.gang.session import Session
+from allranks.unpacked import own_command
 
 QUESTION = "\nCtrl-Z: [s]top the run, [d]etach (it goes on without this terminal), or [c]ontinue? "
 
@@ -63,7 +64,7 @@ def hand_over(session: Session) -> None:
     log = session.run_dir.path / "controller.log"
     with log.open("ab") as out:
         subprocess.Popen(
-            [sys.executable, "-m", "allranks", "attach", "--take-over", path],
+            [*own_command(), "attach", "--take-over", path],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

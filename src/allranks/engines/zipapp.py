@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from allranks.gang.agent_archive import HOME
+from allranks.unpacked import HELD, PREFIX
 
 CLICK = Path(click.__file__).parent
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -27,7 +28,7 @@ if sys.version_info < (3, 10):
 place = None
 for base in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", os.getcwd()):
     try:
-        place = place or (base and tempfile.mkdtemp(prefix="allranks-pyz-", dir=base))
+        place = place or (base and tempfile.mkdtemp(prefix="@PREFIX@", dir=base))
     except OSError:
         continue
 if not place:
@@ -46,9 +47,9 @@ except KeyboardInterrupt:
     sys.stderr.write("allranks: interrupted\\n")
     sys.exit(130)
 finally:
-    if os.getpid() == owner:
+    if os.getpid() == owner and not os.path.exists(os.path.join(place, "@HELD@")):
         shutil.rmtree(place, ignore_errors=True)
-'''
+'''.replace("@PREFIX@", PREFIX).replace("@HELD@", HELD)
 
 
 @cache

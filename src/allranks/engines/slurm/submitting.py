@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import sys
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from allranks.runs.opening import Opening, write_first_status, write_opening
 from allranks.settings import RunSpec
 from allranks.settings.command_line import secret_values
 from allranks.settings.secrets import redact_text
+from allranks.unpacked import own_command
 
 from . import jobs
 from .ended import OUTPUT
@@ -38,7 +38,7 @@ class Submission:
         """Return the script. It asks for as many nodes as the run has, without names."""
         nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(self._spec.target.nodes or 1))
         plan = make_plan(self._spec, Cluster(nodes, "--nodes"), {})
-        request = RenderRequest(self._spec, plan, os.getcwd(), allranks=(sys.executable, "-m", "allranks"))
+        request = RenderRequest(self._spec, plan, os.getcwd(), allranks=own_command())
         return batch_script(request, run_dir)
 
     def describe(self, as_json: bool) -> str:

@@ -1,0 +1,38 @@
+"""Where allranks.pyz has unpacked itself, who removes that, and the words that start this allranks again (IO)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+PREFIX = "allranks-pyz-"  # of the directory; `engines.zipapp` makes it
+HELD = "held"  # a file in it: another process than the one that unpacked it removes the directory
+HOME = Path(__file__).parent.parent
+
+
+def unpacked_archive() -> Path | None:
+    """Return the directory into which allranks.pyz has unpacked this allranks; None for an installed one."""
+    return HOME if HOME.name.startswith(PREFIX) else None
+
+
+def own_command() -> tuple[str, ...]:
+    """Return the words that start this allranks in another process, or on another machine that has its files."""
+    if unpacked_archive() is None:
+        return (sys.executable, "-m", "allranks")
+    return (sys.executable, os.path.realpath(sys.argv[0]))
+
+
+def hold_archive() -> None:
+    """Keep what allranks.pyz has unpacked beyond this process, for a child that goes on: it calls `remove_archive`."""
+    place = unpacked_archive()
+    if place is not None:
+        (place / HELD).touch()
+
+
+def remove_archive() -> None:
+    """Remove what allranks.pyz has unpacked."""
+    place = unpacked_archive()
+    if place is not None:
+        shutil.rmtree(place, ignore_errors=True)
