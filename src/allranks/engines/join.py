@@ -10,6 +10,7 @@ import hashlib
 import ipaddress
 import os
 import secrets
+import select
 import socket
 import subprocess
 import sys
@@ -42,6 +43,7 @@ NEW_SECRET = (
 )
 SCRIPT_LIMIT = 16 << 20
 BOOT_SECONDS = 30.0
+BANNER_LIMIT = 64 << 10  # bytes before the marker
 SHOWN = 2000  # characters of a command
 
 
@@ -243,7 +245,7 @@ class PinnedRules(Rules):
 
 
 def spawn(header: AgentHeader) -> subprocess.Popen[bytes]:
-    """Start a relay on this machine and send it its header; raise OSError."""
+    """Start a relay on this machine and send it its header. Raise OSError, where no relay is left behind."""
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", BOOT],
         stdin=subprocess.PIPE,
@@ -252,17 +254,34 @@ def spawn(header: AgentHeader) -> subprocess.Popen[bytes]:
         bufsize=0,
     )
     assert child.stdin is not None and child.stdout is not None
-    banner = b""
-    deadline = time.monotonic() + BOOT_SECONDS
-    while MARKER not in banner and time.monotonic() < deadline:
-        part = child.stdout.read(len(MARKER) + 1 - len(banner))
-        if not part:
-            raise OSError(f"the agent could not start: {sys.executable} ended with code {child.wait()}")
-        banner += part
-    data = memoryview(payload(header))
-    while data:
-        data = data[child.stdin.write(data) or 0 :]
+    try:
+        _await_marker(child.stdout.fileno())
+        data = memoryview(payload(header))
+        while data:
+            data = data[child.stdin.write(data) or 0 :]
+    except BaseException:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
+        raise
     return child
+
+
+def _await_marker(pipe: int) -> None:
+    """Read up to the marker, which is the first that a relay prints; raise OSError where it does not come in time."""
+    readable = select.poll()
+    readable.register(pipe, select.POLLIN)
+    deadline = time.monotonic() + BOOT_SECONDS
+    banner = b""
+    while MARKER not in banner:
+        left = deadline - time.monotonic()
+        if left <= 0 or not readable.poll(left * 1000):
+            raise OSError(f"the agent could not start: {sys.executable} said nothing for {BOOT_SECONDS:g} s")
+        part = os.read(pipe, max(1, len(MARKER) - len(banner)))  # not a byte of what follows the marker
+        if not part or len(banner) > BANNER_LIMIT:
+            raise OSError(f"the agent could not start: {sys.executable} ended, or printed something else")
+        banner += part
 
 
 def follow(
