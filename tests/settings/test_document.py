@@ -38,6 +38,7 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "namespace": _maybe(st.just("training")),
     "context": _maybe(st.just("admin@cluster")),
     "image": _maybe(st.just("registry:5000/a/b:1")),
+    "container_image": _maybe(st.sampled_from(["nvcr.io#nvidia/pytorch:24.05-py3", "/images/train.sif"])),
     "gpus": _maybe(st.sampled_from(["8", "amd.com/gpu:8"])),
     "shm": _maybe(st.integers(1 << 20, 1 << 40)),
     "pod": _maybe(_PATHS),

@@ -52,6 +52,34 @@ def test_ranks_and_gpus_come_from_the_allocation(slurm: SlurmBed, tmp_path: Path
     launch.nothing_left()
 
 
+APPTAINER = """#!/bin/sh
+# As `apptainer exec` where nothing is to be hidden: options, the image, then the command, in the caller's environment.
+[ "$1" = exec ] || exit 2
+shift
+while [ "${1#--}" != "$1" ]; do shift; done
+export APPTAINER_CONTAINER="$1"
+shift
+exec "$@"
+"""
+
+
+def test_a_container_image_without_pyxis_is_apptainers(slurm: SlurmBed, tmp_path: Path) -> None:
+    """Slurm, its step and the ranks are real. Apptainer is not to be had here: a script takes its words."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "apptainer").write_text(APPTAINER)
+    (programs / "apptainer").chmod(0o755)
+    launch = SlurmLaunch(slurm, tmp_path)
+    words = ("--container-image", "/images/train.sif", "--prelude", f"export PATH={programs}:$PATH")
+    launch.inside(program("tell.py"), *words, salloc=("-N2",))
+    assert launch.result()["exit"] == 0, launch.stderr
+    for rank in range(2):
+        told = json.loads(launch.log(rank).split("TOLD ", 1)[1])
+        assert told["env"]["APPTAINER_CONTAINER"] == "/images/train.sif"
+        assert told["env"]["RANK"] == str(rank)
+    launch.nothing_left()
+
+
 def test_one_exception_ends_all_of_it(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "raise", "2")).until_running(4)
     (launch.work / "go").touch()

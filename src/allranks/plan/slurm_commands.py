@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from allranks.cluster.hostlist import fold
 from allranks.errors import UsageError
+from allranks.settings import RunSpec
 
 WARN_BEFORE = 15  # seconds from the end of the grace to the job's own end: for logs and a word
 # What the batch script asks Slurm for before the job's end. SIGUSR1 and SIGUSR2 are the program's own: they go to the
@@ -88,8 +89,57 @@ def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in unwanted}
 
 
-def step_command(job: str, nodes: Sequence[str], version: tuple[int, int], script: str) -> list[str]:
-    """One srun for all nodes: a task a node that runs `script`, fed by standard input."""
+def knows_containers(help_text: str) -> bool:
+    """Tell by `srun --help` whether pyxis is installed, which adds the option (github.com/NVIDIA/pyxis/wiki/Usage)."""
+    return re.search(r"--container-image\b", help_text) is not None
+
+
+def pyxis_options(spec: RunSpec, workdir: str) -> list[str]:
+    """Return the options of a step whose tasks are in the container of --container-image; none without one.
+
+    What lies outside of the image is mounted at its own path: the working directory, and directories that were named.
+    """
+    image = spec.launch.container_image
+    if image is None:
+        return []
+    mounts = [f"{path}:{path}" for path in _mounted(spec, workdir)]
+    return [f"--container-image={image}", f"--container-mounts={','.join(mounts)}"]
+
+
+def apptainer_command(spec: RunSpec, workdir: str) -> str:
+    """Return the command around a rank that starts it in the container of --container-image, with --wrap inside.
+
+    Apptainer passes the environment on, and mounts /tmp and the home directory (its User Guide, "Bind Paths and Mounts"
+    and "Environment and Metadata"). A name without a path or a scheme is one of a registry.
+    """
+    image = spec.launch.container_image or ""
+    is_file = image.startswith(("/", ".")) or image.endswith((".sif", ".sqsh", ".img"))
+    if not is_file and "://" not in image:
+        image = "docker://" + image.replace("#", "/")
+    binds = [f"--bind={path}" for path in _mounted(spec, workdir)]
+    command = shlex.join(["apptainer", "exec", "--nv", *binds, image])
+    return f"{command} {spec.launch.wrap}" if spec.launch.wrap else command
+
+
+def _mounted(spec: RunSpec, workdir: str) -> list[str]:
+    """Return the directories that a container must have; raise UsageError for one that no option can name."""
+    data = (spec.launch.workdir or workdir, spec.places.node_dir, spec.places.output_dir, *spec.preflight.data_paths)
+    paths = list(dict.fromkeys(absolute(path, workdir) for path in data if path))
+    for path in paths:
+        if "," in path or ":" in path:
+            raise UsageError(f"--container-image: {path} cannot be mounted, as its name has ',' or ':'. Rename it")
+    return paths
+
+
+def absolute(path: str, base: str) -> str:
+    """Return a path below `base`, unless it is absolute."""
+    return path if path.startswith("/") else f"{base.rstrip('/')}/{path}"
+
+
+def step_command(
+    job: str, nodes: Sequence[str], version: tuple[int, int], script: str, container: Sequence[str] = ()
+) -> list[str]:
+    """One srun for all nodes: a task a node that runs `script`, fed by standard input, with `container` of pyxis."""
     return [
         "srun",
         f"--jobid={job}",
@@ -108,6 +158,7 @@ def step_command(job: str, nodes: Sequence[str], version: tuple[int, int], scrip
         "--wait=0",
         "--kill-on-bad-exit=1",
         *(["--overlap"] if version >= OVERLAP else []),
+        *container,
         "/bin/sh",
         "-c",
         script,

@@ -246,4 +246,7 @@ RUN_NAME = matching(
 SSH_OPTION = matching(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=|[ \t])[^\x00-\x08\x0a-\x1f\x7f]+", "", "KEY=VALUE")
 NAMESPACE = matching(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace: small letters, digits and '-'", "NAME")
 IMAGE = matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,499}", "an image such as registry/name:tag", "IMAGE")
+CONTAINER = matching(
+    r"[A-Za-z0-9/.][A-Za-z0-9._:/@#+-]{0,499}", "an image such as registry/name:tag, or the path of one", "IMAGE"
+)
 PARTITION = matching(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]{0,254}", "a partition of Slurm's, or several with commas", "NAME")

@@ -43,6 +43,7 @@ class Launch:
     sync: bool = False  # the caller's working tree is shipped, and the ranks run in it
     prelude: str | None = None  # shell lines before the ranks
     wrap: str | None = None  # command around each rank
+    container_image: str | None = None  # of the ranks in a Slurm job
     env: dict[str, str] = field(default_factory=dict)  # set in the ranks
     forward: tuple[str, ...] = ()  # names that are copied from the caller's environment
     ssh_options: tuple[str, ...] = ()  # each as ssh's -o takes it

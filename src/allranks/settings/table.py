@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..cluster.hostlist import MAX_HOSTS
 from ..protocol.jsontext import Json
 from .parsers import (
+    CONTAINER,
     FLAG,
     GPUS,
     HOST,
@@ -205,6 +206,9 @@ _ROWS = (
     SettingRow("wrap", text("a command such as 'apptainer exec --nv IMG'", "COMMAND"),
                "command around each rank", "run test render join", example='"apptainer exec --nv image.sif"',
                may_hold_secrets=True),
+    SettingRow("container_image", CONTAINER, "image of the ranks' container: pyxis where srun has it, else apptainer",
+               "run render", example='"nvcr.io#nvidia/pytorch:24.05-py3"', engines=("slurm",), panel=SLURM,
+               common="render"),
     SettingRow("env", several(WORD, "NAME=VALUE or NAME"), "variable of the ranks, or name of one to forward",
                _ALL, metavar="K=V|NAME", common="run render join"),
     SettingRow("ssh_options", several(SSH_OPTION, "options of ssh_config such as Port=2222"),

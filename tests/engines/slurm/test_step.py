@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -41,7 +42,15 @@ from allranks.engines.dialled import Refuse, Seat
 from allranks.engines.slurm import jobs
 from allranks.engines.slurm.step import Step, _admit
 from allranks.errors import ConfigError, UsageError
-from allranks.plan.slurm_commands import check_sbatch, read_version, step_command, step_environment
+from allranks.plan.slurm_commands import (
+    apptainer_command,
+    check_sbatch,
+    knows_containers,
+    pyxis_options,
+    read_version,
+    step_command,
+    step_environment,
+)
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader
 from allranks.settings import RunSpec, resolve
@@ -120,6 +129,52 @@ def test_versions() -> None:
     assert read_version("slurm-wlm 22.05.8\n") == (22, 5)
     assert read_version("slurm 20.11.9") == (20, 11)
     assert read_version("") == (0, 0)
+
+
+# What pyxis adds to `srun --help` (github.com/NVIDIA/pyxis/wiki/Usage), shortened, between options of Slurm's own.
+PYXIS_HELP = """
+      --container             Path to OCI container bundle
+      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH
+                              [pyxis] the image to use for the container filesystem.
+      --container-mounts=SRC:DST[:FLAGS][,SRC:DST...]
+                              [pyxis] bind mount[s] inside the container.
+      --container-workdir=PATH [pyxis] working directory inside the container
+"""
+
+
+def test_a_container_by_pyxis_is_asked_for_in_its_documented_options() -> None:
+    """pyxis is nowhere to be had without root of a cluster: its own help says what it takes."""
+    assert knows_containers(PYXIS_HELP)
+    assert not knows_containers("      --container             Path to OCI container bundle")  # Slurm's own since 21.08
+    spec = RunSpec.of(
+        container_image="nvcr.io#nvidia/pytorch:24.05-py3", workdir="/shared/p", output_dir="out", data_paths=("/data",)
+    )
+    words = pyxis_options(spec, "/home/me")
+    assert words == [
+        "--container-image=nvcr.io#nvidia/pytorch:24.05-py3",
+        "--container-mounts=/shared/p:/shared/p,/home/me/out:/home/me/out,/data:/data",
+    ]
+    documented = set(re.findall(r"--container-[a-z]+", PYXIS_HELP))
+    assert {word.partition("=")[0] for word in words} <= documented
+    command = step_command("7", ["h1"], (23, 2), "boot", words)
+    assert command[-5:] == [*words, "/bin/sh", "-c", "boot"]
+    assert pyxis_options(RunSpec(), "/home/me") == []
+    with pytest.raises(UsageError, match="cannot be mounted"):
+        pyxis_options(RunSpec.of(container_image="x", workdir="/a,b"), "/")
+
+
+@pytest.mark.parametrize(
+    ("image", "named"),
+    [
+        ("/images/train.sif", "/images/train.sif"),
+        ("train.sif", "train.sif"),
+        ("nvcr.io#nvidia/pytorch:24.05-py3", "docker://nvcr.io/nvidia/pytorch:24.05-py3"),
+        ("oras://registry/train:1", "oras://registry/train:1"),
+    ],
+)
+def test_a_container_by_apptainer_is_around_each_rank(image: str, named: str) -> None:
+    spec = RunSpec.of(container_image=image, wrap="numactl -m 0")
+    assert apptainer_command(spec, "/w d") == f"apptainer exec --nv '--bind=/w d' {named} numactl -m 0"
 
 
 def test_options_of_sbatch() -> None:

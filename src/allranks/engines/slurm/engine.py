@@ -5,6 +5,7 @@ Outside of one a job is submitted, and its first node has the controller.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from contextlib import suppress
@@ -14,8 +15,10 @@ from allranks.diagnose.slurm_jobs import seconds_since_end, waiting
 from allranks.engines import PreparedLaunch, Stopped, engine_named
 from allranks.engines.following import FollowerView
 from allranks.errors import AllranksError, NodeError, UsageError
+from allranks.plan.slurm_commands import apptainer_command
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
+from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 
 from . import jobs
@@ -28,13 +31,23 @@ LOOK_EVERY = 1.0  # seconds between two questions to slurmctld
 BEYOND = 60.0  # seconds beyond the grace after which Slurm is asked to end the job itself
 
 
+def in_container(spec: RunSpec) -> RunSpec:
+    """Return the spec whose ranks apptainer starts, where an image was asked for and srun starts no containers.
+
+    The interpreter is then the image's own.
+    """
+    if spec.launch.container_image is None or jobs.has_pyxis():
+        return spec
+    return spec.changed(wrap=apptainer_command(spec, os.getcwd()), python=spec.launch.python or "python3")
+
+
 class Slurm:
     """Jobs of the cluster whose commands are on PATH."""
 
     def prepare(self, resolved: Resolved) -> PreparedLaunch:
         """Return the launch in our allocation, else the job that a start would submit."""
         if read_allocation(os.environ) is not None:
-            return engine_named("ssh").prepare(resolved)
+            return engine_named("ssh").prepare(dataclasses.replace(resolved, spec=in_container(resolved.spec)))
         return Submission(resolved.spec)
 
     def lives(self, run: RunDirectory) -> bool:

@@ -11,7 +11,7 @@ from functools import cache
 
 from allranks.diagnose.slurm_jobs import SACCT_FORMAT, SlurmJob, read_sacct, read_scontrol
 from allranks.errors import NodeError, UsageError
-from allranks.plan.slurm_commands import read_version
+from allranks.plan.slurm_commands import knows_containers, read_version
 
 SECONDS = 30.0  # for a command that asks slurmctld; it answers late while it is loaded
 SBATCH = ("sbatch", "--parsable")
@@ -106,6 +106,12 @@ def kill_wait() -> int | None:
 def version() -> tuple[int, int]:
     """Return the version of srun here."""
     return read_version(_call(["srun", "--version"]).stdout)
+
+
+@cache
+def has_pyxis() -> bool:
+    """Tell whether srun here starts containers."""
+    return knows_containers(_call(["srun", "--help"]).stdout)
 
 
 def words(stderr: str) -> str:

@@ -28,7 +28,7 @@ from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
 from allranks.gang.agent_archive import boot_script, payload
 from allranks.gang.transport import Client
-from allranks.plan.slurm_commands import step_command, step_environment
+from allranks.plan.slurm_commands import pyxis_options, step_command, step_environment
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader, DialHeader, Header
 from allranks.settings import RunSpec
@@ -82,7 +82,10 @@ class Step:
     def argv(self) -> list[str]:
         """Return the command that starts the step."""
         script = boot_script(self._spec.launch.agent_python, self._spec.launch.python).decode()
-        return step_command(self._job, list(self.ranks), jobs.version(), script)
+        container: list[str] = []
+        if self._spec.launch.container_image is not None and jobs.has_pyxis():
+            container = pyxis_options(self._spec, os.getcwd())
+        return step_command(self._job, list(self.ranks), jobs.version(), script, container)
 
     def start(self, header: AgentHeader) -> None:
         """Call srun; raise UsageError, SlurmError, OSError. Where it failed it may be called again.

@@ -13,7 +13,7 @@ from allranks.settings.secrets import is_secret_name
 
 from ..joining import unforced
 from ..launchers.command_words import program_name
-from ..slurm_commands import WARN_BEFORE, WARNING_SIGNAL, check_sbatch
+from ..slurm_commands import WARN_BEFORE, WARNING_SIGNAL, absolute, check_sbatch
 from .request import Rendered, RenderRequest
 from .shell import folded
 
@@ -92,7 +92,7 @@ def batch_script(request: RenderRequest, run_dir: str | None = None) -> str:
         "run",
         "--slurm",
         "--config=/dev/null",
-        f"--runs-dir={_absolute(spec.places.runs_dir, request.workdir)}",
+        f"--runs-dir={absolute(spec.places.runs_dir, request.workdir)}",
     ]
     words += as_options(spec, "run", (*OUTSIDE, *unforced(spec)))
     return "\n".join([*lines, "exec " + folded(words)]) + "\n"
@@ -133,7 +133,3 @@ def _directives(request: RenderRequest) -> list[str]:
 def warning(stop_grace: float) -> int:
     """Seconds before the end of the job at which its script is told: time to save, and to write it all down."""
     return min(65535, math.ceil(stop_grace) + WARN_BEFORE)
-
-
-def _absolute(path: str, base: str) -> str:
-    return path if path.startswith("/") else f"{base.rstrip('/')}/{path}"
