@@ -216,7 +216,8 @@ def test_what_is_left_and_what_is_missing_are_said():
 
 def test_a_cause_that_is_cut_short_ends_with_an_ellipsis():
     long = Finding("peer-died", "fail", "rank 0 on h1: Connection closed by peer. " * 9)
-    line = diagnose.lines(VerdictDocument(message="m", cause="unknown", runners_up=(long,)))[-1]
+    *_, line, page = diagnose.lines(VerdictDocument(message="m", cause="unknown", runners_up=(long,)))
+    assert page == "  more    allranks explain unknown", "below all that was found"
     assert line.startswith("  or      peer-died: rank 0 on h1") and line.endswith("…") and len(line) < 200
 
 

@@ -21,7 +21,6 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import VerdictDocument, verdict_document
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, evidence, find_logs, read_stream, scan
-from allranks.text import cut
 
 from .chosen_run import find_in, runs_directory
 
@@ -45,8 +44,7 @@ def lines(verdict: VerdictDocument) -> list[str]:
     """Write the verdict as `run` does, with what else it may be; of a run that has not failed one sentence."""
     if verdict.cause is None:
         return [verdict.message]
-    others = [f"  or      {other.id}: {cut(other.message, 160)}" for other in verdict.runners_up]
-    return [*verdict_lines(verdict), *others]
+    return verdict_lines(verdict, with_runners_up=True)
 
 
 def code_of(verdict: VerdictDocument, run: RunDirectory | None) -> int:

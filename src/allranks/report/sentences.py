@@ -10,13 +10,14 @@ from typing import Any
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Finding, Where, explain_command
 from allranks.runs.documents import AttemptRecord, Left, ResultDocument, VerdictDocument, as_record
-from allranks.text import count_of, format_ranks, list_first, name_with, plural
+from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
 Document = dict[str, Any]
 
 NODES_SHOWN = 8  # by name in the opening lines
 FILES_SHOWN = 4
 PLACES_SHOWN = 3
+RUNNER_UP_WIDTH = 160  # characters of what else it may be
 # Events that one sentence tells.
 _SENTENCES = {
     "all-initialised": "{who} initialised in {seconds:.1f} s",
@@ -202,7 +203,7 @@ _WRITERS: dict[str, Callable[[Document], str | None]] = {
 }
 
 
-def verdict_lines(verdict: VerdictDocument) -> list[str]:
+def verdict_lines(verdict: VerdictDocument, with_runners_up: bool = False) -> list[str]:
     """Write cause and culprit in a sentence, its process, evidence (three lines at most), fix, victims, its page."""
     doubt = ""
     if verdict.confidence is not None and verdict.confidence < 0.9:
@@ -219,6 +220,8 @@ def verdict_lines(verdict: VerdictDocument) -> list[str]:
         lines.append(f"  victims {format_ranks(verdict.victims)} ended because of it")
     if verdict.decision:
         lines.append(f"  next    {verdict.decision}")
+    if with_runners_up:
+        lines += [f"  or      {other.id}: {cut(other.message, RUNNER_UP_WIDTH)}" for other in verdict.runners_up]
     more = explain_command(verdict.cause)
     if more:
         lines.append(f"  more    {more}")
