@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.examples.ranks import Ranks
 from tests.fabric import gang
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
@@ -24,29 +25,9 @@ pytestmark = [
 ]
 
 
-class Ranks:
-    """Ranks of the example on loopback, forked from a process that has imported torch; each has a log."""
-
-    def __init__(self, out: Path, *options: str, world: int = 2) -> None:
-        out.mkdir(parents=True, exist_ok=True)
-        self.logs = [out / f"{rank}.log" for rank in range(world)]
-        self.processes, port = [], gang.free_port()
-        for rank, log in enumerate(self.logs):
-            log.unlink(missing_ok=True)
-            words = [*SMALL, "--out", str(out), *options]
-            arguments = (gang.environment(rank, world, world, port), str(SCRIPT), words, str(log))
-            self.processes.append(gang.CONTEXT.Process(target=gang.be_script, args=arguments))
-            self.processes[-1].start()
-
-    def finish(self) -> str:
-        """The output of rank 0; every rank must have ended well."""
-        for process in self.processes:
-            process.join(gang.GENEROUS)
-        codes = [process.exitcode for process in self.processes]
-        for process in self.processes:
-            process.kill()
-        assert codes == [0] * len(codes), [log.read_text() for log in self.logs]
-        return self.logs[0].read_text()
+def ranks_of(out: Path, *options: str, world: int = 2) -> Ranks:
+    """Start ranks of the example with a small model."""
+    return Ranks(SCRIPT, out, *SMALL, *options, world=world)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,7 +48,7 @@ def losses(out: Path, rank: int = 0) -> list[tuple[int, float, float]]:
 def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Twenty steps of two ranks without a break."""
     out = tmp_path_factory.mktemp("straight")
-    return out, Ranks(out, "--steps", "20").finish()
+    return out, ranks_of(out, "--steps", "20").finish()
 
 
 def test_losses_fall_and_are_told(straight):
@@ -91,34 +72,34 @@ def test_ranks_train_on_different_data_and_agree_on_the_mean(straight):
 @pytest.mark.slow
 def test_same_seed_gives_the_same_losses_and_another_does_not(straight, tmp_path):
     for workers in ("0", "2"):
-        Ranks(tmp_path / workers, "--steps", "20", "--workers", workers).finish()
+        ranks_of(tmp_path / workers, "--steps", "20", "--workers", workers).finish()
         assert losses(tmp_path / workers) == losses(straight[0])
-    Ranks(tmp_path / "other", "--steps", "2", "--seed", "1").finish()
+    ranks_of(tmp_path / "other", "--steps", "2", "--seed", "1").finish()
     assert losses(tmp_path / "other") != losses(straight[0])[:2]
 
 
 @pytest.mark.slow
 def test_resumed_run_equals_the_straight_one(straight, tmp_path):
-    first = Ranks(tmp_path / "a", "--steps", "10").finish()
+    first = ranks_of(tmp_path / "a", "--steps", "10").finish()
     assert f"saved {tmp_path / 'a/checkpoints/latest.pt'} at step 10" in first
     # Only rank 0 needs the checkpoint: rank 1's folder lies elsewhere, as on a node of its own.
     folder = ["--checkpoint-dir", str(tmp_path / "a/checkpoints")]
-    said = Ranks(tmp_path / "b", "--steps", "20", *folder).finish()
+    said = ranks_of(tmp_path / "b", "--steps", "20", *folder).finish()
     assert "at step 10" in said.splitlines()[0]
     assert losses(tmp_path / "a") + losses(tmp_path / "b") == losses(straight[0])
-    again = Ranks(tmp_path / "b", "--steps", "20", *folder).finish()
+    again = ranks_of(tmp_path / "b", "--steps", "20", *folder).finish()
     assert "all 20 steps are done" in again
 
 
 @pytest.mark.slow
 def test_resume_never_starts_anew(straight, tmp_path):
     for _ in range(2):
-        Ranks(tmp_path, "--steps", "3", "--resume", "never").finish()
+        ranks_of(tmp_path, "--steps", "3", "--resume", "never").finish()
         assert losses(tmp_path) == losses(straight[0])[:3]
 
 
 def test_sigterm_to_one_rank_saves_and_ends_all_in_order(tmp_path):
-    ranks = Ranks(tmp_path, "--steps", "100000", "--step-delay", "0.02")
+    ranks = ranks_of(tmp_path, "--steps", "100000", "--step-delay", "0.02")
     deadline = time.monotonic() + 90
     files = [tmp_path / f"rank_{rank:02d}_metrics.jsonl" for rank in (0, 1)]
     while not (all(file.exists() for file in files) and len(metrics(tmp_path)) > 2):
