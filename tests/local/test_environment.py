@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.local.running import LocalRun
+from tests import forked
+from tests.local.running import BOUND, LocalRun
 
 LOOKS = """import json, os, shutil, subprocess
 found = {"which": shutil.which("own-tool"), "ran": subprocess.run(["own-tool"], stdout=subprocess.PIPE).stdout.decode(),
@@ -43,6 +44,20 @@ def test_programs_beside_the_training_interpreter_are_found(tmp_path: Path, else
     found = json.loads((tmp_path / "found").read_text())
     assert (found["which"], found["ran"]) == (str(python.parent / "own-tool"), "mine\n")
     assert found["PATH"] == f"{python.parent}:{path}"
+
+
+@pytest.mark.parametrize(
+    "command", [["bash", "run.sh"], ["--launcher", "command", "bash", "run.sh"], ["--launcher", "command", "own-tool"]]
+)
+def test_a_shell_script_finds_them_too(tmp_path: Path, command: list[str]) -> None:
+    """`--python` said which environment it is: a script that calls torchrun did not find it."""
+    python = interpreter(tmp_path)
+    (tmp_path / "run.sh").write_text("own-tool\n")
+    words = ["run", "--local", "1", "--nproc", "1", "--python", str(python), "--json", *command]
+    done = forked.call(words, cwd=tmp_path, env=dict(os.environ), timeout=BOUND)
+    document = json.loads(done.stdout)
+    assert document["exit"] == 0, document["verdict"]
+    assert next(tmp_path.glob("runs/*/logs/node_*/rank_000.log")).read_text() == "mine\n"
 
 
 @pytest.mark.slow

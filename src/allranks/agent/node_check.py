@@ -161,7 +161,7 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("own_name", lambda: netfacts.own_name(_hostname()), name_seconds),
         FactPart("interpreter", lambda: interpreter(order, program, workdir, environ), INTERPRETER_SECONDS + 2),
         FactPart("workdir", lambda: _workdir(workdir), FILE_SECONDS),
-        FactPart("script", lambda: find_target(program, workdir, environ), FILE_SECONDS),
+        FactPart("script", lambda: find_target(program, workdir, _with_programs(order, environ)), FILE_SECONDS),
         FactPart("disk", lambda: disk_facts(workdir, bases(order.node_dir)), FILE_SECONDS),
         FactPart("data", lambda: [_data(path) for path in order.data_paths], FILE_SECONDS),
         FactPart("nccl", lambda: nccl_facts(environ), FILE_SECONDS),
@@ -347,6 +347,14 @@ def _memory() -> Memory:
 
 
 # -- the training program and its interpreter ------------------------------------------------------
+
+
+def _with_programs(order: SetupOrder, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Put the directory of --python first on PATH, as ranks have it (`plan.plan`)."""
+    directory = os.path.dirname(os.path.expanduser(order.python or ""))
+    if not os.path.isabs(directory):
+        return environ
+    return {**environ, "PATH": directory + ":" + environ.get("PATH", os.defpath)}
 
 
 def find_target(program: Words, workdir: str, environ: Mapping[str, str]) -> TargetFacts:

@@ -70,7 +70,7 @@ def orders(launch: NodeLaunch) -> StartOrder:
                 argv=(*shlex.split(spec.launch.wrap or ""), *process.argv),
                 env={**environment, **process.env},
                 weak=tuple(weak_names(spec, place)),
-                path_first=_programs_beside(spec, process.argv),
+                path_first=_programs_beside(launch, process.argv),
                 workdir=place.workdir,
                 files=dict(process.files),
                 error_files=_error_files(launch, process, environment),
@@ -86,13 +86,17 @@ def orders(launch: NodeLaunch) -> StartOrder:
     )
 
 
-def _programs_beside(spec: RunSpec, argv: tuple[str, ...]) -> str | None:
+def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:
     """Where the training interpreter's own programs lie (torchrun, ninja), first on PATH as after `activate`; None
-    where the user sets PATH, or another program is started."""
+    where the user sets PATH, or where another program is started and no --python was asked for."""
+    if "PATH" in launch.spec.launch.env:
+        return None
     directory, _, name = argv[0].rpartition("/")
-    return (
-        directory if directory.startswith("/") and name.startswith("python") and "PATH" not in spec.launch.env else None
-    )
+    if not name.startswith("python") and launch.spec.launch.python is not None:
+        directory = launch.facts.interpreter.path.rpartition("/")[0]
+    elif not name.startswith("python"):
+        return None
+    return directory if directory.startswith("/") else None
 
 
 def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mapping[str, str]) -> tuple[str, ...]:
