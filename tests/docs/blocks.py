@@ -5,11 +5,11 @@ A comment stands alone on its line, above a fence with nothing but other comment
     <!-- run: local -->      local, hosts or slurm: where the commands of the page run
     <!-- not run: REASON -->
     <!-- file: NAME -->      the block is a file of the page's directory
+    <!-- before: COMMAND --> run before the block, and shown nowhere; `after` likewise
 
-Two more concern the page, and stand anywhere above its first command:
+Two more concern the page, and stand anywhere in it:
 
     <!-- files: PAGE -->     the files of that page are there too
-    <!-- before: COMMAND --> run first, and shown nowhere
     <!-- slow: REASON -->    the page is run by `make test-slow`
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ("local", "hosts", "slurm")
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[^`\s]*)\s*$")
-_COMMENT = re.compile(r"^ *<!-- *(?P<key>run|not run|file|files|before|slow): *(?P<value>.*?) *-->$")
+_COMMENT = re.compile(r"^ *<!-- *(?P<key>run|not run|file|files|before|after|slow): *(?P<value>.*?) *-->$")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,6 @@ class Page:
     path: Path
     blocks: tuple[Block, ...]
     files_of: tuple[Path, ...]
-    before: tuple[str, ...]
     slow: str | None
 
     @property
@@ -128,7 +127,6 @@ def read(path: Path) -> Page:
         path,
         tuple(_blocks(path, text)),
         tuple((path.parent / value).resolve() for key, value in comments if key == "files"),
-        tuple(value for key, value in comments if key == "before"),
         next((value for key, value in comments if key == "slow"), None),
     )
 
@@ -136,7 +134,7 @@ def read(path: Path) -> Page:
 def _page_comments(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
         comment = _COMMENT.match(line)
-        if comment and comment["key"] in ("files", "before", "slow"):
+        if comment and comment["key"] in ("files", "slow"):
             yield comment["key"], comment["value"]
 
 

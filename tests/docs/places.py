@@ -104,10 +104,8 @@ def run_page(page: Page, place: Place) -> Iterator[str]:
         for block in read(other).blocks:
             if block.file is not None:
                 place.write(block)
-    for hidden in page.before:
-        ended = place.run(hidden)
-        assert ended.code == 0, (page.name, hidden, ended)
     for block in page.blocks:
+        run_hidden(block, "before", place)
         if block.file is not None:
             place.write(block)
         if block.language == "console" and block.reason_not_run is None:
@@ -115,6 +113,14 @@ def run_page(page: Page, place: Place) -> Iterator[str]:
                 problem = drift_of(command, place)
                 if problem is not None:
                     yield f"{page.name}:{command.line}: $ {command.text}\n{problem}"
+        run_hidden(block, "after", place)
+
+
+def run_hidden(block: Block, mark: str, place: Place) -> None:
+    """Run the command of a comment; AssertionError where it fails."""
+    if mark in block.marks:
+        ended = place.run(block.marks[mark])
+        assert ended.code == 0, (block.place, block.marks[mark], ended)
 
 
 def drift_of(command: Command, place: Place) -> str | None:
@@ -123,6 +129,7 @@ def drift_of(command: Command, place: Place) -> str | None:
     difference = drift(command.shown, ended.lines)
     if difference is not None:
         return f"{difference}\n(exit {ended.code})"
-    if not command.shown and ended.code != 0:
+    is_redirected = ">" in command.text  # what it printed is in a file, and so is the reason of its exit code
+    if not command.shown and not is_redirected and ended.code != 0:
         return f"exit {ended.code}, and the page shows no output"
     return None
