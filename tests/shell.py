@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.reference.validating import printed_faults
 
 from allranks.cli import main
 from allranks.cli.declare import Declared, DeclaredCommand
@@ -39,7 +41,18 @@ class Shell:
         with pytest.raises(SystemExit) as ended:
             main.main()
         out, err = self._capsys.readouterr()
+        if "--json" in words:
+            assert _faults(words, out) == [], out
         return Answer(int(ended.value.code or 0), out, err)
+
+
+def _faults(words: Sequence[str], out: str) -> list[str]:
+    """What of a document that was printed is not as its JSON Schema says; lines of JSON are no document."""
+    try:
+        document = json.loads(out)
+    except ValueError:
+        return []
+    return printed_faults(words, document)
 
 
 def given_of(declared: Declared, words: list[str]) -> dict[str, object]:

@@ -21,6 +21,7 @@ from tests import forked
 from tests.hosts.bed import Bed
 from tests.hosts.waiting import BOUND, wait_until
 from tests.record.verdicts import keep
+from tests.reference.validating import directory_faults
 
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
@@ -125,6 +126,7 @@ class Launch:
         code = self.process.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
+        assert directory_faults(self.run_dir) == []
         keep(document, self.events())
         strays = [e for e in self.events("note") if "out of order" in e["message"]]
         assert strays == [], (strays, self.events())

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests import forked
 from tests.hosts.waiting import wait_until
+from tests.reference.validating import directory_faults, faults
 
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
@@ -68,6 +69,7 @@ class LocalRun:
             self.process.kill()
         document: dict[str, Any] = json.loads((self.place / "stdout").read_text())
         assert document["exit"] == code
+        assert directory_faults(self.directory) == [] == faults("result", document)
         verdict = document["verdict"]
         if verdict is not None:
             kept = self.place / "again" / self.directory.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.reference.command_pages import commands_index, pages_of_commands
@@ -13,10 +14,11 @@ from tests.reference.explained_pages import (
     pages_of_checks,
 )
 from tests.reference.python_page import python_page
+from tests.reference.schemas import PUBLISHED, events_page, schema_of, schemas_page
 from tests.reference.settings_page import settings_page
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-GENERATED_FOLDERS = ("causes", "checks", "commands")  # they hold nothing that is written by hand
+GENERATED_FOLDERS = ("causes", "checks", "commands", "schemas")  # they hold nothing that is written by hand
 
 
 def generated() -> dict[str, str]:
@@ -26,7 +28,11 @@ def generated() -> dict[str, str]:
         "causes.md": causes_index(REFERENCE / "causes.md"),
         "checks.md": checks_index(REFERENCE / "checks.md"),
         "commands.md": commands_index(),
+        "events.md": events_page(),
         "exit-codes.md": exit_codes_page(),
+        "schemas.md": schemas_page(),
         "python.md": python_page(REFERENCE / "python.md"),
     }
+    for name in (*PUBLISHED, "events"):
+        pages[f"schemas/{name}.json"] = json.dumps(schema_of(name), indent=1, ensure_ascii=False) + "\n"
     return pages | dict(pages_of_causes()) | dict(pages_of_checks()) | dict(pages_of_commands())

@@ -6,13 +6,16 @@ import contextlib
 import json
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
+from allranks.protocol.codec import encode
 from allranks.runs.directory import CHECK_NAME, RunDirectory
 from allranks.settings.table import settings_of
 from allranks.text import count_of
@@ -62,8 +65,7 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
     if json_:
         names = [r.name for r in old]
         removed_names = [name for name in names if name not in failed] if acts or dry_run else []
-        document = {"schema": 1, "old": names, "removed": removed_names, "failed": failed, "dry_run": dry_run}
-        click.echo(json.dumps(document))
+        click.echo(json.dumps({"schema": 1, **encode(CleanReport(names, removed_names, failed, dry_run))}))
     elif acts or dry_run or not old:
         removed = {run.name for run in old} - set(failed)
         counts = [_counted(runs, removed, "run")]
@@ -78,6 +80,15 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
 def _counted(directories: list[RunDirectory], removed: set[str], noun: str) -> str:
     """Write how many of them were removed: `2 of 7 runs`."""
     return f"{sum(one.name in removed for one in directories)} of {count_of(len(directories), noun)}"
+
+
+class CleanReport(NamedTuple):
+    """What `clean --json` prints: names of run directories, and by name why one could not be removed."""
+
+    old: Sequence[str]
+    removed: Sequence[str]
+    failed: Mapping[str, str]
+    dry_run: bool
 
 
 def list_looks(directory: Path) -> list[RunDirectory]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 
 from allranks import exitcodes
 from allranks.data.auditing import conclude, virtual_rows
+from allranks.data.case import Coverage
 from allranks.data.steps import FORMULA, Steps, Training, explain_observed, plan
 from allranks.data.tables import coverage_lines, finding_lines, plan_lines
 from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
+from allranks.findings import Finding
 from allranks.protocol.codec import encode, omit_empty
 from allranks.runs.tests import read_rows
 from allranks.text import parse_size
@@ -136,6 +140,16 @@ def show_plan(training: Training, observed_steps: int | None, json_: bool) -> in
     return exitcodes.DONE if ok else exitcodes.CHECK_FAILED
 
 
+class AuditDocument(NamedTuple):
+    """What `data audit --json` prints: what is wrong, and what each rank read of each loader."""
+
+    ok: bool
+    findings: Sequence[Finding]
+    coverage: Sequence[Coverage]
+    loader: str
+    world_size: int
+
+
 def show_audit(loader: str, world: int, local: int, model_parallel: int, python: str, json_: bool) -> int:
     """Play the ranks with a progress bar; give the exit code."""
     # Late: Rich takes 60 ms, and `data plan` does without.
@@ -159,7 +173,8 @@ def show_audit(loader: str, world: int, local: int, model_parallel: int, python:
         rows = virtual_rows(loader, world, local, tell, python)
     answer = conclude(rows, model_parallel)
     if json_:
-        click.echo(json.dumps({**answer.to_json(), "loader": loader, "world_size": world}))
+        audited = AuditDocument(answer.ok, answer.findings, answer.coverage, loader, world)
+        click.echo(json.dumps({"schema": 1, **encode(audited)}))
     else:
         click.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
     return exitcodes.DONE if answer.ok else exitcodes.CHECK_FAILED

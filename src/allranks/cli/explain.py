@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES
 from allranks.errors import UsageError
@@ -19,6 +20,20 @@ from allranks.settings.table import suggestion
 WIDEST = 100  # columns: longer lines are hard to read
 
 
+class ListedPage(NamedTuple):
+    """A page, without its sections. `kind`: cause or check."""
+
+    name: str
+    kind: str
+    summary: str
+
+
+class PageList(NamedTuple):
+    """What `explain --json` prints: all pages that there are."""
+
+    pages: Sequence[ListedPage]
+
+
 def command(name: str | None, json_: bool) -> int:
     """Print the page of a name, or the list of all."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDEST
@@ -26,8 +41,8 @@ def command(name: str | None, json_: bool) -> int:
     if name is None:
         pages = all_pages()
         if json_:
-            listed = [{"name": page.name, "kind": page.kind, "summary": page.summary} for page in pages]
-            sys.stdout.write(json.dumps({"schema": 1, "pages": listed}) + "\n")
+            listed = PageList([ListedPage(page.name, page.kind, page.summary) for page in pages])
+            sys.stdout.write(json.dumps({"schema": 1, **encode(listed)}) + "\n")
         else:
             sys.stdout.write("\n".join(list_lines(pages, width)) + "\n")
         return DONE

@@ -9,14 +9,14 @@ import sys
 import time
 import traceback
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 
 from allranks import exitcodes
 from allranks.engines.following import FollowerView, StartedRun
 from allranks.errors import AllranksError
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import encode, omit_none
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
@@ -142,11 +142,21 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
+@omit_none
+class DetachedRun(NamedTuple):
+    """What `run --detach --json` prints; `job` is the number of the Slurm job."""
+
+    run: str
+    directory: str
+    job: str | None = None
+    detached: bool = True
+    exit: int = exitcodes.DONE
+
+
 def print_detached(run: RunDirectory, quiet: bool, json_: bool, job: str | None = None) -> None:
     """Say that a run goes on without this process, and which commands reach it; in quiet its name alone."""
     if json_:
-        fields = {"run": run.name, "directory": str(run.path), **({"job": job} if job is not None else {})}
-        click.echo(json.dumps({"schema": 1, **fields, "detached": True, "exit": exitcodes.DONE}))
+        click.echo(json.dumps({"schema": 1, **encode(DetachedRun(run.name, str(run.path), job))}))
         return
     if quiet:
         click.echo(run.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -14,6 +15,12 @@ from allranks.settings.template import commented_config
 from .config_files import CONFIG_NAME
 
 HOSTFILES = ("hosts.txt", "hostfile", "node_ip_list.txt", "hosts")
+
+
+class InitReport(NamedTuple):
+    """What `init --json` prints: the file's name."""
+
+    written: str
 
 
 def command(force: bool, json_: bool) -> int:
@@ -29,7 +36,7 @@ def command(force: bool, json_: bool) -> int:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}. Start it where you may write") from None
     if json_:
-        click.echo(json.dumps({"schema": 1, "written": CONFIG_NAME}))
+        click.echo(json.dumps({"schema": 1, **InitReport(CONFIG_NAME)._asdict()}))
     else:
         click.echo(f"wrote {path}" + "".join(f". Set {k} = {v}, as found here" for k, v in detected.items()))
     return DONE

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 
 from allranks.engines.orphans import Answers, Processes, ask, choose, end, name_unended
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.exitcodes import DONE, NODE_FAILED
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import encode, omit_none
 from allranks.protocol.header import ForeignQuestion, SweepHeader
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import MESSAGES
 from allranks.protocol.processes import SweptProcess
 from allranks.report.terminal import clean
 
 from .target import resolve_options
+
+
+@omit_none
+class OrphanReport(NamedTuple):
+    """What `clean --orphans --json` prints: each node's answer, and what could not be ended."""
+
+    nodes: Mapping[str, JsonObject]
+    ended: bool
+    left: Mapping[str, Sequence[SweptProcess]] | None = None
 
 
 def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
@@ -30,7 +40,7 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
     chosen = choose(answers, foreign)
     written = {name: MESSAGES.write(answer) for name, answer in answers.items()}
     if json_ and (dry_run or not yes):
-        click.echo(json.dumps({"schema": 1, "nodes": written, "ended": False}))
+        click.echo(json.dumps({"schema": 1, **encode(OrphanReport(written, False))}))
         return DONE
     if not json_:
         _list(answers, foreign)
@@ -39,7 +49,7 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
         return DONE
     left = end(spec, cluster, chosen, answers)
     if json_:
-        click.echo(json.dumps({"schema": 1, "nodes": written, "ended": True, "left": encode(left)}))
+        click.echo(json.dumps({"schema": 1, **encode(OrphanReport(written, True, left))}))
     else:
         click.echo(name_unended(left) or "all ended")
     return NODE_FAILED if any(left.values()) else DONE

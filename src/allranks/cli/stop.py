@@ -7,7 +7,9 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -15,10 +17,10 @@ from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import engine_of
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import encode, omit_none
 from allranks.report.live import choose_view
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, Left
+from allranks.runs.documents import Left
 from allranks.text import count_of, join_words
 
 from .chosen_run import find_in, list_runs, runs_directory, saved_limit
@@ -35,10 +37,32 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
     stop = _stop_or_say_why if all_ else _stop
     outcomes = [stop(item, grace, json_) for item in runs]
     if json_:
-        click.echo(json.dumps({"schema": 1, "stopped": outcomes}))
+        click.echo(json.dumps({"schema": 1, **encode(StopReport(outcomes))}))
     elif not runs:
         click.echo("no run is left to stop")
-    return max((int(o["code"]) for o in outcomes), default=0)
+    return max((outcome.code for outcome in outcomes), default=0)
+
+
+@omit_none
+class StopOutcome(NamedTuple):
+    """What became of one run. `how`: over, or by which means it was ended. `code`: what `stop` exits with for it.
+
+    `error` says why it was not stopped. `job` is Slurm's. `unreached` are nodes that did not answer; `pid` is the process that took the run over.
+    """
+
+    run: str
+    how: str
+    code: int
+    job: str | None = None
+    unreached: Sequence[str] | None = None
+    pid: int | None = None
+    error: str | None = None
+
+
+class StopReport(NamedTuple):
+    """What `stop --json` prints."""
+
+    stopped: Sequence[StopOutcome]
 
 
 def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
@@ -60,20 +84,20 @@ def _is_active(run: RunDirectory) -> bool:
     return not run.has_ended and run.controller_alive()
 
 
-def _stop_or_say_why(run: RunDirectory, grace: float | None, json_: bool) -> Document:
+def _stop_or_say_why(run: RunDirectory, grace: float | None, json_: bool) -> StopOutcome:
     """Stop one of several runs: one that cannot be stopped keeps no other from it."""
     try:
         return _stop(run, grace, json_)
     except AllranksError as error:
         print(f"{run.name} was not stopped: {error}", file=sys.stderr)
-        return {"run": run.name, "how": "failed", "error": str(error), "code": error.exit_code}
+        return StopOutcome(run.name, "failed", error.exit_code, error=str(error))
 
 
-def _stop(run: RunDirectory, grace: float | None, json_: bool) -> Document:
+def _stop(run: RunDirectory, grace: float | None, json_: bool) -> StopOutcome:
     if run.has_ended:
         if not json_:
             click.echo(f"{run.name} is over")
-        return {"run": run.name, "how": "over", "code": 0}
+        return StopOutcome(run.name, "over", DONE)
     controller = _controller(run)
     if controller is not None:
         return _through_controller(run, controller, grace, json_)
@@ -88,7 +112,7 @@ def _controller(run: RunDirectory) -> Process | None:
     return process if process is not None and process.start == controller.start_time else None
 
 
-def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> Document:
+def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> StopOutcome:
     """SIGTERM to the controller is an orderly stop; a second one is one without grace. SIGCONT wakes a stopped one."""
     if not json_:
         click.echo(f"stopping {run.name}: ranks have {_seconds(run, grace):g} s to save")
@@ -108,10 +132,10 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
         return _through_engine(run, _seconds(run, grace), json_)
     if not json_:
         _print_left(run, result.left)
-    return {"run": run.name, "how": "controller", "code": NODE_FAILED if result.left else DONE}
+    return StopOutcome(run.name, "controller", NODE_FAILED if result.left else DONE)
 
 
-def _through_engine(run: RunDirectory, grace: float, json_: bool) -> Document:
+def _through_engine(run: RunDirectory, grace: float, json_: bool) -> StopOutcome:
     """End a run through its engine: it has no controller here."""
     engine = engine_of(run)
     if not json_:
@@ -128,7 +152,7 @@ def _through_engine(run: RunDirectory, grace: float, json_: bool) -> Document:
     elif not json_:
         _print_left(run, left)
     code = NODE_FAILED if left or stopped.failed else DONE
-    return {"run": run.name, "how": stopped.how, **stopped.fields, "code": code}
+    return StopOutcome(run.name, stopped.how, code, stopped.job, stopped.unreached, stopped.pid)
 
 
 def _print_left(run: RunDirectory, left: Left) -> None:

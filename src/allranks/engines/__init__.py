@@ -11,7 +11,7 @@ Callers ask `engine_for` or `engine_of`, and never for a name. This module stays
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
@@ -63,15 +63,18 @@ class NotStarted(Exception):
 
 
 class Stopped(NamedTuple):
-    """What `stop` has come to. `how`: by which means. `fields`: the engine's own of the answer.
+    """What `stop` has come to. `how`: by which means.
 
-    `shows_end`: the run's end was written by this process, which shows it and makes the page.
+    `shows_end`: the run's end was written by this process, which shows it and makes the page. `job` is Slurm's.
+    `unreached` are nodes that did not answer; `pid` is the process that took the run over.
     """
 
     how: str
     failed: bool = False
     shows_end: bool = True
-    fields: Mapping[str, object] = {}
+    job: str | None = None
+    unreached: Sequence[str] | None = None
+    pid: int | None = None
 
 
 class PreparedLaunch(Protocol):

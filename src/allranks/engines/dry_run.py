@@ -16,11 +16,11 @@ from allranks.gang.members import NodeState
 from allranks.gang.places import Tree, place_for, setup_order
 from allranks.gang.session import RunNames, make_setting
 from allranks.gang.working_tree import list_tree
-from allranks.plan.environment import NodeLaunch
+from allranks.plan.environment import HandedOver, NodeLaunch
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.preflight.check import Check
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import encode, omit_empty
 from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import Interpreter
 from allranks.protocol.orders import RankOrder, StartTerms, SuiteNodes
@@ -50,6 +50,29 @@ class StartedNode(ReachedNode):
     nproc: int
     ranks: tuple[RankOrder, ...]
     terms: StartTerms | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ShippedTree(Tree):
+    """What --sync would ship; `to` is where it would lie on a node."""
+
+    to: str = ""
+
+
+@omit_empty("sync", "tests", "spares", "environment")
+@dataclasses.dataclass(frozen=True)
+class DryRunDocument:
+    """What `run --dry-run --json` prints; `tests` are the ranks of the collective tests before the program.
+
+    `environment` names variables of the caller that ranks on other hosts get, and do not get.
+    """
+
+    world_size: int
+    sync: ShippedTree | None
+    nodes: list[StartedNode]
+    tests: list[StartedNode]
+    spares: list[ReachedNode]
+    environment: HandedOver | None
 
 
 def describe(spec: RunSpec, cluster: Cluster, as_json: bool) -> str:
@@ -87,17 +110,10 @@ class DryRun:
 
     def document(self) -> Document:
         """Return what `--json` prints."""
-        document: Document = {"schema": 1, "world_size": self._plan.world_size}
-        if self._tree is not None:
-            document["sync"] = {**vars(self._tree), "to": SYNCED}
-        document["nodes"] = encode(self._nodes)
-        if self._tests:
-            document["tests"] = encode(self._tests)
-        if self._spares:
-            document["spares"] = encode(self._spares)
-        if self._setting.handed_over.sentence:
-            document["environment"] = encode(self._setting.handed_over)
-        return document
+        sync = ShippedTree(**vars(self._tree), to=SYNCED) if self._tree is not None else None
+        environment = self._setting.handed_over if self._setting.handed_over.sentence else None
+        planned = DryRunDocument(self._plan.world_size, sync, self._nodes, self._tests, self._spares, environment)
+        return {"schema": 1, **encode(planned)}
 
     def lines(self) -> list[str]:
         """Return what a person reads."""
@@ -214,6 +230,20 @@ class ListedCheck(NamedTuple):
     passes: str
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckList:
+    """What `check --list --json` prints."""
+
+    checks: list[ListedCheck]
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckPlan(CheckList):
+    """What `check --dry-run --json` prints."""
+
+    nodes: list[ReachedNode]
+
+
 def list_checks(checks: Iterable[Check]) -> list[ListedCheck]:
     """List checks for a document."""
     return [ListedCheck(check.name, check.group, check.level, check.title) for check in checks]
@@ -222,7 +252,7 @@ def list_checks(checks: Iterable[Check]) -> list[ListedCheck]:
 def describe_checks(checks: Iterable[Check], as_json: bool) -> str:
     """Return the list that `check --list` prints: a line a check, those of a group together."""
     if as_json:
-        return json.dumps({"schema": 1, "checks": encode(list_checks(checks))})
+        return json.dumps({"schema": 1, **encode(CheckList(list_checks(checks)))})
     return "\n".join(_check_lines(checks))
 
 
@@ -236,7 +266,7 @@ def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], as_
     """Return what `check` would do: how each node is reached, and what would be looked at there."""
     nodes = reached_nodes(spec, cluster)
     if as_json:
-        return json.dumps({"schema": 1, "nodes": encode(nodes), "checks": encode(list_checks(checks))})
+        return json.dumps({"schema": 1, **encode(CheckPlan(list_checks(checks), nodes))})
     lines = [f"would make {count_of(len(checks), 'check')} on {count_of(len(nodes), 'node')}, and nothing was done"]
     lines += [f"  {node.name}: {shlex.join(node.reached_by)}" for node in nodes]
     return "\n".join([*lines, *(f"  {line}" for line in _check_lines(checks))])

@@ -46,7 +46,7 @@ class Hosts:
         from .controlled import end_without_controller  # imported late: `status` needs no controller
 
         unreached = end_without_controller(run, grace, view)
-        return Stopped("nodes", bool(unreached), fields={"unreached": unreached, "pid": os.getpid()})
+        return Stopped("nodes", bool(unreached), unreached=unreached, pid=os.getpid())
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with."""

@@ -9,8 +9,9 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster
@@ -73,6 +74,18 @@ class NodeResult(ResultDocument):
         return document
 
 
+class JoinPlan(NamedTuple):
+    """What `join --dry-run --json` prints: this node's part. `role`: it coordinates, or dials node 0."""
+
+    node_rank: int | None
+    nnodes: int | None
+    master_addr: str | None
+    port: int
+    role: str
+    command: Sequence[str]
+    nproc: int | None
+
+
 class JoinLaunch:
     """What one node does: node 0 waits for the others and controls the run, the others dial it."""
 
@@ -86,18 +99,18 @@ class JoinLaunch:
         role = "coordinates"
         if spec.target.node_rank != 0:
             role = f"dials {spec.rendezvous.master_addr}:{spec.target.join_port}"
-        what = {
-            "node_rank": spec.target.node_rank,
-            "nnodes": spec.target.nodes,
-            "master_addr": spec.rendezvous.master_addr,
-            "port": spec.target.join_port,
-            "role": role,
-            "command": list(spec.launch.command),
-            "nproc": spec.launch.nproc,
-        }
+        part = JoinPlan(
+            node_rank=spec.target.node_rank,
+            nnodes=spec.target.nodes,
+            master_addr=spec.rendezvous.master_addr,
+            port=spec.target.join_port,
+            role=role,
+            command=list(spec.launch.command),
+            nproc=spec.launch.nproc,
+        )._asdict()
         if as_json:
-            return json.dumps({"schema": 1, **what})
-        return "\n".join(f"{key:<12}{value}" for key, value in what.items())
+            return json.dumps({"schema": 1, **part})
+        return "\n".join(f"{key:<12}{value}" for key, value in part.items())
 
     def start(self, view: FollowerView) -> CoordinatedRun | JoinedNode:
         """Meet the other nodes, on node 0; raise NotStarted where they do not come. Elsewhere be ready to dial."""

@@ -357,14 +357,15 @@ def _fields(kind: type) -> List[_Field]:
         hints = typing.get_type_hints(kind)
         defaults = _defaults(kind)
         fields = []
-        for name in _names(kind):
+        for name in field_names(kind):
             decoders = (_decoder(hints[name]), _part_decoder(hints[name]))
             fields.append(_Field(name, json_name(name), name in defaults, *decoders))
         _fields_of[kind] = fields  # not before: other threads decode too
     return fields
 
 
-def _names(kind: Any) -> Tuple[str, ...]:
+def field_names(kind: Any) -> Tuple[str, ...]:
+    """Give the names of a record's fields, in their order."""
     fields = getattr(kind, "_fields", None)
     return tuple(kind.__dataclass_fields__ if fields is None else fields)
 
@@ -393,7 +394,7 @@ def omit_empty(*names: str) -> Callable[[Type[Record]], Type[Record]]:
     """
 
     def mark(kind: Type[Record]) -> Type[Record]:
-        _omitted[kind] = frozenset(names or _names(kind))
+        _omitted[kind] = frozenset(names or field_names(kind))
         return kind
 
     return mark
@@ -403,6 +404,11 @@ def omit_none(kind: Type[Record]) -> Type[Record]:
     """Decorate a record: fields that are None are left out of its JSON."""
     _sparse.add(kind)
     return kind
+
+
+def may_be_left_out(kind: type, field: str, may_be_none: bool) -> bool:
+    """Tell whether `encode` leaves a field out where it is empty, or None."""
+    return field in _omitted.get(kind, ()) or (may_be_none and kind in _sparse)
 
 
 def encode(value: object) -> Any:
@@ -427,7 +433,7 @@ def _encode_record(value: object, kind: Any) -> JsonObject:
     omitted = _omitted.get(kind, ())
     is_sparse = kind in _sparse
     result = {}
-    for name in _names(kind):
+    for name in field_names(kind):
         item = getattr(value, name)
         if (name in omitted and _is_empty(item)) or (item is None and is_sparse):
             continue

@@ -22,13 +22,21 @@ if TYPE_CHECKING:
 
 
 class EventRecord:
-    """What happened in a run; `kind` is the event's name."""
+    """What happened in a run; `kind` is the event's name.
+
+    The fields of the record that `spread` names stand in the line themselves. A field in `kept_apart` is not in it.
+    """
 
     kind = ""
+    spread = ""
+    kept_apart = ""
 
     def fields(self) -> Document:
         """Return the fields of its line that are its own."""
-        return dict(encode(self))
+        fields = dict(encode(self))
+        if self.spread:
+            fields.update(fields.pop(self.spread))
+        return fields
 
     def line(self, t: float, attempt: int | None = None) -> Document:
         """Return the line, written at `t` (unix seconds)."""
@@ -93,11 +101,8 @@ class AttemptEnd(EventRecord):
     """An attempt of the program is over everywhere, and judged."""
 
     kind = "attempt-end"
+    spread = "record"
     record: AttemptRecord
-
-    def fields(self) -> Document:
-        """Return the fields of the attempt."""
-        return dict(encode(self.record))
 
 
 @dataclass(frozen=True)
@@ -169,11 +174,8 @@ class FindingMade(EventRecord):
     """A finding about the run."""
 
     kind = "finding"
+    spread = "finding"
     finding: Finding
-
-    def fields(self) -> Document:
-        """Return the fields of the finding."""
-        return self.finding.to_json()
 
 
 @dataclass(frozen=True)
@@ -473,6 +475,7 @@ class RankExit(EventRecord):
     """A rank's main process has ended. `error`, its error file, has a file of its own in the run directory."""
 
     kind = "rank-exit"
+    kept_apart = "error"
     node: str
     rank: int
     t: float
@@ -511,12 +514,9 @@ class HangConcluded(EventRecord):
     """Nothing has moved for `quiet` seconds, and it is known who is waited for."""
 
     kind = "hang"
+    spread = "hang"
     quiet: float
     hang: Hang
-
-    def fields(self) -> Document:
-        """Return the fields of the hang beside `quiet`."""
-        return {"quiet": self.quiet, **encode(self.hang)}
 
 
 # -- output --------------------------------------------------------------------------------------------

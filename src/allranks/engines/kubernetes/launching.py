@@ -8,7 +8,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines import NotStarted, zipapp
@@ -31,6 +32,13 @@ from .kubectl import Kubectl, KubectlError
 from .podfile import read_texts
 
 
+class PodsPlan(NamedTuple):
+    """What `run --k8s --dry-run --json` prints: a command, and the objects that it would be given."""
+
+    command: Sequence[str]
+    manifests: Sequence[Document]
+
+
 class PodsLaunch:
     """The objects of one run. Allranks itself travels in a ConfigMap, what is secret in Secrets."""
 
@@ -51,7 +59,7 @@ class PodsLaunch:
             shown.append(secret_manifest(self.job, self.job.secret_env, hidden))
         shown += [_without_archive(document) for document in self._objects]
         if as_json:
-            return json.dumps({"schema": 1, "command": ["kubectl", "create", "-f", "-"], "manifests": shown})
+            return json.dumps({"schema": 1, **PodsPlan(("kubectl", "create", "-f", "-"), shown)._asdict()})
         head = ["would give this to `kubectl create -f -` and follow pod 0, and nothing was done"]
         return yaml_text(shown, head).rstrip("\n")
 

@@ -6,6 +6,8 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from allranks.engines import zipapp
 from allranks.engines.following import FollowerView
@@ -20,6 +22,13 @@ from allranks.settings import RunSpec
 from .following import ClusterOfRun, SkyFollower, launch_argv, require
 
 TASK = "task.yaml"
+
+
+class TaskPlan(NamedTuple):
+    """What `run --sky --dry-run --json` prints: a command, and the task that it would be given."""
+
+    command: Sequence[str]
+    task: Document
 
 
 class TaskLaunch:
@@ -37,7 +46,7 @@ class TaskLaunch:
         task = self._task(f"./{ARCHIVE}")
         argv = launch_argv(self._name, TASK, self._hidden)
         if as_json:
-            return json.dumps({"schema": 1, "command": argv, "task": task})
+            return json.dumps({"schema": 1, **TaskPlan(argv, task)._asdict()})
         return yaml_text([task], [f"would call `{' '.join(argv)}` with this, and nothing was done"]).rstrip("\n")
 
     def start(self, view: FollowerView) -> SkyFollower:

@@ -97,7 +97,7 @@ class Slurm:
                         jobs.cancel(number)
                         is_cancelled = True
             time.sleep(PAUSE)
-        return Stopped("slurm", shows_end=False, fields={"job": number})
+        return Stopped("slurm", shows_end=False, job=number)
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with."""

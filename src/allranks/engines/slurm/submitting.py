@@ -7,7 +7,9 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from allranks.cluster import Cluster, Node
 from allranks.engines.following import FollowerView
@@ -25,6 +27,13 @@ from allranks.unpacked import own_command
 from . import jobs
 from .ended import OUTPUT
 from .following import JobFollower
+
+
+class SubmissionPlan(NamedTuple):
+    """What `run --slurm --dry-run --json` prints outside of an allocation: a command, and its standard input."""
+
+    command: Sequence[str]
+    stdin: str
 
 
 class Submission:
@@ -45,7 +54,7 @@ class Submission:
         """Return the script and the command that takes it, without secrets."""
         script = redact_text(self.script(f"{self._runs_dir}/{self._spec.places.name}-<time>"))
         if as_json:
-            return json.dumps({"schema": 1, "command": jobs.SBATCH, "stdin": script})
+            return json.dumps({"schema": 1, **SubmissionPlan(jobs.SBATCH, script)._asdict()})
         command = " ".join(jobs.SBATCH)
         return f"would give this script to `{command}` on its standard input, and nothing was done\n\n{script}"
 

@@ -1,0 +1,90 @@
+"""Check that a document is as its JSON Schema says; no field may stand there that the schema does not have."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from tests.reference.schemas import PUBLISHED, schema_of
+
+# What is asked of the nodes stands in the evidence as it was asked; only a part of it has a record.
+OPEN = {"preflight"}
+# Documents by the words of the command line that prints them: the verb and all of these.
+_BY_WORDS = [
+    ("check-list", {"check", "--list"}),
+    ("check-plan", {"check", "--dry-run"}),
+    ("submission-plan", {"run", "--slurm", "--dry-run"}),
+    ("pods-plan", {"run", "--k8s", "--dry-run"}),
+    ("task-plan", {"run", "--sky", "--dry-run"}),
+    ("join-plan", {"join", "--dry-run"}),
+    ("dry-run", {"run", "--dry-run"}),
+    ("dry-run", {"test", "--dry-run"}),
+    ("detached", {"run", "--detach"}),
+    ("orphans", {"clean", "--orphans"}),
+    ("data-plan", {"data", "plan"}),
+    ("data-audit", {"data", "audit"}),
+    ("run-status", {"status"}),
+    ("verdict", {"diagnose"}),
+    ("result", {"run"}),
+    ("result", {"attach"}),
+    *((name, {name}) for name in ("check", "stop", "clean", "report", "render", "overlap", "init")),
+]
+
+
+@functools.cache
+def _validator(name: str) -> Any:
+    schema = schema_of(name, closed=name not in OPEN)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def faults(name: str, document: object) -> list[str]:
+    """What of a document is not as its schema says."""
+    errors: Iterable[Any] = _validator(name).iter_errors(document)
+    return [f"{name}: {error.json_path}: {error.message[:300]}" for error in errors]
+
+
+def printed_faults(words: Sequence[str], document: object) -> list[str]:
+    """The same of what a command line with --json has printed."""
+    name = name_of(words, document)
+    return faults(name, document) if name else []
+
+
+def name_of(words: Sequence[str], document: object) -> str | None:
+    """Name the schema of what a command line prints; None for what has none of its own."""
+    if not isinstance(document, dict):
+        return None
+    if "error" in document and "exit" in document and len(document) <= 4:
+        return "error"
+    if words[:1] == ["explain"]:
+        return "explain-list" if "pages" in document else "explain"
+    if words[:1] == ["test"] and "--dry-run" not in words:
+        return "test-result" if "program_exit" in document else "suite-result"
+    return next((name for name, needed in _BY_WORDS if words[:1] and words[0] in needed and needed <= set(words)), None)
+
+
+def directory_faults(run: Path) -> list[str]:
+    """What of a run directory's documents and events is not as its schemas say."""
+    found: list[str] = []
+    for name in ("run", "status", "result", "verdict"):
+        path = run / f"{name}.json"
+        if path.exists():
+            document = json.loads(path.read_text(encoding="utf-8"))
+            of = "test-result" if name == "result" and "suite" in document else name
+            found += faults(of, document)
+    preflight = run / "evidence" / "preflight.json"
+    if preflight.exists():
+        found += faults("preflight", json.loads(preflight.read_text(encoding="utf-8")))
+    events = run / "events.jsonl"
+    lines = events.read_text(encoding="utf-8").splitlines() if events.exists() else []
+    for line in lines:
+        if line.endswith("}"):  # not one that a full disk has cut short
+            found += [f"{line[:80]}: {fault}" for fault in faults("events", json.loads(line))]
+    return found
+
+
+assert set(dict(_BY_WORDS)) <= set(PUBLISHED)
