@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.reference.settings_page import cell
 
-from allranks.cli import clean, data, explain, follow, init, main, orphans, render, report, status, stop
+from allranks.cli import clean, data, explain, follow, init, orphans, render, report, status, stop
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.engines import dry_run, joined
 from allranks.engines.kubernetes.launching import PodsPlan
@@ -84,7 +84,7 @@ DOCUMENTS = [
     Published("explain", ExplainedPage, "`explain NAME --json`"),
     Published("explain-list", explain.PageList, "`explain --json`"),
     Published("init", init.InitReport, "`init --json`"),
-    Published("error", main.ErrorDocument, "any command with `--json` that fails"),
+    Published("error", documents.ErrorDocument, "any command with `--json` that fails"),
 ]
 PUBLISHED = {document.name: document for document in DOCUMENTS}
 WITHOUT_NUMBER = {"finding", "events"}  # parts of documents: these have no "schema" of their own

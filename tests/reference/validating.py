@@ -58,6 +58,7 @@ def name_of(words: Sequence[str], document: object) -> str | None:
     """Name the schema of what a command line prints; None for what has none of its own."""
     if not isinstance(document, dict):
         return None
+    words = list(words)
     if "error" in document and "exit" in document and len(document) <= 4:
         return "error"
     if words[:1] == ["explain"]:

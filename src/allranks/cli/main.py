@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import allranks
 from allranks import exitcodes
@@ -175,17 +175,11 @@ def complete(instruction: str) -> int:
     return shell_complete(Verbs(VERBS, load), {}, "allranks", COMPLETION, instruction)
 
 
-class ErrorDocument(NamedTuple):
-    """What any command with --json prints where it fails; `cause` is there for a defect of allranks."""
-
-    error: str
-    exit: int
-    cause: str = ""
-
-
 def _fail(message: str, code: int, as_json: bool, cause: str = "") -> int:
     if as_json:
-        document = ErrorDocument(message, code, cause)._asdict()
-        print(json.dumps({"schema": 1, **{name: value for name, value in document.items() if value != ""}}))
+        from allranks.protocol.codec import encode  # imported late: few commands fail
+        from allranks.runs.documents import ErrorDocument
+
+        print(json.dumps({"schema": 1, **encode(ErrorDocument(message, code, cause))}))
     print(f"allranks: {message}", file=sys.stderr)
     return code

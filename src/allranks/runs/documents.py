@@ -298,6 +298,15 @@ class SuiteSummary(NamedTuple):
     started: float | None = None  # unix seconds
 
 
+@omit_empty("cause")
+class ErrorDocument(NamedTuple):
+    """What any command with --json prints where it fails; `cause` is there for a defect of allranks."""
+
+    error: str
+    exit: int
+    cause: str = ""
+
+
 # -- evidence/preflight.json ---------------------------------------------------------------------------------
 
 
