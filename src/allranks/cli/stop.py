@@ -47,7 +47,8 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
 class StopOutcome(NamedTuple):
     """What became of one run. `how`: over, or by which means it was ended. `code`: what `stop` exits with for it.
 
-    `error` says why it was not stopped. `job` is Slurm's. `unreached` are nodes that did not answer; `pid` is the process that took the run over.
+    `error` says why it was not stopped. `job` is Slurm's. `unreached` are nodes that did not answer; `pid` is the
+    process that took the run over.
     """
 
     run: str
