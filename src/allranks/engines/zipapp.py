@@ -19,6 +19,8 @@ from allranks.gang.agent_archive import HOME
 from allranks.unpacked import HELD, PREFIX
 
 CLICK = Path(click.__file__).parent
+# Windows, tests; progress bars, pagers and editors, which Click imports only to show one.
+CLICK_UNUSED = ("_winconsole.py", "testing.py", "_termui_impl.py")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAIN = '''"""Unpacks this archive and runs the allranks in it."""
 import io, os, shutil, sys, tarfile, tempfile, zipfile
@@ -78,6 +80,6 @@ def _files() -> dict[str, bytes]:
     names = {path.relative_to(HOME).as_posix(): path for path in HOME.rglob("*.py")}
     contents = {f"allranks/{name}": path.read_bytes() for name, path in names.items()}
     for path in CLICK.glob("*.py"):
-        if path.name not in ("_winconsole.py", "testing.py"):
+        if path.name not in CLICK_UNUSED:
             contents[f"click/{path.name}"] = path.read_bytes()
     return contents
