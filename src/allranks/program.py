@@ -556,10 +556,9 @@ def plain(value: Any) -> Metric:
     """Give a number or text; of a tensor or NumPy value its one element."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
-    item = getattr(value, "item", None)
     try:
-        number = item() if callable(item) else None
-    except (ValueError, RuntimeError):  # more than one element
+        number = value.item()
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # no tensor; more than one element
         number = None
     if isinstance(number, (bool, int, float, str)):
         return number

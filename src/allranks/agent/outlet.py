@@ -43,7 +43,9 @@ class _File:
             status = os.lstat(self.path)
         except OSError:
             return 0
-        return status.st_size if stat.S_ISREG(status.st_mode) else 0
+        if not stat.S_ISREG(status.st_mode):
+            return 0
+        return status.st_size
 
     def read(self, offset: int, count: int) -> Tuple[int, bytes]:
         try:

@@ -30,14 +30,18 @@ SAID_FROM = 128 << 20  # bytes from which on the terminal is told how far readin
 def command(what: tuple[str, ...], html: str | None, exit_code: bool, runs_dir: str | None, json_: bool) -> int:
     """Judge a run, or logs."""
     words = list(what)
-    run = None if words == ["-"] else _run(words, runs_dir)
+    run = None
+    if words != ["-"]:
+        run = _run(words, runs_dir)
     verdict = _verdict(words, run, html)
     if json_:
         print(json.dumps(encode(verdict)))
     else:
         for line in lines(verdict):
             print(line)
-    return code_of(verdict, run) if exit_code else DONE
+    if exit_code:
+        return code_of(verdict, run)
+    return DONE
 
 
 def lines(verdict: VerdictDocument) -> list[str]:

@@ -36,8 +36,9 @@ class PageList(NamedTuple):
 
 def command(name: str | None, json_: bool) -> int:
     """Print the page of a name, or the list of all."""
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDEST
-    width = min(columns, WIDEST)
+    width = WIDEST
+    if sys.stdout.isatty():
+        width = min(width, shutil.get_terminal_size().columns)
     if name is None:
         pages = all_pages()
         if json_:
@@ -47,7 +48,10 @@ def command(name: str | None, json_: bool) -> int:
             sys.stdout.write("\n".join(list_lines(pages, width)) + "\n")
         return DONE
     page = find_page(name)
-    sys.stdout.write(json.dumps({"schema": 1, **encode(page)}) + "\n" if json_ else text_of(page, width))
+    if json_:
+        sys.stdout.write(json.dumps({"schema": 1, **encode(page)}) + "\n")
+    else:
+        sys.stdout.write(text_of(page, width))
     return DONE
 
 
@@ -56,7 +60,9 @@ def find_page(name: str) -> ExplainedPage:
     page = explained(name, {}) or explained(name, all_checks())
     if page is None:
         meant = suggestion(name, [*CAUSES, *all_checks()])
-        hint = explain_command(meant) if meant else "allranks explain"
+        hint = "allranks explain"
+        if meant:
+            hint = explain_command(meant)
         raise UsageError(f"{name}: unknown cause or check\nhint: {hint}")
     return page
 

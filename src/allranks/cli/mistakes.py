@@ -15,7 +15,10 @@ def all_declared() -> list[Declared]:
     """Return every command, with those below a name."""
     declared: list[Declared] = []
     for command in COMMANDS.values():
-        declared += command.commands if isinstance(command, DeclaredVerbs) else [command]
+        if isinstance(command, DeclaredVerbs):
+            declared += command.commands
+        else:
+            declared.append(command)
     return declared
 
 
@@ -28,14 +31,15 @@ def unknown_verb(word: str, others: Iterable[str], verbs: Iterable[str]) -> str:
     if word.endswith(".py") or word == "torchrun":
         return f"{word} is not a verb\nhint: allranks run {word} …"
     meant = suggestion(word, [*names, "help"])
-    hint = f"allranks {meant}" if meant else "allranks --help"
+    hint = f"allranks {meant or '--help'}"
     return f"no verb {word!r}. There are {join_words(names)}\nhint: {hint}"
 
 
 def unknown_option(name: str, path: str, declared: Declared | None) -> str:
     """Word the refusal of an option. `path` is the command as it is typed, such as `allranks render slurm`."""
-    rows = declared.visible_rows if declared is not None else ()
-    by_name = {known: row for row in rows for known in row.names}
+    by_name = {}
+    if declared is not None:
+        by_name = {known: row for row in declared.visible_rows for known in row.names}
     meant = _nearest(name, [*by_name, *HELP, HELP_ALL])
     if meant:
         return f"{name} is not an option of `{path}`\nhint: {_with_value(meant, by_name.get(meant))}"

@@ -31,10 +31,11 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
     directory = runs_directory(runs_dir)
     if all_:
         runs = [r for r in list_runs(directory) if not r.has_ended]
+        stop = _stop_or_say_why
     else:
         runs = [_the_one(directory, run)]
+        stop = _stop
     grace = 0.0 if now else stop_grace
-    stop = _stop_or_say_why if all_ else _stop
     outcomes = [stop(item, grace, json_) for item in runs]
     if json_:
         click.echo(json.dumps({"schema": 1, **encode(StopReport(outcomes))}))

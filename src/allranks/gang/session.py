@@ -501,7 +501,11 @@ def make_setting(
     """Add what this machine and this moment know: names, secrets of the run, the caller's environment."""
     inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
     named = _named(environ, spec.launch.forward)
-    variables = named if inherit else {**forwarded(environ, spec.launch.forward), **named}
+    variables = named
+    handed = HandedOver()
+    if not inherit:
+        variables = {**forwarded(environ, spec.launch.forward), **named}
+        handed = handed_over(spec, environ, variables)
     return Setting(
         run=names.run,
         uid=names.uid,
@@ -510,7 +514,7 @@ def make_setting(
         run_outputs=names.outputs,
         local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
         forwarded=variables,
-        handed_over=HandedOver() if inherit else handed_over(spec, environ, variables),
+        handed_over=handed,
         virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
         conda_prefix=environ.get("CONDA_PREFIX"),
         checks=checks,

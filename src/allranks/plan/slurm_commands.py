@@ -118,7 +118,7 @@ def apptainer_command(spec: RunSpec, workdir: str) -> str:
         image = "docker://" + image.replace("#", "/")
     binds = [f"--bind={path}" for path in _mounted(spec, workdir)]
     command = shlex.join(["apptainer", "exec", "--nv", *binds, image])
-    return f"{command} {spec.launch.wrap}" if spec.launch.wrap else command
+    return " ".join(filter(None, (command, spec.launch.wrap)))
 
 
 def _mounted(spec: RunSpec, workdir: str) -> list[str]:
@@ -133,7 +133,9 @@ def _mounted(spec: RunSpec, workdir: str) -> list[str]:
 
 def absolute(path: str, base: str) -> str:
     """Return a path below `base`, unless it is absolute."""
-    return path if path.startswith("/") else f"{base.rstrip('/')}/{path}"
+    if path.startswith("/"):
+        return path
+    return f"{base.rstrip('/')}/{path}"
 
 
 def step_command(

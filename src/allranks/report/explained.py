@@ -136,21 +136,22 @@ def list_lines(pages: Sequence[ExplainedPage], width: int) -> list[str]:
     column = max(len(page.name) for page in pages)
     lines: list[str] = []
     for kind, heading in (("cause", "Causes of a verdict"), ("check", "Checks of the nodes")):
-        lines += ["", heading] if lines else [heading]
+        lines += ["", heading]
         for page in pages:
             if page.kind == kind:
                 lines.append(cut(f"  {page.name:<{column}}  {page.summary}", width))
-    return [*lines, "", f"{explain_command('NAME')} prints one of them."]
+    return [*lines[1:], "", f"{explain_command('NAME')} prints one of them."]
 
 
 def markdown_of(page: ExplainedPage) -> str:
     """Write a page of docs/reference."""
     parts = [f"# {page.name}\n{page.summary}\n"]
     for section in page.sections:
-        listed = len(section.paragraphs) > 1 and section.heading in ("Compares", "Fix")
-        mark = "- " if listed else ""
-        between = "\n" if listed else "\n\n"
-        parts.append(f"\n## {section.heading}\n" + between.join(mark + text for text in section.paragraphs) + "\n")
+        if len(section.paragraphs) > 1 and section.heading in ("Compares", "Fix"):
+            text = "\n".join(f"- {paragraph}" for paragraph in section.paragraphs)
+        else:
+            text = "\n\n".join(section.paragraphs)
+        parts.append(f"\n## {section.heading}\n{text}\n")
     return "".join(parts)
 
 
@@ -170,4 +171,6 @@ def _capitalised(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text if text.endswith((".", "…")) else f"{text}."
+    if text.endswith((".", "…")):
+        return text
+    return f"{text}."

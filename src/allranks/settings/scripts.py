@@ -31,8 +31,12 @@ def script_of(command: Sequence[str]) -> str:
 
 def starter_of(command: Sequence[str]) -> str:
     """Return the program of a scheduler or of MPI that a command begins with, such as srun; empty where none does."""
-    name = command[0].rpartition("/")[2] if command else ""
-    return name if name in _STARTERS else ""
+    if not command:
+        return ""
+    name = command[0].rpartition("/")[2]
+    if name in _STARTERS:
+        return name
+    return ""
 
 
 def is_shell_script(command: Sequence[str], text: str) -> bool:

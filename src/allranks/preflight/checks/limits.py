@@ -310,8 +310,7 @@ def _tasks_of(host: Host, uid: Optional[int]) -> int:
     for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]:
         text = text_in(host, path, 4096)
         if f"\nUid:\t{uid}\t" in text:
-            threads = THREADS_LINE.search(text)
-            tasks += int(threads.group(1)) if threads else 1
+            tasks += sum(map(int, THREADS_LINE.findall(text)))
     return tasks
 
 
