@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo test test-fast test-slow test-docs test-launchers fuzz lint bench corpus pages pictures docs setup system browser clean
+.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers fuzz lint bench corpus pages pictures docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -49,11 +49,11 @@ $(VENV)/.collected: $(VENV)/.test $(shell find src tests -name '*.py')
 	touch $@
 
 test: $(VENV)/.collected system
-	$(PYTEST) -m 'not (slow or docs)' -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not (slow or install or docs)' -n 4 --dist loadfile --no-loadscope-reorder
 
 # No hosts, no torch, no program but this one: under a minute.
 test-fast: $(VENV)/.collected
-	$(PYTEST) -m 'not (slow or hosts or torch or processes or docs or fuzz)' -n 2 --dist loadfile
+	$(PYTEST) -m 'not (slow or install or hosts or torch or processes or docs or fuzz)' -n 2 --dist loadfile
 
 # The commands of README and docs print what the pages show: on this machine, on ssh hosts, on Slurm.
 test-docs: $(VENV)/.collected system
@@ -82,6 +82,31 @@ $(LAUNCHERS)/.done: $(VENV)/.test
 
 test-launchers: $(LAUNCHERS)/.done system
 	ALLRANKS_LAUNCHERS_PYTHON=$(CURDIR)/$(LAUNCHERS)/bin/python $(BIN)/python -m pytest tests/hosts/test_frameworks.py
+
+$(VENV)/.release: $(VENV)/.test
+	$(PIP) -e '.[release]'
+	touch $@
+
+# What a release consists of, in dist/.
+dist: $(VENV)/.release
+	rm -rf dist
+	$(BIN)/python -m build --installer uv
+	$(BIN)/python -m allranks.engines.zipapp dist/allranks.pyz
+
+# Wheel, sdist and allranks.pyz, built and used as a stranger would, with pip, uv and pipx.
+test-install: $(VENV)/.release
+	$(PYTEST) tests/install/test_packages.py
+
+# The wheel under each Python that is supported on the controller, and each as the interpreter of nodes: those of pyenv
+# and of PATH.
+test-pythons: $(VENV)/.release
+	$(PYTEST) -rs tests/install/test_pythons.py
+
+# A small training run, a hang, a collective test and a check with each release of torch in TORCH. One that is not in
+# $(VENV) takes 5 GB, as CUDA's libraries are part of it.
+TORCH ?= 2.13.0
+test-torch: $(VENV)/.release
+	ALLRANKS_TEST_TORCH="$(TORCH)" $(PYTEST) -rs tests/install/test_torch.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench examples
@@ -114,4 +139,4 @@ bench: $(VENV)/.test system
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) $(LAUNCHERS) build runs
+	rm -rf $(VENV) $(LAUNCHERS) .venv-torch build dist runs

@@ -33,7 +33,7 @@ FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/exa
 PAGES = "tests/docs/test_pages_run.py"
 
 # The marks of all tests in a directory, beside those that stand in the files.
-MARKS = {"hosts": "hosts", "slurm": "hosts", "kubernetes": "hosts", "browser": "processes"}
+MARKS = {"hosts": "hosts", "slurm": "hosts", "kubernetes": "hosts", "browser": "processes", "install": "install"}
 MARKS |= dict.fromkeys(("examples", "local", "sky"), "processes")
 
 

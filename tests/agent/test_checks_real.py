@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreters import OLDEST
 
 from allranks.agent import checks
 from allranks.agent import node_check as facts
@@ -27,8 +28,7 @@ from allranks.protocol.orders import SetupOrder
 pytestmark = pytest.mark.processes
 
 SOURCE = Path(facts.__file__).parents[2]
-OLDEST = "/root/.pyenv/versions/3.8.18/bin/python3.8"
-PYTHONS = [p for p in ("/usr/bin/python3", OLDEST) if Path(p).exists()]
+PYTHONS = [p for p in ("/usr/bin/python3", OLDEST) if p and Path(p).exists()]
 GIT_ENV = {
     **{k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
     "GIT_AUTHOR_NAME": "n", "GIT_AUTHOR_EMAIL": "n@x", "GIT_COMMITTER_NAME": "n", "GIT_COMMITTER_EMAIL": "n@x",
@@ -420,8 +420,9 @@ def test_torch_is_imported(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.skipif(not Path(OLDEST).exists(), reason="needs Python 3.8")
+@pytest.mark.skipif(OLDEST is None, reason="needs Python 3.8")
 def test_all_of_them_under_the_oldest_python(tmp_path: Path) -> None:
+    assert OLDEST is not None
     names = ["packages", "torch_build", "torch_import", "settings", "code_git", "code_changes", "code_tree",
              "code_script", "data_listing", "storage_write", "leftovers"]  # fmt: skip
     (tmp_path / "train.py").write_text("1\n")

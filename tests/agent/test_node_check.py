@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreters import OLDEST
 
 from allranks.agent import gpufacts, netfacts, portowner
 from allranks.agent import node_check as facts
@@ -26,10 +27,6 @@ from allranks.protocol.orders import SetupOrder
 from allranks.settings import RunSpec
 
 SOURCE = Path(facts.__file__).parents[2]
-OLDEST = next(
-    (p for p in ("/root/.pyenv/versions/3.8.18/bin/python3.8", shutil.which("python3.8")) if p and Path(p).exists()),
-    None,
-)
 SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.node_check import collect; " \
          "from allranks.protocol.codec import decode; from allranks.protocol.orders import SetupOrder; " \
          "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.agent.tree_archives import Member, Node, listing, make_node_dir, order_of, tar_of
+from tests.interpreters import OLDEST
 
 from allranks.agent import node_directory as nodedir
 from allranks.agent import receiver
@@ -24,7 +25,6 @@ from allranks.settings import RunSpec
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
-OLDEST = next(iter(sorted(Path("/root/.pyenv/versions").glob("3.8*/bin/python"))), None)
 SPEC = RunSpec.of(command=("hostname",))
 
 

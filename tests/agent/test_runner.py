@@ -16,24 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreters import interpreters
 
 pytestmark = pytest.mark.processes
 
 HERE = Path(__file__).parent
 RUNNER = HERE.parent.parent / "src/allranks/agent/runner.py"
-
-
-def pythons() -> list[str]:
-    """Interpreters ≥ 3.8 by version: the one that runs the tests, pyenv's, and those on PATH."""
-    found = {sys.version_info[:2]: sys.executable}
-    for path in Path.home().glob(".pyenv/versions/3.*/bin/python"):
-        major, minor = path.parent.parent.name.split(".")[:2]
-        found.setdefault((int(major), int(minor)), str(path))
-    for minor in range(8, 15):
-        path = shutil.which(f"python3.{minor}")
-        if path and (3, minor) not in found and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
-            found[3, minor] = path
-    return [found[version] for version in sorted(found) if version >= (3, 8)]
 
 
 def chosen(usable: list[str]) -> list[Any]:
@@ -45,7 +33,7 @@ def chosen(usable: list[str]) -> list[Any]:
     return ends if sys.executable in ends else [*ends, own]
 
 
-PYTHONS = chosen(pythons())
+PYTHONS = chosen(list(interpreters().values()))
 
 
 @pytest.fixture(scope="session")

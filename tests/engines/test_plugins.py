@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from tests.agent.test_node_check import OLDEST
+from tests.interpreters import OLDEST
 
 from allranks.errors import ConfigError
 from allranks.gang import agent_archive as bundle

@@ -5,11 +5,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from tests.hosts.waiting import wait_until
 
+import allranks
 from allranks.cli.main import VERBS
 from allranks.engines import zipapp
 
@@ -25,10 +28,10 @@ def archive(tmp_path_factory):
     return path
 
 
-def call(archive, *words):
+def call(archive, *words, place=None):
     """Isolated and without site-packages, as in an image that has nothing."""
-    place = tempfile.mkdtemp(dir=archive.parent)
-    return subprocess.run([sys.executable, "-I", "-S", str(archive), *words], env={"TMPDIR": place}, cwd=place,
+    place = place or tempfile.mkdtemp(dir=archive.parent)
+    return subprocess.run([sys.executable, "-I", "-S", str(archive), *words], env={"TMPDIR": str(place)}, cwd=place,
                           capture_output=True, text=True, timeout=120), Path(place)  # fmt: skip
 
 
@@ -45,6 +48,36 @@ def test_a_bare_python_has_the_verbs_options(archive, verb):
     assert done.returncode == 0, done.stderr
     assert "--json" in done.stdout and f"Example: allranks {verb}" in " ".join(done.stdout.split())
     assert verb in VERBS and list(place.iterdir()) == []  # what it unpacked is gone
+
+
+def test_it_says_how_it_was_made(archive):
+    done, _ = call(archive, "--version")
+    assert done.stdout.startswith(f"allranks {allranks.__version__} (one file with Click {version('click')}, made by")
+    assert zipapp.COMMAND in done.stdout
+    names = json.loads(zipfile.ZipFile(archive).read("sizes.json"))
+    assert [name for name in names if "click" in name and "LICENSE" in name]
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("PyYAML", ["run", "--k8s", "--image", "x", "--nodes", "2", "--nproc", "1", "--dry-run", "x.py"]),
+        ("Jinja2", ["diagnose", "log", "--html", "page.html"]),
+    ],
+)
+def test_what_needs_another_package_names_it(archive, package, words):
+    place = Path(tempfile.mkdtemp(dir=archive.parent))
+    (place / "log").write_text("ValueError: wrong\n")
+    done, _ = call(archive, *words, place=place)
+    assert done.returncode == 2, done.stderr
+    assert f"needs the package {package}" in done.stderr
+    assert done.stderr.endswith(f"hint: {sys.executable} -m pip install {package}\n")
+
+
+def test_a_check_does_without_its_page(archive):
+    done, place = call(archive, "check", "--local", "1", "--only", "own_name")
+    assert done.returncode == 0, done.stderr
+    assert " ok" in done.stdout and list(place.glob("runs/*/report.html")) == []
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
 from allranks.preflight.rank_network import NetworkSetting, explain
 from allranks.protocol.codec import encode
+from allranks.report import can_write_pages
 from allranks.report.checks_table import CheckReport, counts, finding_lines, grouped, setting_lines, table_lines
 from allranks.report.terminal import redraw_line, shows_colour
 from allranks.runs import preflight
@@ -140,7 +141,7 @@ def close(
     request = evidence.get("request") or {}
     explained = explain(from_document(request["spec"]), request.get("gate") or {}, evidence["nodes"]) if request else {}
     directory = str(run.path) if run is not None else None
-    if run is not None:
+    if run is not None and can_write_pages():
         from allranks.report.page import check_page  # imported late: allranks.pyz has no Jinja2
 
         page = check_page(run.name, evidence, findings, rows, {c.name: c.title for c in checks}, grouped(explained))

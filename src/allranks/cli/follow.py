@@ -8,7 +8,6 @@ import os
 import sys
 import time
 import traceback
-from importlib.util import find_spec
 from typing import NamedTuple, NoReturn
 
 import click
@@ -17,6 +16,7 @@ from allranks import exitcodes
 from allranks.engines.following import FollowerView, StartedRun
 from allranks.errors import AllranksError
 from allranks.protocol.codec import encode, omit_none
+from allranks.report import can_write_pages
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
@@ -59,8 +59,8 @@ def print_end(
 
 
 def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
-    """Write report.html of a run that failed; allranks.pyz, which has no Jinja2, writes none."""
-    if code in (exitcodes.DONE, exitcodes.CTRL_C, exitcodes.TERMINATED) or find_spec("jinja2") is None:
+    """Write report.html of a run that failed, where pages can be written."""
+    if code in (exitcodes.DONE, exitcodes.CTRL_C, exitcodes.TERMINATED) or not can_write_pages():
         return
     from .report import page_at_end  # imported late: it takes 100 ms, and most runs end well
 

@@ -42,6 +42,8 @@ LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean")  # they
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 ASKS_FOR_HELP = {"-h", "--help", "--help-all"}
 COMPLETION = "_ALLRANKS_COMPLETE"
+# What allranks.pyz does without, by the module that is imported.
+PACKAGES = {"jinja2": "Jinja2", "markupsafe": "Jinja2", "yaml": "PyYAML", "tomli": "tomli"}
 USAGE = """usage: allranks VERB [options]     allranks help VERB     allranks --version
 
 {verbs}
@@ -138,6 +140,12 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
     except click.UsageError as error:
         name = error.ctx.command_path if error.ctx is not None else f"allranks {verb}"
         return _fail(f"{error.format_message()}\nhint: {name} --help", exitcodes.USAGE, asked.as_json)
+    except ModuleNotFoundError as error:
+        if error.name not in PACKAGES:
+            return _failed_itself(error, asked.as_json)
+        message = f"`allranks {verb}` needs the package {PACKAGES[error.name]} for this, and it is not installed"
+        hint = f"{sys.executable} -m pip install {PACKAGES[error.name]}"
+        return _fail(f"{message}\nhint: {hint}", exitcodes.USAGE, asked.as_json)
     except Exception as error:
         return _failed_itself(error, asked.as_json)
 

@@ -17,6 +17,7 @@ from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
 from allranks.gang.transport import NodeReach, Transport
 from allranks.protocol.codec import encode
+from allranks.report import can_write_pages
 from allranks.report.live import JsonView, LiveView
 from allranks.report.testview import FailureView, TestView
 from allranks.runs.directory import RunDirectory
@@ -84,11 +85,11 @@ def close(spec: RunSpec, session: sessions.Session, result: ResultDocument, json
 
 def save_suite(run: RunDirectory, tested: SuiteResult | SuiteSummary, json_: bool) -> None:
     """Write the result of a test and its page; print the document where `json_`."""
-    # Imported late: Jinja2 is wanted for the page alone
-    from allranks.report.testpage import test_page
-
     replace_result(run, tested)
-    say_unwritten_page(run, run.write_page(test_page(encode(tested))))
+    if can_write_pages():
+        from allranks.report.testpage import test_page  # imported late: Jinja2 is wanted for the page alone
+
+        say_unwritten_page(run, run.write_page(test_page(encode(tested))))
     if json_:
         print_document(tested)
 

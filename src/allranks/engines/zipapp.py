@@ -1,32 +1,41 @@
 """allranks as one file, `allranks.pyz`: for images that have Python and torch and nothing else (reads its own sources).
 
-It holds the sources of allranks and of Click in one compressed piece, which halves them. It unpacks itself
-into a private directory first, as the agent is made from files, and removes that at the end.
+It holds the sources of allranks and of Click in one compressed piece, which halves them (a tar's headers were 3% of
+it). It unpacks itself into a private directory first, as the agent is made from files, and removes that at the end.
+
+`python -m allranks.engines.zipapp [PATH]` writes it. `allranks.pyz --version` prints this command, too.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-import tarfile
+import json
+import sys
 import zipfile
 from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import click
 
+import allranks
 from allranks.gang.agent_archive import HOME
 from allranks.unpacked import HELD, PREFIX
 
+COMMAND = "python -m allranks.engines.zipapp"
 CLICK = Path(click.__file__).parent
 # Windows, tests; progress bars, pagers and editors, which Click imports only to show one.
 CLICK_UNUSED = ("_winconsole.py", "testing.py", "_termui_impl.py")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAIN = '''"""Unpacks this archive and runs the allranks in it."""
-import io, os, shutil, sys, tarfile, tempfile, zipfile
+import gzip, io, json, os, shutil, sys, tempfile, zipfile
 
 if sys.version_info < (3, 10):
     sys.exit("allranks.pyz needs Python 3.10 or newer, this is %s" % sys.version.split()[0])
+if sys.argv[1:] in (["--version"], ["-V"]):
+    print(@VERSION@)
+    sys.exit()
 place = None
 for base in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", os.getcwd()):
     try:
@@ -37,10 +46,14 @@ if not place:
     sys.exit("allranks.pyz: no place to unpack to. Set TMPDIR to a directory that can be written")
 owner = os.getpid()
 try:
-    with zipfile.ZipFile(sys.argv[0]) as archive, tarfile.open(
-        fileobj=io.BytesIO(archive.read("allranks.tar.gz"))
-    ) as files:
-        files.extractall(place, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    with zipfile.ZipFile(sys.argv[0]) as archive:
+        sizes = json.loads(archive.read("sizes.json"))
+        contents = io.BytesIO(gzip.decompress(archive.read("contents.gz")))
+    for name, size in sizes.items():
+        path = os.path.join(place, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(contents.read(size))
     sys.path[0:1] = [place]
     from allranks.cli.main import main
 
@@ -59,20 +72,23 @@ def build() -> bytes:
     """Build the archive, the same for the same sources: below 900 KiB, so that a ConfigMap (1 MiB) holds it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN)
-        archive.writestr(zipfile.ZipInfo("allranks.tar.gz", EPOCH), _packed(_files()))
+        archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN.replace("@VERSION@", repr(_version())))
+        files = dict(sorted(_files().items()))
+        sizes = json.dumps({name: len(content) for name, content in files.items()}, separators=(",", ":"))
+        archive.writestr(zipfile.ZipInfo("sizes.json", EPOCH), sizes, zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo("contents.gz", EPOCH), gzip.compress(b"".join(files.values()), 9, mtime=0))
     return buffer.getvalue()
 
 
-def _packed(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, data in sorted(files.items()):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            entry.mode = 0o600
-            archive.addfile(entry, io.BytesIO(data))
-    return gzip.compress(buffer.getvalue(), 9, mtime=0)
+def _version() -> str:
+    return f"allranks {allranks.__version__} (one file with {_click()}, made by `{COMMAND}`)"
+
+
+def _click() -> str:
+    try:
+        return f"Click {distribution('click').version}"
+    except PackageNotFoundError:
+        return "Click"
 
 
 def _files() -> dict[str, bytes]:
@@ -82,4 +98,25 @@ def _files() -> dict[str, bytes]:
     for path in CLICK.glob("*.py"):
         if path.name not in CLICK_UNUSED:
             contents[f"click/{path.name}"] = path.read_bytes()
-    return contents
+    return contents | _click_metadata()
+
+
+def _click_metadata() -> dict[str, bytes]:
+    """Return Click's metadata and its licence, which asks to go wherever Click goes."""
+    try:
+        files = distribution("click").files or ()
+    except PackageNotFoundError:
+        return {}
+    kept = [file for file in files if file.name == "METADATA" or file.name.startswith("LICENSE")]
+    return {file.as_posix(): file.read_binary() for file in kept}
+
+
+def main() -> None:
+    """Write the archive to the path that is given, else to allranks.pyz."""
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else "allranks.pyz")
+    path.write_bytes(build())
+    print(f"wrote {path} ({path.stat().st_size // 1024} KiB): {_version()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""`make test-torch TORCH="2.4.1 2.15.0"`: the wheel with each of these releases of torch in the training interpreter.
+
+A release that is not installed here comes from PyPI into `.venv-torch/RELEASE` (5 GB, CUDA's libraries are part of it).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version as installed
+from pathlib import Path
+
+import pytest
+from tests.install.packages import BIN, ROOT, TRAIN, Packages, call, environment_of, run
+
+RELEASES = os.environ.get("ALLRANKS_TEST_TORCH", "").split() or [
+    pytest.param("", marks=pytest.mark.skip(reason="make test-torch"))
+]
+STUCK = TRAIN.replace("    optimizer.zero_grad()", "    if rank == 1 and step == 50: import time; time.sleep(3600)\n"
+                      "    optimizer.zero_grad()")  # fmt: skip
+OLD_NUMPY = (2, 3)  # torch 2.3 is the first whose C extensions know NumPy 2 (its release notes)
+
+
+@pytest.fixture(scope="module")
+def program(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.mktemp("controller")
+    return str(environment_of(sys.executable, place / "environment", packages.wheel))
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def python(request: pytest.FixtureRequest) -> str:
+    """The training interpreter: with the release of torch, made once and kept."""
+    release = request.param
+    if installed("torch").split("+")[0] == release:
+        return sys.executable
+    place = ROOT / ".venv-torch" / release
+    interpreter = place / "bin/python"
+    if call(str(interpreter), "-c", "import torch", cwd=ROOT).returncode if interpreter.exists() else True:
+        numpy = "numpy<2" if tuple(map(int, release.split(".")[:2])) < OLD_NUMPY else "numpy"
+        run(str(BIN / "uv"), "venv", "--quiet", "--clear", "--no-project", "--python", sys.executable, str(place))
+        run(str(BIN / "uv"), "pip", "install", "--quiet", "--python", str(interpreter), f"torch=={release}", numpy)
+    return str(interpreter)
+
+
+def test_it_trains(program: str, python: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    output = run(program, "run", "--local", "2", "--nproc", "1", "--python", python, "train.py", cwd=tmp_path)
+    assert "all 2 ranks initialised" in output and "step 100 loss 0.0" in output
+
+
+def test_a_hang_has_its_culprit(program: str, python: str, tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    options = ["--local", "2", "--nproc", "1", "--python", python, "--hang-timeout", "20s"]
+    done = call(program, "run", *options, "stuck.py", cwd=tmp_path)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert "VERDICT   rank 1 on local1 is at stuck.py:" in done.stdout and "cause   straggler" in done.stdout
+
+
+def test_collectives_and_checks_pass(program: str, python: str, tmp_path: Path) -> None:
+    options = ["--local", "2", "--python", python]
+    tested = call(program, "test", *options, "--nproc", "1", "--size", "4MB", "--timeout", "10m", cwd=tmp_path)
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    checked = call(program, "check", *options, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
