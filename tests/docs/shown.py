@@ -21,6 +21,9 @@ VARYING = (
     (re.compile(r"\b\d+(?:\.\d+)? ([KMGT]i?B) (free|of disk)\b"), rf"{ANY} \1 \2"),
 )
 
+# A line of several ranks is one where they wrote it within half a second, which a loaded machine may not allow.
+RANKS = re.compile(r"^\[(?:\d+ ranks|\S+ \d+(?: \+\d+)?)\] ")
+
 # Torch's word on a resolver that does not know the hosts of a bed: it comes at any moment, and pages do not show it.
 BED_NOISE = re.compile(r"\[c10d\] The hostname of the client socket cannot be retrieved")
 
@@ -43,8 +46,8 @@ def drift(shown: Sequence[str], printed: Sequence[str]) -> str | None:
 
     A shown line that is only `…` stands for any number of lines. Blank lines at the end count for nothing.
     """
-    wanted = _without_blank_end(shown)
-    got = _without_blank_end([line for line in printed if not BED_NOISE.search(line)])
+    wanted = _folded(_without_blank_end(shown))
+    got = _folded(_without_blank_end([line for line in printed if not BED_NOISE.search(line)]))
     segments = _segments(wanted)
     ended_by_any = bool(wanted) and wanted[-1].strip() == ANY
     position = 0
@@ -89,6 +92,17 @@ def _all_fit(segment: Sequence[str], printed: Sequence[str]) -> bool:
 def _as_shown(line: str, wanted: Sequence[str]) -> str:
     """Give a printed line as the page has it, so that a diff shows what really differs."""
     return next((want for want in wanted if want.strip() not in ("", ANY) and fits(want, line)), line)
+
+
+def _folded(lines: Sequence[str]) -> list[str]:
+    """Write lines of ranks without their names, and what several ranks wrote side by side once."""
+    folded: list[str] = []
+    for line in lines:
+        text = RANKS.sub("[ranks] ", line)
+        if text != line and text in folded[-4:]:
+            continue
+        folded.append(text)
+    return folded
 
 
 def _without_blank_end(lines: Sequence[str]) -> list[str]:

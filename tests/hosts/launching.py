@@ -126,7 +126,8 @@ class Launch:
         code = self.process.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
-        assert directory_faults(self.run_dir) == []
+        faults = directory_faults(self.run_dir)
+        assert faults == [], faults
         keep(document, self.events())
         strays = [e for e in self.events("note") if "out of order" in e["message"]]
         assert strays == [], (strays, self.events())

@@ -65,6 +65,8 @@ def name_of(words: Sequence[str], document: object) -> str | None:
         return "explain-list" if "pages" in document else "explain"
     if words[:1] == ["test"] and "--dry-run" not in words:
         return "test-result" if "program_exit" in document else "suite-result"
+    if words[:1] == ["run"] and "collectives" in document:
+        return "test-result"
     return next((name for name, needed in _BY_WORDS if words[:1] and words[0] in needed and needed <= set(words)), None)
 
 
@@ -75,7 +77,7 @@ def directory_faults(run: Path) -> list[str]:
         path = run / f"{name}.json"
         if path.exists():
             document = json.loads(path.read_text(encoding="utf-8"))
-            of = "test-result" if name == "result" and "suite" in document else name
+            of = "test-result" if name == "result" and "collectives" in document else name
             found += faults(of, document)
     preflight = run / "evidence" / "preflight.json"
     if preflight.exists():

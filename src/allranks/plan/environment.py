@@ -154,8 +154,9 @@ class HandedOver(NamedTuple):
             parts.append(f"forwarded: {', '.join(self.forwarded)}")
         if self.not_forwarded:
             names = ", ".join(self.not_forwarded)
-            parts.append(f"set here and not forwarded: {names} (--env NAME forwards one)")
-        return ", ".join(parts)
+            word = "Set" if parts else "set"
+            parts.append(f"{word} here and not forwarded: {names} (--env NAME forwards one)")
+        return ". ".join(parts)
 
 
 def handed_over(spec: RunSpec, environ: Mapping[str, str], names: Iterable[str]) -> HandedOver:

@@ -20,6 +20,7 @@ OUTSIDE = (
     "namespace",
     "context",
     "image",
+    "container_image",
     "gpus",
     "shm",
     "pod",

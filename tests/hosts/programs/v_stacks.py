@@ -14,9 +14,10 @@ from allranks.protocol.orders import HelloOrder, StacksOrder, pack_order
 sock = socket.socket(socket.AF_UNIX)
 sock.connect(sys.argv[1])
 link = Link(sock)
-link.send_bytes(pack_order(HelloOrder(lease=60.0)))
-link.send_bytes(pack_order(StacksOrder(tuple(int(word) for word in sys.argv[2:]))))
-link.flush()
+sock.setblocking(True)
+sock.sendall(pack_order(HelloOrder(lease=60.0)))
+sock.sendall(pack_order(StacksOrder(tuple(int(word) for word in sys.argv[2:]))))
+sock.setblocking(False)
 with selectors.DefaultSelector() as selector:
     selector.register(sock, selectors.EVENT_READ)
     while True:
