@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import resource
+import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.agent.real_agent import RealAgent, channel, real_agent
+from tests.hosts.waiting import BOUND
 
 from allranks.agent.files import names_in
 from allranks.agent.rendezvous_check import MasterPort
@@ -17,11 +22,20 @@ from allranks.protocol.messages import (
     DrainedMessage,
     ExitMessage,
     FaultMessage,
+    ListeningMessage,
     PongMessage,
     RefusedMessage,
     StacksMessage,
 )
-from allranks.protocol.orders import CountersOrder, EndOrder, FollowedFile, RankOrder, StacksOrder, StartOrder
+from allranks.protocol.orders import (
+    CountersOrder,
+    EndOrder,
+    FollowedFile,
+    ListenOrder,
+    RankOrder,
+    StacksOrder,
+    StartOrder,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -142,6 +156,29 @@ def test_errors_that_no_message_holds_keep_no_controller_out(agent, tmp_path):
         ended = again.hello.attempt.ranks
     assert {rank: one.exit.code for rank, one in ended.items()} == dict.fromkeys(range(30), 1)
     assert any(one.exit.error for one in ended.values())
+
+
+def test_a_prober_that_comes_with_the_order_to_stop_listening(agent):
+    """Both are ready in one look at the selector, the order first: the listener is closed when its turn comes."""
+    begun = json.loads((node_dir(agent) / "journal.jsonl").read_text().splitlines()[0])
+    pid = begun["keepers"][0][0]
+    order = ListenOrder(token="a-token-of-the-run", port=0)
+    for _ in range(5):
+        agent.tell(order)
+        listening = agent.expect(ListeningMessage)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            agent.tell(order)
+            time.sleep(0.1)  # the relay passes it on
+            prober = socket.create_connection(("127.0.0.1", listening.port), timeout=BOUND)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        again = agent.expect(ListeningMessage)
+        prober.close()
+        assert again.port > 0 and again.port != listening.port
+    agent.ping()
+    agent.expect(PongMessage)
+    assert [one for one in agent.seen if isinstance(one, FaultMessage)] == []
 
 
 class Endless:

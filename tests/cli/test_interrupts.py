@@ -15,12 +15,15 @@ from allranks.runs.directory import RunDirectory
 pytestmark = pytest.mark.processes
 
 # Runs `allranks` and sends itself SIGINT at the N-th call of a Python function: no clock decides where it hits. Not in
-# callbacks of weak references and `__del__`: CPython prints what they raise and goes on.
+# callbacks of weak references, `__del__` and generators that nobody asks any more: CPython prints what they raise and
+# goes on.
 AT_CALL = """
-import os, signal, sys
+import inspect, os, signal, sys
 left = int(sys.argv.pop(1))
 def heard_by_nobody(frame):
-    while frame is not None and frame.f_code.co_name not in ("cb", "remove", "_remove", "__del__"):
+    while frame is not None and not (
+        frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_code.co_name in ("cb", "remove", "_remove", "__del__")
+    ):
         frame = frame.f_back
     return frame is not None
 def profile(frame, event, argument):

@@ -182,11 +182,17 @@ class Agent:
         while self._result is None:
             try:
                 for key, _ in self._selector.select(self._timeout()):
-                    key.data()
+                    if self._still_followed(key):
+                        key.data()
                 self._work()
             except Exception as error:
                 self._failed_itself(error)
         return self._result
+
+    def _still_followed(self, key: selectors.SelectorKey) -> bool:
+        """Tell whether what became ready together with other input is still to be read after that input was."""
+        now = self._selector.get_map().get(key.fd)
+        return now is not None and now.data == key.data
 
     def _failed_itself(self, error: Exception) -> None:
         """End the ranks in order after a defect of the agent.
