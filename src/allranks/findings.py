@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from allranks.protocol.codec import decode, encode, omit_empty
+from allranks.protocol.codec import SCHEMA, decode, encode, omit_empty
 from allranks.protocol.jsontext import Json, JsonObject
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
@@ -100,7 +100,7 @@ class Verdict:
     def to_json(self) -> JsonObject:
         """Write the JSON form fixed by the design: a Finding plus the verdict's own fields, and how to read more."""
         document = dict(encode(self))
-        return {"schema": 1, **document.pop("finding"), **document, "explain": explain_command(self.cause)}
+        return {"schema": SCHEMA, **document.pop("finding"), **document, "explain": explain_command(self.cause)}
 
     @classmethod
     def from_json(cls, data: Json) -> Verdict:

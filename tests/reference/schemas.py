@@ -62,7 +62,7 @@ DOCUMENTS = [
     Published("verdict", documents.VerdictDocument, "`verdict.json`, `diagnose --json`, and inside of other documents"),
     Published("finding", Finding, "inside of other documents"),
     Published("preflight", documents.PreflightDocument, "`evidence/preflight.json`"),
-    Published("node-result", joined.NodeResult, "`join --json` on a node other than 0"),
+    Published("node-result", joined.NodeEnd, "`join --json` on a node other than 0"),
     Published("run-status", status.StatusReport, "`status --json`", spread="engine"),
     Published("check", CheckReport, "`check --json`"),
     Published("check-list", dry_run.CheckList, "`check --list --json`"),

@@ -139,6 +139,7 @@ class Agent:
         self._failures = 0
         self._refusals: Dict[str, int] = {}  # how many reports could not be read
         self._reported: Dict[int, int] = {}  # how many were taken in this attempt, by rank
+        self._reported_in_all = 0
         self._nonce = Nonce()
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -378,9 +379,10 @@ class Agent:
     def _counted(self, report: ReportMessage) -> ReportMessage:
         """Count a report; raise DecodeError where the program has sent more than a run has use for."""
         of_rank = self._reported.get(report.rank, 0) + 1
-        if of_rank > MOST_REPORTS_OF_RANK or sum(self._reported.values()) >= MOST_REPORTS:
+        if of_rank > MOST_REPORTS_OF_RANK or self._reported_in_all >= MOST_REPORTS:
             raise DecodeError("expected at most %d of a rank, and %d in all" % (MOST_REPORTS_OF_RANK, MOST_REPORTS))
         self._reported[report.rank] = of_rank
+        self._reported_in_all += 1
         return report
 
     def _refused(self, why: str) -> None:
@@ -556,6 +558,7 @@ class Agent:
             self._master_port.hold()
         self._nonce.remove()
         self._reported.clear()
+        self._reported_in_all = 0
         self._attempt = RankAttempt(order.attempt, self._header.run_tag, self._group, self._outlet, self._tell)
         for stream, path in files.items():
             self._outlet.add_file(stream, path)

@@ -71,3 +71,10 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def text_of_errno(error: OSError) -> str:
+    """Return the system's text for an error's number; libraries put theirs in its place. Its own where it has none."""
+    if error.errno:
+        return os.strerror(error.errno)
+    return str(error)

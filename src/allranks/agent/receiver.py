@@ -16,7 +16,7 @@ from allranks.protocol.frames import OutputFrame
 from allranks.protocol.messages import GotMessage, ShippedMessage
 from allranks.protocol.orders import ShipOrder
 
-from .files import write_all
+from .files import text_of_errno, write_all
 
 NAME = "tree"
 MANIFEST = "tree.json"
@@ -180,7 +180,7 @@ def has_results(node_dir: str) -> bool:
 
 
 def _failure(error: OSError, target: str) -> ShippedMessage:
-    text = os.strerror(error.errno) if error.errno else str(error)
+    text = text_of_errno(error)
     if error.strerror and error.strerror != text:
         text += " (%s)" % error.strerror
     if error.filename:

@@ -17,7 +17,7 @@ from typing import List, Optional, Sequence, Set, Tuple
 from allranks.protocol.messages import AddressProbe, PortFailure, ProbedMessage
 from allranks.protocol.orders import ProbeOrder
 
-from .files import read_text, remove_file
+from .files import read_text, remove_file, text_of_errno
 from .netfacts import resolve
 from .portowner import who_holds
 
@@ -189,8 +189,7 @@ def nonce_name(token: str) -> str:
 def port_failure(port: int, error: OSError) -> PortFailure:
     """Say why the port could not be had, with its owner where one can be seen."""
     owner = who_holds(port) if error.errno == errno.EADDRINUSE else None
-    text = os.strerror(error.errno) if error.errno else str(error)
-    return PortFailure(port, errno.errorcode.get(error.errno or 0, "?"), text, owner)
+    return PortFailure(port, errno.errorcode.get(error.errno or 0, "?"), text_of_errno(error), owner)
 
 
 class _Probe:

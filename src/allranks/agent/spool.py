@@ -66,7 +66,7 @@ class Budget:
         self._may_reach = 0  # bytes on disk for which there was room when it was last asked
 
     def room_on_disk(self, directory: str) -> int:
-        """Bytes by which files may grow now; 0 where there is no room."""
+        """Bytes by which the files may grow now; 0 on a full disk."""
         if self.on_disk >= self._may_reach:
             room = max(0, self.limit(directory) - self.on_disk)
             self._may_reach = self.on_disk + min(room, ASKED_EVERY)

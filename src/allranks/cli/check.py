@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -24,7 +23,7 @@ from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
 from allranks.preflight.rank_network import NetworkSetting, explain
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import document_line
 from allranks.report import can_write_pages
 from allranks.report.checks_table import CheckReport, counts, finding_lines, grouped, setting_lines, table_lines
 from allranks.report.terminal import redraw_line, shows_colour
@@ -38,12 +37,12 @@ from .declare import Given
 from .target import resolve_options, say_notes, unknown_name
 
 
-class Shown(NamedTuple):
-    """How much a check prints."""
+class Printing(NamedTuple):
+    """How much a check or a test prints: its document, what failed, or all that people want to see."""
 
-    verbose: bool
-    quiet: bool
     as_json: bool
+    quiet: bool
+    verbose: bool = False
 
 
 def command(
@@ -60,21 +59,21 @@ def command(
     if list_:
         click.echo(describe_checks(all_checks().values(), json_))
         return exitcodes.DONE
-    shown = Shown(verbose, quiet, json_)
+    printing = Printing(json_, quiet, verbose)
     resolved = resolve_options(typed, config)
     spec = resolved.spec
     checks = choose(spec)
     if from_ is not None:
         evidence = preflight.read(Path(from_))
         names = spec.preflight.only or evidence.get("checks") or list(all_checks())
-        return close(evidence, [c for c in all_checks().values() if c.name in names], spec, None, shown)
+        return close(evidence, [c for c in all_checks().values() if c.name in names], spec, None, printing)
     cluster = find_cluster(resolved.spec)
     say_notes(resolved)
     if dry_run:
         click.echo(describe_check(spec, cluster, checks, json_))
         return exitcodes.DONE
     with reached(spec, cluster) as transport:
-        return look(spec, cluster, checks, shown, transport)
+        return look(spec, cluster, checks, printing, transport)
 
 
 def choose(spec: RunSpec) -> list[Check]:
@@ -92,18 +91,18 @@ def look(
     spec: RunSpec,
     cluster: Cluster,
     checks: Sequence[Check],
-    shown: Shown,
+    printing: Printing,
     transport: Transport,
 ) -> int:
     """Ask the nodes, and print what the checks say. Return the exit code."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
-    if not (shown.as_json or shown.quiet):
+    if not (printing.as_json or printing.quiet):
         what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
         sys.stdout.write(f"check     {spec.preflight.level}: {what} (from {cluster.source})\n")
-    progress = ProgressLine(shown.as_json or shown.quiet)
+    progress = ProgressLine(printing.as_json or printing.quiet)
     evidence = checking.look(spec, cluster, run, checks, progress.show, transport)
     progress.end()
-    return close(evidence, checks, spec, run, shown)
+    return close(evidence, checks, spec, run, printing)
 
 
 class ProgressLine:
@@ -133,7 +132,7 @@ def close(
     checks: Sequence[Check],
     spec: RunSpec,
     run: RunDirectory | None,
-    shown: Shown,
+    printing: Printing,
 ) -> int:
     """Judge the evidence, print the findings, save the page. Return the exit code."""
     findings = checking.judge_evidence(evidence, checks, spec.preflight.allow)
@@ -146,17 +145,17 @@ def close(
 
         page = check_page(run.name, evidence, findings, rows, {c.name: c.title for c in checks}, grouped(explained))
         say_unwritten_page(run, run.write_page(page))
-    if shown.as_json:
+    if printing.as_json:
         is_ok = not any(finding.status == "fail" for finding in findings)
         name = run.name if run is not None else ""
         report = CheckReport(name, directory, is_ok, findings, rows, evidence.get("covered") or None, explained)
-        sys.stdout.write(json.dumps({"schema": 1, **encode(report)}) + "\n")
-    elif shown.quiet:
+        sys.stdout.write(document_line(report) + "\n")
+    elif printing.quiet:
         wrong = [finding for finding in findings if finding.status in ("fail", "warn")]
         for line in finding_lines(wrong, shows_colour(sys.stdout), verbose=False):
             sys.stdout.write(f"{line}\n")
     else:
-        _print(evidence, checks, findings, rows, explained, directory, shown.verbose)
+        _print(evidence, checks, findings, rows, explained, directory, printing.verbose)
     return exit_code(findings)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ import click
 from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import document_line
 from allranks.runs.directory import CHECK_NAME, RunDirectory
 from allranks.settings.table import settings_of
 from allranks.text import count_of
@@ -65,7 +64,7 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
     if json_:
         names = [r.name for r in old]
         removed_names = [name for name in names if name not in failed] if acts or dry_run else []
-        click.echo(json.dumps({"schema": 1, **encode(CleanReport(names, removed_names, failed, dry_run))}))
+        click.echo(document_line(CleanReport(names, removed_names, failed, dry_run)))
     elif acts or dry_run or not old:
         removed = {run.name for run in old} - set(failed)
         counts = [_counted(runs, removed, "run")]

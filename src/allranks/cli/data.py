@@ -18,7 +18,7 @@ from allranks.data.tables import coverage_lines, finding_lines, plan_lines
 from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
 from allranks.findings import Finding
-from allranks.protocol.codec import encode, omit_empty
+from allranks.protocol.codec import document_line, encode, omit_empty
 from allranks.runs.tests import read_rows
 from allranks.text import parse_size
 
@@ -174,7 +174,7 @@ def show_audit(loader: str, world: int, local: int, model_parallel: int, python:
     answer = conclude(rows, model_parallel)
     if json_:
         audited = AuditDocument(answer.ok, answer.findings, answer.coverage, loader, world)
-        click.echo(json.dumps({"schema": 1, **encode(audited)}))
+        click.echo(document_line(audited))
     else:
         click.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
     return exitcodes.DONE if answer.ok else exitcodes.CHECK_FAILED

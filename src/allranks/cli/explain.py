@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import explain_command
 from allranks.gang.plugins import all_checks
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import document_line
 from allranks.report.explained import ExplainedPage, explained, list_lines, text_of
 from allranks.settings.table import suggestion
 
@@ -43,13 +42,13 @@ def command(name: str | None, json_: bool) -> int:
         pages = all_pages()
         if json_:
             listed = PageList([ListedPage(page.name, page.kind, page.summary) for page in pages])
-            sys.stdout.write(json.dumps({"schema": 1, **encode(listed)}) + "\n")
+            sys.stdout.write(document_line(listed) + "\n")
         else:
             sys.stdout.write("\n".join(list_lines(pages, width)) + "\n")
         return DONE
     page = find_page(name)
     if json_:
-        sys.stdout.write(json.dumps({"schema": 1, **encode(page)}) + "\n")
+        sys.stdout.write(document_line(page) + "\n")
     else:
         sys.stdout.write(text_of(page, width))
     return DONE

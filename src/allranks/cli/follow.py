@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ import click
 from allranks import exitcodes
 from allranks.engines.following import FollowerView, StartedRun
 from allranks.errors import AllranksError
-from allranks.protocol.codec import encode, omit_none
+from allranks.protocol.codec import document_line, omit_none
 from allranks.report import can_write_pages
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
@@ -51,7 +50,7 @@ def print_end(
 ) -> int:
     """Print the result of a run, and write its `page` where it failed. Return the exit code."""
     if json_ and prints_document:
-        sys.stdout.write(json.dumps({"schema": 1, **encode(result)}) + "\n")
+        sys.stdout.write(document_line(result) + "\n")
     view.closing(result)
     if page and run is not None:
         leave_page(run, result.exit, json_)
@@ -154,9 +153,9 @@ class DetachedRun(NamedTuple):
 
 
 def print_detached(run: RunDirectory, quiet: bool, json_: bool, job: str | None = None) -> None:
-    """Say that a run goes on without this process, and which commands reach it; in quiet its name alone."""
+    """Say that a run goes on without this process, and which commands reach it; print its name only where `quiet`."""
     if json_:
-        click.echo(json.dumps({"schema": 1, **encode(DetachedRun(run.name, str(run.path), job))}))
+        click.echo(document_line(DetachedRun(run.name, str(run.path), job)))
         return
     if quiet:
         click.echo(run.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import click
 
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
+from allranks.protocol.codec import document_line
 from allranks.settings.template import commented_config
 
 from .config_files import CONFIG_NAME
@@ -36,7 +36,7 @@ def command(force: bool, json_: bool) -> int:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}. Start it where you may write") from None
     if json_:
-        click.echo(json.dumps({"schema": 1, **InitReport(CONFIG_NAME)._asdict()}))
+        click.echo(document_line(InitReport(CONFIG_NAME)))
     else:
         click.echo(f"wrote {path}" + "".join(f". Set {k} = {v}, as found here" for k, v in detected.items()))
     return DONE

@@ -16,18 +16,18 @@ from allranks.engines import NotStarted
 from allranks.engines.following import FollowerView, NoView
 from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult, read_host_files
 from allranks.errors import UsageError
+from allranks.protocol.codec import document_line
 from allranks.report.json_lines import LinesView
 from allranks.report.live import choose_view
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import ResultDocument
 from allranks.settings.layers import Resolved
 
-from .check import Shown, choose, look
+from .check import Printing, choose, look
 from .declare import Given
 from .follow import follow_to_end
 from .target import resolve_options, say_notes
 from .test import run_suite
-from .together import Printing
 
 
 def command(
@@ -96,8 +96,7 @@ def on_met_nodes(launch: JoinLaunch, view: FollowerView, check: bool, printing: 
         spec = meeting.spec_on(cluster)
         meeting.on_stop(_stop_here)
         if check:
-            shown = Shown(False, printing.quiet, printing.as_json)
-            code = look(spec, cluster, choose(spec), shown, meeting.transport())
+            code = look(spec, cluster, choose(spec), printing, meeting.transport())
             message = "the check found what node 0 shows" if code else "the check found nothing wrong"
         else:
             tests = spec.changed(launcher="direct", retries=0, name="test")
@@ -131,7 +130,7 @@ class NodeView(NoView):
         """Show the end: as node 0 has it, or why this node never reached node 0."""
         assert isinstance(result, NodeResult)  # of JoinedNode, which this view is for
         if self._as_json:
-            sys.stdout.write(json.dumps({"schema": 1, **result.to_json()}) + "\n")
+            sys.stdout.write(document_line(result.known_here()) + "\n")
             return
         self._quiet = self._quiet and result.exit == exitcodes.DONE
         for line in verdict_lines(result.verdict) if result.verdict is not None else [result.message]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -185,9 +184,9 @@ def complete(instruction: str) -> int:
 
 def _fail(message: str, code: int, as_json: bool, cause: str = "") -> int:
     if as_json:
-        from allranks.protocol.codec import encode  # imported late: few commands fail
+        from allranks.protocol.codec import document_line  # imported late: few commands fail
         from allranks.runs.documents import ErrorDocument
 
-        print(json.dumps({"schema": 1, **encode(ErrorDocument(message, code, cause))}))
+        print(document_line(ErrorDocument(message, code, cause)))
     print(f"allranks: {message}", file=sys.stderr)
     return code

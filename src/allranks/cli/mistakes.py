@@ -23,7 +23,7 @@ def all_declared() -> list[Declared]:
 
 
 def unknown_verb(word: str, others: Iterable[str], verbs: Iterable[str]) -> str:
-    """Word the refusal of the first word of a command line, which is no verb; `others` are the words behind it."""
+    """Word the refusal of a command line whose first word is not a verb; `others` are the words behind it."""
     names = list(verbs)
     if word.startswith("-"):
         verb = next((other for other in others if other in names), "VERB")
@@ -39,7 +39,7 @@ def unknown_option(name: str, path: str, declared: Declared | None) -> str:
     """Word the refusal of an option. `path` is the command as it is typed, such as `allranks render slurm`."""
     by_name = {}
     if declared is not None:
-        by_name = {known: row for row in declared.visible_rows for known in row.names}
+        by_name = {option: row for row in declared.visible_rows for option in row.names}
     meant = _nearest(name, [*by_name, *HELP, HELP_ALL])
     if meant:
         return f"{name} is not an option of `{path}`\nhint: {_with_value(meant, by_name.get(meant))}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import click
 from allranks.engines.orphans import Answers, Processes, ask, choose, end, name_unended
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.exitcodes import DONE, NODE_FAILED
-from allranks.protocol.codec import encode, omit_none
+from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.header import ForeignQuestion, SweepHeader
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import MESSAGES
@@ -40,7 +39,7 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
     chosen = choose(answers, foreign)
     written = {name: MESSAGES.write(answer) for name, answer in answers.items()}
     if json_ and (dry_run or not yes):
-        click.echo(json.dumps({"schema": 1, **encode(OrphanReport(written, False))}))
+        click.echo(document_line(OrphanReport(written, False)))
         return DONE
     if not json_:
         _list(answers, foreign)
@@ -49,7 +48,7 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
         return DONE
     left = end(spec, cluster, chosen, answers)
     if json_:
-        click.echo(json.dumps({"schema": 1, **encode(OrphanReport(written, True, left))}))
+        click.echo(document_line(OrphanReport(written, True, left)))
     else:
         click.echo(name_unended(left) or "all ended")
     return NODE_FAILED if any(left.values()) else DONE

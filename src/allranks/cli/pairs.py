@@ -22,8 +22,8 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import SuiteSummary
 from allranks.settings import RunSpec
 
-from .check import ProgressLine
-from .together import Printing, print_document, run_together
+from .check import Printing, ProgressLine
+from .together import print_document, run_together
 
 LOOK = "ports"  # the check that tries every pair by TCP
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, RenderRequest
 from allranks.preflight.pasted_figures import refuse_contradictions
-from allranks.protocol.codec import encode, omit_empty
+from allranks.protocol.codec import document_line, omit_empty
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.table import settings_of
@@ -46,7 +45,7 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:
         write(files, Path(output), force)
-    click.echo(json.dumps({"schema": 1, **encode(as_document(files, output))}) if json_ else describe(files, output))
+    click.echo(document_line(as_document(files, output)) if json_ else describe(files, output))
     return DONE
 
 

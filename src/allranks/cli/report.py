@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -21,7 +20,7 @@ from allranks.findings import Finding
 from allranks.gang.checking import judge_evidence
 from allranks.gang.plugins import all_checks
 from allranks.preflight.judge import table
-from allranks.protocol.codec import encode, omit_empty
+from allranks.protocol.codec import document_line, omit_empty
 from allranks.report.bundle import write_bundle
 from allranks.report.excerpts import Log, Sizes, excerpt, logs_of
 from allranks.report.gather import MOST_LOGS, gather
@@ -192,7 +191,7 @@ def known_secrets(environ: Mapping[str, str]) -> list[str]:
 
 def _say(made: Made, json_: bool) -> None:
     if json_:
-        print(json.dumps({"schema": 1, **encode(made)}))
+        print(document_line(made))
         return
     count = sum(hidden.count for hidden in made.redacted)
     print(made.bundle or made.page)

@@ -25,7 +25,8 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import GroupResult, ResultDocument, StageResult, SuiteSummary
 from allranks.settings import RunSpec
 
-from .together import Printing, save_suite
+from .check import Printing
+from .together import save_suite
 
 STOPPED = (exitcodes.CTRL_C, exitcodes.TERMINATED)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
-from allranks.protocol.codec import decode_parts, encode, omit_empty
+from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
 from allranks.report.nodetable import node_line, widest_label
 from allranks.report.terminal import redraw_lines
@@ -118,7 +118,7 @@ def _with_age(rank: RankStatus, now: float) -> RankReport:
 def to_document(report: StatusReport) -> JsonObject:
     """Make the document of `--json`: what the engine says stands behind the state."""
     fields = encode(report)
-    document: JsonObject = {"schema": 1}
+    document: JsonObject = {"schema": SCHEMA}
     for name, value in fields.items():
         document.update(value if name == "engine" else {name: value})
     return document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import sys
@@ -17,7 +16,7 @@ from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import engine_of
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
-from allranks.protocol.codec import encode, omit_none
+from allranks.protocol.codec import document_line, encode, omit_none
 from allranks.report.live import choose_view
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left
@@ -38,7 +37,7 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
     grace = 0.0 if now else stop_grace
     outcomes = [stop(item, grace, json_) for item in runs]
     if json_:
-        click.echo(json.dumps({"schema": 1, **encode(StopReport(outcomes))}))
+        click.echo(document_line(StopReport(outcomes)))
     elif not runs:
         click.echo("no run is left to stop")
     return max((outcome.code for outcome in outcomes), default=0)

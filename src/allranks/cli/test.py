@@ -13,11 +13,12 @@ from allranks.gang.transport import Transport
 from allranks.settings import RunSpec
 from allranks.settings.table import TESTS_OF
 
+from .check import Printing
 from .declare import Given
 from .pairs import run_pairs
 from .staged import run_staged
 from .target import resolve_options, say_notes, unknown_name
-from .together import Printing, run_together
+from .together import run_together
 
 
 def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_: bool) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
@@ -16,7 +14,7 @@ from allranks.findings import Finding
 from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
 from allranks.gang.transport import NodeReach, Transport
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import document_line, encode
 from allranks.report import can_write_pages
 from allranks.report.live import JsonView, LiveView
 from allranks.report.testview import FailureView, TestView
@@ -25,25 +23,12 @@ from allranks.runs.documents import ResultDocument, SuiteResult, SuiteSummary, s
 from allranks.runs.result import replace_result
 from allranks.settings import RunSpec
 
-from .check import say_unwritten_page
+from .check import Printing, say_unwritten_page
 
 SYNC_PASSED = (
     "every collective that was tested gives right results on all ranks: the cluster carries collectives. Look at the "
     "training code"
 )
-
-
-class Printing(NamedTuple):
-    """What a test prints: its document, what failed, or all that people want to see."""
-
-    as_json: bool
-    quiet: bool
-
-    def view(self) -> LiveView:
-        """Make the view of a gang that tests."""
-        if self.as_json:
-            return JsonView()
-        return FailureView() if self.quiet else TestView()
 
 
 def run_together(
@@ -55,7 +40,7 @@ def run_together(
     dead: tuple[tuple[str, str], ...] = (),
 ) -> int:
     """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
-    view = printing.view()
+    view = _view(printing)
     session = sessions.create(spec, cluster, NodeReach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
     session.view.opening(opening(session))
     result = session.run(None)
@@ -64,6 +49,14 @@ def run_together(
         result = replace(result, exit=exitcodes.CHECK_FAILED, verdict=verdict_document(verdict_of(before[0])))
     close(spec, session, result, printing.as_json)
     return result.exit
+
+
+def _view(printing: Printing) -> LiveView:
+    if printing.as_json:
+        return JsonView()
+    if printing.quiet:
+        return FailureView()
+    return TestView()
 
 
 def close(spec: RunSpec, session: sessions.Session, result: ResultDocument, json_: bool) -> None:
@@ -96,4 +89,4 @@ def save_suite(run: RunDirectory, tested: SuiteResult | SuiteSummary, json_: boo
 
 def print_document(tested: SuiteResult | SuiteSummary) -> None:
     """Print the JSON document of a test."""
-    sys.stdout.write(json.dumps({"schema": 1, **encode(tested)}) + "\n")
+    sys.stdout.write(document_line(tested) + "\n")

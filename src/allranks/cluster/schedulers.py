@@ -126,7 +126,7 @@ def _scheduler_of(environ: Mapping[str, str]) -> Scheduler | None:
 
 
 def _node_rank(scheduler: Scheduler, environ: Mapping[str, str]) -> str:
-    """Count from 0; what is no number stays as it is, and the setting refuses it."""
+    """Count from 0. A text that is not a number stays as it is, and the setting refuses it."""
     text = environ[scheduler.rank].strip()
     if not text.isdecimal() or int(text) < scheduler.first:
         return text

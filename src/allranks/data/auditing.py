@@ -14,7 +14,7 @@ from pathlib import Path
 from allranks.cores import usable_cores
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.findings import Finding
-from allranks.protocol.codec import DecodeError, decode, encode, read_json
+from allranks.protocol.codec import SCHEMA, DecodeError, decode, encode, read_json
 from allranks.protocol.jsontext import JsonObject
 
 from . import probe, virtual
@@ -49,7 +49,7 @@ class Audit:
 
     def to_json(self) -> JsonObject:
         """Make the document of `data audit --json`."""
-        return {"schema": 1, "ok": self.ok, **encode(self)}
+        return {"schema": SCHEMA, "ok": self.ok, **encode(self)}
 
 
 def audit(

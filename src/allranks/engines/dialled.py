@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import re
 import socket
 import struct
@@ -21,6 +20,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from allranks.agent.files import text_of_errno
 from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Node
 from allranks.errors import UsageError
@@ -56,7 +56,7 @@ MOST_LETTERS = 64  # of the name of a process
 STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by which a node asks for the end
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BEAT_SECONDS = 5.0
-# Each family by itself: at port 0 asyncio gives a listener of both two ports, in an order that chance decides.
+# A listener for each family: at port 0 asyncio gives a listener of both two ports, in an order that chance decides.
 ANY = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1")
 # A machine without IPv6. From 3.12 on asyncio's error of no address at all has no errno.
@@ -224,8 +224,7 @@ class Listener:
         try:
             return self._call(self._listen(hosts, port))
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise UsageError(f"port {port} cannot be listened on: {reason}. Set --port") from None
+            raise UsageError(f"port {port} cannot be listened on: {text_of_errno(error)}. Set --port") from None
 
     def wait(
         self, deadline: float, report: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
@@ -474,5 +473,5 @@ class DialledTransport(SshTransport):
         return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
     def retry(self, node: Node, stderr: str) -> bool:
-        """Return False: the node dials again by itself after its connection breaks."""
+        """Return False: the node dials again after its connection breaks."""
         return False

@@ -20,7 +20,7 @@ from allranks.plan.environment import HandedOver, NodeLaunch
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.preflight.check import Check
-from allranks.protocol.codec import encode, omit_empty
+from allranks.protocol.codec import document_line, make_document, omit_empty
 from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import Interpreter
 from allranks.protocol.orders import RankOrder, StartTerms, SuiteNodes
@@ -113,7 +113,7 @@ class DryRun:
         sync = ShippedTree(**vars(self._tree), to=SYNCED) if self._tree is not None else None
         environment = self._setting.handed_over if self._setting.handed_over.sentence else None
         planned = DryRunDocument(self._plan.world_size, sync, self._nodes, self._tests, self._spares, environment)
-        return {"schema": 1, **encode(planned)}
+        return make_document(planned)
 
     def lines(self) -> list[str]:
         """Return what a person reads."""
@@ -252,7 +252,7 @@ def list_checks(checks: Iterable[Check]) -> list[ListedCheck]:
 def describe_checks(checks: Iterable[Check], as_json: bool) -> str:
     """Return the list that `check --list` prints: a line a check, those of a group together."""
     if as_json:
-        return json.dumps({"schema": 1, **encode(CheckList(list_checks(checks)))})
+        return document_line(CheckList(list_checks(checks)))
     return "\n".join(_check_lines(checks))
 
 
@@ -266,7 +266,7 @@ def describe_check(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], as_
     """Return what `check` would do: how each node is reached, and what would be looked at there."""
     nodes = reached_nodes(spec, cluster)
     if as_json:
-        return json.dumps({"schema": 1, **encode(CheckPlan(list_checks(checks), nodes))})
+        return document_line(CheckPlan(list_checks(checks), nodes))
     lines = [f"would make {count_of(len(checks), 'check')} on {count_of(len(nodes), 'node')}, and nothing was done"]
     lines += [f"  {node.name}: {shlex.join(node.reached_by)}" for node in nodes]
     return "\n".join([*lines, *(f"  {line}" for line in _check_lines(checks))])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,10 +25,10 @@ from allranks.gang.session import Session, own_environment
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, ResultDocument, VerdictDocument, verdict_document
+from allranks.runs.documents import ResultDocument, VerdictDocument, verdict_document
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 
@@ -66,12 +65,18 @@ class NodeResult(ResultDocument):
 
     message: str = ""
 
-    def to_json(self) -> Document:
-        """Write what this node knows: the run directory is on node 0."""
-        document: Document = {"exit": self.exit, "message": self.message}
-        if self.verdict is not None:
-            document["verdict"] = encode(self.verdict)
-        return document
+    def known_here(self) -> NodeEnd:
+        """Return what this node knows: the run directory is on node 0."""
+        return NodeEnd(self.exit, self.message, self.verdict)
+
+
+@omit_none
+class NodeEnd(NamedTuple):
+    """What `join --json` prints on a node that is not the first."""
+
+    exit: int
+    message: str
+    verdict: VerdictDocument | None = None
 
 
 class JoinPlan(NamedTuple):
@@ -99,7 +104,7 @@ class JoinLaunch:
         role = "coordinates"
         if spec.target.node_rank != 0:
             role = f"dials {spec.rendezvous.master_addr}:{spec.target.join_port}"
-        part = JoinPlan(
+        plan = JoinPlan(
             node_rank=spec.target.node_rank,
             nnodes=spec.target.nodes,
             master_addr=spec.rendezvous.master_addr,
@@ -107,10 +112,10 @@ class JoinLaunch:
             role=role,
             command=list(spec.launch.command),
             nproc=spec.launch.nproc,
-        )._asdict()
+        )
         if as_json:
-            return json.dumps({"schema": 1, **part})
-        return "\n".join(f"{key:<12}{value}" for key, value in part.items())
+            return document_line(plan)
+        return "\n".join(f"{key:<12}{value}" for key, value in plan._asdict().items())
 
     def start(self, view: FollowerView) -> CoordinatedRun | JoinedNode:
         """Meet the other nodes, on node 0; raise NotStarted where they do not come. Elsewhere be ready to dial."""

@@ -71,7 +71,7 @@ class Channel:
         self._booted: asyncio.Future[None] | None = None
         self._open_fds: set[int] = set()
         self._output_taken = 0  # bytes over this connection
-        self._output_told = 0  # of them the other side has been told
+        self._output_acknowledged = 0  # of them the other side has been told
         self._payload: list[bytes] = []  # what goes to the node after its marker
 
     async def open(self, header: Header, first: Order, seconds: float) -> None:
@@ -95,7 +95,7 @@ class Channel:
         self.close()
         loop = asyncio.get_running_loop()
         self._decoder = Decoder()
-        self._output_taken = self._output_told = 0
+        self._output_taken = self._output_acknowledged = 0
         self._out.clear()
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
@@ -184,8 +184,8 @@ class Channel:
     def _acknowledge_output(self, frames: list[Frame]) -> None:
         """Tell the agent how much output has been read: it sends only so much ahead (agent/link.py)."""
         self._output_taken += sum(len(frame.data) for frame in frames if isinstance(frame, OutputFrame))
-        if self._output_taken - self._output_told >= TAKEN_EVERY:
-            self._output_told = self._output_taken
+        if self._output_taken - self._output_acknowledged >= TAKEN_EVERY:
+            self._output_acknowledged = self._output_taken
             self.send(TakenOrder(self._output_taken))
 
     def _ended(self) -> None:

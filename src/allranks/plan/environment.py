@@ -166,9 +166,9 @@ def handed_over(spec: RunSpec, environ: Mapping[str, str], names: Iterable[str])
     """
     if spec.target.hosts is None:
         return HandedOver()
-    known = {*names, *spec.launch.env}
+    passed_on = {*names, *spec.launch.env}
     return HandedOver(
-        tuple(sorted(names)), tuple(name for name in WITHHELD_NAMES if environ.get(name) and name not in known)
+        tuple(sorted(names)), tuple(name for name in WITHHELD_NAMES if environ.get(name) and name not in passed_on)
     )
 
 

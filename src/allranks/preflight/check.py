@@ -5,7 +5,7 @@
     LEVEL = "quick"                   # before every run; or "full"
     SECONDS = 5.0                     # how long `collect` may take on a node; a check without one reads facts
     BETWEEN_MACHINES = False          # True: says nothing of virtual nodes of one machine
-    ALONE = False                     # True: measures, so it runs after the others, by itself
+    ALONE = False                     # True: measures, so it runs after the others and alone
     NEEDS = "pairs"                   # the fact it judges, if it collects none: skipped where that is absent
     COMPARES = (Differs(…), …)        # in the place of `judge` where the judgement is nothing but comparisons
 

@@ -53,6 +53,7 @@ FieldDecoder = Decoder[Any]  # of an annotation
 Annotation = Union[type, Hashable]  # a class, or a form of typing such as Optional[int]
 
 LARGEST = 2**63 - 1  # of an integer: what the frames and every file offset can hold
+SCHEMA = 1  # of every JSON document that users get
 SHOWN = 60  # characters of a wrong value in a message
 
 
@@ -427,6 +428,16 @@ def encode(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     raise TypeError("%s cannot be written as JSON" % kind.__name__)
+
+
+def make_document(record: object) -> JsonObject:
+    """Make the JSON object of a record as users get it: with the number of its schema."""
+    return {"schema": SCHEMA, **encode(record)}
+
+
+def document_line(record: object) -> str:
+    """Write the document of a record, without the end of the line."""
+    return json.dumps(make_document(record))
 
 
 def _encode_record(value: object, kind: Any) -> JsonObject:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from allranks.errors import UsageError
-from allranks.protocol.codec import encode, omit_empty
+from allranks.protocol.codec import SCHEMA, encode, omit_empty
 from allranks.protocol.jsontext import Json
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logdiagnosis import Progress
@@ -235,7 +235,7 @@ def _telling(excerpt: Excerpt | None) -> Iterator[str]:
 
 
 def _json(document: Mapping[str, Json]) -> str:
-    return json.dumps({"schema": 1, **document}, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps({"schema": SCHEMA, **document}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _private(path: str, flags: int) -> int:

@@ -26,8 +26,8 @@ PROGRESS_EVERY = 10.0  # seconds between two states of a progress bar
 Who = tuple[str, int]
 
 
-# What ranks say alike but for themselves and the moment. A search for a digit is quick, so these two begin with one
-# character each: dates, times, glog's ([W1121 18:42:17.07 or W1121 18:42:17.070 19182), IPv4 addresses, pids, pointers;
+# What differs in lines that ranks print alike: dates, times, glog's times ([W1121 18:42:17.07 or W1121 18:42:17.070
+# 19182), IPv4 addresses, pids, pointers. The pattern begins with a digit, as searching for one character is quick.
 _OWN_NUMBER = re.compile(
     r"\d(?:(?<=[WIEF]\d)\d{3} \d{1,2}:\d\d:\d\d(?:[.,]\d{1,9})?(?: \d{1,8}(?= \S{1,200}:\d))?|"
     r"\d{3}-\d\d-\d\d|\d?:\d\d:\d\d(?:[.,]\d{1,9})?(?: \d{1,8}(?= \S{1,200}:\d))?|"

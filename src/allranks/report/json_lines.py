@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TextIO
 
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import encode, make_document
 from allranks.runs.documents import ResultDocument, StatusDocument
 
 from .sentences import Document
@@ -69,5 +69,5 @@ class LinesView:
 
     def closing(self, result: ResultDocument) -> None:
         """Write the last line: the document that `run --json` prints."""
-        self._write({"schema": 1, **encode(result)})
+        self._write(make_document(result))
         self._stream.flush()

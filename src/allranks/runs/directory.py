@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 
 from allranks.errors import RunNotFound, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
-from allranks.protocol.codec import decode_parts
+from allranks.protocol.codec import SCHEMA, decode_parts
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
@@ -157,7 +157,7 @@ class RunDirectory:
 
     def write_document(self, name: str, document: Document) -> None:
         """Replace a JSON document as a whole; on a full disk the old one stays."""
-        self._replace(name, lambda file: json.dump({"schema": 1, **document}, file, indent=1))
+        self._replace(name, lambda file: json.dump({"schema": SCHEMA, **document}, file, indent=1))
 
     def write_page(self, page: str) -> bool:
         """Replace report.html; False on a full disk, where `write_failure` says why."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..cluster.names import show
 from ..errors import ConfigError
-from ..protocol.codec import encode
+from ..protocol.codec import SCHEMA, encode
 from ..protocol.jsontext import Json
 from .parsers import FLAG, WORD, Parser, choice, several
 from .runspec import RunSpec
@@ -14,7 +14,6 @@ from .secrets import redact_argv, redact_env, redact_text
 from .table import SETTINGS
 from .variables import check_name
 
-SCHEMA = 1
 # Fields that the command line does not set as they are stored.
 _STORED: dict[str, Parser] = {
     "test": choice("quick", "full"),

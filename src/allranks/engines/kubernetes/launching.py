@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import secrets
 import shutil
@@ -22,6 +21,7 @@ from allranks.plan.environment import forwarded
 from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, secret_manifest
 from allranks.plan.render.pod_spec import PodJob
 from allranks.plan.render.yamltext import yaml_text
+from allranks.protocol.codec import document_line
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Left
 from allranks.runs.result import least_result, write_result
@@ -59,7 +59,7 @@ class PodsLaunch:
             shown.append(secret_manifest(self.job, self.job.secret_env, hidden))
         shown += [_without_archive(document) for document in self._objects]
         if as_json:
-            return json.dumps({"schema": 1, **PodsPlan(("kubectl", "create", "-f", "-"), shown)._asdict()})
+            return document_line(PodsPlan(("kubectl", "create", "-f", "-"), shown))
         head = ["would give this to `kubectl create -f -` and follow pod 0, and nothing was done"]
         return yaml_text(shown, head).rstrip("\n")
 

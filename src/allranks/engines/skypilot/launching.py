@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
@@ -16,6 +15,7 @@ from allranks.plan.environment import forwarded
 from allranks.plan.render.pod_spec import ARCHIVE
 from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
 from allranks.plan.render.yamltext import yaml_text
+from allranks.protocol.codec import document_line
 from allranks.runs.documents import Document
 from allranks.settings import RunSpec
 
@@ -46,7 +46,7 @@ class TaskLaunch:
         task = self._task(f"./{ARCHIVE}")
         argv = launch_argv(self._name, TASK, self._hidden)
         if as_json:
-            return json.dumps({"schema": 1, **TaskPlan(argv, task)._asdict()})
+            return document_line(TaskPlan(argv, task))
         return yaml_text([task], [f"would call `{' '.join(argv)}` with this, and nothing was done"]).rstrip("\n")
 
     def start(self, view: FollowerView) -> SkyFollower:

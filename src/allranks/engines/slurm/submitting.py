@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -17,6 +16,7 @@ from allranks.errors import AllranksError
 from allranks.plan.plan import make_plan
 from allranks.plan.render import RenderRequest
 from allranks.plan.render.slurm import batch_script, run_suffix
+from allranks.protocol.codec import document_line
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import Opening, write_first_status, write_opening
 from allranks.settings import RunSpec
@@ -54,7 +54,7 @@ class Submission:
         """Return the script and the command that takes it, without secrets."""
         script = redact_text(self.script(f"{self._runs_dir}/{self._spec.places.name}-<time>"))
         if as_json:
-            return json.dumps({"schema": 1, **SubmissionPlan(jobs.SBATCH, script)._asdict()})
+            return document_line(SubmissionPlan(jobs.SBATCH, script))
         command = " ".join(jobs.SBATCH)
         return f"would give this script to `{command}` on its standard input, and nothing was done\n\n{script}"
 

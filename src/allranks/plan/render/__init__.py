@@ -20,23 +20,22 @@ from .torchrun import torchrun
 
 @dataclass(frozen=True)
 class Renderer:
-    """`title` is one line for the help. `hosts`: it needs names and addresses of nodes, not just their number; `ranks`:
-    it needs the number of ranks of each; `joins`: it ships allranks itself, for `allranks join`."""
+    """`hosts`: it needs names and addresses of nodes, not just their number; `ranks`: it needs the number of ranks of
+    each; `joins`: it ships allranks itself, for `allranks join`."""
 
     render: Callable[[RenderRequest], Rendered]
-    title: str
     hosts: bool = True
     ranks: bool = True
     joins: bool = False
 
 
 RENDERERS = {
-    "torchrun": Renderer(torchrun, "a script for each node"),
-    "accelerate": Renderer(accelerate, "a configuration and a script for each node"),
-    "deepspeed": Renderer(deepspeed, "a hostfile, a configuration, a script for each node"),
-    "slurm": Renderer(slurm, "a batch script for sbatch", hosts=False, ranks=False),
-    "kubernetes": Renderer(kubernetes, "a Job, a JobSet, a TrainJob or pods", hosts=False, ranks=False, joins=True),
-    "skypilot": Renderer(skypilot, "a SkyPilot task", hosts=False, ranks=False, joins=True),
+    "torchrun": Renderer(torchrun),
+    "accelerate": Renderer(accelerate),
+    "deepspeed": Renderer(deepspeed),
+    "slurm": Renderer(slurm, hosts=False, ranks=False),
+    "kubernetes": Renderer(kubernetes, hosts=False, ranks=False, joins=True),
+    "skypilot": Renderer(skypilot, hosts=False, ranks=False, joins=True),
 }
 
 __all__ = ["RENDERERS", "RenderRequest", "Rendered", "Renderer"]
