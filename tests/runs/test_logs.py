@@ -89,6 +89,18 @@ def test_an_exact_name_and_a_run_that_goes_on_win(tmp_path, runs, wanted, found)
             RunDirectory.find(tmp_path, wanted)
 
 
+def test_a_run_that_ends_while_it_is_looked_for(tmp_path):
+    made = RunDirectory.create(tmp_path, "a", NOW)
+    made.write_document("run.json", {"started": NOW})
+
+    def lives_and_ends(run: RunDirectory) -> bool:
+        run.write_document("result.json", {"exit": 0})
+        return True
+
+    assert RunDirectory.find(tmp_path, made.name, lives_and_ends).name == made.name
+    assert made.has_ended
+
+
 def test_documents_are_replaced_whole_and_carry_the_schema(run):
     run.write_document("status.json", {"state": "running"})
     assert run.read_document("status.json") == {"schema": 1, "state": "running"}

@@ -119,8 +119,9 @@ class RunDirectory:
         exact = [r for r in runs if r.name == wanted or (wanted.isdecimal() and r.job == wanted)]
         named = [r for r in runs if STAMP.sub("", r.name) == wanted]
         matches = exact or named or [r for r in runs if r.name.startswith(wanted)]
-        nearest = min((r.activity for r in matches), default=ENDED)
-        meant = [r for r in matches if r.activity == nearest]
+        activities = [r.activity for r in matches]  # asked once: a run may end meanwhile
+        nearest = min(activities, default=ENDED)
+        meant = [r for r, activity in zip(matches, activities, strict=True) if activity == nearest]
         if len(meant) == 1 or (named and meant and nearest == ENDED):
             return meant[-1]
         if meant:
