@@ -5,6 +5,7 @@ connects to one that is there, `sweep` lists or ends what earlier runs left, `di
 (srun starts it on every node of a step) and starts the others as it is told.
 """
 
+import gc
 import os
 import resource
 import selectors
@@ -274,8 +275,10 @@ def _supervise(header: AgentHeader, directory: str, listener: socket.socket) -> 
     if agent == 0:
         status = 1
         try:
+            gc.disable()
             from .agent import Agent  # late: the supervisor does without what an agent needs
 
+            _keep_modules()
             ours.close()
             prctl(PR_SET_CHILD_SUBREAPER, 1)
             status = Agent(header, directory, listener, theirs).run()
@@ -397,9 +400,16 @@ def read_exactly(count: int) -> bytes:
 
 def enter() -> None:
     """Read the header (4 bytes length, JSON), then the files that it names (the same), and go to `main`."""
+    _keep_modules()
     _restore_functions()
     header = read_object(_read_part(), MOST_HEADER)
     main(header, {str(name): _read_part() for name in header["files"]})
+
+
+def _keep_modules() -> None:
+    """Collect garbage from here on, but not among the modules: they stay, and their memory is shared with forks."""
+    gc.freeze()
+    gc.enable()
 
 
 def _restore_functions() -> None:
