@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers fuzz lint bench corpus pages pictures docs setup system browser clean
+.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers fuzz lint bench corpus external pages pictures docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -134,6 +134,11 @@ pictures: $(VENV)/.test
 # Accuracy of the diagnosis on real logs, where they lie beside the project.
 corpus: $(VENV)/.test
 	$(BIN)/python -m bench.corpus
+
+# The scoreboard on logs, hangs, kernel lines and host lists that others wrote. SHARED and SUITES say where they lie
+# (bench/external.py lists the files); what is absent is named and left out.
+external: $(VENV)/.test
+	$(BIN)/python -m bench.external --write $(if $(SHARED),--shared $(SHARED)) $(if $(SUITES),--suites $(SUITES))
 
 bench: $(VENV)/.test system
 	$(BIN)/python -m bench

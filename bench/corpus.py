@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ class Count:
     second: int = 0
     total: int = 0
 
-    def add(self, answers: list[str], wanted: str) -> None:
+    def add(self, causes: Sequence[str], wanted: str) -> None:
         self.total += 1
-        self.first += answers[:1] == [wanted]
-        self.second += wanted in answers[:2]
+        self.first += causes[0] == wanted
+        self.second += wanted in causes[:2]
 
     def line(self, name: str) -> str:
         return f"{name:<42}{self.first:>5}/{self.total:<4}{self.first / self.total:>5.0%}{self.second:>7}/{self.total}"
@@ -47,29 +47,60 @@ def judged(log: str, folder: Path) -> Verdict:
     return judge_logs(read_logs([path]))
 
 
-def measure(files: Iterable[Path], wrong: bool) -> dict[str, Count]:
-    """Counts by group; prints the wrong ones where asked."""
-    counts: dict[str, Count] = defaultdict(Count)
+@dataclass(frozen=True)
+class Answer:
+    """What was answered to one log: `causes` are the first answer and the runners-up."""
+
+    id: str
+    wanted: str
+    decidable: str
+    is_rich: bool
+    is_undetermined: bool
+    causes: tuple[str, ...]
+    confidence: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the first answer is the right one."""
+        return self.causes[0] == self.wanted
+
+
+def answers(files: Iterable[Path]) -> Iterator[Answer]:
+    """Diagnose each log of the files."""
     with tempfile.TemporaryDirectory() as scratch:
         for path in files:
             for line in path.read_text(encoding="utf-8").splitlines():
                 row: dict[str, Any] = json.loads(line)
                 verdict = judged(row["log"], Path(scratch))
-                answers = [verdict.cause, *(f.id for f in verdict.runners_up)]
-                wanted = "unknown" if row["cause"] == "undetermined" else row["cause"]
-                for group in groups(row, wanted):
-                    counts[group].add(answers, wanted)
-                if wrong and answers[0] != wanted:
-                    print(f"{row['id']} ({row['decidable']}): {wanted}, answered {', '.join(answers)}")
+                is_undetermined = row["cause"] == "undetermined"
+                yield Answer(
+                    row["id"],
+                    "unknown" if is_undetermined else row["cause"],
+                    row["decidable"],
+                    bool(row["rich"]),
+                    is_undetermined,
+                    (verdict.cause, *(finding.id for finding in verdict.runners_up)),
+                    verdict.confidence,
+                )
+
+
+def measure(files: Iterable[Path], wrong: bool) -> dict[str, Count]:
+    """Counts by group; prints the wrong ones where asked."""
+    counts: dict[str, Count] = defaultdict(Count)
+    for answer in answers(files):
+        for group in groups(answer):
+            counts[group].add(answer.causes, answer.wanted)
+        if wrong and not answer.is_right:
+            print(f"{answer.id} ({answer.decidable}): {answer.wanted}, answered {', '.join(answer.causes)}")
     return counts
 
 
-def groups(row: dict[str, Any], wanted: str) -> list[str]:
+def groups(answer: Answer) -> list[str]:
     """The lines of the table that a log counts in."""
-    if row["cause"] == "undetermined":
+    if answer.is_undetermined:
         return ["= undetermined"]
-    decidable = f"= decidable: {row['decidable']}"
-    return [f"  {wanted}", "= all", decidable, f"{decidable}, {'rich' if row['rich'] else 'short'}"]
+    decidable = f"= decidable: {answer.decidable}"
+    return [f"  {answer.wanted}", "= all", decidable, f"{decidable}, {'rich' if answer.is_rich else 'short'}"]
 
 
 def main() -> int:

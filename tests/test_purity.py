@@ -25,7 +25,7 @@ GANG = ("gang", "roster", "states", "members", "places", "remarks", "hangwatch",
 REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "runs/documents.py", "runs/events.py", "findings.py",
-              "errors.py", "exitcodes.py", "text.py", "xid.py", "fabric/records.py")  # fmt: skip
+              "errors.py", "exitcodes.py", "text.py", "xid.py", "kernel_lines.py", "fabric/records.py")  # fmt: skip
 
 
 def words(text: str) -> frozenset[str]:

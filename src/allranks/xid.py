@@ -6,6 +6,7 @@ components/accelerator/nvidia/xid. Ships to the nodes: Python 3.8.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -50,3 +51,40 @@ FAULTS = {
     **dict.fromkeys(NVLINK5, Xid("fatal NVLink error", NVLINK)),
 }
 SWITCH = Xid("fatal NVSwitch error", NVLINK, "reboot")
+
+# An Xid behind another one of its family is the same fault seen again: 63, 64, 94, 95, 171 and 172 say what became of
+# the memory error of a 48, 154 what the driver asks for, 109 and 119 that the firmware no longer answers. The first
+# that was logged speaks for its family.
+FAMILIES = (
+    (OFF_BUS,),
+    (48, 140, 171, 172, 95, 94, 157, 64, 156, 63, 92),
+    (74, *NVLINK5, 155, 136),
+    (119, 120, 158, 62, 46, 143, 109, 110),
+)
+
+
+def one_fault_each(codes: Iterable[int]) -> list[list[int]]:
+    """Group the Xids of one GPU by fault, each with the Xid that speaks for it first.
+
+    A GPU off the bus explains all of its others, and the recovery that the driver asks for belongs to any fault.
+    """
+    logged = set(codes)
+    if OFF_BUS in logged:
+        return [[OFF_BUS, *sorted(logged - {OFF_BUS})]]
+    faults = [[code for code in family if code in logged] for family in FAMILIES]
+    others = sorted(logged - {RECOVERY} - {code for family in FAMILIES for code in family})
+    faults = [fault for fault in faults if fault] + [[code] for code in others]
+    if RECOVERY in logged and faults:
+        faults[0].append(RECOVERY)
+    elif RECOVERY in logged:
+        faults.append([RECOVERY])
+    return faults
+
+
+GRAVEST = ("replace", "reboot", "reset", "watch")
+
+
+def gravest_action(codes: Iterable[int]) -> str:
+    """Choose what to do about Xids that are one fault: a replacement before a reset."""
+    actions = {FAULTS.get(code, SWITCH).action for code in codes}
+    return next(action for action in GRAVEST if action in actions)

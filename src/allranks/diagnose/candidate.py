@@ -44,6 +44,7 @@ class Candidate:
 
     `remedy` takes the place of the cause's own. `others`: further findings of the same rule, for the runners-up.
     `line`: the place in the logs that it was read at; None where processes, nodes or checks were observed.
+    `is_amd`: the cause's remedy is the one for GPUs of AMD.
     """
 
     rule: str
@@ -58,9 +59,10 @@ class Candidate:
     culprits: frozenset[int] = frozenset()
     others: tuple[Finding, ...] = ()
     line: int | None = None
+    is_amd: bool = False
 
     def finding(self) -> Finding:
         """Give the candidate as a finding whose id is the cause; the message is one line."""
         message = " ".join(self.message.splitlines())
-        remedy = self.remedy or CAUSES[self.cause].remedy(self.where)
+        remedy = self.remedy or CAUSES[self.cause].remedy(self.where, self.is_amd)
         return Finding(self.cause, "fail", message, remedy, self.where, self.evidence[:3])

@@ -45,11 +45,20 @@ class Ends(enum.Enum):
 
 
 @dataclass(frozen=True)
+class OnAmd:
+    """Next step and fix with the tools of ROCm; without `fix` that of the cause holds."""
+
+    next_step: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
 class Cause:
     """`meaning`: when it is at fault. `next_step`: what shows more. `fix`: what ends it. Both are sentences.
 
     Both may hold {node}, {peer}, {rank}, {port}, {interface} and {gpu} of a finding's place. `explains` are causes that
-    only follow from this one where both are observed.
+    only follow from this one where both are observed. `on_amd` takes their place where the GPUs are AMD's; None: they
+    hold there too.
     """
 
     id: str
@@ -59,9 +68,12 @@ class Cause:
     charge: Charge
     ends: Ends = Ends.PROGRAM
     explains: frozenset[str] = frozenset()
+    on_amd: OnAmd | None = None
 
-    def remedy(self, where: Where = _NOWHERE) -> str:
+    def remedy(self, where: Where = _NOWHERE, is_amd: bool = False) -> str:
         """Give the next step and the fix for a place; names that are not established stay in capitals."""
+        if is_amd and self.on_amd is not None:
+            return in_place(f"{self.on_amd.next_step}. {self.on_amd.fix or self.fix}", where)
         return in_place(f"{self.next_step}. {self.fix}", where)
 
 
@@ -80,7 +92,44 @@ def _or(value: int | None, word: str) -> str:
 def _cause(
     id_: str, meaning: str, next_step: str, fix: str, charge: Charge, ends: Ends = Ends.PROGRAM, explains: str = ""
 ) -> Cause:
-    return Cause(id_, meaning, next_step, fix, charge, ends, frozenset(explains.split()))
+    return Cause(id_, meaning, next_step, fix, charge, ends, frozenset(explains.split()), _ON_AMD.get(id_))
+
+
+# amd-smi's commands: ROCm/amdsmi docs/how-to/amdsmi-cli-tool.md. Variables: HIP's docs/how-to/debugging.rst.
+_ON_AMD = {
+    "world-size-mismatch": OnAmd("Compare WORLD_SIZE and the number of GPUs (`amd-smi list`) on every node"),
+    "nccl-version-mismatch": OnAmd(
+        "Run `python -c 'import torch; print(torch.version.hip, torch.cuda.nccl.version())'` on every node",
+        "Remove entries of LD_LIBRARY_PATH that hold another librccl",
+    ),
+    "nccl-p2p-error": OnAmd(
+        "Run `amd-smi topology; cat /proc/cmdline; lsmod | grep peer_mem` on {node}",
+        "Boot with iommu=pt, load ib_peer_mem, or avoid it with NCCL_NET_GDR_LEVEL=LOC or NCCL_P2P_DISABLE=1",
+    ),
+    "nvlink-error": OnAmd("Run `amd-smi xgmi; dmesg -T | grep -i xgmi` on {node}"),
+    "driver-version-mismatch": OnAmd("Run `amd-smi version; cat /sys/module/amdgpu/version` on every node"),
+    "duplicate-gpu": OnAmd("Compare LOCAL_RANK, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES of the ranks"),
+    "invalid-device-ordinal": OnAmd(
+        "Compare `amd-smi list; echo $HIP_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES` on {node} with --nproc"
+    ),
+    "cuda-device-unavailable": OnAmd(
+        "Run `rocminfo; amd-smi list; ls -l /dev/kfd /dev/dri` on {node} and `python -c 'import torch; "
+        "print(torch.version.hip, torch.cuda.is_available())'`",
+        "Load amdgpu, give the container `--device /dev/kfd --device /dev/dri`, put the user into the groups render "
+        "and video, or end what holds the GPU",
+    ),
+    "cuda-out-of-memory": OnAmd("`amd-smi process` on {node} shows who else holds memory"),
+    "gpu-hardware-error": OnAmd(
+        "Run `dmesg -T | grep amdgpu; amd-smi metric --ecc` on {node}",
+        "Run `amd-smi reset --gpureset --gpu {gpu}` or reboot, and take the node out of the job",
+    ),
+    "ecc-error": OnAmd("Run `amd-smi metric --ecc; amd-smi bad-pages` on {node}"),
+    "gpu-fell-off-bus": OnAmd("Run `dmesg -T | grep amdgpu` on {node}"),
+    "cuda-kernel-fault": OnAmd(
+        "Run once with `--env AMD_SERIALIZE_KERNEL=3`, whose traceback shows the kernel, or under "
+        "`rocgdb --args python …`"
+    ),
+}
 
 
 _OF_GPU = (
@@ -241,7 +290,7 @@ _TABLE = (
            "`kubectl describe pod POD` shows the last state",
            "Raise resources.limits.memory of the container",
            Charge.MEMORY, explains="host-out-of-memory dataloader-worker-killed rank-killed"),
-    _cause("gpu-hardware-error", "the NVIDIA driver reported a hardware Xid",
+    _cause("gpu-hardware-error", "the GPU's driver reported a fault of the card",
            "Run `dmesg -T | grep -i xid` on {node}",
            "Run `nvidia-smi --gpu-reset -i {gpu}` or reboot, and take the node out of the job",
            N, Ends.NODE, "cuda-kernel-fault cuda-device-unavailable segfault-native"),

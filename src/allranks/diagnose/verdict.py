@@ -21,13 +21,13 @@ from allranks.text import group
 
 from .candidate import Candidate, Strength
 from .causes import CAUSES, UNKNOWN
-from .incident import Incident
+from .incident import ExitRecord, Incident
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
 from .rules import FAILURE_RULES, LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR, failures
 from .rules.log_ends import locate
-from .words import name_ranks, short
+from .words import name_ranks, short, speaks_of_amd
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
 ENOUGH = 0.38  # the least confidence at which logs name a cause
@@ -59,6 +59,8 @@ def judge_logs(logs: Evidence) -> Verdict:
     candidates = [c for rule in LOG_RULES.values() for c in rule(logs)]
     if not candidates:
         return _nothing(logs)
+    if speaks_of_amd(line.text for line in logs.lines):
+        candidates = [replace(c, is_amd=True) for c in candidates]
     chosen = locate(logs, choose(candidates))
     runners_up = _runners_up(candidates, chosen)
     if chosen.confidence < ENOUGH and chosen.cause != UNKNOWN.id:
@@ -83,6 +85,8 @@ def _on_run(incident: Incident) -> Verdict | None:
     if not candidates:
         failed = any(e.failed for e in incident.exits)
         return _unexplained(incident) if failed and not incident.stop_reason else None
+    if speaks_of_amd(text for e in incident.exits for text in _words_of(e)):
+        candidates = [replace(c, is_amd=True) for c in candidates]
     chosen = choose(candidates)
     finding = chosen.finding()
     return Verdict(
@@ -94,6 +98,13 @@ def _on_run(incident: Incident) -> Verdict | None:
         detected_after_s=_delay(incident, chosen),
         runners_up=_runners_up(candidates, chosen),
     )
+
+
+def _words_of(exit_record: ExitRecord) -> tuple[str, ...]:
+    """List what a rank said last: the end of its log and its exceptions."""
+    if exit_record.raised is None:
+        return (exit_record.tail,)
+    return (exit_record.tail, *(link.text for link in exit_record.raised.links))
 
 
 # -- the ladder ------------------------------------------------------------------------------------------

@@ -126,6 +126,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     modules["allranks.findings"] = HOME / "findings.py"
     modules["allranks.text"] = HOME / "text.py"
     modules["allranks.xid"] = HOME / "xid.py"
+    modules["allranks.kernel_lines"] = HOME / "kernel_lines.py"
     shared = ("typed_facts", "host", "check", "compare", "launcher_config", "rdma", "smi", "storage")
     for stem in ("__init__", *shared, "checks/__init__"):
         modules["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"

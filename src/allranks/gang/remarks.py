@@ -68,7 +68,7 @@ def too_small(name: str, room: int, need: int) -> Finding:
         "world-size-mismatch",
         "fail",
         f"{name} has room for {count_of(room, 'rank')} now, and had {need}",
-        f"look at its GPUs: ssh {name} nvidia-smi",
+        f"look at its GPUs: ssh {name} 'nvidia-smi -L || amd-smi list'",
         Where(node=name),
     )
 

@@ -280,6 +280,16 @@ def reset(node: str, gpus: Sequence[HasPlace]) -> str:
     return remote(node, "sudo nvidia-smi -r", *(["-i", ",".join(indices)] if indices else ()))
 
 
+def listing(vendor: Optional[str]) -> str:
+    """Write the command that lists a node's GPUs."""
+    return "amd-smi list" if vendor == "amd" else "nvidia-smi -L"
+
+
+def overview(vendor: Optional[str]) -> str:
+    """Write the command that shows who uses a node's GPUs."""
+    return "amd-smi process" if vendor == "amd" else "nvidia-smi"
+
+
 def driver_log(node: str, pattern: str) -> str:
     """Write the command that shows what the kernel logged of the driver."""
     return f"ssh {node} 'sudo dmesg -T | grep -i {pattern}'"

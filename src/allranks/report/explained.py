@@ -58,6 +58,7 @@ def cause_page(cause: Cause) -> ExplainedPage:
     sections = [
         Section("Next step", (_sentence(in_place(cause.next_step)),)),
         Section("Fix", (_sentence(in_place(cause.fix)),)),
+        *_on_amd(cause),
         Section("Exit code", _exit_codes(cause)),
         Section("Another attempt", _another_attempt(cause)),
     ]
@@ -69,6 +70,15 @@ def cause_page(cause: Cause) -> ExplainedPage:
         other = join_words(explained_by, "or")
         sections.append(Section("Explained by", (f"Where it is seen too, the fault is {other}.",)))
     return ExplainedPage(cause.id, "cause", _sentence(_capitalised(cause.meaning)), tuple(sections))
+
+
+def _on_amd(cause: Cause) -> tuple[Section, ...]:
+    if cause.on_amd is None:
+        return ()
+    sentences = [_sentence(in_place(cause.on_amd.next_step))]
+    if cause.on_amd.fix:
+        sentences.append(_sentence(in_place(cause.on_amd.fix)))
+    return (Section("On GPUs of AMD", tuple(sentences)),)
 
 
 def _exit_codes(cause: Cause) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
     gpu = "the GPU"
     if memory.gpu is not None:
         gpu = f"GPU {memory.gpu}"
+    tool = "amd-smi process" if memory.is_amd else "nvidia-smi"
     levers = _of_states(memory, setting)
     if total and wanted > total:
         line = f"one tensor of {size(wanted)} is larger than {gpu} ({size(total)}). Look for a wrong shape, or an input"
@@ -35,7 +36,7 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
     if total and memory.others >= SHARE * total:
         levers.insert(
             0,
-            f"other processes hold {size(memory.others)} of {size(total)} on {gpu}, and `nvidia-smi` shows whose. "
+            f"other processes hold {size(memory.others)} of {size(total)} on {gpu}, and `{tool}` shows whose. "
             "End those of earlier runs (`allranks clean --orphans`), and see that no two ranks share a GPU",
         )
     return "\n".join(levers)

@@ -14,6 +14,7 @@ from allranks.findings import Where
 from allranks.text import group
 
 from ..candidate import Candidate, Reading, Strength
+from ..causes import in_place
 from ..logs.ends import after_abort
 from ..logs.sightings import Evidence, Sighting, first, name_place, quoted
 from ..memory.figures import read_gpu
@@ -43,7 +44,7 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     message = ": ".join(filter(None, (name, short(head.line.text))))
     if head.row.means:
         message += f" ({head.row.means})"
-    remedy = head.row.fix
+    remedy = in_place(head.row.fix, where)
     memory = read_gpu(head.line.text)
     if head.row.cause == "cuda-out-of-memory" and memory is not None:
         remedy = gpu_levers(memory, MemorySetting())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from allranks.xid import FAULTS
+from allranks.xid import FAULTS, one_fault_each
 
 from ..candidate import Candidate, Reading, Strength
 from ..logs.sightings import Evidence, Sighting, quoted
@@ -32,7 +33,7 @@ def xids(evidence: Evidence) -> list[Candidate]:
     """Make one candidate a kind of Xid."""
     candidates = []
     for cause, pairs in read_by_cause(evidence, "kernel-xid", read_xid).items():
-        head, reading = max(pairs, key=lambda pair: pair[1].confidence)
+        head, reading = _speaker(pairs)
         place = on_node(f"GPU {head.groups['pci']}", head.line.node)
         lines = dict.fromkeys(quoted(sighting.line) for sighting, _ in ((head, reading), *pairs))
         candidates.append(
@@ -47,6 +48,14 @@ def xids(evidence: Evidence) -> list[Candidate]:
             )
         )
     return candidates
+
+
+def _speaker(pairs: Sequence[tuple[Sighting, Reading]]) -> tuple[Sighting, Reading]:
+    """Choose the sighting that speaks for a fault: of the surest the Xid that the others of its family follow from."""
+    surest = max(reading.confidence for _, reading in pairs)
+    sure = [pair for pair in pairs if pair[1].confidence == surest]
+    order = [code for fault in one_fault_each(int(s.groups["code"]) for s, _ in sure) for code in fault]
+    return min(sure, key=lambda pair: order.index(int(pair[0].groups["code"])))
 
 
 def read_xid(sighting: Sighting) -> Reading:

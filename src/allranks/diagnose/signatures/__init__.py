@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from . import c10d, gpu, harmless, hosts, nccl, raised
+from . import c10d, gpu, harmless, hosts, kernel, nccl, raised
 from . import training_program as program
 from .mismatch import compare_calls
 from .row import Role, Row, Scope
@@ -24,7 +24,10 @@ _GENERAL = frozenset(
         *("segfault", "bus-error", "death-signal", "nccl-general"),
     )
 )
-_ALL = (*raised.ROWS, *harmless.ROWS, *hosts.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS)
+_ALL = (
+    *(*raised.ROWS, *harmless.ROWS, *kernel.ROWS, *hosts.ROWS),
+    *(*gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS),
+)
 ROWS: tuple[Row, ...] = (
     *(r for r in _ALL if r.id in _REPORTS),
     *(r for r in _ALL if r.id not in _REPORTS | _GENERAL),
@@ -44,6 +47,7 @@ NEEDS: frozenset[str] = frozenset(
         "Traceback (most recent",
         'File "',
         "TensorShape",
+        "RCCL version",
         *(f"{kind}:" for kind in KINDS),
         *(need for row in ROWS if Scope.LOG in row.scope for need in row.needs),
     )

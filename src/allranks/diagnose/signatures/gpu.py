@@ -17,19 +17,22 @@ ROWS = (
         "NVIDIA driver, nvidia-smi, CUDA cudaErrorDeviceLost", ROOT, "gpu-fell-off-bus",
         ("off-the-bus", "fallen off the bus|GPU is lost", r"fallen off the bus|GPU is lost", 0.95,
          "the card vanished from the PCIe bus: a fault of the card, its power or its slot"),
-        ("pcie-fatal", "AER", r"AER: .*[Uu]ncorrect\w+ \(Fatal\)", 0.6),
         ("vanished-card", "device handle for",
          r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<pci>[\w:.]{1,20})(?![\w:.])"
          r".*(?:lost|Unknown Error|not found)", 0.8),
     ),
     *table(
-        "CUDA cudaErrorECCUncorrectable, NVIDIA driver, amdgpu amdgpu_ras.c", ROOT, "ecc-error",
+        "CUDA cudaErrorECCUncorrectable, NVIDIA driver, HIP hipErrorECCNotCorrectable", ROOT, "ecc-error",
         ("ecc", "ECC", r"(?i)uncorrectable ECC error|cudaErrorECCUncorrectable|double.bit ECC|ECC error encountered"
+         r"|hipErrorECCNotCorrectable"
          r"|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC (?:mem)", 0.95),
         ("row-remap", "emap", r"(?i)row[- ]remap\w* (?:fail|pending)|Remapping Failure Occurred *: Yes", 0.85),
-        ("amd-ras", "uncorrectable hardware errors|uncorrectable errors", r"amdgpu.*uncorrectable (?:hardware )?errors",
-         0.85),
         scope=RAISED,
+    ),
+    *table(
+        "ROCR-Runtime runtime.cpp HwExceptionHandler, VMFaultHandler", ROOT, "ecc-error",
+        ("rocm-ecc", "HW Exception by GPU|ECC failure", r"HW Exception by GPU node-\d+ .*reason ?: ?ECC"
+         r"|Memory access fault by GPU.*Reason: [DS]RAM ECC failure", 0.9),
     ),
     *table(
         "CUDA cudaErrorNvlinkUncorrectable, NVIDIA fabric manager, nvidia-smi nvlink", ROOT, "nvlink-error",
@@ -88,7 +91,9 @@ ROWS = (
         "CUDA cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure, ROCm hsa runtime",
         ROOT, "cuda-kernel-fault",
         ("rocm-fault", "Memory access fault|HSA_STATUS",
-         r"Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY)", 0.85),
+         r"Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL_INSTRUCTION)", 0.85),
+        ("rocm-memory-in-use", "Memory critical error by agent", r"Memory critical error by agent node-\d+", 0.75,
+         "memory was freed that a GPU still used"),
         ("execution-failed", "EXECUTION_FAILED", r"CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED", 0.5),
     ),
     *table(
@@ -138,9 +143,10 @@ ROWS = (
          r"busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
          r"|cudaErrorDevicesUnavailable", 0.9, "the GPU is held by another process, in exclusive mode, or in error"),
         ("no-device", "No CUDA GPUs|no CUDA-capable|Found no NVIDIA|No devices were "
-         "found|NO_DEVICE|no GPUs found|No HIP GPUs|GPU access blocked",
+         "found|NO_DEVICE|no GPUs found|No HIP GPUs|GPU access blocked|no ROCm-capable|hipErrorNoDevice|ROCk module",
          r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device|Found no NVIDIA driver|No devices were found"
-         r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked", 0.85),
+         r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked|no ROCm-capable device is detected|hipErrorNoDevice"
+         r"|ROCk module is NOT loaded", 0.85),
         scope=RAISED,
     ),
     *table(
@@ -158,16 +164,32 @@ ROWS = (
          r"CUDA (?:driver )?error: initialization error", 0.5),
     ),
     *table(
-        "amdgpu kernel driver, NVIDIA driver", ROOT, "gpu-hardware-error",
-        ("amdgpu-hang", "amdgpu", r"amdgpu.*(?:GPU reset begin|ring \S+ timeout|HW exception|GPU fault detected)",
-         0.75),
+        "ROCR-Runtime runtime.cpp HwExceptionHandler", WEAK, "gpu-hardware-error",
+        ("rocm-hang", "HW Exception by GPU", r"HW Exception by GPU node-\d+ .*reason ?: ?GPU Hang", 0.8,
+         "the driver reset the GPU, as a kernel never ended or the card failed: dmesg says which"),
+    ),
+    *table(
+        "NVIDIA driver", ROOT, "gpu-hardware-error",
         ("gpu-reset", "GPU requires reset|needs to be reset|requires a reset",
          r"GPU requires reset|GPU (?:likely )?needs to be reset", 0.75),
     ),
     *table(
+        "rocBLAS tensile_host.cpp", ROOT, "environment-mismatch",
+        ("rocblas-arch", "rocBLAS error", r"rocBLAS error: Cannot read .*TensileLibrary", 0.85,
+         "this build of torch has no code for this GPU"),
+        scope=RAISED,
+    ),
+    *table(
+        "ROCm rocminfo.cc, rocm_smi", ROOT, "permission-denied",
+        ("rocm-kfd", "/dev/kfd", r"Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied", 0.9,
+         "the user is not in the groups render and video, or the container was not given /dev/kfd and /dev/dri"),
+        scope=RAISED,
+    ),
+    *table(
         "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py", ROOT, "environment-mismatch",
-        ("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function",
-         r"no kernel image is available"
+        ("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function"
+         "|NoBinaryForGpu",
+         r"no kernel image is available|hipErrorNoBinaryForGpu"
          r"|is not compatible with the current PyTorch installation|invalid device function", 0.85,
          "this build of torch or of an extension has no code for this GPU"),
         ("cpu-torch", "not compiled with CUDA|built in|not linked with support", r"not compiled with CUDA enabled|"

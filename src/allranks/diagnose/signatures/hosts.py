@@ -71,7 +71,7 @@ ROWS = (
         "Linux drivers netdev, bonding, Slurm NODE FAIL, Kubernetes node lifecycle", ROOT, "node-network-down",
         ("link-down", "Link is Down|link is down|Link down|carrier|NETDEV WATCHDOG|definitely down",
          r"(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no "
-         r"carrier)|NETDEV WATCHDOG|link status definitely down", 0.85),
+         r"carrier)|link status definitely down", 0.85),
         ("node-failure", "NODE FAILURE|Node failure|NODE_FAIL|node failure|NodeNotReady|"
          "node.kubernetes.io|DOWN*|not responding",
          r"NODE FAILURE|Node failure on (?P<node>\S+)|NODE_FAIL|NodeNotReady|"
@@ -80,28 +80,19 @@ ROWS = (
           r"not ready)|nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88),
     ),
     *table(
-        "Linux mm/oom_kill.c, cgroup memory.events, Slurm task/cgroup, Ray memory monitor", ROOT,
+        "cgroup memory.events, Slurm task/cgroup, Ray memory monitor", ROOT,
         "host-out-of-memory",
-        ("oom-kill", "Out of memory: |oom-kill|oom_kill|oom-killer|Killed process|Out Of Memory|OUT_OF_MEMORY"
-         "|OOM Killed|OOM-killed",
-         r"Out of memory: Kill|oom-kill(?!.*= 0)|Detected \d+ oom[_-]kill|oom_kill[: ]+\d+ ?-> ?[1-9]|"
-         r"oom_kill(?:er)? [1-9]|invoked oom-killer|Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)|"
+        ("oom-kill", "oom-kill|oom_kill|Out Of Memory|OUT_OF_MEMORY|OOM Killed|OOM-killed",
+         r"oom-kill(?!.*= 0)|Detected \d+ oom[_-]kill|oom_kill[: ]+\d+ ?-> ?[1-9]|oom_kill(?:er)? [1-9]|"
          r"(?:error: (?P<node>[\w.-]+): )?tasks? (?P<task>[\d,-]+): Out Of Memory|OUT_OF_MEMORY|"
          r"(?i:OOM[ -]killed)\b(?<!OOMKilled)", 0.93),
         ("memory-limit", "memory limit|MemoryPressure|low on resource: memory|running low on memory",
          r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|"
          r"low on resource: memory|node running low on memory", 0.82),
-        ("cgroup-memory", "emory cgroup out of memory", r"Memory cgroup out of memory", 0.93),
     ),
     *table(
         "Kubernetes container status reasons", ROOT, "k8s-out-of-memory",
         ("oomkilled", "OOMKill", r"OOMKill(?:ed|ing)", 0.95),
-    ),
-    *table(
-        "Linux hung_task.c, nfs client storage or a driver stalls", SYMPTOM, "straggler",
-        ("stall", "blocked for more than|not responding",
-         r"blocked for more than \d+ seconds|nfs: server (?P<peer>\S+) not responding", 0.5,
-         "the node's storage or a driver did not answer"),
     ),
     *table(
         "Slurm slurmstepd, sacct why a job ended, Kubernetes and cloud preemption", ROOT,

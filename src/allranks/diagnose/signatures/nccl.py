@@ -75,9 +75,6 @@ ROWS = (
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM",
          r"(?i)transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|" r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
          0.8),
-        ("mlx5-fatal", "mlx5|bnxt|irdma", r"mlx5_core .*(?:health|fatal|assert|cmd.{0,40} timeout|Device unrecoverable|"
-         r"firmware.{0,40}(?:error|fail))|"
-         r"(?:bnxt_re|irdma).*(?:fatal|unrecoverable)", 0.75),
         ("ib-port-down", "state: |State: ", r"(?i)\b(?:infiniband|IB|mlx\d_|port \d).*state: "
          r"{0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),
     ),

@@ -90,7 +90,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for node, gpus in nodes.items():
         for gpu in gpus:
             if gpu.error:
-                yield _failed(node, gpu)
+                yield _failed(node, gpu, facts_by_node[node].gpus.vendor)
     measured = values_of(nodes, lambda gpus: [gpu for gpu in gpus if gpu.tflops and not gpu.busy])
     models = group([gpu for gpus in measured.values() for gpu in gpus], lambda gpu: gpu.name)
     for node, gpus in measured.items():
@@ -98,18 +98,18 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             usual = median(gpu.tflops for gpu in alike)
             slow = [gpu for gpu in gpus if gpu.name == model and gpu.tflops < ODD * usual]
             if slow:
-                yield _slow(node, slow, usual, len(alike))
+                yield _slow(node, slow, usual, len(alike), facts_by_node[node].gpus.vendor)
 
 
-def _failed(node: str, gpu: MatmulSpeed) -> Finding:
+def _failed(node: str, gpu: MatmulSpeed, vendor: Optional[str]) -> Finding:
     """Fail a GPU that can't multiply; warn where others hold its memory: they may be gone by then."""
     label = "cuda-out-of-memory" if "out of memory" in gpu.error else "cuda-device-unavailable"
     message = f"torch can't multiply matrices on GPU {gpu.gpu} of {node}: {gpu.error}"
-    remedy = f"look who uses it and whether it is in error: {remote(node, 'nvidia-smi')}"
+    remedy = f"look who uses it and whether it is in error: {remote(node, smi.overview(vendor))}"
     return fail_if(not gpu.busy, label, node, message, remedy, [gpu.error], gpu.gpu)
 
 
-def _slow(node: str, slow: List[MatmulSpeed], usual: float, alike: int) -> Finding:
+def _slow(node: str, slow: List[MatmulSpeed], usual: float, alike: int, vendor: Optional[str]) -> Finding:
     worst = min(gpu.tflops for gpu in slow)
     multiply = plural(len(slow), "multiplies", "multiply")
     message = f"{smi.which_gpus(slow)} of {node} {multiply} matrices at {worst:.0f} TFLOP/s"
@@ -117,5 +117,7 @@ def _slow(node: str, slow: List[MatmulSpeed], usual: float, alike: int) -> Findi
     message += f" of the model ({usual:.0f})"
     indices = ",".join(str(gpu.gpu) for gpu in slow)
     show = remote(node, f"nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER -i {indices}")
+    if vendor == "amd":
+        show = remote(node, f"amd-smi metric --power --clock --temperature --gpu {indices.replace(',', ' ')}")
     evidence = [f"GPU {gpu.gpu}, {gpu.name}: {gpu.tflops} TFLOP/s" for gpu in slow[:8]]
     return warn(ID, node, message, f"look for heat, a power limit or low clocks: {show}", evidence, slow[0].gpu)

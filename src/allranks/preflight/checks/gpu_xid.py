@@ -1,17 +1,18 @@
 """The kernel log has no Xid of the NVIDIA driver that means a fault of the GPU, its memory or its links.
 
 Which Xid means what: `allranks.xid`. Xids that a program causes by itself (13, 31, 32, 43, 45, 68, 69, …) are
-not faults. What a reset has cured since stays in the log: only a GPU off the bus, which a reset can't cure, fails.
+not faults. Xids that follow from one fault of a GPU are one finding. What a reset has cured since stays in the log:
+only a GPU off the bus, which a reset can't cure, fails.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
-from allranks.text import plural
-from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH
+from allranks.text import join_words, plural
+from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH, gravest_action, one_fault_each
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, fail_if, group, remote
@@ -104,32 +105,54 @@ def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
     return (code, smi.short(pci)) if pci else None
 
 
+class Fault(NamedTuple):
+    """Xids of one GPU that are one fault (0: of a switch), and the events."""
+
+    codes: Tuple[int, ...]
+    events: Tuple[XidEvent, ...]
+
+
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Fail a GPU off the bus; warn of the others, once a node and code."""
+    """Fail a GPU off the bus; warn of the others, once a node and fault."""
     for node, events in collected(facts_by_node, ID, List[XidEvent]).items():
-        for code, gpus in group(events, lambda event: event.code).items():
-            yield _finding(node, code, gpus)
+        faults = [fault for of_gpu in group(events, lambda event: event.pci).values() for fault in _faults(of_gpu)]
+        for codes, alike in group(faults, lambda fault: fault.codes).items():
+            yield _finding(node, codes, alike)
 
 
-def _finding(node: str, code: int, gpus: List[XidEvent]) -> Finding:
+def _faults(events: Sequence[XidEvent]) -> List[Fault]:
+    """Group the events of one GPU by fault."""
+    by_code = group(events, lambda event: event.code)
+    return [
+        Fault(tuple(codes), tuple(event for code in codes for event in by_code[code]))
+        for codes in one_fault_each(by_code)
+    ]
+
+
+def _finding(node: str, codes: Tuple[int, ...], faults: Sequence[Fault]) -> Finding:
+    code = codes[0]
     xid = FAULTS.get(code, SWITCH)
+    gpus = [fault.events[0] for fault in faults]
+    events = [event for fault in faults for event in fault.events]
     if code == OFF_BUS and not any("Xid" in gpu.line for gpu in gpus):
         message = f"the driver of {node} logged that {smi.which_gpus(gpus)} has fallen off the bus"
     elif code:
         message = f"the driver of {node} logged Xid {code} ({xid.what}) for {smi.which_gpus(gpus)}"
     else:
         message = f"the driver of {node} logged a {xid.what} (SXid) of {' and '.join(gpu.pci for gpu in gpus[:4])}"
-    count = sum(gpu.count_ for gpu in gpus)
+    if len(codes) > 1:
+        message += f", with Xid {join_words([str(other) for other in codes[1:]])} of the same fault"
+    count = sum(event.count_ for event in events)
     if count > 1:
         message += f", {count} times"
-    ages = [gpu.ago for gpu in gpus if gpu.ago is not None]
+    ages = [event.ago for event in events if event.ago is not None]
     when = " since boot"
     if ages:
         when = f", {plural(count, '', 'last ')}{ago(min(ages))}"
     message += when
     is_off = code == OFF_BUS and any(gpu.visible for gpu in gpus)
-    evidence = [gpu.line for gpu in gpus[:4]]
-    return fail_if(is_off, xid.cause, node, message, _remedy(node, xid.action, gpus), evidence, gpus[0].gpu)
+    evidence = [event.line for event in events[:4]]
+    return fail_if(is_off, xid.cause, node, message, _remedy(node, gravest_action(codes), gpus), evidence, gpus[0].gpu)
 
 
 def _remedy(node: str, action: str, gpus: List[XidEvent]) -> str:

@@ -7,6 +7,7 @@ from typing import List, Mapping
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, join_words, plural
 
+from .. import smi
 from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, nodes_with, values_of, warn, who
 from ..typed_facts import Facts, Request
 
@@ -28,9 +29,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     wanted = {node: _wanted(request, node, len(counts)) for node in counts}
     few = [node for node in counts if counts[node] < wanted[node]]
     if few:
-        yield _too_few(request, counts, {node: wanted[node] for node in few})
+        look = f"ssh {few[0]} {smi.listing(facts_by_node[few[0]].gpus.vendor)}"
+        yield _too_few(request, counts, {node: wanted[node] for node in few}, look)
     elif not request.asked.virtual and not (request.asked.nproc or request.asked.launching.ranks_asked_for):
-        yield from _unequal(request, counts)
+        yield from _unequal(request, counts, facts_by_node)
 
 
 def _is_cpu_only(facts: Facts) -> bool:
@@ -55,7 +57,7 @@ def _mig(request: Request, mig: List[str]) -> Finding:
     return warn(LABEL, mig, f"{message}: a rank sees one slice at most", remedy)
 
 
-def _too_few(request: Request, counts: Mapping[str, int], wanted: Mapping[str, int]) -> Finding:
+def _too_few(request: Request, counts: Mapping[str, int], wanted: Mapping[str, int], look: str) -> Finding:
     """Fail where other nodes have enough; else warn, as the program may not use them at all."""
     few = list(wanted)
     least = min(counts[node] for node in few)
@@ -72,11 +74,11 @@ def _too_few(request: Request, counts: Mapping[str, int], wanted: Mapping[str, i
     if enough:
         message += f" (the other {enough} {plural(enough, 'has', 'have')} enough)"
     advice = f"use --nproc {least}" if least else f"leave {few[0]} out of the list"
-    remedy = f"{advice}, or for a program on CPUs --env CUDA_VISIBLE_DEVICES=. Look: ssh {few[0]} nvidia-smi -L"
+    remedy = f"{advice}, or for a program on CPUs --env CUDA_VISIBLE_DEVICES=. Look: {look}"
     return fail_if(enough > 0, LABEL, few, message, remedy, gpu=counts[few[0]])
 
 
-def _unequal(request: Request, counts: Mapping[str, int]) -> Findings:
+def _unequal(request: Request, counts: Mapping[str, int], facts_by_node: Nodes) -> Findings:
     """--nproc auto with different numbers of GPUs: allowed, and yet often a GPU that is gone."""
     free = {node: count for node, count in counts.items() if not request.asked.slots.get(node)}
     groups = list(by_value(free).values())
@@ -88,4 +90,5 @@ def _unequal(request: Request, counts: Mapping[str, int]) -> Findings:
     if without:
         message += f", and {join_names(without)} would run one rank without a GPU"
     least = max(1, min(free.values()))
-    yield warn(ID, odd, message, f"set one number for all with --nproc {least}. Look: ssh {odd[0]} nvidia-smi -L")
+    look = f"ssh {odd[0]} {smi.listing(facts_by_node[odd[0]].gpus.vendor)}"
+    yield warn(ID, odd, message, f"set one number for all with --nproc {least}. Look: {look}")

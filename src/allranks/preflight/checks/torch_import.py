@@ -11,6 +11,7 @@ from typing import List, Mapping, NamedTuple, Optional, Sequence
 from allranks.protocol.facts import TargetFacts
 from allranks.text import count_of, join_names, plural, with_reason
 
+from .. import smi
 from ..compare import (
     Findings,
     Nodes,
@@ -151,11 +152,13 @@ def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Findings:
         label = "driver-version-mismatch" if _OLD_DRIVER.search(warning) else "cuda-device-unavailable"
         message = f"torch can't use the {count_of(gpus, 'GPU')} of {join_names(nodes)}"
         message = with_reason(message, _short(warning))
-        yield fail(label, nodes, message, f"look: {remote(nodes[0], 'nvidia-smi')}", [warning] if warning else ())
+        look = remote(nodes[0], smi.overview(facts_by_node[nodes[0]].gpus.vendor))
+        yield fail(label, nodes, message, f"look: {look}", [warning] if warning else ())
     fewer = {n: (torch.gpus, counts[n]) for n, torch in works.items() if torch.cuda and torch.gpus < counts[n]}
     for (count, gpus), nodes in by_value(fewer).items():
         message = f"torch on {join_names(nodes)} finds {count_of(count, 'GPU')} of {gpus}"
-        yield warn("cuda-device-unavailable", nodes, message, f"look: {remote(nodes[0], 'nvidia-smi -L')}")
+        look = remote(nodes[0], smi.listing(facts_by_node[nodes[0]].gpus.vendor))
+        yield warn("cuda-device-unavailable", nodes, message, f"look: {look}")
 
 
 def _short(warning: str) -> str:
