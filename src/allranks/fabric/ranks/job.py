@@ -15,6 +15,8 @@ from allranks.protocol.codec import decode, encode, read_json, write_json
 SLACK = 30.0  # seconds by which the store is more patient than the watchdog: the watchdog speaks first
 LEAVE = 10.0  # seconds that rank 0, which holds the store, waits for the others at the end
 LARGEST = 64 << 20  # bytes of a value
+STORE_ERRORS = (RuntimeError, OSError)  # what a store that does not answer raises; torch's own derive from RuntimeError
+UNSET = "allranks: not set"  # no value of a key: records are JSON
 
 T = TypeVar("T")
 
@@ -27,6 +29,18 @@ def put(store: Store, key: str, value: object) -> None:
 def take(store: Store, key: str, kind: type[T]) -> T:
     """Wait for a key and read its record."""
     return decode(kind, read_json(store.get(key), LARGEST))
+
+
+def is_set(store: Store, key: str) -> bool:
+    """Tell whether a key has a value, without waiting for it.
+
+    Torch before 2.3 has no `check` (https://github.com/pytorch/pytorch/pull/116144). Its TCPStore gives the expected
+    value back where a key is absent, and sets the key only where that value is empty (TCPStore.cpp,
+    compareSetHandler).
+    """
+    if hasattr(store, "check"):
+        return store.check([key])
+    return store.compare_set(key, UNSET, UNSET) != UNSET.encode()
 
 
 class SuiteJob:

@@ -31,7 +31,7 @@ from ..records import LinkRow, Measurement, Row, SuiteEndRow, Way
 from . import local_links as interfaces
 from . import nccl_wire as nccl
 from . import wire
-from .job import SuiteJob, put, take
+from .job import STORE_ERRORS, SuiteJob, is_set, put, take
 from .options import Options
 from .printing import append_row
 from .wire import DeadLink, Figures, MeasurePlan, WireListener
@@ -128,13 +128,13 @@ class Board:
     def has(self, key: str) -> bool:
         """Tell whether it is there already."""
         with self._limit(GRACE, key):
-            return self.store.check([key])
+            return is_set(self.store, key)
 
     def read(self, key: str, kind: type[T], seconds: float, poll: float = POLL) -> T:
         """Wait for a message; raise StoreSilentError where it does not come."""
         until = time.monotonic() + seconds
         with self._limit(seconds + GRACE, key):
-            while not self.store.check([key]):
+            while not is_set(self.store, key):
                 if time.monotonic() > until:
                     raise StoreSilentError(f"rank 0 gave no sign for {seconds:g} s")
                 time.sleep(poll)
@@ -174,7 +174,7 @@ def run(job: SuiteJob, options: Options) -> int:
             return follow(board, leader, job.rank, options)
         floors = Floors(options.min_bandwidth or None, options.max_latency or None)
         return Coordinator(board, leader, options, nodes, floors).run()
-    except (StoreSilentError, RuntimeError, OSError) as error:  # RuntimeError: the store's own
+    except (StoreSilentError, *STORE_ERRORS) as error:
         text = error_line(error)
         print(f"pairs: rank {job.rank} on {nodes[job.node]} cannot go on ({text})", file=sys.stderr, flush=True)
         return LOST

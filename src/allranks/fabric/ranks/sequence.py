@@ -16,10 +16,9 @@ from .lab import Lab, NotSupported, Test, Unusable
 from .options import Options
 from .printing import SuiteReport, describe_error
 from .process_group import ProcessGroup
-from .watchdog import Watchdog
+from .watchdog import FAILED, Watchdog
 
 PASSED = 0
-FAILED = 3
 
 
 class Runner:

@@ -12,11 +12,11 @@ from . import bandwidth
 from . import pairs_suite as pairs
 from .cases import QUICK, TESTS
 from .double import NAME, double_of
-from .job import SuiteJob
+from .job import STORE_ERRORS, SuiteJob
 from .options import Options
 from .printing import describe_error
-from .sequence import FAILED, Runner
-from .watchdog import HANG
+from .sequence import Runner
+from .watchdog import FAILED, HANG
 
 T = TypeVar("T")
 
@@ -36,8 +36,8 @@ def start(options: Options) -> int:
         code = runner.finish()
         job.leave()
     except Exception as problem:
-        # Outside a test's body only the store fails: with rank 0, which holds it.
-        if runner.watch.watching and isinstance(problem, (RuntimeError, OSError)):
+        # Outside a test's body it is the store that fails: with rank 0, which holds it.
+        if runner.watch.watching and isinstance(problem, STORE_ERRORS):
             runner.watch.store_lost(problem)
         print(f"allranks.fabric: {describe_error(problem)}", file=sys.stderr, flush=True)
         return FAILED
@@ -69,7 +69,7 @@ def _join(options: Options) -> SuiteJob | None:
     """Connect to the store; print why where there is none at MASTER_ADDR."""
     try:
         return SuiteJob(os.environ, options.timeout)
-    except (RuntimeError, OSError) as problem:
+    except STORE_ERRORS as problem:
         rank = os.environ["RANK"]
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         opens = "can't open" if rank == "0" else "does not reach"

@@ -23,7 +23,7 @@ from allranks.text import error_line
 
 from ..analysis.agreement import BEFORE, END, NOWHERE, describe_hang, silent_ranks, split_arrived
 from ..records import SuiteHang, SuitePlace
-from .job import SLACK, SuiteJob, put, take
+from .job import SLACK, STORE_ERRORS, SuiteJob, is_set, put, take
 
 BEAT = 1.0  # seconds between life signs
 GRACE = 5.0  # seconds that the others have left once a rank has given up
@@ -34,6 +34,7 @@ PATIENCE_ENDING = 4.0
 GATHERING = 0.3  # seconds until the other ranks have noticed, too
 FAREWELL = 3.0  # seconds that whoever reports stays for the others, which hear of it through the store
 LAST = 30.0  # seconds for a report: the store may not answer
+FAILED = 3
 HANG = 5
 TERMINATED = 143
 STACK_DEPTH = 8
@@ -124,17 +125,25 @@ class Watchdog(threading.Thread):
     # -- the thread ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Watch until the process ends."""
+        """Watch until the process ends. It ends where the watchdog itself fails: a test might wait for ever."""
         threading.Thread(target=self._watch_store, daemon=True, name="allranks last resort").start()
+        try:
+            self._watch()
+        except Exception:
+            print(f"allranks: the watchdog of rank {self.job.rank} failed", file=sys.stderr)
+            traceback.print_exc()
+            leave(FAILED)
+
+    def _watch(self) -> None:
         while True:
             if self._wait(BEAT):
                 self._end_on_signal()
             try:
                 self._publish()
-                if self.watching and not self.gave_up and self.store.check([f"error/{self.test}"]):
+                if self.watching and not self.gave_up and is_set(self.store, f"error/{self.test}"):
                     # After an error on one rank the others may wait for ever: they do not get all of the limit.
                     self.gave_up = time.monotonic()
-            except Exception as problem:  # the store's own error types differ by torch version
+            except STORE_ERRORS as problem:
                 if self.watching:
                     self.store_lost(problem)
                 time.sleep(BEAT)  # the main thread will notice by itself
@@ -193,7 +202,7 @@ class Watchdog(threading.Thread):
                 self.report_hang(report)
             self.store.set(f"reported/{self.test}", "1")
             self._stay(set(range(self.job.world)) - {self.job.rank, *report.silent})
-        except Exception as problem:
+        except STORE_ERRORS as problem:
             if not self._is_reported():
                 self.store_lost(problem)
         leave(code)
@@ -218,15 +227,15 @@ class Watchdog(threading.Thread):
 
     def _is_reported(self) -> bool:
         try:
-            return self.store.check([f"reported/{self.test}"])
-        except Exception:  # the store has gone with its holder
+            return is_set(self.store, f"reported/{self.test}")
+        except STORE_ERRORS:  # the store has gone with its holder
             return False
 
     def _stay(self, ranks: set[int]) -> None:
         """Wait for the others: the store may end with this process."""
         until = time.monotonic() + FAREWELL
         while ranks and time.monotonic() < until:
-            ranks = {rank for rank in ranks if not self.store.check([f"heard/{self.test}/{rank}"])}
+            ranks = {rank for rank in ranks if not is_set(self.store, f"heard/{self.test}/{rank}")}
             time.sleep(0.05)
 
     def _sample(self, reason: str, seconds: float) -> SuiteHang:
@@ -241,7 +250,7 @@ class Watchdog(threading.Thread):
         stacks: dict[int, tuple[str, ...]] = {}
         for rank in places:
             key = f"stack/{self.test}/{rank}"
-            if self.store.check([key]):
+            if is_set(self.store, key):
                 stacks[rank] = tuple(self.store.get(key).decode().splitlines())
         return SuiteHang(
             self.name_of_test,
@@ -258,7 +267,7 @@ class Watchdog(threading.Thread):
         for rank in range(self.job.world):
             key = f"place/{rank}"
             places[rank] = NOWHERE
-            if self.store.check([key]):
+            if is_set(self.store, key):
                 places[rank] = take(self.store, key, SuitePlace)
         return places
 

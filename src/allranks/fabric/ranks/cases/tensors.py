@@ -10,6 +10,7 @@ import torch.distributed as dist
 from allranks.text import format_size_option
 
 from .. import contributions as data
+from ..job import is_set
 from ..lab import Lab, NotSupported
 from .rounds import (
     ALL_GATHER,
@@ -45,7 +46,7 @@ def barrier(lab: Lab) -> str:
         store.set(f"barrier/{turn}/{lab.rank}", "1")
         store.get(f"barrier/{turn}/{lab.rank}")  # set does not wait until the store has it
         lab.barrier()
-        absent = next((rank for rank in range(lab.world) if not store.check([f"barrier/{turn}/{rank}"])), None)
+        absent = next((rank for rank in range(lab.world) if not is_set(store, f"barrier/{turn}/{rank}")), None)
         if absent is not None:
             lab.note(turn, "barrier", absent, f"rank {absent} to have come", "that it had not", source=absent)
     return f"{turns} rounds"

@@ -1,0 +1,37 @@
+"""The store of a job as older releases of torch have it, and a watchdog that fails by itself."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from tests.fabric import gang
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+
+
+def outcome(role: str, tmp_path: Path) -> tuple[int | None, str]:
+    """Run a role of store_rank.py as the only rank; give its exit code and output."""
+    log = tmp_path / "log"
+    script = str(Path(__file__).resolve().parents[1] / "store_rank.py")
+    environment = gang.environment(0, 1, 1, gang.free_port())
+    process = gang.CONTEXT.Process(target=gang.be_script, args=(environment, script, [role], str(log)))
+    process.start()
+    process.join(gang.GENEROUS)
+    if process.exitcode is None:
+        process.kill()
+    return process.exitcode, log.read_text()
+
+
+def test_a_store_without_check_is_asked_whether_a_key_is_set(tmp_path: Path) -> None:
+    """Torch before 2.3 has none: every collective test ended as a hang there."""
+    assert outcome("old", tmp_path) == (0, "False False True b'1' 1\n")
+
+
+def test_a_watchdog_that_fails_does_not_blame_the_store(tmp_path: Path) -> None:
+    code, output = outcome("broken", tmp_path)
+    assert code == 3
+    assert "the watchdog of rank 0 failed" in output and "AttributeError" in output
+    assert "does not answer" not in output
