@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 _FENCE = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1`*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?:<([^>]*)>|([^)\s]*))(?:\s+\"[^\"]*\")?\)|<(https?://[^>\s]+)>")
+_TARGET = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.MULTILINE)  # of the links [words][label]
+_LABELLED = re.compile(r"\[[^\]]+\]\[([^\]]+)\]")
 _IMAGE = re.compile(r"<(?:img|source|a)\b[^>]*?\b(?:src|srcset|href)=\"([^\"]+)\"")
 _HEADING = re.compile(r"^#{1,6} +(.+?)(?: +#+)?$", re.MULTILINE)
 _LABEL = re.compile(r"^\(([\w-]+)\)=$|<a (?:id|name)=\"([^\"]+)\"", re.MULTILINE)
@@ -60,6 +62,9 @@ def links(page: Path) -> Iterator[Link]:
     text = _CODE.sub("", _FENCE.sub("", page.read_text(encoding="utf-8")))
     for match in _LINK.finditer(text):
         yield Link(page, match[1] or match[2] or match[3] or "")
+    targets = dict(_TARGET.findall(text))
+    for label in _LABELLED.findall(text):
+        yield Link(page, targets.get(label, f"[{label}]"))
     for match in _IMAGE.finditer(text):
         yield Link(page, match[1])
 

@@ -30,7 +30,8 @@ _PATTERN = re.compile(r"\\[bswdS(]|\(\?")  # a regular expression that is kept a
 # A line that closes a block of a shell, or sets a trap.
 _SHELL = re.compile(r"^\s*(?:(?:fi|done|esac|\})\s*(?:;|$)|trap ['-])", re.MULTILINE)
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
-_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_LINK = re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
+_LINK_TARGET = re.compile(r"^\[[^\]]+\]: \S+$", re.MULTILINE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"(*\[])|\n")
 
 
@@ -127,6 +128,7 @@ def _text(value: ast.expr) -> str | None:
 
 def _page_sentences(text: str) -> Iterator[str]:
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = _LINK_TARGET.sub("", text)
     paragraph: list[str] = []
     for line in [*text.splitlines(), ""]:
         stripped = line.strip()

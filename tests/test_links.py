@@ -34,7 +34,9 @@ def test_links_and_headings_are_read_as_a_reader_sees_them(tmp_path: Path) -> No
     page.write_text(
         "# One `two`: three\n## Same\n## Same\n(label)=\n[a](b.md#c \"title\") `[no](code.md)` <https://x.org/y>\n"
         "```text\n# no heading\n[no](fence.md)\n```\n![picture](p.png)\n<img src=\"q.png\">\n"
+        "[d][one] [e][absent]\n\n[one]: f.md\n"
     )
-    assert [link.target for link in links(page)] == ["b.md#c", "https://x.org/y", "p.png", "q.png"]
+    targets = [link.target for link in links(page)]
+    assert targets == ["b.md#c", "https://x.org/y", "p.png", "f.md", "[absent]", "q.png"]
     assert anchors(page) == {"one-two-three", "same", "same-1", "label"}
     assert slug_of("`run --audit-data N`") == "run---audit-data-n"
