@@ -22,7 +22,8 @@ from .payload import Pattern
 from .watchdog import Watchdog
 
 UNSUPPORTED = re.compile(
-    r"(?i)gloo.{0,80}(not support|unsupported)|not implemented|invalid scalar type|has no attribute"
+    r"(?i)gloo.{0,80}(not support|unsupported)|no support for .{0,80}gloo|not implemented|invalid scalar type"
+    r"|has no attribute"
 )
 
 
@@ -102,7 +103,10 @@ class Lab:
             yield
         except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
             if self.backend == "gloo" and UNSUPPORTED.search(str(error)):
-                raise NotSupported(f"{what}: {str(error).strip().splitlines()[0]}") from None
+                reason = str(error).strip().splitlines()[0]
+                if what != self.test:  # its name stands before the reason already
+                    reason = f"{what}: {reason}"
+                raise NotSupported(reason) from None
             raise
 
     def pick(self, quick: T, usual: T) -> T:
