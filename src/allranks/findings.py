@@ -83,7 +83,7 @@ def explain_command(name: str | None) -> str:
 class Verdict:
     """The finding that explains the rest: one cause, one culprit, the victims.
 
-    `confidence` is 0 to 1; `victims` are ranks; `detected_after_s` is seconds from the failure to its
+    `confidence` is 0 to 1; `culprits` and `victims` are ranks; `detected_after_s` is seconds from the failure to its
     detection where both are known; `runners_up` are what else failed, the likelier first. `decision` says whether
     the run is tried again, and why, where retries were asked for.
     """
@@ -92,6 +92,7 @@ class Verdict:
     cause: str
     confidence: float
     victims: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
     attempt: int = 0
     detected_after_s: float | None = None
     runners_up: tuple[Finding, ...] = ()

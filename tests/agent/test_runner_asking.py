@@ -18,7 +18,8 @@ from tests.ports import free_port
 from allranks.agent.asking import KEPT, Asking, ask_path, counted, flight_file, newest
 from allranks.agent.processes import Process, read_process
 from allranks.agent.sample import sample
-from allranks.diagnose.hangs.recorder import CollectiveFault, account, read_recording
+from allranks.diagnose.hangs.frontier import CollectiveFault, account
+from allranks.diagnose.hangs.recorder import read_recording
 from allranks.diagnose.hangs.stacks import main_stack
 
 

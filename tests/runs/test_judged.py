@@ -77,7 +77,8 @@ def test_a_newer_allranks_judges_by_its_own_rules(run: RunDirectory) -> None:
 def test_what_a_full_disk_has_swallowed_is_not_missed(run: RunDirectory) -> None:
     """The events end early; the verdict was written when there was room again."""
     tell(run, START, PLAN)
-    kept = Verdict(Finding("disk-full", "fail", "h2: full", where=Where(node="h2")), "disk-full", 0.9, (0, 1), 2)
+    finding = Finding("disk-full", "fail", "h2: full", where=Where(node="h2"))
+    kept = Verdict(finding, "disk-full", 0.9, (0, 1), attempt=2)
     run.write_document("verdict.json", kept.to_json())
     again = encode(judge_run(run))
     assert (again["cause"], again["where"]) == ("disk-full", {"node": "h2"})

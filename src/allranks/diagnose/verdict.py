@@ -63,15 +63,18 @@ def judge_logs(logs: Evidence) -> Verdict:
         candidates = [replace(c, is_amd=True) for c in candidates]
     chosen = locate(logs, choose(candidates))
     runners_up = _runners_up(candidates, chosen)
+    culprits = tuple(sorted(chosen.culprits))
     if chosen.confidence < ENOUGH and chosen.cause != UNKNOWN.id:
         runners_up = (chosen.finding(), *runners_up)[:RUNNERS_UP]
         message = f"nothing here is sure enough, at most: {chosen.message}"
         chosen = replace(chosen, cause=UNKNOWN.id, remedy="", message=message, where=Where())
+        culprits = ()
     return Verdict(
         chosen.finding(),
         chosen.cause,
         round(chosen.confidence, 2),
         _victims_in_logs(logs, chosen),
+        culprits,
         runners_up=runners_up,
     )
 
@@ -94,6 +97,7 @@ def _on_run(incident: Incident) -> Verdict | None:
         cause=chosen.cause,
         confidence=round(chosen.confidence, 2),
         victims=_victims(incident, chosen),
+        culprits=tuple(sorted(chosen.culprits)),
         attempt=incident.attempt,
         detected_after_s=_delay(incident, chosen),
         runners_up=_runners_up(candidates, chosen),
@@ -213,7 +217,7 @@ def _unexplained(incident: Incident) -> Verdict:
     ranks = tuple(sorted(e.rank for e in failed))
     message = f"allranks ended {name_ranks(incident, ranks)}, and no evidence says what had failed before"
     remedy = "keep the run directory and read events.jsonl from `ending` back"
-    return Verdict(Finding(UNKNOWN.id, "fail", message, remedy), UNKNOWN.id, 0.2, ranks, incident.attempt)
+    return Verdict(Finding(UNKNOWN.id, "fail", message, remedy), UNKNOWN.id, 0.2, ranks, attempt=incident.attempt)
 
 
 def _nothing(logs: Evidence) -> Verdict:

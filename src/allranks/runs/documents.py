@@ -167,6 +167,7 @@ class VerdictDocument:
     cause: str | None = None  # None: the run has not failed
     confidence: float | None = None
     victims: tuple[int, ...] = ()
+    culprits: tuple[int, ...] = ()
     attempt: int = 0
     detected_after_s: float | None = None
     runners_up: tuple[Finding, ...] = ()

@@ -9,7 +9,8 @@ from tests.diagnose.hangs.test_attribute import NAMES, at, in_collective, seen
 
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, Hang, attribute
 from allranks.diagnose.hangs.doing import Doing
-from allranks.diagnose.hangs.recorder import Account, CollectiveFault, Recording, account, read_recording
+from allranks.diagnose.hangs.frontier import Account, CollectiveFault, account
+from allranks.diagnose.hangs.recorder import Recording, read_recording
 
 WAITS = seen(in_collective())
 SPINS = seen(at(61, "item"), cpu=4.9)  # a rank of NCCL: the GPU is waited for anywhere
@@ -156,6 +157,119 @@ def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
     assert "rank 0 is in all_reduce #4" in found.message and "rank 1 is in all_reduce #6" in found.message
 
 
+def test_in_a_circle_the_one_that_most_wait_for() -> None:
+    """Two wait for the third in one group, and it waits for both in another."""
+    crossed = {"1": (0, 1, 2), "4": (0, 1, 2)}
+    one, other = entry(4, False, group="1"), entry(6, False, group="4")
+    found = judged(answer(one, groups=crossed), answer(one, groups=crossed), answer(other, groups=crossed))
+    assert (found.case, found.culprits) == (CollectiveFault.ORDER, (2,))
+
+
+# Tensor-parallel pairs in two pipeline stages, and the data-parallel group across each stage.
+STAGES = {"0": tuple(range(8)), "1": (0, 1), "2": (2, 3), "3": (4, 5), "4": (6, 7), "5": (0, 1, 2, 3),
+          "6": (4, 5, 6, 7), "7": (0, 4), "8": (1, 5), "9": (2, 6), "10": (3, 7)}  # fmt: skip
+
+
+def staged(rank: int, *entries: dict[str, Any]) -> dict[str, Any]:
+    numbered = [{**item, "record_id": order} for order, item in enumerate(entries)]
+    return answer(*numbered, groups={name: ranks for name, ranks in STAGES.items() if rank in ranks})
+
+
+def moved(group: str, way: str, done: bool = False) -> dict[str, Any]:
+    """A send or a receive of NCCL, which names ranks within the group."""
+    return entry(0, done, way, "nccl", group=group, is_p2p=True)
+
+
+def called(group: str, *numbers: int) -> list[dict[str, Any]]:
+    return [entry(number, False, backend="nccl", group=group) for number in numbers]
+
+
+def test_culprits_in_several_groups_are_all_named() -> None:
+    """4 and 7 do nothing, each in a pair of its own; the other stage waits for tensors, two of them from victims."""
+    waits = {
+        0: [moved("7", "recv 0<-1")],
+        1: [moved("8", "recv 0<-1")],
+        2: [moved("9", "recv 0<-1")],
+        3: [moved("10", "recv 0<-1")],
+        4: [],
+        5: called("3", 41, 42),
+        6: called("4", 41, 42),
+        7: [],
+    }
+    found = judged(*(staged(rank, *entries) for rank, entries in waits.items()))
+    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (4, 7))
+    assert "rank 4 has not called it" in found.message and "rank 7 has not called it" in found.message
+
+
+def test_a_receive_without_its_send() -> None:
+    found = judged(staged(0, moved("7", "recv 0<-1")), *(staged(rank) for rank in range(1, 8)))
+    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (4,))
+    assert found.message == "rank 0 is in recv from rank 4 of group (ranks 0 and 4), which has not called the send"
+
+
+def test_a_send_whose_receive_is_called_waits_for_what_its_peer_waits_for() -> None:
+    """0 sends to 4, which has called the receive and before that stands in a pair with 5."""
+    receives = staged(4, *called("3", 9), moved("7", "recv 1<-0"))
+    found = judged(staged(0, moved("7", "send 0->1")), *(staged(rank) for rank in (1, 2, 3)), receives,
+                   *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
+    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (5,))
+
+
+def test_two_that_receive_from_each_other() -> None:
+    found = judged(staged(0, moved("7", "recv 0<-1")), *(staged(rank) for rank in (1, 2, 3)),
+                   staged(4, moved("7", "recv 1<-0")), *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
+    assert (found.case, found.culprits) == (CollectiveFault.ORDER, ())
+
+
+def test_both_ends_of_a_transfer_are_there() -> None:
+    found = judged(staged(0, moved("7", "send 0->1")), *(staged(rank) for rank in (1, 2, 3)),
+                   staged(4, moved("7", "recv 1<-0")), *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
+    assert (found.case, found.culprits) == (CollectiveFault.TOGETHER, ())
+
+
+def test_a_batch_of_transfers_ends_with_its_last_entry() -> None:
+    """The operations of batch_isend_irecv never change their state; the entry behind them does."""
+    batch = [entry(0, False, way, "nccl", group="7", is_p2p=True, p2p_seq_id=3) for way in ("send 0->1", "recv 0<-1")]
+    end = entry(0, True, "coalesced", "nccl", group="7", is_p2p=True, p2p_seq_id=3)
+    rest = [staged(rank) for rank in range(1, 8)]
+    assert account(read(staged(0, *batch, end), *rest)) is None
+    assert account(read(staged(0, *batch), *rest)) is None, "a dump of what is active lacks an end that is done"
+    assert judged(staged(0, *batch, {**end, "state": "scheduled", "retired": False}), *rest).culprits == (4,)
+
+
+def test_a_device_that_does_not_come_through_what_the_others_have() -> None:
+    """NCCL: 1 has called all that 0 has, and more than 0; its device stands at what 0 has come through."""
+    behind = answer(*(entry(seq, False, backend="nccl") for seq in (5, 6, 7)), groups={"0": (0, 1)})
+    ahead = answer(*(entry(seq, False, backend="nccl") for seq in (6, 7)), groups={"0": (0, 1)})
+    found = judged(ahead, behind)
+    assert (found.case, found.culprits) == (CollectiveFault.STUCK, (1,))
+    assert found.message == "rank 1 is still in all_reduce #5 of 3.91 KB, which rank 0 has come through"
+    found_with_stacks = hang([SPINS, SPINS], ahead, behind)
+    assert (found_with_stacks.cause, found_with_stacks.culprits) == (STRAGGLER, (1,))
+
+
+def test_gloo_comes_through_one_by_one() -> None:
+    """The link may as well be at fault."""
+    found = judged(answer(entry(5, True)), answer(entry(5, False)), answer(entry(5, True)), answer(entry(5, True)))
+    assert (found.case, found.culprits) == (CollectiveFault.TOGETHER, ())
+
+
+def test_a_device_that_has_not_begun_what_the_others_have() -> None:
+    """With TORCH_NCCL_ENABLE_TIMING: something else keeps its device, such as a kernel that does not end."""
+    started, waits = (answer(entry(5, False, backend="nccl", state=state)) for state in ("started", "scheduled"))
+    found = judged(started, started, waits, started)
+    assert (found.case, found.culprits) == (CollectiveFault.STUCK, (2,))
+    assert "has not started on the device of rank 2" in found.message
+    assert judged(waits, waits, waits, waits).case is CollectiveFault.TOGETHER
+
+
+def test_what_is_queued_ahead_blames_nobody() -> None:
+    """0 has queued a second collective in another group; 1 waits for the first, which all have called."""
+    groups = {"0": (0, 1), "1": (0, 1)}
+    found = judged(answer(*called("0", 5), *called("1", 9), groups=groups), answer(*called("0", 5), groups=groups))
+    assert (found.case, found.culprits) == (CollectiveFault.TOGETHER, ())
+
+
 def test_sends_and_unknown_groups_are_passed_over() -> None:
     assert account(read(answer(entry(1, False, is_p2p=True), entry(2, False, group="gone")))) is None
 
@@ -176,6 +290,13 @@ def test_of_several_elsewhere_the_one_that_is_missing() -> None:
     idle = answer(groups=groups)
     found = hang([WAITS, WAITS, seen(at(41)), seen(at(7))], waits, waits, idle, answer(groups={"0": ALL}))
     assert found.culprits == (2,)
+
+
+def test_all_that_are_missing_are_named_whatever_each_does() -> None:
+    """Two ranks keep the others waiting: one sleeps, the other computes."""
+    found = hang([WAITS, seen(at(41)), WAITS, seen(at(7), cpu=4.9)], STUCK, BEHIND, STUCK, BEHIND)
+    assert (found.cause, found.culprits, found.victims, found.slow) == (STRAGGLER, (1, 3), (0, 2), False)
+    assert "rank 1 on h1 is at data.py:41" in found.message and "rank 3 on h2 is busy at data.py:7" in found.message
 
 
 def test_stacks_alike_and_recorders_that_differ() -> None:

@@ -16,7 +16,8 @@ from allranks.text import count_of, group, join_words, name_with, plural
 
 from ..words import name_by_node, numbers
 from .doing import ActivityKind, Doing
-from .recorder import Account, CollectiveFault, Recording, account
+from .frontier import Account, CollectiveFault, account
+from .recorder import Recording
 
 STRAGGLER = "straggler"
 MISMATCH = "collective-mismatch"
@@ -75,20 +76,18 @@ def _by_stacks(
     recorded: Account | None,
 ) -> Hang:
     case = recorded.case if recorded is not None else None
-    for kind in (
-        ActivityKind.STOPPED,
-        ActivityKind.GONE,
-        ActivityKind.BLOCKED,
-        ActivityKind.ELSEWHERE,
-        ActivityKind.BUSY,
-    ):
+    for kind in _OUTSIDE:
         culprits = sorted(rank for rank, d in doings.items() if d.kind is kind)
-        if not culprits or (case is CollectiveFault.DIFFERENT and kind in (ActivityKind.ELSEWHERE, ActivityKind.BUSY)):
+        works = kind in (ActivityKind.ELSEWHERE, ActivityKind.BUSY)
+        if not culprits or (case is CollectiveFault.DIFFERENT and works):
             continue
-        if recorded is not None and case is CollectiveFault.MISSING:
-            culprits = [rank for rank in culprits if rank in recorded.culprits] or culprits
+        if recorded is not None and case in (CollectiveFault.MISSING, CollectiveFault.STUCK):
+            if set(culprits) & set(recorded.culprits):
+                culprits = [rank for rank in recorded.culprits if rank in doings and doings[rank].kind in _OUTSIDE]
+            elif case is CollectiveFault.STUCK and works:
+                continue
         return _outside(kind, culprits, doings, waiting, names)
-    if recorded is not None and case is CollectiveFault.DIFFERENT:
+    if recorded is not None and case in (CollectiveFault.DIFFERENT, CollectiveFault.STUCK):
         return _recorded(recorded, waiting, names, 0.9)
     if ended:
         return _ended(sorted(ended), waiting, names)
@@ -104,10 +103,17 @@ _MISMATCHES = {
     CollectiveFault.MISSING: "ranks have called a different number of collectives",
 }
 CONDITION = "Look for a condition on rank or data there"
+STUCK = (
+    "its device, its process or a link to it has stopped. Read `dmesg -T` on its node for errors of the device, and "
+)
+STUCK += PAIRS
 
 
 def _recorded(recorded: Account, waiting: Mapping[int, Doing], names: Names, confidence: float) -> Hang:
     """Make the hang that only the recorders show: by their stacks all ranks wait alike."""
+    victims = tuple(rank for rank in waiting if rank not in recorded.culprits)
+    if recorded.case is CollectiveFault.STUCK:
+        return Hang(STRAGGLER, recorded.message, STUCK, 0.75, recorded.culprits, victims)
     message = f"{_MISMATCHES[recorded.case]}: {recorded.message}"
     if recorded.culprits and len(recorded.culprits) < 4:
         message += f" ({_named(recorded.culprits, names)} unlike most)"
@@ -117,7 +123,7 @@ def _recorded(recorded: Account, waiting: Mapping[int, Doing], names: Names, con
         f"all ranks of a group must call the same collectives with the same shapes in the same order. {CONDITION}",
         confidence if recorded.culprits else 0.7,
         recorded.culprits,
-        tuple(rank for rank in waiting if rank not in recorded.culprits),
+        victims,
     )
 
 
@@ -154,25 +160,32 @@ _OUTSIDE = {
 def _outside(
     kind: ActivityKind, culprits: list[int], doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names
 ) -> Hang:
-    """Blame the ranks that are in no collective while the others wait in one."""
-    first = doings[culprits[0]]
-    does, confidence, remedy = _OUTSIDE[kind]
-    words = [_named(culprits, names), plural(len(culprits), "is", "are"), does]
-    if first.at:
-        words.append(f"at {first.at}")
-    if first.why and kind is not ActivityKind.STOPPED:
-        words.append(f"({first.why})" if does or first.at else first.why)
-    message = " ".join(filter(None, words))
+    """Blame the ranks that are in no collective while the others wait in one; `kind` is that of the first named."""
+    does = _OUTSIDE[kind]
+    by_kind = group(culprits, lambda rank: doings[rank].kind)
+    parts = [_says_outside(ranks, doings[ranks[0]], names) for _, ranks in by_kind.items()]
+    first = by_kind[kind][0]
     return Hang(
         STRAGGLER,
-        f"{message}; {_wait(waiting, names)}",
-        remedy.format(node=names.get(culprits[0], "the node"), rank=culprits[0]),
-        confidence,
+        f"{join_words(parts)}; {_wait(waiting, names)}",
+        does.remedy.format(node=names.get(first, "the node"), rank=first),
+        does.confidence,
         tuple(culprits),
-        tuple(waiting),
+        tuple(rank for rank in waiting if rank not in culprits),
         _evidence(culprits, doings),
-        slow=kind is ActivityKind.BUSY,
+        slow=list(by_kind) == [ActivityKind.BUSY],
     )
+
+
+def _says_outside(ranks: Sequence[int], item: Doing, names: Names) -> str:
+    """Write `rank 3 on h2 is busy at train.py:88 in save (it reads or writes)`."""
+    does = _OUTSIDE[item.kind].does
+    words = [_named(ranks, names), plural(len(ranks), "is", "are"), does]
+    if item.at:
+        words.append(f"at {item.at}")
+    if item.why and item.kind is not ActivityKind.STOPPED:
+        words.append(f"({item.why})" if does or item.at else item.why)
+    return " ".join(filter(None, words))
 
 
 def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang:

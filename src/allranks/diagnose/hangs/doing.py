@@ -10,7 +10,7 @@ from allranks.protocol.codec import decode_parts
 from allranks.protocol.jsontext import Json
 from allranks.text import with_reason
 
-from .stacks import Frame, Stack, main_stack, native_call
+from .stacks import Frame, Stack, innermost_of_program, main_stack, native_call
 
 BUSY = 0.25  # of a core between two samples, used or waited for: it computes, or would, and does not wait for others
 MOVES = 1 << 20  # bytes between two samples: it saves or loads; the stacks that it prints are far less
@@ -53,7 +53,6 @@ GRADIENTS = (
     "torch/distributed/_composable/",
 )
 BACKWARD = frozenset({"backward", "_engine_run_backward", "wait", "unshard", "finalize_backward"})
-LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
 # wchan (fs/proc/base.c) in words; names differ by kernel version, so their beginnings.
 WAITS = (
     ("hrtimer_nanosleep", "sleeping"),
@@ -141,8 +140,7 @@ def read_sample(rank: int, answer: Mapping[str, Json]) -> StackSample:
 def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
     """Tell what a rank does from two samples, `seconds` apart."""
     stack = main_stack(after.text)
-    of_program = [frame for frame in stack if not any(part in frame.file for part in LIBRARY)]
-    at = next(iter((*of_program, *stack)), None)
+    at = innermost_of_program(stack)
     if after.state in ("T", "t"):
         return Doing(ActivityKind.STOPPED, at=at, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
     if after.state in ("Z", "X"):

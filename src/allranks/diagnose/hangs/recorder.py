@@ -1,23 +1,24 @@
-"""What torch's flight recorders of all ranks say: the earliest unfinished collective, and who is not in it (pure).
+"""What torch's flight recorders of all ranks hold, as records (pure). `frontier.py` judges them.
 
-A recorder has the last collectives of each process group of its rank, numbered in the order they were called. Ranks
-of one group that are at the same number must call the same operation with the same shapes (torch's own analyser,
-torch/distributed/flight_recorder, compares alike).
+A recorder has the last collectives of each process group of its rank, numbered in the order they were called, and its
+sends and receives. Ranks of one group that are at the same number must call the same operation with the same shapes
+(torch's own analyser, torch/distributed/flight_recorder, compares alike).
 """
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from allranks.protocol.codec import DecodeError, decode
+from allranks.protocol.codec import DecodeError, decode, decode_each
 from allranks.protocol.jsontext import Json
-from allranks.text import format_size, group, join_words, plural
+from allranks.text import format_size, group
 
-from ..words import count_ranks, numbers
+from ..words import numbers
+from .stacks import Frame, innermost_of_program
 
 BYTES = {
     "Float": 4,
@@ -54,23 +55,36 @@ class RecordedGroup:
 
 @dataclass(frozen=True)
 class RecorderEntry:
-    """One collective of one rank. `what` is the backend's name of it, such as gloo:all_reduce."""
+    """One collective of one rank. `what` is the backend's name of it, such as gloo:all_reduce.
+
+    `order` counts all calls of the rank; `created` is the unix time of the call, 0 where it is not known; `started`:
+    the device has begun it (torch knows it where TORCH_NCCL_ENABLE_TIMING is set); `at` is the program's frame.
+    """
 
     seq: int
     what: str
     elements: int
     dtype: str
     done: bool
+    order: int = 0
+    created: float = 0.0
+    started: bool = False
+    at: Frame | None = None
 
     @property
     def name(self) -> str:
         """all_reduce #17."""
-        return f"{self.what.partition(':')[2] or self.what} #{self.seq}"
+        return f"{self.operation} #{self.seq}"
+
+    @property
+    def operation(self) -> str:
+        """The name without its backend."""
+        return self.what.partition(":")[2] or self.what
 
     @property
     def kind(self) -> tuple[str, int, str]:
         """What has to be the same on all ranks."""
-        if self.what == "gloo:all_gather" or self.what.partition(":")[2] in EVEN:
+        if self.what == "gloo:all_gather" or self.operation in EVEN:
             return (self.what, self.elements, self.dtype)
         return (self.what, 0, "")
 
@@ -79,13 +93,35 @@ class RecorderEntry:
         return f"{self.name} of {format_size(size)}" if size else self.name
 
 
+class Transfer(NamedTuple):
+    """A send or a receive of one rank that is not done. Ranks are global; the rest is as in `RecorderEntry`."""
+
+    source: int
+    target: int
+    is_send: bool
+    order: int = 0
+    created: float = 0.0
+    at: Frame | None = None
+
+    @property
+    def peer(self) -> int:
+        """The rank at the other end."""
+        return self.target if self.is_send else self.source
+
+    @property
+    def name(self) -> str:
+        """`send to rank 3`, for a message."""
+        return f"send to rank {self.target}" if self.is_send else f"recv from rank {self.source}"
+
+
 @dataclass(frozen=True)
 class Recording:
-    """What one rank's recorder has; `error` says why there is nothing."""
+    """What one rank's recorder has; `error` says why there is nothing. `transfers` are those that are not done."""
 
     rank: int
     entries: Mapping[RecordedGroup, tuple[RecorderEntry, ...]] = field(default_factory=dict)
     error: str = ""
+    transfers: Mapping[RecordedGroup, tuple[Transfer, ...]] = field(default_factory=dict)
 
     def waits(self, group: RecordedGroup) -> RecorderEntry | None:
         """Find the first collective of the group that is not done."""
@@ -95,56 +131,23 @@ class Recording:
         """Find the group's collective of that number."""
         return next((e for e in self.entries.get(group, ()) if e.seq == seq), None)
 
+    def reached(self, group: RecordedGroup) -> int:
+        """Give the highest number that the rank has called in a group; 0 where it has called none."""
+        return max((e.seq for e in self.entries.get(group, ())), default=0)
+
     @property
     def waiting(self) -> RecorderEntry | None:
-        """The first that is not done, in any group."""
-        return next((e for group in self.entries if (e := self.waits(group)) is not None), None)
-
-
-class CollectiveFault(enum.Enum):
-    """What is wrong with a collective."""
-
-    DIFFERENT = "ranks have called different operations or shapes at one number"
-    MISSING = "ranks have not called it, and wait nowhere"
-    ORDER = "ranks wait for each other in different groups"
-    TOGETHER = "all ranks are in it alike"
-
-
-@dataclass(frozen=True)
-class Account:
-    """The collective that everything waits for. `culprits` are not in it, or in another one of that number."""
-
-    case: CollectiveFault
-    culprits: tuple[int, ...]
-    message: str
-    lines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Stall:
-    """An unfinished collective: who waits in it, who has not come, who could not answer."""
-
-    group: RecordedGroup
-    seq: int
-    inside: Mapping[int, RecorderEntry]
-    absent: tuple[int, ...]
-    silent: tuple[int, ...]
+        """The first collective that is not done, in any group."""
+        unfinished = [e for group in self.entries if (e := self.waits(group)) is not None]
+        return min(unfinished, key=lambda e: e.order, default=None)
 
     @property
-    def kinds(self) -> list[list[int]]:
-        """Ranks by what they call at this number, the most first."""
-        ranks_by_kind = group(sorted(self.inside), lambda rank: self.inside[rank].kind)
-        return sorted(ranks_by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
-
-    def says(self) -> str:
-        """Write `ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 is in all_reduce #17 of 4 MB`."""
-        parts = [
-            f"{count_ranks(ranks)} {plural(len(ranks), 'is', 'are')} in {self.inside[ranks[0]]}" for ranks in self.kinds
-        ]
-        text = f"{join_words(parts)}{self.group}"
-        if not self.absent:
-            return text
-        return f"{text}, {count_ranks(self.absent)} {plural(len(self.absent), 'has', 'have')} not called it"
+    def stands_at(self) -> RecorderEntry | Transfer | None:
+        """The first call that is not done, of collectives, sends and receives."""
+        calls: list[RecorderEntry | Transfer] = [t for of_group in self.transfers.values() for t in of_group]
+        if self.waiting is not None:
+            calls.append(self.waiting)
+        return min(calls, key=lambda call: call.order, default=None)
 
 
 # -- reading -------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ class DumpedGroup(NamedTuple):
 
 
 class DumpedEntry(NamedTuple):
-    """A collective in torch's dump (FlightRecorder.hpp), as far as it is compared."""
+    """A collective, a send or a receive in torch's dump (FlightRecorder.hpp), as far as it is compared."""
 
     collective_seq_id: int = 0
     profiling_name: str = ""
@@ -169,15 +172,69 @@ class DumpedEntry(NamedTuple):
     retired: bool | None = None
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
+    record_id: int = 0
+    p2p_seq_id: int = 0
+    time_created_ns: int | None = None
+    frames: Json = None
 
-    def read(self) -> RecorderEntry:
-        """Read it; Gloo's `retired` is done, as its state never says completed. NCCL also retires what timed out."""
-        is_nccl = self.profiling_name.startswith("nccl")
-        done = self.state == "completed" or (bool(self.retired) and not is_nccl)
+    @property
+    def is_done(self) -> bool:
+        """Tell whether it has ended. Gloo's `retired` is done, as its state never says completed.
+
+        NCCL also retires what timed out.
+        """
+        return self.state == "completed" or (bool(self.retired) and not self.profiling_name.startswith("nccl"))
+
+    @property
+    def number(self) -> tuple[str, bool, int]:
+        """Give what the operations of one coalesced call have in common."""
+        return (
+            "".join(self.process_group[:1]),
+            self.is_p2p,
+            self.p2p_seq_id if self.is_p2p else self.collective_seq_id,
+        )
+
+    @property
+    def created(self) -> float:
+        """The unix time of the call; 0 where it is not known."""
+        return (self.time_created_ns or 0) / 1e9
+
+    def read(self, done: bool) -> RecorderEntry:
+        """Read a collective."""
         elements = sum(math.prod(shape) for shape in self.input_sizes)
         return RecorderEntry(
-            self.collective_seq_id, self.profiling_name, elements, "".join(self.input_dtypes[:1]), done
+            self.collective_seq_id,
+            self.profiling_name,
+            elements,
+            "".join(self.input_dtypes[:1]),
+            done,
+            self.record_id,
+            self.created,
+            self.state == "started",
+            None if done else self._place(),
         )
+
+    def transfer(self, group: RecordedGroup) -> Transfer | None:
+        """Read a send or a receive, which names ranks of its group; None for what it cannot be read from."""
+        match = _TRANSFER.fullmatch(self.profiling_name)
+        if match is None or max(int(match["rank"]), int(match["peer"])) >= len(group.ranks):
+            return None
+        rank = group.ranks[int(match["rank"])]
+        peer = group.ranks[int(match["peer"])]
+        ends = (rank, peer, True) if match["arrow"] == "->" else (peer, rank, False)
+        return Transfer(*ends, self.record_id, self.created, self._place())
+
+    def _place(self) -> Frame | None:
+        frames = decode_each(DumpedFrame, self.frames)
+        return innermost_of_program([Frame(frame.filename, frame.line, frame.name) for frame in frames])
+
+
+class DumpedFrame(NamedTuple):
+    """A call in the stack of an entry; JSON dumps have none."""
+
+    name: str = ""
+    filename: str = ""
+    line: int = 0
 
 
 class DumpedRecorder(NamedTuple):
@@ -194,6 +251,24 @@ class Dump(NamedTuple):
     recorders: Mapping[str, DumpedRecorder] = {}
 
 
+class ConfiguredGroup(NamedTuple):
+    """A process group in a file that torch wrote; `ranks` is a text, `[0, 1]`."""
+
+    desc: str = ""
+    ranks: str = ""
+
+
+class TorchDump(NamedTuple):
+    """A file that torch wrote (DebugInfoWriter), as a pickle or as JSON."""
+
+    pg_config: Mapping[str, ConfiguredGroup] = {}
+    entries: tuple[DumpedEntry, ...] = ()
+
+
+# ProcessGroupNCCL::pointToPoint: `nccl:send 0->3`, `nccl:recv 0<-3`, by the ranks in the group, the own one first.
+_TRANSFER = re.compile(r"\w+:(send|recv) (?P<rank>\d{1,6})(?P<arrow>->|<-)(?P<peer>\d{1,6})")
+
+
 def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
     """Read the answer of a rank's helper."""
     try:
@@ -202,66 +277,62 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
         return Recording(rank, error="its flight recorder gave a document that cannot be read")
     if dump.error or not dump.recorders:
         return Recording(rank, error=dump.error or "its torch has no flight recorder")
-    groups = {g.name: RecordedGroup(g.name, g.ranks, g.desc) for g in dump.groups}
-    entries: dict[RecordedGroup, list[RecorderEntry]] = {group: [] for group in groups.values()}
-    for item in (item for recorder in dump.recorders.values() for item in recorder.entries):
-        group = groups.get("".join(item.process_group[:1]))
-        if group is not None and not item.is_p2p:
-            entries[group].append(item.read())
-    return Recording(rank, {g: tuple(sorted(of_group, key=lambda e: e.seq)) for g, of_group in entries.items()})
+    groups = [RecordedGroup(g.name, g.ranks, g.desc) for g in dump.groups]
+    return _recording(rank, groups, [recorder.entries for recorder in dump.recorders.values()])
 
 
-# -- judging -------------------------------------------------------------------------------------------
+def read_torch_dump(rank: int, document: Json) -> Recording:
+    """Read a file that torch wrote. Raise DecodeError for what is none."""
+    dump = decode(TorchDump, document)
+    groups = [
+        RecordedGroup(name, tuple(int(number) for number in re.findall(r"\d{1,6}", config.ranks)), config.desc)
+        for name, config in dump.pg_config.items()
+    ]
+    return _recording(rank, groups, [dump.entries])
 
 
-def account(recordings: Sequence[Recording]) -> Account | None:
-    """Find the collective that everything waits for; None where no recorder has an unfinished one."""
-    by_rank = {r.rank: r for r in recordings if not r.error}
-    mute = {r.rank for r in recordings if r.error}  # of ranks that were not asked nothing follows
-    stalls = [stall for group in _groups(by_rank.values()) if (stall := _stall(group, by_rank, mute)) is not None]
-    if not stalls:
-        return None
-    unheard = [f"rank {r.rank}: {r.error}" for r in recordings if r.error]
-    different = next((s for s in stalls if len(s.kinds) > 1), None)
-    if different is not None:
-        return Account(CollectiveFault.DIFFERENT, _odd(different.kinds), different.says(), (_line(different), *unheard))
-    free = {r for s in stalls for r in (*s.absent, *s.silent) if r not in by_rank or by_rank[r].waiting is None}
-    for stall in stalls:
-        culprits = tuple(sorted(free & {*stall.absent, *stall.silent}))
-        if culprits:
-            return Account(CollectiveFault.MISSING, culprits, stall.says(), (_line(stall), *unheard))
-    crossed = [s for s in stalls if s.absent]
-    if crossed:
-        return Account(
-            CollectiveFault.ORDER, (), "; ".join(s.says() for s in crossed[:2]), tuple(map(_line, crossed[:3]))
-        )
-    return Account(CollectiveFault.TOGETHER, (), stalls[0].says(), (_line(stalls[0]), *unheard))
+def _recording(rank: int, groups: Iterable[RecordedGroup], recorders: Iterable[Sequence[DumpedEntry]]) -> Recording:
+    by_name = {group.name: group for group in groups}
+    entries: dict[RecordedGroup, list[RecorderEntry]] = {group: [] for group in by_name.values()}
+    transfers: dict[RecordedGroup, list[Transfer]] = {}
+    for items in recorders:
+        for item, done in _with_ends(items):
+            of_group = by_name.get("".join(item.process_group[:1]))
+            if of_group is None:
+                continue
+            if not item.is_p2p:
+                entries[of_group].append(item.read(done))
+            elif not done and (transfer := item.transfer(of_group)) is not None:
+                transfers.setdefault(of_group, []).append(transfer)
+    return Recording(
+        rank,
+        {g: tuple(sorted(of_group, key=lambda e: e.seq)) for g, of_group in entries.items()},
+        transfers={g: tuple(of_group) for g, of_group in transfers.items()},
+    )
 
 
-def _groups(recordings: Iterable[Recording]) -> list[RecordedGroup]:
-    """List all groups, the default one first."""
-    names = {group for r in recordings for group in r.entries}
-    return sorted(names, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
+def _with_ends(entries: Sequence[DumpedEntry]) -> list[tuple[DumpedEntry, bool]]:
+    """Tell of each entry whether it is done.
+
+    The operations of one coalesced call (batch_isend_irecv) have one number and no state of their own: their end is
+    the entry that torch adds behind them. A dump of what is active lacks it once it is done.
+    """
+    by_number = group(entries, lambda entry: entry.number)
+    read = []
+    for of_number in by_number.values():
+        ends = [entry for entry in of_number if entry.profiling_name.endswith("coalesced")]
+        is_coalesced = len(of_number) > 1 and of_number[0].profiling_name.startswith("nccl")
+        if is_coalesced:
+            read += [(entry, all(end.is_done for end in ends)) for entry in of_number]
+        else:
+            read += [(entry, entry.is_done) for entry in of_number]
+    return read
 
 
-def _stall(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Stall | None:
-    """Find the earliest collective of a group that a rank waits in; None where none does."""
-    heard = {r: by_rank[r] for r in group.ranks if r in by_rank}
-    waits = [entry for r in heard.values() if (entry := r.waits(group)) is not None]
-    if not waits:
-        return None
-    seq = min(entry.seq for entry in waits)
-    inside = {rank: entry for rank, r in heard.items() if (entry := r.at(group, seq)) is not None}
-    behind = tuple(rank for rank, r in heard.items() if max((e.seq for e in r.entries.get(group, ())), default=0) < seq)
-    return Stall(group, seq, inside, behind, tuple(r for r in group.ranks if r in mute))
-
-
-def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """List the ranks outside the largest set; none where the two largest are equal."""
-    if len(kinds[0]) == len(kinds[1]):
-        return ()
-    return tuple(sorted(rank for ranks in kinds[1:] for rank in ranks))
-
-
-def _line(stall: Stall) -> str:
-    return f"flight recorder: {stall.says()}"
+def with_silent(recordings: Sequence[Recording]) -> list[Recording]:
+    """Add the ranks that have left no dump, where most of the job's have left one."""
+    members = {rank for r in recordings for group in r.entries for rank in group.ranks}
+    absent = sorted(members - {r.rank for r in recordings})
+    if not absent or len(absent) * 2 >= len(members):
+        return list(recordings)
+    return [*recordings, *(Recording(rank, error="it has left no dump") for rank in absent)]

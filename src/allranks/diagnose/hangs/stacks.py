@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..words import place_of_frame
@@ -16,7 +17,7 @@ _PY_SPY_HEAD = re.compile(
 )
 _PY_SPY_PROCESS = re.compile(r"^Process (\d+):", re.MULTILINE)
 # With --native py-spy puts calls of C, C++, Fortran, Rust and Cython between the Python ones: a library, or a source.
-_NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|cu|h|hpp|f|f90|rs|pyx|S)$|^\?$|^python[\d.]*$|^\[vdso\]$")
+_NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|cu|h|hpp|f|f90|rs|pyx|S)$|^\?+$|^python[\d.]*$|^\[vdso\]$")
 # What stands between the code that a program calls and the kernel, and between Python and that code.
 _SYSTEM = re.compile(r"^(libc|libpthread|ld-linux|ld-musl|libm|librt|\[vdso)[.\-\]]|^libc$")
 _GLUE = re.compile(r"^(libffi|libpython|python\d|_ctypes|callproc\.c|call\.c|ceval\.c|methodobject\.c|\?$)")
@@ -35,6 +36,14 @@ class Frame:
 
 
 Stack = tuple[Frame, ...]
+LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
+
+
+def innermost_of_program(frames: Sequence[Frame]) -> Frame | None:
+    """Find the innermost frame of the program's own, else of Python; None without one. The innermost comes first."""
+    python = [frame for frame in frames if not _is_native(frame)]
+    of_program = [frame for frame in python if not any(part in frame.file for part in LIBRARY)]
+    return next(iter((*of_program, *python)), None)
 
 
 def main_stack(text: str) -> Stack:

@@ -1,0 +1,413 @@
+"""From the flight recorders of all ranks to those that the others wait for (pure).
+
+Every process group is judged. A rank that stands in a collective waits for the members that have not called it, and
+one that stands in a send or a receive waits for the other end. Those members may wait for others again. The ranks at
+the end of these chains, that wait for nobody, are the culprits.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from allranks.text import group, join_words, plural
+
+from ..words import count_ranks
+from .recorder import DEFAULT, RecordedGroup, RecorderEntry, Recording, Transfer
+
+SAID = 2  # collectives that a message names
+EVIDENCE = 3
+# Operations that no member comes through before all have called them; a root of the others may be through first.
+SYNCHRONISING = frozenset(
+    {
+        "all_reduce",
+        "allreduce_coalesced",
+        "all_gather",
+        "_all_gather_base",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "all_to_all",
+        "barrier",
+    }
+)
+
+
+class CollectiveFault(enum.Enum):
+    """What is wrong with a collective."""
+
+    DIFFERENT = "ranks have called different operations or shapes at one number"
+    MISSING = "ranks have not called it, and wait nowhere"
+    STUCK = "ranks do not come through what the others have come through"
+    ORDER = "ranks wait for each other in different groups"
+    TOGETHER = "all ranks are in it alike"
+
+
+@dataclass(frozen=True)
+class Account:
+    """What everything waits for. `culprits` are not in it, in another one of that number, or stuck in it."""
+
+    case: CollectiveFault
+    culprits: tuple[int, ...]
+    message: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stall:
+    """An unfinished collective: who waits in it, who has not come, who could not answer, who has come through it."""
+
+    group: RecordedGroup
+    seq: int
+    inside: Mapping[int, RecorderEntry]
+    absent: tuple[int, ...]
+    silent: tuple[int, ...] = ()
+    through: tuple[int, ...] = ()
+
+    @property
+    def kinds(self) -> list[list[int]]:
+        """Ranks by what they call at this number, the most first."""
+        ranks_by_kind = group(sorted(self.inside), lambda rank: self.inside[rank].kind)
+        return sorted(ranks_by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The ranks that stand in it."""
+        return tuple(rank for rank, entry in self.inside.items() if not entry.done)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that those in it wait for; where all that could answer have called it, those that could not."""
+        if self.absent or self.through:
+            return self.absent
+        return self.silent
+
+    @property
+    def is_stuck(self) -> bool:
+        """Tell whether ranks stand in what others have come through, though nobody can before all have called it.
+
+        Gloo's members come through one by one, so there a link may as well be at fault.
+        """
+        entry = next(iter(self.inside.values()))
+        is_nccl = entry.what.startswith("nccl")
+        return is_nccl and entry.operation in SYNCHRONISING and bool(self.through) and bool(self.waiting)
+
+    def says(self) -> str:
+        """Write `ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 is in all_reduce #17 of 4 MB`."""
+        parts = [
+            f"{count_ranks(ranks)} {plural(len(ranks), 'is', 'are')} in {self.inside[ranks[0]]}" for ranks in self.kinds
+        ]
+        text = f"{join_words(parts)}{self.group}"
+        if not self.absent:
+            return text
+        return f"{text}, {count_ranks(self.absent)} {plural(len(self.absent), 'has', 'have')} not called it"
+
+    def says_stuck(self, ranks: Sequence[int]) -> str:
+        """Write `rank 2 is still in all_reduce #17 of 4 KB, which ranks 0 and 1 have come through`."""
+        through = f"{count_ranks(self.through)} {plural(len(self.through), 'has', 'have')} come through"
+        verb = plural(len(ranks), "is", "are")
+        return f"{count_ranks(ranks)} {verb} still in {self.inside[ranks[0]]}{self.group}, which {through}"
+
+    def says_unstarted(self, ranks: Sequence[int]) -> str:
+        """Write `all_reduce #17 of 4 KB has not started on rank 2, which has called it as ranks 0 and 1 have`."""
+        others = count_ranks([rank for rank in self.waiting if rank not in ranks])
+        entry = self.inside[ranks[0]]
+        have = plural(len(ranks), "has", "have")
+        return (
+            f"{entry}{self.group} has not started on the device of {count_ranks(ranks)}, which {have} called it "
+            f"as {others} have"
+        )
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """Sends or receives of one rank that its peer has no other end of."""
+
+    group: RecordedGroup
+    rank: int
+    transfer: Transfer
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The rank that stands in it."""
+        return (self.rank,)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The rank that it waits for."""
+        return (self.transfer.peer,)
+
+    def says(self) -> str:
+        """Write `rank 2 is in recv from rank 3, which has not called the send`."""
+        other = "recv" if self.transfer.is_send else "send"
+        return f"rank {self.rank} is in {self.transfer.name}{self.group}, which has not called the {other}"
+
+
+def account(recordings: Sequence[Recording]) -> Account | None:
+    """Find what everything waits for; None where no recorder has anything unfinished."""
+    by_rank = {r.rank: r for r in recordings if not r.error}
+    mute = {r.rank for r in recordings if r.error}  # of ranks that were not asked nothing follows
+    groups = _groups(by_rank.values())
+    stalls = [stall for group in groups for stall in _stalls(group, by_rank, mute)]
+    unmatched = [one for group in groups for one in _unmatched(group, by_rank, mute)]
+    matched = _matched(groups, by_rank)
+    if not stalls and not unmatched and not matched:
+        return None
+    unheard = tuple(f"rank {r.rank}: {r.error}" for r in recordings if r.error)
+    different = [s for s in stalls if len(s.kinds) > 1]
+    if different:
+        odd = tuple(sorted({rank for s in different for rank in _odd(s.kinds)}))
+        return Account(CollectiveFault.DIFFERENT, odd, different[0].says(), (*_lines(different), *unheard))
+    reasons: list[Stall | Unmatched] = [*stalls, *unmatched]
+    waits = _absences(stalls, unmatched)
+    waited_for = {rank for reason in reasons for rank in reason.missing}
+    circles = [ranks for ranks in waits.ends() if len(ranks) > 1]
+    _meetings(waits, stalls, matched)
+    culprits = {rank for ranks in waits.ends() if len(ranks) == 1 for rank in ranks & waited_for}
+    stuck = {rank for stall in stalls if stall.is_stuck for rank in stall.waiting}
+    if culprits or stuck:
+        lines = (*_votes(culprits | stuck, groups, by_rank), *unheard)
+        return _blamed(culprits, stuck, reasons, lines)
+    crossed = [reason for reason in reasons if reason.missing]
+    if circles:
+        message = "; ".join(reason.says() for reason in crossed[:SAID])
+        blamed = _most_waited_for(circles, crossed)
+        return Account(CollectiveFault.ORDER, blamed, message, (*_lines(crossed), *unheard))
+    unstarted = _unstarted(stalls, by_rank)
+    if unstarted is not None:
+        stall, ranks = unstarted
+        message = stall.says_unstarted(ranks)
+        return Account(CollectiveFault.STUCK, ranks, message, (f"flight recorder: {message}", *unheard))
+    if not reasons:
+        source, target = min(matched)
+        message = f"rank {source} sends to rank {target}, which receives from it, and neither comes through"
+        return Account(CollectiveFault.TOGETHER, (), message, (f"flight recorder: {message}", *unheard))
+    alike = [reason for reason in reasons if not reason.missing] or reasons
+    return Account(CollectiveFault.TOGETHER, (), alike[0].says(), (*_lines(alike[:1]), *unheard))
+
+
+# -- what is unfinished ----------------------------------------------------------------------------------
+
+
+def _groups(recordings: Iterable[Recording]) -> list[RecordedGroup]:
+    """List all groups, the default one first."""
+    names = {group for r in recordings for group in r.entries}
+    return sorted(names, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
+
+
+def _stalls(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Iterator[Stall]:
+    """Give the collectives of a group that ranks stand in, the earliest first.
+
+    Of each rank its first unfinished one counts. What it has queued behind that holds nobody.
+    """
+    heard = {r: by_rank[r] for r in group.ranks if r in by_rank}
+    waits = {rank: entry for rank, r in heard.items() if (entry := r.waits(group)) is not None}
+    reached = {rank: r.reached(group) for rank, r in heard.items()}
+    silent = tuple(rank for rank in group.ranks if rank in mute)
+    for seq in sorted({entry.seq for entry in waits.values()}):
+        inside = {rank: entry for rank, r in heard.items() if (entry := r.at(group, seq)) is not None}
+        absent = tuple(rank for rank in heard if reached[rank] < seq)
+        through = tuple(rank for rank in heard if reached[rank] >= seq and (rank not in waits or waits[rank].seq > seq))
+        yield Stall(group, seq, inside, absent, silent, through)
+
+
+def _unmatched(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Iterator[Unmatched]:
+    """Give the sends and receives whose other end is not there: of two ranks the unfinished ones pair by order."""
+    for rank in (r for r in group.ranks if r in by_rank):
+        own = by_rank[rank].transfers.get(group, ())
+        for (peer, is_send), transfers in _by_peer(own).items():
+            answers = 0
+            if peer in by_rank:
+                theirs = _by_peer(by_rank[peer].transfers.get(group, ()))
+                answers = len(theirs.get((rank, not is_send), ()))
+            elif peer not in mute:
+                continue
+            if len(transfers) > answers:
+                yield Unmatched(group, rank, transfers[answers])
+
+
+def _by_peer(transfers: Iterable[Transfer]) -> dict[tuple[int, bool], list[Transfer]]:
+    return group(transfers, lambda transfer: (transfer.peer, transfer.is_send))
+
+
+def _matched(groups: Iterable[RecordedGroup], by_rank: Mapping[int, Recording]) -> set[tuple[int, int]]:
+    """List the pairs of ranks that stand at both ends of a transfer."""
+    ends = Counter[tuple[int, int, int, bool]]()
+    for at, of_group in enumerate(groups):
+        for recording in by_rank.values():
+            for transfer in recording.transfers.get(of_group, ()):
+                ends[at, transfer.source, transfer.target, transfer.is_send] = 1
+    return {(source, target) for at, source, target, is_send in ends if ends[at, source, target, not is_send]}
+
+
+# -- who waits for whom ----------------------------------------------------------------------------------
+
+
+class _Waits:
+    """A graph: a rank points at the collective that it stands in, and that at the ranks that it waits for."""
+
+    def __init__(self) -> None:
+        self.edges: dict[Hashable, set[Hashable]] = {}
+
+    def add(self, waiting: Iterable[int], call: Hashable, targets: Iterable[int]) -> None:
+        """Add ranks that stand in a call, and those that they wait for there."""
+        waited_for = set(targets)
+        if waited_for:
+            self.edges.setdefault(call, set()).update(waited_for)
+            for rank in waiting:
+                self.edges.setdefault(rank, set()).add(call)
+
+    def ends(self) -> list[set[int]]:
+        """List the ranks at the end of the chains: by one where a rank waits for nobody, else those of a circle."""
+        components = terminal_components(self.edges)
+        return [{node for node in component if isinstance(node, int)} for component in components]
+
+
+def _absences(stalls: Sequence[Stall], unmatched: Sequence[Unmatched]) -> _Waits:
+    """Make the graph of those who wait for ranks that are not there."""
+    waits = _Waits()
+    for stall in stalls:
+        waits.add(stall.waiting, (stall.group, stall.seq), stall.missing)
+    for one in unmatched:
+        waits.add((one.rank,), one, one.missing)
+    return waits
+
+
+def _meetings(waits: _Waits, stalls: Sequence[Stall], matched: Iterable[tuple[int, int]]) -> None:
+    """Add to a graph those that stand in one call with all others that belong to it: they wait for each other."""
+    for stall in stalls:
+        if not stall.missing:
+            others = () if stall.is_stuck else (*stall.waiting, *stall.through)
+            waits.add(stall.waiting, (stall.group, stall.seq), others)
+    for pair in matched:
+        waits.add(pair, pair, pair)
+
+
+def terminal_components(edges: Mapping[Hashable, Collection[Hashable]]) -> list[set[Hashable]]:
+    """Find the sets of nodes that reach each other and nothing else, by Tarjan's algorithm without recursion."""
+    number: dict[Hashable, int] = {}
+    low: dict[Hashable, int] = {}
+    stack: list[Hashable] = []
+    component_of: dict[Hashable, int] = {}
+    components: list[set[Hashable]] = []
+    for root in edges:
+        if root in number:
+            continue
+        path = [(root, iter(edges.get(root, ())))]
+        number[root] = low[root] = len(number)
+        stack.append(root)
+        while path:
+            node, targets = path[-1]
+            following = next(targets, None)
+            if following is not None and following not in number:
+                number[following] = low[following] = len(number)
+                stack.append(following)
+                path.append((following, iter(edges.get(following, ()))))
+                continue
+            if following is not None:
+                if following not in component_of:
+                    low[node] = min(low[node], number[following])
+                continue
+            path.pop()
+            if path:
+                low[path[-1][0]] = min(low[path[-1][0]], low[node])
+            if low[node] == number[node]:
+                component: set[Hashable] = set()
+                while node not in component:
+                    member = stack.pop()
+                    component.add(member)
+                    component_of[member] = len(components)
+                components.append(component)
+    leaving = {
+        component_of[node]
+        for node, targets in edges.items()
+        if any(component_of[target] != component_of[node] for target in targets)
+    }
+    return [component for at, component in enumerate(components) if at not in leaving]
+
+
+def _unstarted(stalls: Iterable[Stall], by_rank: Mapping[int, Recording]) -> tuple[Stall, tuple[int, ...]] | None:
+    """Find the few ranks whose device has not begun what it has on the others: something else keeps it.
+
+    Only where the rank has nothing unfinished before it.
+    """
+    for stall in stalls:
+        started = [rank for rank in stall.waiting if stall.inside[rank].started]
+        held = tuple(
+            rank
+            for rank in stall.waiting
+            if not stall.inside[rank].started and by_rank[rank].stands_at == stall.inside[rank]
+        )
+        if held and len(held) < len(started):
+            return stall, held
+    return None
+
+
+# -- what is said ----------------------------------------------------------------------------------------
+
+
+def _blamed(
+    absent: Collection[int], stuck: Collection[int], reasons: Sequence[Stall | Unmatched], lines: Sequence[str]
+) -> Account:
+    """Make the account of ranks that wait for nobody, and of those that do not come through; each is named once."""
+    texts: dict[str, None] = {}
+    left = set(stuck)
+    for reason in reasons:
+        if isinstance(reason, Stall) and reason.is_stuck and left & {*reason.waiting}:
+            ranks = sorted(left & {*reason.waiting})
+            texts[reason.says_stuck(ranks)] = None
+            left -= {*ranks}
+    left = set(absent) - set(stuck)
+    for reason in reasons:
+        if left & {*reason.missing}:
+            texts[reason.says()] = None
+            left -= {*reason.missing}
+    case = CollectiveFault.STUCK if stuck else CollectiveFault.MISSING
+    said = list(texts)
+    evidence = [f"flight recorder: {text}" for text in said[:EVIDENCE]]
+    return Account(case, tuple(sorted({*absent, *stuck})), "; ".join(said[:SAID]), (*evidence, *lines))
+
+
+def _votes(culprits: Set[int], groups: Iterable[RecordedGroup], by_rank: Mapping[int, Recording]) -> list[str]:
+    """Count the groups at a stand in which each culprit is behind the others."""
+    behind = Counter[int]()
+    member = Counter[int]()
+    for of_group in groups:
+        heard = {rank: by_rank[rank] for rank in of_group.ranks if rank in by_rank}
+        if all(recording.waits(of_group) is None for recording in heard.values()):
+            continue
+        reached = {rank: recording.reached(of_group) for rank, recording in heard.items()}
+        last = max(reached.values())
+        for rank in reached.keys() & culprits:
+            member[rank] += 1
+            behind[rank] += reached[rank] < last
+    return [
+        f"rank {rank} is behind in {behind[rank]} of the {member[rank]} groups that stand still"
+        for rank in sorted(culprits)
+        if member[rank] > 1
+    ]
+
+
+def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall | Unmatched]) -> tuple[int, ...]:
+    """Find, among ranks that wait for each other, the one that most of them wait for; none where there are several."""
+    inside = {rank for ranks in circles for rank in ranks}
+    waiters = Counter[int]()
+    for reason in reasons:
+        for rank in inside.intersection(reason.missing):
+            waiters[rank] += len(reason.waiting)
+    most = waiters.most_common(2)
+    if not most or (len(most) == 2 and most[0][1] == most[1][1]):
+        return ()
+    return (most[0][0],)
+
+
+def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """List the ranks outside the largest set; none where the two largest are equal."""
+    if len(kinds[0]) == len(kinds[1]):
+        return ()
+    return tuple(sorted(rank for ranks in kinds[1:] for rank in ranks))
+
+
+def _lines(stalls: Sequence[Stall | Unmatched]) -> tuple[str, ...]:
+    return tuple(f"flight recorder: {stall.says()}" for stall in stalls[:EVIDENCE])
