@@ -19,6 +19,7 @@ from allranks.report.sentences import verdict_lines
 from allranks.report.terminal import redraw_line
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import VerdictDocument, verdict_document
+from allranks.runs.flightdumps import read_dumps
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, evidence, find_logs, read_stream, scan
 
@@ -75,8 +76,12 @@ def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Ve
 
             write_page(run, Path(html), fresh_redactor())
         return judge_run(run, progress)
-    scanned = scan(find_logs(words), progress)
-    return _of_logs(judge_logs(evidence(scanned)), scanned, html)
+    files = find_logs(words)
+    dumps = read_dumps(files)
+    for path, reason in dumps.unread.items():
+        print(f"note: {path}: {reason}", file=sys.stderr)
+    scanned = scan([path for path in files if path not in dumps.files], progress)
+    return _of_logs(judge_logs(evidence(scanned, dumps.recordings)), scanned, html)
 
 
 def _of_logs(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], html: str | None) -> VerdictDocument:

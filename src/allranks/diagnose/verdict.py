@@ -202,7 +202,8 @@ def _victims_in_logs(logs: Evidence, chosen: Candidate) -> tuple[int, ...]:
     complaints = logs.of_rows("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited")
     complaining = {s.line.rank for s in complaints if s.line.rank is not None}
     ended = {e.rank for e in ends(logs) if e.rank is not None}
-    return tuple(sorted((complaining | ended) - chosen.culprits))
+    waiting = {r.rank for r in logs.recordings if r.stands_at is not None}
+    return tuple(sorted((complaining | ended | waiting) - chosen.culprits))
 
 
 def _delay(incident: Incident, chosen: Candidate) -> float | None:

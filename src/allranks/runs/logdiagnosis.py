@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allranks.cores import usable_cores
+from allranks.diagnose.hangs.recorder import Recording
 from allranks.diagnose.logs.lines import LogLine, from_name, read_line
 from allranks.diagnose.logs.scan import Filter, last_lines
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import UsageError
 from allranks.text import format_size
+
+from .flightdumps import may_be_dump, read_dumps
 
 BLOCK = 4 << 20  # bytes read at once
 PART = 64 << 20  # bytes a process takes; smaller logs are read here
@@ -68,7 +71,8 @@ def _inside(directory: Path) -> Iterator[Path]:
             packed = path.suffix.lower() == ".gz" and path.with_suffix("").suffix.lower() in PACKED
             if name.startswith(".") or not path.is_file():
                 continue
-            if not packed and (path.suffix.lower() in NOT_TEXT or not _is_text(path)):
+            is_log = packed or (path.suffix.lower() not in NOT_TEXT and _is_text(path))
+            if not is_log and not may_be_dump(path):
                 continue
             count += 1
             if count > MOST_FILES:
@@ -85,8 +89,10 @@ def _is_text(path: Path) -> bool:
 
 
 def read_logs(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> Evidence:
-    """Read the evidence of several logs, in their order here."""
-    return evidence(scan(files, progress, processes))
+    """Read the evidence of several logs, in their order here, and of flight recorders among them."""
+    dumps = read_dumps(files)
+    logs = [path for path in files if path not in dumps.files]
+    return evidence(scan(logs, progress, processes), dumps.recordings)
 
 
 def scan(
@@ -218,8 +224,8 @@ def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None, most
     return LogPart(kept.lines, kept.kept, log_end, done if most else 0)
 
 
-def evidence(logs: Iterable[tuple[Path, list[LogPart]]]) -> Evidence:
-    """Collect the lines of all logs, in the order of time where they tell it."""
+def evidence(logs: Iterable[tuple[Path, list[LogPart]]], recordings: Sequence[Recording] = ()) -> Evidence:
+    """Collect the lines of all logs, in the order of time where they tell it, with the flight recorders beside them."""
     lines: list[LogLine] = []
     tail: list[LogLine] = []
     for path, parts in logs:
@@ -237,7 +243,7 @@ def evidence(logs: Iterable[tuple[Path, list[LogPart]]]) -> Evidence:
                 for i, raw in enumerate(end)
                 for k in read_line(raw.decode("utf-8", "replace"), name, before - len(end) + i + 1, at)
             ]
-    return Evidence.of(in_order(lines), tail)
+    return Evidence.of(in_order(lines), tail, recordings)
 
 
 def in_order(lines: list[LogLine]) -> list[LogLine]:

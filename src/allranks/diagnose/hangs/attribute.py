@@ -103,10 +103,8 @@ _MISMATCHES = {
     CollectiveFault.MISSING: "ranks have called a different number of collectives",
 }
 CONDITION = "Look for a condition on rank or data there"
-STUCK = (
-    "its device, its process or a link to it has stopped. Read `dmesg -T` on its node for errors of the device, and "
-)
-STUCK += PAIRS
+STUCK = "a device, a process or a link has stopped there. Read `dmesg -T` on the node for errors of the device. "
+STUCK += f"If there are none, {PAIRS}"
 
 
 def _recorded(recorded: Account, waiting: Mapping[int, Doing], names: Names, confidence: float) -> Hang:

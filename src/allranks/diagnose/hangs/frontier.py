@@ -46,12 +46,16 @@ class CollectiveFault(enum.Enum):
 
 @dataclass(frozen=True)
 class Account:
-    """What everything waits for. `culprits` are not in it, in another one of that number, or stuck in it."""
+    """What everything waits for. `culprits` are not in it, in another one of that number, or stuck in it.
+
+    `operations` are those that ranks have called at one number, where they differ in anything.
+    """
 
     case: CollectiveFault
     culprits: tuple[int, ...]
     message: str
     lines: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,9 @@ def account(recordings: Sequence[Recording]) -> Account | None:
     different = [s for s in stalls if len(s.kinds) > 1]
     if different:
         odd = tuple(sorted({rank for s in different for rank in _odd(s.kinds)}))
-        return Account(CollectiveFault.DIFFERENT, odd, different[0].says(), (*_lines(different), *unheard))
+        operations = tuple(sorted({entry.operation for entry in different[0].inside.values()}))
+        lines = (*_lines(different), *unheard)
+        return Account(CollectiveFault.DIFFERENT, odd, different[0].says(), lines, operations)
     reasons: list[Stall | Unmatched] = [*stalls, *unmatched]
     waits = _absences(stalls, unmatched)
     waited_for = {rank for reason in reasons for rank in reason.missing}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from allranks.protocol.codec import DecodeError, decode, decode_each
@@ -282,13 +282,39 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
 
 
 def read_torch_dump(rank: int, document: Json) -> Recording:
-    """Read a file that torch wrote. Raise DecodeError for what is none."""
+    """Read a file that torch wrote. Raise DecodeError for what is none.
+
+    Groups whose ranks it does not say (torch 2.13 with Gloo) have none: `with_members` completes them.
+    """
     dump = decode(TorchDump, document)
-    groups = [
-        RecordedGroup(name, tuple(int(number) for number in re.findall(r"\d{1,6}", config.ranks)), config.desc)
+    if not dump.pg_config and not dump.entries:
+        raise DecodeError("expected a dump of torch's flight recorder, with pg_config or entries")
+    groups = {
+        name: RecordedGroup(name, tuple(int(number) for number in re.findall(r"\d{1,6}", config.ranks)), config.desc)
         for name, config in dump.pg_config.items()
+    }
+    for entry in dump.entries:
+        name, desc = (*entry.process_group, "", "")[:2]
+        groups.setdefault(name, RecordedGroup(name, (), desc))
+    return _recording(rank, groups.values(), [dump.entries])
+
+
+def with_members(recordings: Sequence[Recording]) -> list[Recording]:
+    """Give groups of which no dump says the ranks those that have called something there; the default group has all."""
+    members: dict[RecordedGroup, list[int]] = {}
+    for recording in recordings:
+        for of_group in recording.entries:
+            if not of_group.ranks:
+                members.setdefault(of_group, []).append(recording.rank)
+    everyone = tuple(range(max((r.rank for r in recordings), default=-1) + 1))
+    known = {
+        of_group: replace(of_group, ranks=everyone if of_group.desc == DEFAULT else tuple(sorted(ranks)))
+        for of_group, ranks in members.items()
+    }
+    return [
+        replace(r, entries={known.get(of_group, of_group): entries for of_group, entries in r.entries.items()})
+        for r in recordings
     ]
-    return _recording(rank, groups, [dump.entries])
 
 
 def _recording(rank: int, groups: Iterable[RecordedGroup], recorders: Iterable[Sequence[DumpedEntry]]) -> Recording:
@@ -329,10 +355,13 @@ def _with_ends(entries: Sequence[DumpedEntry]) -> list[tuple[DumpedEntry, bool]]
     return read
 
 
-def with_silent(recordings: Sequence[Recording]) -> list[Recording]:
-    """Add the ranks that have left no dump, where most of the job's have left one."""
+def with_silent(recordings: Sequence[Recording], unread: Collection[int] = ()) -> list[Recording]:
+    """Add the ranks that have left no dump, where most of the job's have left one that could be read.
+
+    Of those whose dump could not be read (`unread`) nothing follows.
+    """
     members = {rank for r in recordings for group in r.entries for rank in group.ranks}
-    absent = sorted(members - {r.rank for r in recordings})
-    if not absent or len(absent) * 2 >= len(members):
+    absent = sorted(members - {r.rank for r in recordings} - {*unread})
+    if not absent or (len(absent) + len(unread)) * 2 >= len(members):
         return list(recordings)
     return [*recordings, *(Recording(rank, error="it has left no dump") for rank in absent)]

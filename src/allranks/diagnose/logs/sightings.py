@@ -10,6 +10,7 @@ from functools import cached_property
 from allranks.findings import Where
 
 from ..exceptions import innermost
+from ..hangs.recorder import Recording
 from ..signatures import EXCEPTION, Role, Row, row_of
 from ..words import LINE, on_node, place_of_frame, short
 from .lines import LogLine
@@ -62,17 +63,23 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Evidence:
-    """`lines` are those the scan kept, in order; `tail` the last lines of the logs."""
+    """`lines` are those the scan kept, in order; `tail` the last lines of the logs.
+
+    `recordings` are torch's flight recorders that lay beside the logs.
+    """
 
     lines: tuple[LogLine, ...] = ()
     sightings: tuple[Sighting, ...] = ()
     tail: tuple[LogLine, ...] = ()
+    recordings: tuple[Recording, ...] = ()
 
     @classmethod
-    def of(cls, lines: Iterable[LogLine], tail: Sequence[LogLine] = ()) -> Evidence:
+    def of(
+        cls, lines: Iterable[LogLine], tail: Sequence[LogLine] = (), recordings: Sequence[Recording] = ()
+    ) -> Evidence:
         """Read the lines, one log after the other."""
         kept = tuple(lines)
-        return cls(kept, tuple(_sightings(kept)), tuple(tail))
+        return cls(kept, tuple(_sightings(kept)), tuple(tail), tuple(recordings))
 
     def of_rows(self, *rows: str) -> list[Sighting]:
         """Give the sightings of rows, in order."""

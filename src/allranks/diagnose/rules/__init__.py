@@ -14,14 +14,24 @@ from collections.abc import Callable, Sequence
 from ..candidate import Candidate
 from ..incident import Incident
 from ..logs.sightings import Evidence
-from . import hung, log_collectives, log_connections, log_ends, log_lines, log_xids, peer_lost, rank_ended
+from . import (
+    hung,
+    log_collectives,
+    log_connections,
+    log_ends,
+    log_lines,
+    log_recorders,
+    log_xids,
+    peer_lost,
+    rank_ended,
+)
 from . import named_faults as findings
 from . import node_failures as nodes
 from .failures import Failure
 
 _ON_RUNS = (findings, nodes, hung)
 _ON_FAILURES = (rank_ended, peer_lost)
-_ON_LOGS = (log_lines, log_xids, log_collectives, log_connections, log_ends)
+_ON_LOGS = (log_lines, log_xids, log_collectives, log_recorders, log_connections, log_ends)
 _RUN_ROWS = {name: row for module in _ON_RUNS for name, row in module.RULES.items()}
 _FAILURE_ROWS = {name: row for module in _ON_FAILURES for name, row in module.RULES.items()}
 _LOG_ROWS = {name: row for module in _ON_LOGS for name, row in module.RULES.items()}

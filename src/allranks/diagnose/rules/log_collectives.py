@@ -25,6 +25,7 @@ COLLECT = (
     "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 and compare the dumps of all ranks. "
     "Run `py-spy dump` on every rank, and read each rank's log from its beginning"
 )
+READ_DUMPS = "Copy these files of all ranks into one directory DIR, and run `allranks diagnose DIR`"
 
 
 def mismatch(evidence: Evidence) -> list[Candidate]:
@@ -103,8 +104,12 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
             what = f"{count_ranks(waiting)} waited {same}"
         silent = f"{what} until it timed out, and what the others did is not in this log"
         suspected = f"{what} until it timed out: another rank may have been late"
+        written = [s.groups["path"] for s in evidence.of_rows("dump-written")]
+        remedy = COLLECT
+        if written and not evidence.recordings:
+            remedy = f"the ranks have written what they called last, each on its node (`{written[0]}`). {READ_DUMPS}"
         return [
-            replace(candidate, cause="unknown", confidence=0.4, remedy=COLLECT, message=silent),
+            replace(candidate, cause="unknown", confidence=0.4, remedy=remedy, message=silent),
             replace(candidate, cause="straggler", confidence=0.3, message=suspected),
         ]
     where = candidate.where

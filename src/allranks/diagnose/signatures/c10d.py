@@ -166,6 +166,9 @@ ROWS = (
     Row("dump-signal", "unknown", CASCADE, "torch ProcessGroupNCCL.cpp heartbeatMonitor", ("dump signal",),
         r"(?:Received a|Observed flight recorder) dump signal(?: due to "
          r"a collective timeout from (?:this local rank| rank (?P<from>\d+)))?", rule= "collective-timeout"),
+    Row("dump-written", "unknown", CASCADE, "torch FlightRecorder.cpp DebugInfoWriter::write", (
+     "Flight Recorder debug info",),
+        r"Finished writing Flight Recorder debug info to (?P<path>\S+)", rule= "collective-timeout"),
     *table(
         "torch ProcessGroupNCCL.cpp heartbeatMonitor", SYMPTOM, "unknown",
         ("watchdog-stuck", "watchdog got stuck|HeartbeatMonitor|acquire GIL",
