@@ -9,7 +9,7 @@ from tests.diagnose.hangs.test_recorder import recorder
 from tests.gang.test_gang import Drive
 
 from allranks.diagnose.hangs.doing import read_sample
-from allranks.gang.hangwatch import ENDED_GRACE, GAP, PATIENCE
+from allranks.gang.hangwatch import ENDED_GRACE, GAP, PATIENCE, STARTING
 from allranks.gang.states import Counters, Quiet, Stacks, State
 
 WAITS = {"text": in_collective(), "state": "S", "cpu": 1.0}
@@ -61,6 +61,27 @@ def test_the_first_look_comes_with_the_limit() -> None:
     asked = drive.quiet(1)
     assert asked[0] == "hang-suspected" and sorted(asked[1:]) == [f"stacks>h{i}" for i in range(3)]
     assert drive.last("stacks")["ranks"] == [2]
+
+
+def test_ranks_that_load_torch_are_no_hang() -> None:
+    """The limit begins with the ranks, and a short one leaves time for the imports before init_process_group."""
+    drive = Drive(hang_timeout=10.0).running()
+    started = drive.roster.last_sign_at
+    drive.now += STARTING - 1
+    assert "hang-suspected" not in drive.feed(Quiet("", drive.now, started))
+    for rank in ("0", "1", "2"):
+        drive.initialised(rank)
+    since = drive.roster.last_sign_at
+    assert since == drive.now, "a rank that comes forward has given a sign"
+    drive.now += 10
+    assert "hang-suspected" in drive.feed(Quiet("", drive.now, since))
+
+
+def test_a_program_that_never_comes_forward_is_looked_at_all_the_same() -> None:
+    drive = Drive(hang_timeout=10.0).running()
+    started = drive.roster.last_sign_at
+    drive.now += STARTING
+    assert "hang-suspected" in drive.feed(Quiet("", drive.now, started))
 
 
 def test_a_rank_that_keeps_the_others_waiting_ends_the_gang() -> None:

@@ -62,6 +62,7 @@ class ProcessGroups:
         if event.what == "init-entered":
             rank.entered = True
             rank.departed_t = None
+            self.roster.last_sign_at = now
             return [*actions, RankEntered(event.node, event.rank, event.t)]
         if event.what == "destroyed":
             rank.entered = True

@@ -25,6 +25,7 @@ from .states import Action, Counters, Quiet, Send, Stacks
 
 GAP = 4.0  # seconds between the two stack samples: what moves meanwhile does not hang
 PATIENCE = 22.0  # seconds for the answers: a node gives its own sampling 20
+STARTING = 60.0  # seconds that a program may take until its first sign: it imports torch, from a cold disk
 ENDED_GRACE = 30.0  # seconds without a sign after a rank has ended with 0 while others go on
 ASKED = 4  # times that the counters are asked for within the limit
 
@@ -125,7 +126,15 @@ class HangWatch:
         ended = [r.exit_at for r in self.roster.ranks() if r.exit is not None and r.exit.code == 0]
         if ended and now - max(since, *ended) >= min(ENDED_GRACE, limit):
             return True
+        if self._is_starting(since):
+            limit = max(limit, STARTING)
         return now - since >= limit
+
+    def _is_starting(self, since: float) -> bool:
+        """Whether ranks may still load torch: none has entered init_process_group, ended, or shown anything."""
+        if since > self.roster.last_sign_at:
+            return False
+        return not any(r.entered or r.initialised_t is not None or r.exit is not None for r in self.roster.ranks())
 
     def _suspect(self, since: float, now: float) -> list[Action]:
         if any(r.exit is None and r.departure.failed for r in self.roster.ranks()):
