@@ -122,7 +122,9 @@ def test_json_lines_are_whole_however_they_were_read(runs, capsys, monkeypatch):
     monkeypatch.setattr("allranks.runs.reading.CHUNK", 7)
     write_logs(make(runs), (0, "first line\r\nodd \x0c \x85 line\nunfinished é".encode()))
     _, out, _ = call(capsys, "logs", "--json")
-    found = [json.loads(line)["line"] for line in out.splitlines()]
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert {line["schema"] for line in lines} == {1}
+    found = [line["line"] for line in lines]
     assert found == ["first line", "odd \x0c \x85 line", "unfinished é"]
 
 
@@ -155,7 +157,7 @@ def test_metrics_are_the_last_lines_of_each_rank(runs, capsys):
     assert call(capsys, "logs", "--metrics", "-n", "1")[1] == '[0] {"step": 8}\n[1] {"step": 8}\n'
     _, out, _ = call(capsys, "logs", "--metrics", "-n", "2", "--node", "h2", "--json")
     assert [json.loads(line) for line in out.splitlines()] == [
-        {"rank": 1, "metrics": {"step": 7}}, {"rank": 1, "metrics": {"step": 8}}]  # fmt: skip
+        {"schema": 1, "rank": 1, "metrics": {"step": 7}}, {"schema": 1, "rank": 1, "metrics": {"step": 8}}]  # fmt: skip
 
 
 # -- clean ---------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_logs_since(launch: Launch) -> None:
 
 def test_logs_as_json(launch: Launch) -> None:
     lines = [json.loads(line) for line in launch.call("logs", "--json", "--rank", "2").stdout.splitlines()]
-    assert lines[0] == {"node": "h2", "rank": 2, "line": "rank 2 step 1"}
+    assert lines[0] == {"schema": 1, "node": "h2", "rank": 2, "line": "rank 2 step 1"}
 
 
 def test_metrics_wherever_they_lie(launch: Launch) -> None:

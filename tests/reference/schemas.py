@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.reference.settings_page import cell
 
-from allranks.cli import clean, data, explain, follow, init, orphans, render, report, status, stop
+from allranks.cli import clean, data, explain, follow, init, logs, orphans, render, report, status, stop
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.engines import dry_run, joined
 from allranks.engines.kubernetes.launching import PodsPlan
@@ -77,6 +77,8 @@ DOCUMENTS = [
     Published("clean", clean.CleanReport, "`clean --json`"),
     Published("orphans", orphans.OrphanReport, "`clean --orphans --json`"),
     Published("report", report.Made, "`report --json`"),
+    Published("log-line", logs.LogLine, "a line of `logs --json`"),
+    Published("metrics-line", logs.MetricsLine, "a line of `logs --metrics --json`"),
     Published("render", render.RenderedDocument, "`render … --json`"),
     Published("data-plan", data.PlanDocument, "`data plan --json`"),
     Published("data-audit", data.AuditDocument, "`data audit --json`"),
@@ -110,7 +112,8 @@ class Generator:
         lines = []
         for record in event_records():
             body = self._record(record, record.spread, without=record.kept_apart)
-            own = {"t": {"type": "number"}, "event": {"const": record.kind}, "attempt": {"type": "integer"}}
+            number = {"schema": {"const": 1}}
+            own = {**number, "t": {"type": "number"}, "event": {"const": record.kind}, "attempt": {"type": "integer"}}
             required = [name for name in body["required"] if name not in own]
             lines.append({**body, "properties": {**body["properties"], **own}, "required": ["t", "event", *required]})
         return self._whole("events", {"description": "A line of events.jsonl.", "anyOf": lines})
@@ -204,7 +207,9 @@ def schemas_page() -> str:
     return f"""# JSON Schemas
 <!-- `make pages` writes this page and the files in schemas/ from the typed records of the source. -->
 
-Every JSON document has `"schema": 1`. The number changes when a field goes away or gets another meaning.
+Every JSON document has `"schema": 1`, and where a command or a file has a document a line, each line has it:
+`events.jsonl`, `logs --json` and `join --json`. A line of `join --json` on node 0 is the result, or has one of the keys
+`say`, `opening`, `event`, `status` and `output`. The number changes when a field goes away or gets another meaning.
 A new field does not change it, so read the fields that you know and pass over the others. The schemas are
 [JSON Schema 2020-12](https://json-schema.org/draft/2020-12/schema), and the tests validate real documents against them.
 
@@ -232,8 +237,8 @@ def events_page() -> str:
     return f"""# Events
 <!-- `make pages` writes this page from src/allranks/runs/events.py. -->
 
-`events.jsonl` of a run directory has a JSON object a line. Each has `t` (unix seconds, corrected to the controller's
-clock) and `event`, and `attempt` where it applies. `node` is a node's name. Its schema is
+`events.jsonl` of a run directory has a JSON object a line. Each has `"schema": 1`, `event`, `t` (unix seconds,
+corrected to the controller's clock), and `attempt` where it applies. `node` is a node's name. Its schema is
 [events.json](schemas/events.json).
 
 | event | further fields | when |

@@ -68,6 +68,7 @@ def test_a_whole_run_comes_through(run: RunDirectory) -> None:
         ("closing", [ResultDocument("inner")]),
     )
     for line in lines:
+        assert json.loads(line)["schema"] == 1
         assert replay.result is None
         replay.line(line)
     assert replay.result is not None and replay.result.exit == 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from typing import Any
+from typing import NamedTuple
 
 from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
-from allranks.protocol.jsontext import DecodeError, read_metrics
+from allranks.protocol.codec import document_line
+from allranks.protocol.jsontext import DecodeError, Json, read_metrics
 from allranks.report.fold import Folder
 from allranks.report.terminal import shows_colour
 from allranks.runs.directory import RunDirectory
@@ -79,6 +79,21 @@ class LogPrinter:
             sys.stdout.flush()
 
 
+class LogLine(NamedTuple):
+    """A line of `logs --json`: what a rank has written, without the line's end."""
+
+    node: str
+    rank: int
+    line: str
+
+
+class MetricsLine(NamedTuple):
+    """A line of `logs --metrics --json`; `metrics` is the row as the program wrote it, as text where it is no JSON."""
+
+    rank: int
+    metrics: Json
+
+
 class JsonLines:
     """Output as a JSON object a line; a line is whole, however its bytes were cut."""
 
@@ -107,7 +122,7 @@ class JsonLines:
 
     def _write(self, node: str, rank: int, line: bytes) -> None:
         text = line.removesuffix(b"\r").decode("utf-8", "replace")
-        sys.stdout.write(json.dumps({"node": node, "rank": rank, "line": text}) + "\n")
+        sys.stdout.write(document_line(LogLine(node, rank, text)) + "\n")
 
 
 def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines, follow: bool) -> None:
@@ -160,10 +175,13 @@ def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool
         except OSError:
             continue
         for line in last:
-            print(json.dumps({"rank": int(digits), "metrics": _loads(line)}) if json_ else f"[{int(digits)}] {line}")
+            if json_:
+                print(document_line(MetricsLine(int(digits), _loads(line))))
+            else:
+                print(f"[{int(digits)}] {line}")
 
 
-def _loads(line: str) -> Any:
+def _loads(line: str) -> Json:
     try:
         return read_metrics(line)
     except DecodeError:

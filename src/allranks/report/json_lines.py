@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TextIO
 
-from allranks.protocol.codec import encode, make_document
+from allranks.protocol.codec import SCHEMA, encode
 from allranks.runs.documents import ResultDocument, StatusDocument
 
 from .sentences import Document
@@ -22,7 +22,7 @@ class LinesView:
         self._offsets: dict[int, int] = {}  # of each rank's log in this attempt
 
     def _write(self, document: Document) -> None:
-        self._stream.write(json.dumps(document, separators=(",", ":")) + "\n")
+        self._stream.write(json.dumps({"schema": SCHEMA, **document}, separators=(",", ":")) + "\n")
 
     def say(self, label: str, text: str) -> None:
         """Write a line for a person. `label` is left out: it says which command this is."""
@@ -69,5 +69,5 @@ class LinesView:
 
     def closing(self, result: ResultDocument) -> None:
         """Write the last line: the document that `run --json` prints."""
-        self._write(make_document(result))
+        self._write(dict(encode(result)))
         self._stream.flush()

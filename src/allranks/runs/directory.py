@@ -227,7 +227,7 @@ class RunDirectory:
 
     def append_event(self, event: Document) -> None:
         """One line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
-        line = (b"\n" if self._torn else b"") + json.dumps(event).encode() + b"\n"
+        line = (b"\n" if self._torn else b"") + json.dumps({"schema": SCHEMA, **event}).encode() + b"\n"
         written = 0
         try:
             fd = os.open(self.path / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
