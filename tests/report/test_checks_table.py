@@ -59,19 +59,22 @@ def test_findings_with_remedies_then_what_could_not_be_looked_at() -> None:
         "?    could not look: routes (-v says more)",
     ]  # fmt: skip
     assert "        h1 -> h3: timeout" in finding_lines(FOUND, colour=False, verbose=True)
-    assert counts(FOUND, rows()) == "3 checks on 4 nodes: 1 failure, 1 warning, 1 could not look"
+    assert counts(FOUND, rows()) == "3 checks on 4 nodes: 1 failed, 1 warn, 1 could not look"
     assert "\x1b[31m" in finding_lines(FOUND, colour=True, verbose=False)[0]
 
 
-def test_what_was_skipped_is_not_ok() -> None:
-    """A check that looked at no node, or at some only, has no word of being ok."""
+def test_every_check_is_counted_once() -> None:
+    """The numbers of the last line add up to the checks that the first line announces."""
     assert counts([], {"shm": {"h1": "ok"}, "limits": {"h1": "ok"}}) == "2 checks on 1 node: all ok"
     half = {"shm": {"h1": "ok", "h2": "ok"}, "gate": {"h1": "skipped", "h2": "skipped"}}
     assert counts([], half) == "2 checks on 2 nodes: 1 ok, 1 skipped"
     some = {**half, "routes": {"h1": "skipped", "h2": "ok"}}
-    assert counts([], some) == "3 checks on 2 nodes: 1 ok, 1 skipped, 1 skipped on some nodes"
-    warned = [Finding("shm", "warn", "small", check="shm")]
-    assert counts(warned, half) == "2 checks on 2 nodes: 1 warning, 1 skipped"
+    assert counts([], some) == "3 checks on 2 nodes: 2 ok, 1 skipped"
+    warned = [Finding("shm", "warn", "small", check="shm"), Finding("disk-full", "warn", "full", check="shm")]
+    assert counts(warned, half) == "2 checks on 2 nodes: 1 warn, 1 skipped"
+    unreached = [Finding("ssh-auth", "fail", "h3: refused", where=Where(node="h3"), check="reached")]
+    assert counts(unreached, {"shm": {}}) == "1 check on 0 of 1 node: 1 skipped"
+    assert counts(unreached, half) == "2 checks on 2 of 3 nodes: 1 ok, 1 skipped"
 
 
 def test_settings_are_said_once_for_equal_nodes() -> None:

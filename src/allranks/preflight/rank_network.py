@@ -15,6 +15,7 @@ from allranks.plan.node_facts import interface_of, on_link
 from allranks.protocol.codec import decode
 from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
+from allranks.text import count_of
 
 from .rdma import UsedPort, matching, ports_text
 from .typed_facts import Facts, PeerAttempt
@@ -55,7 +56,8 @@ def _node(node: str, facts: Facts, choice: InterfaceChoice) -> list[NetworkSetti
         settings.append(_threads(facts))
     reached = _reached(facts)
     if reached:
-        settings.append(NetworkSetting("peers' addresses reached", reached, "measured", ""))
+        why = f"all addresses of {count_of(len(facts.pairs), 'other node')}, IPv4 and IPv6"
+        settings.append(NetworkSetting("peers' addresses reached", reached, "measured", why))
     return settings
 
 

@@ -15,40 +15,30 @@ Rows = Mapping[str, Mapping[str, str]]
 
 WORDS = {"fail": "FAIL", "warn": "warn", "unknown": "?", "ok": "ok", "skipped": "-"}
 COLOURS = {"fail": "\x1b[31m", "warn": "\x1b[33m", "unknown": "\x1b[36m", "ok": "\x1b[32m", "skipped": "\x1b[2m"}
+# What a count of checks says of each status, the worst first.
+COUNTED = {"fail": "failed", "warn": "warn", "unknown": "could not look", "ok": "ok", "skipped": "skipped"}
 WIDEST_NAME = 16
 
 
 def counts(findings: Sequence[Finding], rows: Rows) -> str:
-    """`38 checks on 4 nodes: 1 failure, 2 warnings, 3 could not look, 5 skipped`."""
-    nodes = len(next(iter(rows.values()), {}))
-    parts = []
-    for status, noun in (("fail", "failure"), ("warn", "warning")):
-        number = sum(f.status == status for f in findings)
-        if number:
-            parts.append(count_of(number, noun))
-    unknown = sum(f.status == "unknown" for f in findings)
-    if unknown:
-        parts.append(f"{unknown} could not look")
-    words = ", ".join([*parts, *skipped(rows)]) if parts else fine(rows)
-    return f"{count_of(len(rows), 'check')} on {count_of(nodes, 'node')}: {words}"
+    """Count every check once, by the worst that it says: `38 checks on 4 nodes: 1 failed, 2 warn, 30 ok, 5 skipped`."""
+    unreached = len({f.where.node for f in findings if f.check == "reached"})
+    looked_at = len(next(iter(rows.values()), {}))
+    nodes = count_of(looked_at, "node")
+    if unreached:
+        nodes = f"{looked_at} of {count_of(looked_at + unreached, 'node')}"
+    said = group(findings, lambda finding: finding.check or finding.id)
+    by_status = group(rows, lambda name: _worst([*rows[name].values(), *(f.status for f in said.get(name, []))]))
+    numbers = {status: len(names) for status, names in by_status.items()}
+    words = ", ".join(f"{numbers[status]} {word}" for status, word in COUNTED.items() if status in numbers)
+    if set(numbers) == {"ok"}:
+        words = "all ok"
+    return f"{count_of(len(rows), 'check')} on {nodes}: {words}"
 
 
-def fine(rows: Rows) -> str:
-    """`all ok`, or `30 ok, 8 skipped`: the words where no check has found anything."""
-    skips = skipped(rows)
-    if not skips:
-        return "all ok"
-    ok = sum(set(row.values()) <= {"ok"} for row in rows.values())
-    return ", ".join([f"{ok} ok", *skips])
-
-
-def skipped(rows: Rows) -> list[str]:
-    """How many checks looked at no node, and how many only at some; empty where all looked everywhere."""
-    statuses = [set(row.values()) for row in rows.values()]
-    nowhere = sum(status == {"skipped"} for status in statuses)
-    partly = sum("skipped" in status and len(status) > 1 for status in statuses)
-    parts = ((nowhere, "skipped"), (partly, "skipped on some nodes"))
-    return [f"{count} {words}" for count, words in parts if count]
+def _worst(statuses: Sequence[str]) -> str:
+    """Of no node at all a check was skipped."""
+    return min(statuses, key=ORDER.__getitem__, default="skipped")
 
 
 def table_lines(rows: Rows, checks: Mapping[str, Check], width: int, verbose: bool, colour: bool) -> list[str]:

@@ -30,7 +30,7 @@ from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 from allranks.text import count_of, cut, format_ranks, format_size, plural
 
-from .checks_table import WORDS, fine
+from .checks_table import WORDS, counts
 from .linkmaps import LinkMap, link_maps
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
@@ -209,8 +209,9 @@ def _checks(record: Record) -> CheckTable:
     nodes = list(next(iter(rows.values()), {}))
     worst = [n for n in nodes if any(row.get(n) not in ("ok", "skipped") for row in bad.values())]
     shown = nodes if len(nodes) <= NODES else worst[:NODES]
-    scope = f"{count_of(len(rows), 'check')} on {count_of(len(nodes), 'node')}"
-    summary = f"{scope}, the rows that are not all ok:" if bad else f"{scope}: {fine(rows)}"
+    summary = counts((), rows)
+    if bad:
+        summary += ". The rows that are not all ok:"
     cells = [(check, [(WORDS[row[n]], row[n]) for n in shown]) for check, row in bad.items()]
     return CheckTable(len(rows), summary, shown, len(nodes) - len(shown), cells)
 
