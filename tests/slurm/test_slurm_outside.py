@@ -197,7 +197,9 @@ def test_a_request_that_no_waiting_fulfils_is_not_followed(slurm: SlurmBed, tmp_
     assert "will not start as it is" in result["verdict"]["message"]
     assert "PartitionTimeLimit" in result["verdict"]["message"]
     assert slurm.job(launch.job)["JobState"] == "PENDING", "it is its owner's"
-    assert launch.call("stop").returncode == 0
+    stopped = launch.call("stop")
+    assert stopped.returncode == 0
+    assert "from the queue" in stopped.stdout and "to save" not in stopped.stdout, "no rank runs"
     assert slurm.job(launch.job)["JobState"] == "CANCELLED"
 
 

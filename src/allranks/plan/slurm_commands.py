@@ -76,11 +76,19 @@ _INSTEAD = {
     "--array": "start one run for each",
 }
 
+# As sbatch reads a directive: further options may stand before it, and # begins a comment (sbatch(1)).
+_SIGNAL = re.compile(r"^#SBATCH[ \t][^#\n]*?--signal(?:=|[ \t])", re.MULTILINE)
+
 
 def read_version(text: str) -> tuple[int, int]:
     """Of `srun --version`: "slurm 22.05.8", "slurm-wlm 23.11.4"; (0, 0) where it is not understood."""
     match = re.search(r"(?<!\d)(\d{1,6})\.(\d{1,6})", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def asks_for_signal(script: str, environ: Mapping[str, str]) -> bool:
+    """Tell whether a batch script asks for a signal before its end: in a directive, or by sbatch's own variable."""
+    return bool(_SIGNAL.search(script)) or bool(environ.get("SBATCH_SIGNAL"))
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,18 @@ import pytest
 
 from allranks.engines.slurm import claims
 from allranks.engines.slurm.claims import claim, is_ours
+from allranks.errors import UsageError
+
+
+@pytest.mark.parametrize(("count", "spares", "nodes"), [(2, 0, "2"), (3, 1, "4"), (None, 0, "N")])
+def test_outside_of_an_allocation_the_hint_asks_for_the_nodes_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, count: int | None, spares: int, nodes: str
+) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match=rf"with `salloc --nodes={nodes}`\Z"):
+        claims.allocated_cluster(count, spares)
+
 
 NODES = ["h1", "h2", "h3", "h4"]
 OTHER = """import sys

@@ -40,8 +40,10 @@ def allocated_cluster(count: int | None, spares: int) -> Cluster:
     """Return `count` nodes of our allocation, with spares, that no other run in it has; all of them where None."""
     allocation = read_allocation(os.environ)
     if allocation is None:
+        nodes = "N" if count is None else count + spares
         raise UsageError(
-            "--slurm: this process is outside of an allocation, and only `run` submits a job\nhint: salloc --nodes=4"
+            "--slurm: this process is outside of an allocation, and only `run` submits a job\n"
+            f"hint: begin the command with `salloc --nodes={nodes}`"
         )
     refuse_step(os.environ)
     require_nodes(allocation, count)

@@ -100,7 +100,9 @@ class Slurm:
         return Stopped("slurm", shows_end=False, job=number)
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
-        """Return the sentence that `stop` begins with."""
+        """Return the sentence that `stop` begins with. A job that waits has no ranks."""
+        if not has_begun(run) and _waits(_job_of(run)):
+            return f"removing {run.name} from the queue: job {run.job} had not started"
         return f"stopping {run.name} in job {run.job}: ranks have {grace:g} s to save"
 
     def finish(self, run: RunDirectory, now: float) -> None:
@@ -115,6 +117,15 @@ class Slurm:
         if ended_before is not None and ended_before < LATE and has_begun(run):
             return
         conclude(run, job)
+
+
+def _waits(number: str) -> bool:
+    """Whether a job is in the queue; False where slurmctld does not answer."""
+    try:
+        job = jobs.look(number)
+    except jobs.SlurmError:
+        return False
+    return job is not None and job.waits
 
 
 def _job_of(run: RunDirectory) -> str:

@@ -31,7 +31,7 @@ from allranks.diagnose.slurm_jobs import (
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
 from allranks.plan.render.slurm import run_suffix, warning
-from allranks.plan.slurm_commands import WARNING_SIGNAL
+from allranks.plan.slurm_commands import WARNING_SIGNAL, asks_for_signal
 from allranks.runs.directory import RunDirectory
 from allranks.runs.regular import read_end
 
@@ -107,10 +107,10 @@ class Inside:
         origin = self.advice.origin
         if origin is Origin.ALLRANKS:
             return [f"scancel {short}. `allranks stop` gives them all of it"]
+        if origin is Origin.SCRIPT and asks_for_signal(jobs.batch_script(self.allocation.job), os.environ):
+            return [f"scancel {short}. `allranks stop` gives them all of it"]
         if origin is Origin.SCRIPT:
-            return [
-                f"scancel {short}. So does the time limit, unless the script asks for a signal. {self.advice.warning}"
-            ]
+            return [f"scancel {short}. So does the time limit. {self.advice.warning}"]
         return [f"scancel {short}. So does the time limit. Before it, `salloc --signal=USR1@60` sends ranks SIGUSR1"]
 
     def warning(self) -> None:

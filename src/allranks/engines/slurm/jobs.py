@@ -57,6 +57,15 @@ def look(job: str) -> SlurmJob | None:
     return account(job)
 
 
+def batch_script(job: str) -> str:
+    """Return the script of a job of ours; empty where Slurm does not give it out."""
+    try:
+        done = _call(["scontrol", "write", "batch_script", job, "-"])
+    except (SlurmError, UsageError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
 def account(job: str) -> SlurmJob | None:
     """Read the job in Slurm's accounting; None where there is no accounting."""
     if shutil.which("sacct") is None:

@@ -71,7 +71,7 @@ class Submission:
             raise
         run = self._name_after(run, job)
         jobs.set_comment(job, str(run.path))
-        return JobFollower(run, job, view, first_words=f"submitted; {run.path}")
+        return JobFollower(run, job, view, first_words=f"submitted, its run directory is {run.path}")
 
     def _name_after(self, run: RunDirectory, job: str) -> RunDirectory:
         """Give the run directory the job's number. It is complete when the job sees it under that name."""
