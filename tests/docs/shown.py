@@ -22,7 +22,7 @@ VARYING = (
 )
 
 # A line of several ranks is one where they wrote it within half a second, which a loaded machine may not allow.
-RANKS = re.compile(r"^\[(?:\d+ ranks|\S+ \d+(?: \+\d+)?)\] ")
+RANKS = re.compile(r"^\[(?:\d+ ranks|\S+ \d+(?: \+\d+ ranks?)?)\] ")
 
 # Torch's word on a resolver that does not know the hosts of a bed: it comes at any moment, and pages do not show it.
 BED_NOISE = re.compile(r"\[c10d\] The hostname of the client socket cannot be retrieved")

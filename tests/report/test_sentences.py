@@ -49,7 +49,7 @@ def test_the_same_line_of_all_ranks_is_one():
 def test_the_same_line_of_some_ranks_waits_for_the_window():
     folder = fold(("h1", 0, b"loading\n", 0.0), ("h2", 3, b"loading\n", 0.1), ranks=4)
     assert folder.lines(0.2) == []
-    assert folder.lines(WINDOW) == ["[h1 0 +1] loading"]
+    assert folder.lines(WINDOW) == ["[h1 0 +1 rank] loading"]
 
 
 def test_a_rank_that_repeats_itself_is_not_folded_away():
@@ -331,3 +331,17 @@ def test_an_event_of_another_shape_ends_no_view(kind: str, fields: dict[str, Any
     """`attach` ended with KeyError at the first damaged line of events.jsonl."""
     line = event_line({**fields, "event": kind}, 2)
     assert line is None or isinstance(line, str)
+
+
+def test_files_that_may_be_lost_are_told_of_at_the_end_and_only_where_there_are_any() -> None:
+    """The place is temporary in every run on hosts: it matters once the program has left something there."""
+    event = {"event": "outputs-temporary", "nodes": {"h1": "/tmp/allranks-0/x/outputs"}}
+    assert event_line(event, 1) is None
+    ended = {"exit": 0, "directory": "runs/a", "timing": {"total": 1.0}}
+    assert closing_lines(result_record(ended)) == ["done after 1.0 s (exit 0), logs in runs/a/logs"]
+    lines = closing_lines(result_record({**ended, "outputs": {"h1": "/tmp/allranks-0/x/outputs"}}))
+    assert lines[:2] == [
+        "outputs   h1:/tmp/allranks-0/x/outputs",
+        "          such places are temporary: --output-dir PATH names a lasting one",
+    ]
+    assert len(closing_lines(result_record({**ended, "outputs": {"h1": "/data/out"}}))) == 2

@@ -10,7 +10,7 @@ from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
 from allranks.protocol.orders import StacksOrder, SuiteNodes
-from allranks.runs.events import FindingMade, OutputsTemporary, RankExit, RankStarted
+from allranks.runs.events import TEMPORARY, FindingMade, OutputsTemporary, RankExit, RankStarted
 
 from .ending import Ending
 from .groups import ProcessGroups
@@ -20,7 +20,6 @@ from .roster import Roster
 from .states import Action, Audited, Event, Exit, Report, Send, Started, State
 
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
-TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be gone tomorrow
 
 
 class Running:
@@ -73,6 +72,7 @@ class Running:
         if rank is None or event.attempt != self.roster.attempt:
             return []
         rank.pid = event.pid
+        self.roster.last_sign_at = now
         if rank.state == "waiting":
             rank.state = "started"
         return [RankStarted(event.node, event.rank, event.pid, event.t)]

@@ -1,7 +1,7 @@
 """Log lines for display: cut, cleaned, and folded where many ranks say the same (pure; time is passed in).
 
 A line of one rank is `[h1 3] text`; the same line of several ranks within the window is one line,
-`[8 ranks] text` where all ranks said it, else `[h1 0 +3] text`. Lines of one rank keep their order: a line
+`[8 ranks] text` where all ranks said it, else `[h1 0 +3 ranks] text`. Lines of one rank keep their order: a line
 joins what another rank said only if its own rank has written nothing later. A progress bar (carriage returns
 without a newline) is shown every ten seconds, and its last state once its line ends.
 """
@@ -13,18 +13,16 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 
-from allranks.text import plural
+from allranks.text import count_of, plural
 
 from .terminal import clean
+from .victims import VictimShortener, Who
 
 WINDOW = 0.5  # seconds a line waits for the same words of other ranks
 CUT = 64 << 10  # bytes of a line that are displayed
 MOST = 2000  # lines displayed a flush; the rest is counted
 MOST_BYTES = 8 << 20  # of lines that wait
 PROGRESS_EVERY = 10.0  # seconds between two states of a progress bar
-
-Who = tuple[str, int]
-
 
 # What differs in lines that ranks print alike: dates, times, glog's times ([W1121 18:42:17.07 or W1121 18:42:17.070
 # 19182), IPv4 addresses, pids, pointers. The pattern begins with a digit, as searching for one character is quick.
@@ -72,11 +70,20 @@ class _Line:
 
 
 class Folder:
-    """Bytes of ranks in, display lines out; lines beyond `most` between two calls of `lines` are only counted."""
+    """Bytes of ranks in, display lines out; lines beyond `most` between two calls of `lines` are only counted.
+
+    `shorten`: of a traceback whose rank only lost a peer its last line alone is displayed.
+    """
 
     def __init__(
-        self, fold: bool = True, colour: bool = False, most: int | None = MOST, window: float = WINDOW
+        self,
+        fold: bool = True,
+        colour: bool = False,
+        most: int | None = MOST,
+        window: float = WINDOW,
+        shorten: bool = False,
     ) -> None:
+        self._shortener = VictimShortener() if shorten else None
         self._fold = fold
         self._colour = colour
         self._most = most
@@ -127,6 +134,19 @@ class Folder:
 
     def _add(self, who: Who, raw: bytes, now: float) -> None:
         text = clean(raw[:CUT].decode("utf-8", "replace"), self._colour)
+        if self._shortener is None:
+            self._show_soon(who, text, now)
+            return
+        for line in self._shortener.take(who, text, now):
+            self._show_soon(who, line, now)
+
+    def _add_late(self, now: float, is_end: bool = False) -> None:
+        """Add the tracebacks whose last line has not come."""
+        if self._shortener is not None:
+            for who, text in self._shortener.due(now, is_end):
+                self._show_soon(who, text, now)
+
+    def _show_soon(self, who: Who, text: str, now: float) -> None:
         key = alike(text) if self._fold else text
         line = self._same(who, key)
         if line is None:
@@ -154,12 +174,13 @@ class Folder:
         elif len(line.ranks) == self.ranks:
             start = f"[{self.ranks} ranks]"
         else:
-            start = f"[{node} {rank} +{others}]"
+            start = f"[{node} {rank} +{count_of(others, 'rank')}]"
         return f"{start} {line.text}".rstrip()
 
     def lines(self, now: float) -> list[str]:
         """Take the lines that may be shown now, in order: their window is over, or every rank has written them."""
         self._show_bars(now)
+        self._add_late(now)
         return self._ready(now)
 
     def _ready(self, now: float, is_end: bool = False) -> list[str]:
@@ -194,6 +215,7 @@ class Folder:
                 self._add(who, last_state(data), now)
         self._rest.clear()
         self._bars.clear()
+        self._add_late(now, is_end=True)
         return self._ready(now, is_end=True)
 
 

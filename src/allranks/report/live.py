@@ -26,7 +26,7 @@ class LiveView:
     def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
         self.screen = Screen(stream or sys.stdout)
         self._terminal = self.screen.is_terminal
-        self._folder = Folder(fold, colour=shows_colour(self.screen.stream))
+        self._folder = Folder(fold, colour=shows_colour(self.screen.stream), shorten=fold)
         self._nodes = 1
         self._table: list[str] = []
         self._paused = False

@@ -10,13 +10,13 @@ from typing import Any
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Finding, Where, explain_command
 from allranks.runs.documents import AttemptRecord, Left, ResultDocument, VerdictDocument, as_record
+from allranks.runs.events import TEMPORARY
 from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
 Document = dict[str, Any]
 
 NODES_SHOWN = 8  # by name in the opening lines
 FILES_SHOWN = 4
-PLACES_SHOWN = 3
 RUNNER_UP_WIDTH = 160  # characters of what else it may be
 # Events that one sentence tells.
 _SENTENCES = {
@@ -114,15 +114,6 @@ def _attempt_line(event: Document) -> str | None:
     return f"attempt {event['attempt']}"
 
 
-def _outputs_line(event: Document) -> str:
-    """Say where files of the program lie that are not fetched, and may be lost."""
-    places = [f"{node}:{path}" for node, path in event["nodes"].items()]
-    listed = ", ".join(places[:PLACES_SHOWN])
-    if len(places) > PLACES_SHOWN:
-        listed += f" and on {count_of(len(places) - PLACES_SHOWN, 'more node')}"
-    return f"note: ALLRANKS_OUTPUT_DIR is temporary ({listed})\n    keep files with --output-dir PATH"
-
-
 def _dropped_line(event: Document) -> str | None:
     """Warn once of each source: how much it was in the end stands in the closing lines."""
     if event["bytes"] < event.get("total", event["bytes"]):
@@ -195,7 +186,6 @@ _WRITERS: dict[str, Callable[[Document], str | None]] = {
     "finding": finding_line,
     "dropped": _dropped_line,
     "launcher-paused": _paused_line,
-    "outputs-temporary": _outputs_line,
     "retry": _retry_line,
     "ending": _ending_line,
     "rank-exit": _exit_line,
@@ -246,17 +236,25 @@ def closing_lines(result: ResultDocument) -> list[str]:
     if result.verdict is not None:
         lines += ["", *verdict_lines(result.verdict)]
     lines += [*data_lines(result.findings), *left_lines(result.left), *_lost_lines(result)]
-    top = os.path.abspath(result.directory)
-    outputs = [f"{node}:{path}" for node, path in result.outputs.items() if not path.startswith(top)]
-    if outputs:
-        more = " …" if len(outputs) > FILES_SHOWN else ""
-        lines.append("outputs   " + ", ".join(outputs[:FILES_SHOWN]) + more)
+    lines += _outputs_lines(result)
     lines += attempt_lines(result.attempts)
     word = {DONE: "done", CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(result.exit, "failed")
     after = f"after {result.timing.total or 0.0:.1f} s"
     if len(result.attempts) > 1:
         after += f", {count_of(len(result.attempts), 'attempt')}"
     return [*lines, f"{word} {after} (exit {result.exit}), logs in {result.directory}/logs"]
+
+
+def _outputs_lines(result: ResultDocument) -> list[str]:
+    """Say where files of the program lie that are not in the run directory, and which of them may be lost."""
+    top = os.path.abspath(result.directory)
+    outputs = {node: path for node, path in result.outputs.items() if not path.startswith(top)}
+    if not outputs:
+        return []
+    lines = ["outputs   " + list_first([f"{node}:{path}" for node, path in outputs.items()], FILES_SHOWN)]
+    if any(path.startswith(TEMPORARY) for path in outputs.values()):
+        lines.append("          such places are temporary: --output-dir PATH names a lasting one")
+    return lines
 
 
 def _lost_lines(result: ResultDocument) -> list[str]:
