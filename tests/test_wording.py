@@ -96,7 +96,6 @@ EVENTS_OF_ONE: list[dict[str, Any]] = [
     {"event": "test-passed", "ranks": 1, "seconds": 1.0},
     {"event": "signal", "signal": "SIGUSR1", "ranks": 1},
     {"event": "tree", "files": 1, "bytes": 1, "root": "/p", "left_out": ["model.pt"]},
-    {"event": "outputs-temporary", "nodes": {f"h{at}": "/tmp/x" for at in range(4)}},
     {"event": "node-clean", "node": "h1", "left": [{"pid": 7, "state": "D", "command": "x"}]},
 ]
 
@@ -134,6 +133,18 @@ def test_findings_without_a_node_are_quoted_not_counted() -> None:
     assert verdict is not None
     assert verdict.finding.message == "h1 does not reach h2; h1 does not reach h3"
     assert verdict.finding.remedy
+
+
+def test_a_master_that_nobody_reaches_itself_included_is_one_sentence() -> None:
+    findings = tuple(
+        Finding("port-blocked", "fail", f"{node} cannot reach 10.0.0.1 port 29500 on h1: no answer", "open it",
+                Where(node=node, peer="h1", port=29500))
+        for node in ("h1", "h2", "h3", "h4")
+    )  # fmt: skip
+    ranks = {f.where.node or "": (rank,) for rank, f in enumerate(findings)}
+    verdict = judge(Incident(0, 4, ranks, findings=findings))
+    assert verdict is not None
+    assert verdict.finding.message == "h1, h2, h3 and h4 cannot reach 10.0.0.1 port 29500 on h1: no answer"
 
 
 def test_every_failure_of_the_world_size_has_a_fix() -> None:

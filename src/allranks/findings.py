@@ -78,6 +78,18 @@ def explain_command(name: str | None) -> str:
     return f"allranks explain {name}" if name and _LABEL.fullmatch(name) else ""
 
 
+def unset(name: str, of_run: Collection[str], forwarded: Collection[str] = ()) -> str:
+    """Write how a variable of the ranks is removed where it was set.
+
+    `of_run` are the names that --env and settings files set, `forwarded` those that come from the caller's environment.
+    """
+    if name in of_run:
+        return f"remove {name} from --env, or from [env] of the settings file"
+    if name in forwarded:
+        return f"unset {name} in this shell"
+    return f"unset {name}"
+
+
 @omit_empty("decision")
 @dataclass(frozen=True)
 class Verdict:

@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from allranks.diagnose.causes import CAUSES, Cause, Charge, Ends
+from allranks.diagnose.causes import _WORDS, CAUSES, Cause, Charge, Ends, Reader
 from allranks.findings import Where
 
 PLACES = {"node", "peer", "rank", "port", "interface", "gpu"}
@@ -33,13 +33,36 @@ def test_no_label_of_the_design_is_lost() -> None:
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))
 def test_a_row_says_what_it_is_and_what_to_do(cause: Cause) -> None:
     fields = {name for text in (cause.next_step, cause.fix) for _, name, _, _ in string.Formatter().parse(text)}
-    assert fields - {None} <= PLACES
+    assert fields - {None} <= PLACES | set(_WORDS)
     assert cause.meaning[0].islower() or cause.meaning.startswith(("/dev", "Accelerate", "DDP", "DeepSpeed", "GPU",
                                                                   "IPv6", "InfiniBand", "Kubernetes", "NVLink",
                                                                   "Python", "Slurm"))  # fmt: skip
     assert cause.next_step and cause.fix and "\n" not in cause.remedy()
     assert not re.search(r"\b(nobody|told|gone|eats)\b", f"{cause.meaning} {cause.fix} {cause.next_step}")
     assert cause.explains <= set(CAUSES) - {cause.id}
+
+
+OF_A_SCHEDULER = re.compile(r"\b(sacct|scontrol|squeue|srun|kubectl|--mem|--sbatch)\b")
+OF_OTHERS = re.compile(r"\(of a run|\(torchrun")
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))
+def test_a_fix_names_only_what_its_reader_has(cause: Cause) -> None:
+    """On ssh hosts there is no sacct, and beside other launchers' logs no run of allranks."""
+    of_run = cause.remedy(reader=Reader.RUN)
+    if not cause.id.startswith(("slurm", "k8s")) and cause.id != "world-size-mismatch":  # that one warns of srun
+        assert not OF_A_SCHEDULER.search(of_run), of_run
+    assert "kubectl" not in cause.remedy(reader=Reader.SLURM) or cause.id.startswith("k8s")
+    for reader in (Reader.RUN, Reader.SLURM, Reader.SCHEDULED):
+        assert not OF_OTHERS.search(cause.remedy(reader=reader)), reader
+    assert "of a run" not in cause.remedy(reader=Reader.LOGS)
+
+
+def test_a_killed_rank_is_asked_after_where_its_nodes_come_from() -> None:
+    cause = CAUSES["rank-killed"]
+    assert "`sacct" in cause.remedy(reader=Reader.SLURM) and "kubectl" not in cause.remedy(reader=Reader.SLURM)
+    for reader in (Reader.SCHEDULED, Reader.LOGS):
+        assert "`sacct" in cause.remedy(reader=reader) and "`kubectl" in cause.remedy(reader=reader)
 
 
 def test_no_two_causes_explain_each_other() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from allranks.plan.interfaces import (
+    Origins,
     Proof,
     choose_interfaces,
     gloo_default,
@@ -235,3 +236,22 @@ def test_gloo_set_by_the_user(value: str, ids: list[tuple[str, str]]) -> None:
     choice = choose_interfaces("h1", facts, Proof("eth0", ("eth0", "eth1"), ("bad0",)))
     assert [(f.id, f.status) for f in choice.findings if "GLOO" in f.message] == ids
     assert ("GLOO_SOCKET_IFNAME" in choice.env) == (value == "e")
+
+
+@pytest.mark.parametrize(
+    ("origins", "says"),
+    [
+        (Origins(of_run=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")), "from --env, or from [env]"),
+        (Origins(forwarded=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")), "in this shell"),
+        (Origins(), ""),
+    ],
+    ids=["--env or [env]", "the caller's shell", "the node"],
+)
+def test_a_fix_says_where_the_variable_was_set(origins: Origins, says: str) -> None:
+    """`unset` in the shell helps nobody whose --env or settings file has the value."""
+    facts = node(LO, ETH0, environ={"GLOO_SOCKET_IFNAME": "ens3", "NCCL_SOCKET_IFNAME": "ens"})
+    choice = choose_interfaces("h1", facts, Proof("eth0", ("eth0",)), origins=origins)
+    assert len(choice.findings) == 2
+    for finding in choice.findings:
+        assert says in finding.remedy
+        assert finding.remedy.startswith("remove" if origins.of_run else "unset")

@@ -359,3 +359,11 @@ def test_the_fix_for_a_held_port_names_the_port_and_the_nodes() -> None:
 )
 def test_nodes_in_a_command(spec: RunSpec, words: str) -> None:
     assert target_words(spec) == words
+
+
+def test_the_fix_of_a_variable_names_the_option_that_set_it() -> None:
+    facts, probes = cluster()
+    for one in facts.values():
+        one["nccl"] = {"environ": {"GLOO_SOCKET_IFNAME": "ens3"}}
+    choice = choose(facts, probes, env={"GLOO_SOCKET_IFNAME": "ens3"})
+    assert choice.findings and all("from --env, or from [env]" in finding.remedy for finding in choice.findings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+JOINED = "join"  # the source of nodes that each came by themselves
+
 
 @dataclass(frozen=True)
 class Node:

@@ -15,6 +15,16 @@ from allranks.findings import Verdict, Where
 _NOWHERE = Where()
 
 
+class Reader(enum.Enum):
+    """Where a fix is read: it names only commands that are there."""
+
+    ANYWHERE = "the page of a cause"
+    LOGS = "a verdict on logs alone, of any launcher"
+    RUN = "a run on hosts or on this machine"
+    SLURM = "a run in a Slurm job"
+    SCHEDULED = "a run whose nodes another scheduler may have given"
+
+
 class Charge(enum.Enum):
     """What a failure is charged to: it decides whether another attempt can help."""
 
@@ -44,6 +54,27 @@ class Ends(enum.Enum):
     INTERNAL = (exitcodes.INTERNAL, exitcodes.INTERNAL)
 
 
+_SACCT = "`sacct -j JOB -o State,MaxRSS`"
+_SCHEDULERS = f", and ask the scheduler where there is one: {_SACCT} or `kubectl describe pod POD`"
+# Parts of a fix by its reader; ANYWHERE stands for readers that have none of their own.
+_WORDS = {
+    "with_logs": {
+        Reader.ANYWHERE: " (of a run with `allranks logs`)", Reader.LOGS: "",
+        **dict.fromkeys((Reader.RUN, Reader.SLURM, Reader.SCHEDULED), " with `allranks logs`"),
+    },
+    "with_log_of_rank": {
+        Reader.ANYWHERE: " (of a run with `allranks logs --rank {rank}`)", Reader.LOGS: "",
+        **dict.fromkeys((Reader.RUN, Reader.SLURM, Reader.SCHEDULED), " with `allranks logs --rank {rank}`"),
+    },
+    "ask_scheduler": {Reader.ANYWHERE: _SCHEDULERS, Reader.RUN: "", Reader.SLURM: f", and {_SACCT}"},
+    "mem_option": {Reader.ANYWHERE: " (of Slurm: --mem)", Reader.RUN: "", Reader.SLURM: " (--sbatch --mem=…)"},
+    "port_of_torchrun": {
+        Reader.ANYWHERE: " (torchrun: `--rdzv-endpoint HOST:0`)",
+        **dict.fromkeys((Reader.RUN, Reader.SLURM, Reader.SCHEDULED), ""),
+    },
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class OnAmd:
     """Next step and fix with the tools of ROCm; without `fix` that of the cause holds."""
@@ -56,9 +87,9 @@ class OnAmd:
 class Cause:
     """`meaning`: when it is at fault. `next_step`: what shows more. `fix`: what ends it. Both are sentences.
 
-    Both may hold {node}, {peer}, {rank}, {port}, {interface} and {gpu} of a finding's place. `explains` are causes that
-    only follow from this one where both are observed. `on_amd` takes their place where the GPUs are AMD's; None: they
-    hold there too.
+    Both may hold {node}, {peer}, {rank}, {port}, {interface} and {gpu} of a finding's place, and the names of _WORDS,
+    which depend on where the fix is read. `explains` are causes that only follow from this one where both are observed.
+    `on_amd` takes their place where the GPUs are AMD's; None: they hold there too.
     """
 
     id: str
@@ -70,19 +101,22 @@ class Cause:
     explains: frozenset[str] = frozenset()
     on_amd: OnAmd | None = None
 
-    def remedy(self, where: Where = _NOWHERE, is_amd: bool = False) -> str:
+    def remedy(self, where: Where = _NOWHERE, reader: Reader = Reader.ANYWHERE, is_amd: bool = False) -> str:
         """Give the next step and the fix for a place; names that are not established stay in capitals."""
         if is_amd and self.on_amd is not None:
-            return in_place(f"{self.on_amd.next_step}. {self.on_amd.fix or self.fix}", where)
-        return in_place(f"{self.next_step}. {self.fix}", where)
+            return in_place(f"{self.on_amd.next_step}. {self.on_amd.fix or self.fix}", where, reader)
+        return in_place(f"{self.next_step}. {self.fix}", where, reader)
 
 
-def in_place(text: str, where: Where = _NOWHERE) -> str:
+def in_place(text: str, where: Where = _NOWHERE, reader: Reader = Reader.ANYWHERE) -> str:
     """Fill the names of a place into a cause's text; those that are not established stay in capitals."""
-    return text.format(
-        node=where.node or "NODE", peer=where.peer or "PEER", rank=_or(where.rank, "RANK"),
-        port=_or(where.port, "PORT"), interface=where.interface or "IFACE", gpu=_or(where.gpu, "GPU"),
-    )  # fmt: skip
+    names = {
+        "node": where.node or "NODE", "peer": where.peer or "PEER", "rank": _or(where.rank, "RANK"),
+        "port": _or(where.port, "PORT"), "interface": where.interface or "IFACE", "gpu": _or(where.gpu, "GPU"),
+    }  # fmt: skip
+    for name, by_reader in _WORDS.items():
+        names[name] = by_reader.get(reader, by_reader[Reader.ANYWHERE]).format(**names)
+    return text.format(**names)
 
 
 def _or(value: int | None, word: str) -> str:
@@ -157,7 +191,7 @@ _TABLE = (
            S, Ends.NODE, "wrong-interface master-unreachable port-blocked"),
     _cause("port-in-use", "something else holds the port",
            "`ss -ltnp 'sport = :{port}'` names the holder",
-           "End it, or choose another port with --master-port 0 (torchrun: `--rdzv-endpoint HOST:0`)",
+           "End it, or choose another port with --master-port 0{port_of_torchrun}",
            Charge.NETWORK, Ends.NODE, "master-unreachable"),
     _cause("port-blocked", "the host answers but the port is filtered",
            "Run `nft list ruleset; sysctl net.ipv4.ip_local_port_range`",
@@ -170,10 +204,11 @@ _TABLE = (
            S, Ends.NODE, "master-unreachable port-blocked rendezvous-timeout"),
     _cause("no-interface", "the interface filter matches nothing",
            "Run `ip -br addr` on every node",
-           "Run `unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME`, or name an interface that exists",
+           "Remove NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME where they are set (--env, [env], this shell, ~/.bashrc), "
+           "or name an interface that exists",
            S, Ends.NODE, "master-unreachable port-blocked rendezvous-timeout"),
     _cause("peer-died", "a peer went away and the evidence at hand does not say why",
-           "Read the log of the rank that ended first (of a run: `allranks logs`), and `dmesg -T` on its node",
+           "Read the log of the rank that ended first{with_logs}, and `dmesg -T` on its node",
            "Correct what ended that rank, because the error of this one only follows",
            Charge.NETWORK),
     # -- the gang ------------------------------------------------------------------------------------------
@@ -194,7 +229,7 @@ _TABLE = (
            "End the processes of earlier runs with `allranks clean --orphans TARGET`",
            N, Ends.NODE),
     _cause("rank-killed", "a signal from outside ended a rank, and the sender is not known",
-           "Run on {node}: `journalctl -k --since -1h; sacct -j JOB -o State,MaxRSS; kubectl describe pod POD`",
+           "Run `journalctl -k --since -1h` on {node}{ask_scheduler}",
            "Look for the sender: the program itself, pkill in a script, a job manager, or the limit of a cgroup or "
            "container",
            Charge.KILLED, Ends.NODE_OR_PROGRAM),
@@ -284,7 +319,7 @@ _TABLE = (
            Charge.MEMORY),
     _cause("host-out-of-memory", "the host's memory ran out and the kernel killed a process",
            "Run `dmesg -T | grep -i 'killed process'` on {node}",
-           "Use fewer data-loader workers, sharded loading, or a larger limit (--mem)",
+           "Use fewer data-loader workers, sharded loading, or a larger limit{mem_option}",
            Charge.MEMORY, Ends.NODE_OR_PROGRAM, "dataloader-worker-killed segfault-native rank-killed"),
     _cause("k8s-out-of-memory", "the pod's memory limit was reached",
            "`kubectl describe pod POD` shows the last state",
@@ -310,7 +345,7 @@ _TABLE = (
            P),
     # -- the program ---------------------------------------------------------------------------------------
     _cause("program-exception", "the program raised an exception that none of the others explains",
-           "Read the traceback in that rank's log (of a run: `allranks logs --rank {rank}`)",
+           "Read the traceback in that rank's log{with_log_of_rank}",
            "Correct the program at the place shown, and run that rank's input alone",
            P),
     _cause("unused-parameters-ddp", "DDP waits for gradients of parameters that took no part in the loss",
@@ -426,7 +461,8 @@ _TABLE = (
            N, Ends.NODE),
     _cause("remote-path-missing", "the working directory, script or interpreter is absent on a node",
            "Run `ssh {node} ls -ld PATH; ssh {node} 'command -v python3'`",
-           "Use full paths or the same image on every node, or name others with --workdir, --python and --prelude",
+           "Use full paths or the same image on every node, ship this directory with `run --sync`, or name others with "
+           "--workdir, --python and --prelude",
            S, Ends.NODE_OR_PROGRAM, "missing-file slurm-config"),
     # -- neither the program nor the machines ----------------------------------------------------------------
     _cause("internal-error", "allranks itself failed",

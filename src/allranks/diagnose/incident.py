@@ -102,7 +102,8 @@ class Incident:
     destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
     has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
     program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known;
-    `local_nodes` are nodes that are the launching machine.
+    `local_nodes` are nodes that are the launching machine. `is_slurm`: a Slurm job has the nodes; `is_joined`: each was
+    started by somebody else, who may be a scheduler.
     """
 
     attempt: int = 0
@@ -131,6 +132,8 @@ class Incident:
     pauses: tuple[Pause, ...] = ()
     lease: float = 0.0
     local_nodes: frozenset[str] = frozenset()
+    is_slurm: bool = False
+    is_joined: bool = False
 
     def node_of(self, rank: int) -> str:
         """Find the node that a rank is on; empty where it is not known."""

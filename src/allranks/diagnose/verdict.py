@@ -20,7 +20,7 @@ from allranks.findings import SURE, Finding, Verdict, Where, typed_here
 from allranks.text import group
 
 from .candidate import Candidate, Strength
-from .causes import CAUSES, UNKNOWN
+from .causes import CAUSES, UNKNOWN, Reader
 from .incident import ExitRecord, Incident
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
@@ -62,15 +62,15 @@ def judge_logs(logs: Evidence) -> Verdict:
     if speaks_of_amd(line.text for line in logs.lines):
         candidates = [replace(c, is_amd=True) for c in candidates]
     chosen = locate(logs, choose(candidates))
-    runners_up = _runners_up(candidates, chosen)
+    runners_up = _runners_up(candidates, chosen, Reader.LOGS)
     culprits = tuple(sorted(chosen.culprits))
     if chosen.confidence < ENOUGH and chosen.cause != UNKNOWN.id:
-        runners_up = (chosen.finding(), *runners_up)[:RUNNERS_UP]
+        runners_up = (chosen.finding(Reader.LOGS), *runners_up)[:RUNNERS_UP]
         message = f"nothing here is sure enough, at most: {chosen.message}"
         chosen = replace(chosen, cause=UNKNOWN.id, remedy="", message=message, where=Where())
         culprits = ()
     return Verdict(
-        chosen.finding(),
+        chosen.finding(Reader.LOGS),
         chosen.cause,
         round(chosen.confidence, 2),
         _victims_in_logs(logs, chosen),
@@ -91,7 +91,8 @@ def _on_run(incident: Incident) -> Verdict | None:
     if speaks_of_amd(text for e in incident.exits for text in _words_of(e)):
         candidates = [replace(c, is_amd=True) for c in candidates]
     chosen = choose(candidates)
-    finding = chosen.finding()
+    reader = _reader(incident)
+    finding = chosen.finding(reader)
     return Verdict(
         finding=replace(finding, where=incident.complete(finding.where)),
         cause=chosen.cause,
@@ -100,7 +101,7 @@ def _on_run(incident: Incident) -> Verdict | None:
         culprits=tuple(sorted(chosen.culprits)),
         attempt=incident.attempt,
         detected_after_s=_delay(incident, chosen),
-        runners_up=_runners_up(candidates, chosen),
+        runners_up=_runners_up(candidates, chosen, reader),
     )
 
 
@@ -109,6 +110,15 @@ def _words_of(exit_record: ExitRecord) -> tuple[str, ...]:
     if exit_record.raised is None:
         return (exit_record.tail,)
     return (exit_record.tail, *(link.text for link in exit_record.raised.links))
+
+
+def _reader(incident: Incident) -> Reader:
+    """Tell which commands the reader of the verdict on a run has."""
+    if incident.is_slurm:
+        return Reader.SLURM
+    if incident.is_joined:
+        return Reader.SCHEDULED
+    return Reader.RUN
 
 
 # -- the ladder ------------------------------------------------------------------------------------------
@@ -180,12 +190,12 @@ def _counts(incident: Incident, candidate: Candidate) -> bool:
 # -- what goes with it -----------------------------------------------------------------------------------
 
 
-def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Finding, ...]:
+def _runners_up(candidates: Sequence[Candidate], chosen: Candidate, reader: Reader) -> tuple[Finding, ...]:
     """List what else failed, one a cause; complaints about a peer only where logs are all there is."""
     read = [c for c in candidates if c.line is not None and c.cause != UNKNOWN.id]
     rest = [*read, *(c for c in candidates if c.line is None and c.strength is not Strength.SYMPTOM)]
     rest.sort(key=lambda c: (-c.strength, _time(c), -c.confidence, c.line or 0))
-    return _one_each((*chosen.others, *(c.finding() for c in rest)), {chosen.cause})
+    return _one_each((*chosen.others, *(c.finding(reader) for c in rest)), {chosen.cause})
 
 
 def _victims(incident: Incident, chosen: Candidate) -> tuple[int, ...]:
@@ -227,4 +237,5 @@ def _nothing(logs: Evidence) -> Verdict:
     ends_with = f", and the last line is: {short(last[-1].text, 160)}" if last else ": they are empty"
     message = f"nothing in these logs says why{ends_with}"
     evidence = tuple(quoted(line) for line in last)
-    return Verdict(Finding("unknown", "unknown", message, UNKNOWN.remedy(), Where(), evidence), UNKNOWN.id, 0.1)
+    remedy = UNKNOWN.remedy(reader=Reader.LOGS)
+    return Verdict(Finding("unknown", "unknown", message, remedy, Where(), evidence), UNKNOWN.id, 0.1)

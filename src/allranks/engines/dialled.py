@@ -352,7 +352,7 @@ class Listener:
         if isinstance(error, SecureError):
             why = str(error)
         elif isinstance(error, EOFError):
-            why = "it hung up"
+            why = "it ended the handshake, as one does that has another secret"
         self._say(f"a connection from {peer} was refused: {why}")
 
     async def _serve(self, line: Line, hello: HelloControl, peer: str, rest: list[bytes]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from allranks.cluster import Cluster, Node
+from allranks.cluster.nodes import JOINED
 from allranks.engines import NotStarted
 from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
 from allranks.engines.join import Admission, require_loopback
@@ -126,7 +127,7 @@ class Meeting:
         run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
         nodes = [NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items()]
         began = time.time() - (time.monotonic() - self._started)
-        write_opening(run, Opening(self._spec, "", nodes, "join", os.getcwd(), began, controller=None))
+        write_opening(run, Opening(self._spec, "", nodes, JOINED, os.getcwd(), began, controller=None))
         run.append_event(RunStart(run.name, "").line(time.time()))
         run.append_event(FindingMade(ended.finding).line(time.time()))
         result = least_result(run, ended.exit, ended.verdict, [ended.finding])
@@ -184,7 +185,7 @@ class Meeting:
         nodes = [Node(0, names[0], names[0], slots=self._spec.launch.nproc, is_local=True)]
         for rank, seat in sorted(self._listener.seats.items()):
             nodes.append(Node(rank, names[rank], seat.address, slots=seat.hello.nproc))
-        return Cluster(tuple(nodes), "join")
+        return Cluster(tuple(nodes), JOINED)
 
 
 def with_ranks_of_each(spec: RunSpec, cluster: Cluster) -> RunSpec:

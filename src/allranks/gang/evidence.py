@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allranks.cluster.nodes import JOINED
 from allranks.diagnose.incident import AgentFault, ExitRecord, Incident, LostNode
 from allranks.diagnose.recorded import own_addresses
 from allranks.diagnose.verdict import judge
@@ -46,6 +47,8 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         pauses=tuple(roster.pauses),
         lease=spec.limits.lease,
         local_nodes=roster.cluster.local_names,
+        is_slurm=spec.target.slurm,
+        is_joined=roster.cluster.source == JOINED,
         memory={n.name: n.memory for n in roster.nodes.values() if n.memory},
     )
     return judge(incident)

@@ -96,7 +96,8 @@ class RendezvousCheck:
         if any(n.probes is None for n in roster.nodes.values()):
             return actions
         probes = {n.name: n.probes or () for n in roster.nodes.values()}
-        choice = choose_address(roster.spec, master, roster.master_port, roster.plan_facts, probes)
+        forwarded = roster.setting.forwarded
+        choice = choose_address(roster.spec, master, roster.master_port, roster.plan_facts, probes, forwarded)
         actions += roster.add_passing(choice.findings)
         failures = [f for f in choice.findings if f.status == "fail"]
         if failures or choice.address is None:

@@ -15,10 +15,10 @@ the node's own host name resolves to.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, Where, unset
 from allranks.protocol.interface_names import matches_interface
 from allranks.protocol.plan_facts import NodeFacts, network_of
 
@@ -51,6 +51,18 @@ class Proof:
     chosen: str | None
     passed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where variables of the ranks were set: by --env and settings files, or in the caller's environment."""
+
+    of_run: Collection[str] = ()
+    forwarded: Collection[str] = ()
+
+    def unset(self, name: str) -> str:
+        """Write how a variable is removed."""
+        return unset(name, self.of_run, self.forwarded)
 
 
 def is_host_local(name: str) -> bool:
@@ -139,12 +151,12 @@ def _gloo_names(facts: NodeFacts) -> list[str]:
     return [w for w in value.split(",") if w] if len(value) > 1 else []
 
 
-def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof) -> list[Finding]:
+def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof, origins: Origins) -> list[Finding]:
     """Whether the user's GLOO_SOCKET_IFNAME can work on this node."""
     present = {local.name for local in local_addresses(facts)}
     running = {local.name for local in local_addresses(facts) if local.interface.running}
     setting = f"GLOO_SOCKET_IFNAME is {','.join(names)}, but"
-    remedy = "unset GLOO_SOCKET_IFNAME: allranks sets it on every node"
+    remedy = f"{origins.unset('GLOO_SOCKET_IFNAME')}: allranks sets it on every node"
     if proof.chosen:
         remedy += f" (here to {proof.chosen})"
     findings = []
@@ -169,10 +181,12 @@ def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof)
 # -- the choice ------------------------------------------------------------------------------------
 
 
-def choose_interfaces(node: str, facts: NodeFacts, proof: Proof, pin: bool = True) -> InterfaceChoice:
+def choose_interfaces(
+    node: str, facts: NodeFacts, proof: Proof, pin: bool = True, origins: Origins = Origins()
+) -> InterfaceChoice:
     """One node's settings; `pin` False where all ranks share one network namespace."""
-    gloo = _choose_gloo(node, facts, proof)
-    nccl = _choose_nccl(node, facts, proof, pin)
+    gloo = _choose_gloo(node, facts, proof, origins)
+    nccl = _choose_nccl(node, facts, proof, pin, origins)
     return InterfaceChoice(
         gloo.gloo,
         nccl.nccl,
@@ -182,11 +196,11 @@ def choose_interfaces(node: str, facts: NodeFacts, proof: Proof, pin: bool = Tru
     )
 
 
-def _choose_gloo(node: str, facts: NodeFacts, proof: Proof) -> InterfaceChoice:
+def _choose_gloo(node: str, facts: NodeFacts, proof: Proof, origins: Origins) -> InterfaceChoice:
     names = _gloo_names(facts)
     if names:
         value = ",".join(names)
-        findings = tuple(_judge_gloo(node, facts, names, proof))
+        findings = tuple(_judge_gloo(node, facts, names, proof, origins))
         return InterfaceChoice(value, None, {}, (f"GLOO_SOCKET_IFNAME={value}: set by you",), findings)
     if proof.chosen is None:
         return InterfaceChoice(gloo_default(facts), None, {}, ("GLOO_SOCKET_IFNAME: left to Gloo",))
@@ -196,7 +210,7 @@ def _choose_gloo(node: str, facts: NodeFacts, proof: Proof) -> InterfaceChoice:
     return InterfaceChoice(proof.chosen, None, {"GLOO_SOCKET_IFNAME": proof.chosen}, (why,))
 
 
-def _choose_nccl(node: str, facts: NodeFacts, proof: Proof, pin: bool) -> InterfaceChoice:
+def _choose_nccl(node: str, facts: NodeFacts, proof: Proof, pin: bool, origins: Origins) -> InterfaceChoice:
     """Choose by the older rule (virbr counts as any other): where both agree a pin changes nothing."""
     taken = nccl_interfaces(facts, virbr=False)
     bad = [n for n in taken if n not in proof.passed and (n in proof.failed or is_host_local(n))]
@@ -204,7 +218,8 @@ def _choose_nccl(node: str, facts: NodeFacts, proof: Proof, pin: bool) -> Interf
     speaker = who_speaks(facts)
     text = ",".join(taken)
     if not pin or (not bad and (speaker is not None or not _is_unproved(taken, proof))):
-        return InterfaceChoice(None, text or None, {}, _left(text, speaker), _nothing(node, facts, taken, speaker))
+        nothing = _nothing(node, facts, taken, speaker, origins)
+        return InterfaceChoice(None, text or None, {}, _left(text, speaker), nothing)
     if speaker is not None or not bad or not good:
         finding = _warn(node, taken, bad, good, speaker)
         return InterfaceChoice(None, text or None, {}, _left(text, speaker), (finding,))
@@ -232,12 +247,14 @@ def _left(text: str, speaker: str | None) -> tuple[str, ...]:
     return (f"NCCL_SOCKET_IFNAME: not set, NCCL by itself takes {text or 'no interface'}",)
 
 
-def _nothing(node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | None) -> tuple[Finding, ...]:
+def _nothing(
+    node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | None, origins: Origins
+) -> tuple[Finding, ...]:
     """Warn of a filter of the user's that matches no running interface."""
     if taken or speaker is None or not facts.interfaces:
         return ()
     message = f"{node}: {speaker} matches no running interface, so NCCL would not start there"
-    remedy = "unset NCCL_SOCKET_IFNAME, or show the names with `ip -br addr`"
+    remedy = f"{origins.unset('NCCL_SOCKET_IFNAME')}, or show the names with `ip -br addr`"
     return (Finding("no-interface", "warn", message, remedy, Where(node=node)),)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.findings import Finding, Where
@@ -21,7 +21,7 @@ from allranks.protocol.processes import PortOwner
 from allranks.settings import RunSpec
 from allranks.settings.table import ENGINE_FLAGS
 
-from .interfaces import InterfaceChoice, Proof, choose_interfaces, is_host_local, nccl_interfaces
+from .interfaces import InterfaceChoice, Origins, Proof, choose_interfaces, is_host_local, nccl_interfaces
 from .node_facts import global_addresses, interface_of, local_addresses, on_link
 
 MAX_OFFERS = 16
@@ -100,15 +100,25 @@ def share_network(facts: Mapping[str, NodeFacts]) -> bool:
 # -- what the check showed -------------------------------------------------------------------------
 
 
-def choose_address(spec: RunSpec, master: str, port: int, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
-    """Read every node's results; the first offer that all nodes reached becomes MASTER_ADDR."""
+def choose_address(
+    spec: RunSpec,
+    master: str,
+    port: int,
+    facts: Mapping[str, NodeFacts],
+    probes: Probes,
+    forwarded: Collection[str] = (),
+) -> Choice:
+    """Read every node's results; the first offer that all nodes reached becomes MASTER_ADDR.
+
+    `forwarded` are the names of the caller's variables that the ranks get.
+    """
     order = _order(spec, master, facts)
     if not order:
         return Choice(None, (no_address(spec, master),))
     reached = {a: {n for n in probes if _reaches(probes[n], a)} for a in order}
     best = max(order, key=lambda a: len(reached[a]))  # the first of those that most reach
     if len(reached[best]) == len(probes):
-        return _chosen(spec, master, best, facts, probes)
+        return _chosen(Origins(spec.launch.env, forwarded), master, best, facts, probes)
     late = [n for n in probes if n not in reached[best]]
     findings = [explain(n, best, master, port, spec, facts, probes) for n in late]
     wrong = [f for f in findings if f.where.node == master and f.id == "wrong-interface"]
@@ -186,13 +196,13 @@ def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
     )
 
 
-def _chosen(spec: RunSpec, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
+def _chosen(origins: Origins, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
     shared = share_network(facts)
     common = reached_by_all(probes)
     choices: dict[str, InterfaceChoice] = {}
     for name in probes:
         proof = proof_of(name, master, address, facts, probes, common)
-        choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, pin=not shared)
+        choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, not shared, origins)
     findings = [f for c in choices.values() for f in c.findings]
     findings += _mixed_families(choices, facts)
     environment = {name: c.env for name, c in choices.items()}

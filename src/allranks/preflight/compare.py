@@ -23,13 +23,13 @@ from typing import (
     Union,
 )
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, Where, unset
 from allranks.protocol.codec import decode
 from allranks.protocol.facts import Interpreter
 from allranks.text import group as group  # for the checks
 from allranks.text import join_names, join_words, plural
 
-from .typed_facts import Facts
+from .typed_facts import Facts, Request
 
 Nodes = Mapping[str, Facts]
 Findings = Iterator[Finding]
@@ -170,6 +170,19 @@ def pip_install(node: str, interpreter: Interpreter, *words: str) -> str:
 def advise(advice: str, node: str, command: str, *arguments: str) -> str:
     """Write advice, and the command that shows more."""
     return f"{advice}. Look: {remote(node, command, *arguments)}"
+
+
+def unset_in_ranks(request: Request, name: str) -> str:
+    """Write how a variable of the ranks is removed where it was set."""
+    of_run = request.asked.spec.get("env")
+    return unset(name, of_run if isinstance(of_run, dict) else ())
+
+
+def or_ship(request: Request, advice: str) -> str:
+    """Write advice, and beside it that allranks ships the caller's directory; not where it does, or nodes are here."""
+    if request.asked.virtual or request.asked.spec.get("sync"):
+        return advice
+    return f"{advice}, or ship this directory to the nodes with `run --sync`"
 
 
 # -- nodes by value --------------------------------------------------------------------------------

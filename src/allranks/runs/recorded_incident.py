@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from allranks.cluster.nodes import JOINED
 from allranks.diagnose.incident import ExitRecord, Incident
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.agents import of_rank
@@ -42,6 +43,8 @@ def _read(run: RunDirectory, document: RunDocument, events: list[Document]) -> I
         incident,
         command=document.command,
         lease=float(lease) if isinstance(lease, (int, float)) else 0.0,
+        is_slurm=document.spec.get("slurm") is True,
+        is_joined=document.source == JOINED,
         local_nodes=frozenset(node.name for node in document.nodes if node.is_local),
         exits=tuple(_complete(run, end, nodes) for end in incident.exits),
     )

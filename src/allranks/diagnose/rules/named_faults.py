@@ -71,7 +71,7 @@ def _shared_place(same: Sequence[Finding]) -> Where:
 def _message(same: Sequence[Finding]) -> str:
     """Write one sentence for all: `h2, h3 and h4: Permission denied (publickey)`."""
     nodes = [f.where.node for f in same if f.where.node]
-    rests = {_without_node(f.message, node) for f, node in zip(same, nodes, strict=False)}
+    rests = {_without_node(f) for f in same if f.where.node}
     if len(same) == 1 or len(nodes) < len(same) or len(rests) > 1:  # else links, or the run: each message has its place
         return "; ".join([f.message for f in same[:4]] + ["…"] * (len(same) > 4))
     names = name_nodes(list(dict.fromkeys(nodes)))
@@ -79,8 +79,12 @@ def _message(same: Sequence[Finding]) -> str:
     return f"{names} {rest.removeprefix('the node ')}" if rest.startswith("the node can") else f"{names}: {rest}"
 
 
-def _without_node(message: str, node: str) -> str:
-    """Remove a node's name from its message, and the `user@node:` in front."""
+def _without_node(finding: Finding) -> str:
+    """Remove a node's name from its message, and the `user@node:` in front. As its own peer it keeps the name."""
+    message = finding.message
+    node = finding.where.node or ""
+    if finding.where.peer == node:
+        return message.replace(node, "the node", 1)
     word, _, rest = message.partition(": ")
     while rest and word.endswith(node) and not any(letter.isspace() for letter in word):
         message = rest

@@ -220,7 +220,10 @@ def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> 
 
 # -- ranks that could not be started ---------------------------------------------------------------------
 
-ABSENT = "run `ls -ld {path}` on {nodes}, then name another with --workdir, --python or --prelude, or copy it there"
+ABSENT = (
+    "run `ls -ld {path}` on {nodes}, then name another with --workdir, --python or --prelude, or copy it there: "
+    "`run --sync` ships this directory"
+)
 _PATH = re.compile(r"could not (?:enter the working directory|run) (.{1,1000}?): ")
 _RANK = re.compile(r"^rank (\d+) ")
 

@@ -233,6 +233,8 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
         why = absent[3] or "no __main__ there"
         script = absent[1]
         remedy = f"check it against the working directory (--workdir) on the node with `ls -l {script}`"
+        if end.node not in incident.local_nodes:
+            remedy += ", or ship this directory to the nodes with `run --sync`"
         if script.endswith(RUNNER):  # allranks' own: only a container hides it
             remedy = f"mount {script.removesuffix(RUNNER)} into the container of --wrap (Apptainer: --bind DIRECTORY)"
         return Reading(

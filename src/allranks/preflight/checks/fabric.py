@@ -12,7 +12,7 @@ from allranks.protocol.facts import NcclFacts
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, alike, collected, warn
+from ..compare import Findings, Nodes, alike, collected, unset_in_ranks, warn
 from ..host import Host, decimal
 from ..typed_facts import Request
 
@@ -37,12 +37,12 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings with the check's own ID: they slow training down, they do not break it."""
     problems = {}
     for node, ports in collected(facts_by_node, ID, List[rdma.UsedPort]).items():
-        problems[node] = _problem([port for port in ports if port.active], facts_by_node[node].nccl)
+        problems[node] = _problem(request, [port for port in ports if port.active], facts_by_node[node].nccl)
     for (sentence, remedy), nodes in alike(problems, lambda problem: problem).items():
         yield warn(ID, nodes, f"{join_names(nodes)}: {sentence}", remedy)
 
 
-def _problem(active: List[rdma.UsedPort], nccl: NcclFacts) -> Optional[Tuple[str, str]]:
+def _problem(request: Request, active: List[rdma.UsedPort], nccl: NcclFacts) -> Optional[Tuple[str, str]]:
     """Say what is wrong and its remedy; None where every active port is used."""
     settings = nccl.settings()
     wanted, _ = settings.get("NCCL_IB_HCA", ("", ""))
@@ -52,12 +52,13 @@ def _problem(active: List[rdma.UsedPort], nccl: NcclFacts) -> Optional[Tuple[str
         return None
     if disabled.strip() == "1":
         sentence = f"NCCL_IB_DISABLE=1 makes NCCL use sockets, while {rdma.ports_text(active)} is active"
-        return sentence, "unset NCCL_IB_DISABLE (or --env NCCL_IB_DISABLE=0)"
+        return sentence, f"{unset_in_ranks(request, 'NCCL_IB_DISABLE')} (or --env NCCL_IB_DISABLE=0)"
     if not used:
         sentence = f"NCCL_IB_HCA={wanted} matches no active port, so NCCL will use sockets"
-        return f"{sentence} (active: {rdma.ports_text(active)})", f"unset NCCL_IB_HCA: {TAKES_ALL}"
+        remedy = f"{unset_in_ranks(request, 'NCCL_IB_HCA')}: {TAKES_ALL}"
+        return f"{sentence} (active: {rdma.ports_text(active)})", remedy
     unused = [port for port in active if port not in used]
     if unused:
-        remedy = f"unset NCCL_IB_HCA, unless these ports are for storage: {TAKES_ALL}"
+        remedy = f"{unset_in_ranks(request, 'NCCL_IB_HCA')}, unless these ports are for storage: {TAKES_ALL}"
         return f"NCCL_IB_HCA={wanted} leaves out the active ports {rdma.ports_text(unused)}", remedy
     return None

@@ -13,7 +13,19 @@ from allranks.findings import Finding
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, alike, by_item, collected, nodes_with, others, remote, values_of, warn
+from ..compare import (
+    Findings,
+    Nodes,
+    alike,
+    by_item,
+    collected,
+    nodes_with,
+    others,
+    remote,
+    unset_in_ranks,
+    values_of,
+    warn,
+)
 from ..host import Host, decimal, text_in
 from ..typed_facts import Request
 
@@ -67,7 +79,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-ib-error, warnings."""
     nodes = collected(facts_by_node, ID, Gids)
     for text, names in alike(nodes, _wrong_index).items():
-        remedy = "unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the entry for each port) or name one of type v2: "
+        remedy = f"{unset_in_ranks(request, 'NCCL_IB_GID_INDEX')} (NCCL 2.21 and newer choose the entry for each port) "
+        remedy += "or name one of type v2: "
         yield warn(LABEL, names, f"{text} on {join_names(names)}", remedy + remote(names[0], "show_gids"))
     some_have = False
     for port, entries in by_item(values_of(nodes, lambda gids: gids.ports)).items():

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import List
 
-from allranks.text import join_names
+from allranks.text import join_names, join_words
 
-from ..compare import Findings, Nodes, by_value, collected, values_of, warn
+from ..compare import Findings, Nodes, by_value, collected, unset_in_ranks, values_of, warn
 from ..host import Host
 from ..typed_facts import Request
 
@@ -31,5 +31,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for variables, nodes in by_value(names).items():
         message = f"{variables} set on {join_names(nodes)}: "
         message += "a program that fetches over HTTP or gRPC goes through a proxy"
-        remedy = f"unset them, or if nodes speak to each other that way --env no_proxy={','.join(facts_by_node)}"
+        removal = join_words([unset_in_ranks(request, name) for name in variables.split(", ")])
+        remedy = f"{removal}, or if nodes speak to each other that way --env no_proxy={','.join(facts_by_node)}"
         yield warn("proxy-env", nodes, message, remedy)

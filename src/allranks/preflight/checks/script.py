@@ -7,7 +7,7 @@ from typing import List
 
 from allranks.protocol.facts import TargetFacts
 
-from ..compare import Findings, Nodes, advise, and_so_for, denied_if, fail_if, lack, nodes_with
+from ..compare import Findings, Nodes, advise, and_so_for, denied_if, fail_if, lack, nodes_with, or_ship
 from ..typed_facts import Request
 
 ID = "script"
@@ -28,7 +28,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         what = script.path or script.name
         if script.kind == "program" and "/" not in script.name:
             what += " on PATH"
-        remedy = _remedy(script, absent, bool(fine))
+        remedy = _remedy(request, script, absent, bool(fine))
         is_bare = not request.asked.wrap  # inside a container the path may well exist
         yield fail_if(is_bare, "remote-path-missing", absent, lack(absent, fine, what), remedy)
     closed = [node for node in fine if scripts[node].readable is False]
@@ -36,10 +36,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield denied_if(True, closed, scripts[closed[0]].path)
 
 
-def _remedy(script: TargetFacts, absent: List[str], is_elsewhere: bool) -> str:
-    if script.kind == "program":
+def _remedy(request: Request, script: TargetFacts, absent: List[str], is_elsewhere: bool) -> str:
+    if script.kind == "program" and "/" not in script.name:
         return advise("install it there, or set PATH with --prelude", absent[0], "which", script.name)
     if not is_elsewhere:
-        return "check the path of the script (a relative one is looked up in --workdir)"
+        return or_ship(request, "check the path of the script (a relative one is looked up in --workdir)")
     path = shlex.quote(script.path)
-    return f"rsync -a {path} {absent[0]}:{path}{and_so_for(absent[1:])}"
+    return or_ship(request, f"rsync -a {path} {absent[0]}:{path}{and_so_for(absent[1:])}")
