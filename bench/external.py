@@ -20,9 +20,11 @@ import argparse
 import itertools
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -134,6 +136,7 @@ def logs(board: Board, folder: Path) -> None:
                 label = {"yes": "decidable", "partly": "partly decidable", "no": "not decidable"}[decidable]
                 least = 0.92 if decidable == "yes" else None
                 board.add(f"logs of {name}, {label}: first answer", right, len(of_kind), least)
+                board.add("… right among the first two", sum(a.wanted in a.causes[:2] for a in of_kind), len(of_kind))
         unknown = [a for a in given if a.wanted == "unknown"]
         if unknown:
             modest = sum(a.causes[0] == "unknown" or a.confidence < 0.5 for a in unknown)
@@ -199,12 +202,11 @@ NOT_OURS = (
     (
         r"ACCESS_REG",
         "no business of training: a monitor read a register that the adapter's firmware keeps for itself "
-        "(prometheus/node_exporter 3434); traffic goes on",
+        "(prometheus/node_exporter 3434), and traffic goes on",
     ),
     (
         r"^(?:\[[\d. ]+\] )?CPU: \d+ PID: \d+ Comm: (?!khungtaskd)",
-        "says nothing alone: the head of any stack that the kernel prints; the line before it says why, and is "
-        "recognised",
+        "says nothing alone: the head of any stack that the kernel prints, and the line before it says why",
     ),
 )
 OURS = (
@@ -212,7 +214,7 @@ OURS = (
         r"Port module event\[error\]",
         "an error by the driver's own word (mlx5 events.c), and not of heat",
     ),
-    (r"Out of memory: Killed process \d+", "a kill for lack of memory; the source counts it in another row"),
+    (r"Out of memory: Killed process \d+", "a kill for lack of memory, which the source counts in another row"),
     (r"segfault at .* in lib", "a crash of native code, and not one of NCCL"),
 )
 
@@ -325,6 +327,10 @@ def loghub(board: Board, folder: Path) -> None:
         count = len(lines)
         board.add(f"LogHub {name}: lines without an alert: none for the check", count - len(alarms), count, 1.0)
         board.add(f"LogHub {name}: … that the diagnosis takes for no cause", count - len(blamed), count)
+        if blamed and name == "BGL":
+            board.notes.append(
+                "LogHub: what the diagnosis takes for causes are jobs whose files or rights are missing."
+            )
         board.wrong += [f"LogHub {name}, check: {line}" for line in alarms]
         board.wrong += [f"LogHub {name}, diagnosis ({row}): {line}" for row, line in blamed]
 
@@ -356,10 +362,78 @@ def ras(board: Board, path: Path) -> None:
     board.add("NCCL's guide to RAS: complaints read, with the processes they name", read, shown, 1.0)
 
 
+MISMATCHES = frozenset({"collective-mismatch", "collective-shape-mismatch"})
+KINDS = {  # of torch's MatchState: the causes that say the same
+    "COLLECTIVE_TYPE_MISMATCH": frozenset({"collective-mismatch"}),
+    "SIZE_OR_SYNTAX_MISMATCH": frozenset({"collective-shape-mismatch"}),
+    "COLLECTIVE_DTYPE_MISMATCH": frozenset({"collective-shape-mismatch"}),
+    "COLLECTIVE_STATE_MISMATCH": frozenset({"straggler", "collective-mismatch"}),
+}
+
+
+def flight_recorder(board: Board, path: Path) -> None:
+    """Give the pairs of calls that torch's own tests compare to `diagnose`, as the dumps of two ranks."""
+    ran = subprocess.run([sys.executable, "-c", PAIRS, str(path)], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        board.wrong.append(f"torch's tests did not run: {ran.stderr[-300:]}")
+        board.absent.append(str(path))
+        return
+    pairs = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    fine: list[bool] = []
+    named: list[bool] = []
+    for pair in pairs:
+        if pair["state"] == "UNDECIDED":
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            for rank, entry in enumerate(pair["entries"]):
+                (Path(scratch) / f"_dump_{rank}").write_bytes(pickle.dumps(dump_of(entry)))
+            cause = diagnosed(Path(scratch)).get("cause")
+        if pair["state"] in KINDS:
+            named.append(cause in KINDS[pair["state"]])
+        else:
+            fine.append(cause not in MISMATCHES)
+        if cause not in KINDS.get(pair["state"], {cause} - MISMATCHES):
+            board.wrong.append(f"flight recorder: torch says {pair['state']}, the answer is {cause}")
+    board.add("torch's tests of its recorder analysis: the same kind of mismatch is named", sum(named), len(named), 1.0)
+    board.add("… calls that fit: no mismatch is named", sum(fine), len(fine), 1.0)
+
+
+def dump_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """Make a dump of one call, as torch's FlightRecorder.hpp writes it."""
+    group = {"name": "0", "desc": "default", "ranks": "[0, 1]"}
+    numbers = {key: int(entry[key]) for key in ("collective_seq_id", "p2p_seq_id")}
+    dtypes = {key: [entry[key]] if entry[key] else [] for key in ("input_dtypes", "output_dtypes")}
+    rest = {"record_id": 0, "pg_id": 0, "op_id": 1, "is_p2p": False, "retired": entry["state"] == "completed"}
+    return {"version": "2.10", "pg_config": {"0": group}, "entries": [{**entry, **numbers, **dtypes, **rest}]}
+
+
+# Runs torch's tests with a comparison that tells what it was given and what it answered.
+PAIRS = """
+import importlib.util, json, sys, types, unittest
+from torch.distributed.flight_recorder.components import utils
+internal = types.ModuleType("torch.testing._internal.common_utils")
+internal.TestCase, internal.run_tests = unittest.TestCase, unittest.main
+sys.modules["torch.testing._internal.common_utils"] = internal
+compare = utils.match_one_event
+def telling(one, other, members, group):
+    answer = compare(one, other, members, group)
+    print(json.dumps({"entries": [one, other], "state": answer.state.name}))
+    return answer
+utils.match_one_event = telling
+spec = importlib.util.spec_from_file_location("suite", sys.argv[1])
+suite = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(suite)
+result = unittest.TestResult()
+unittest.defaultTestLoader.loadTestsFromTestCase(suite.FlightRecorderEventTest).run(result)
+if result.errors or not result.testsRun:
+    sys.exit(str(result.errors[:1]))
+"""
+
 HEAD = re.compile(r"(?:#\d+-\d+ \([0-9a-f]+\) )?(?:INCOMPLETE|DEAD|MISMATCH|ERROR|TIMEOUT)\n")
 SUITES = (
     (loghub, "logpai/loghub"),
     (ras, "NVIDIA/nccl/docs/userguide/source/troubleshooting/ras.rst"),
+    (flight_recorder, "pytorch/pytorch/test/distributed/flight_recorder/test_fr_analysis.py"),
 )
 
 
