@@ -37,6 +37,7 @@ from allranks.diagnose.logs.lines import read_line
 from allranks.diagnose.signatures import Role, row_of
 from allranks.errors import UsageError
 from allranks.kernel_lines import kernel_line_kind
+from allranks.text import count_of
 from bench.corpus import Answer, answers
 
 HERE = Path(__file__).resolve()
@@ -201,12 +202,12 @@ def hangs(board: Board, folder: Path) -> None:
 NOT_OURS = (
     (
         r"ACCESS_REG",
-        "no business of training: a monitor read a register that the adapter's firmware keeps for itself "
-        "(prometheus/node_exporter 3434), and traffic goes on",
+        "no business of training, as a monitor read a register that the adapter's firmware keeps "
+        "(prometheus/node_exporter 3434)",
     ),
     (
         r"^(?:\[[\d. ]+\] )?CPU: \d+ PID: \d+ Comm: (?!khungtaskd)",
-        "says nothing alone: the head of any stack that the kernel prints, and the line before it says why",
+        "the head of any stack that the kernel prints, and the line before it says why",
     ),
 )
 OURS = (
@@ -240,7 +241,7 @@ def kernel_lines(board: Board, path: Path) -> None:
         if not names_fault(row["line"]):
             quiet += 1
         elif reason:
-            reasons[f"taken for a fault: {reason}"] += 1
+            reasons[f"taken for a fault, as it is {reason}"] += 1
         else:
             board.wrong.append(f"kernel line taken for a fault: {row['line']}")
             reasons["taken for a fault, and is none"] += 1
@@ -248,7 +249,7 @@ def kernel_lines(board: Board, path: Path) -> None:
     board.add("kernel lines collected as faults: recognised by the check and the diagnosis", right, len(faults))
     board.add("… of those that are business of training", right, named, 1.0)
     board.add("kernel lines collected as harmless: no alarm", quiet, len(harmless))
-    board.notes += [f"Kernel lines, {count}: {reason}." for reason, count in reasons.most_common()]
+    board.notes += [f"{count_of(count, 'kernel line')}: {reason}." for reason, count in reasons.most_common()]
 
 
 def names_fault(line: str) -> bool:
@@ -269,7 +270,7 @@ def first_reason(table: Iterable[tuple[str, str]], line: str) -> str:
 
 OTHER_LISTS = (
     (r",\s*$", "a comma at the end is tolerated, as a shell's list often ends with one"),
-    (r"\[-\d|,-\d", "negative numbers are no part of a host's name: such a list is refused"),
+    (r"\[-\d|,-\d", "refused, because negative numbers do not belong into a host's name"),
     (r"\d\[|\]\d|\]\[", "digits beside brackets are text, as in Slurm. ClusterShell takes them into the number"),
 )
 
@@ -298,7 +299,7 @@ def host_lists(board: Board, path: Path) -> None:
     board.add("host lists: expanded as ClusterShell does", right, len(wanted))
     board.add("host lists that ClusterShell refuses: refused", alike, len(refused))
     board.add("host lists: alike, or otherwise on purpose", right + alike + on_purpose, len(rows), 1.0)
-    board.notes += [f"Host lists, {count}: {reason}." for reason, count in reasons.most_common()]
+    board.notes += [f"{count_of(count, 'host list')}: {reason}." for reason, count in reasons.most_common()]
 
 
 def expanded(text: str) -> set[str] | None:
