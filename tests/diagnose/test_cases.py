@@ -119,6 +119,8 @@ def test_two_ranks_in_one_line_are_taken_apart() -> None:
         ("[1,4]<stderr>:boom", 4, "", "boom"),
         ("[pod/train-worker-0/pytorch] [rank1]: boom", 1, "train-worker-0", "boom"),
         ("gpu-07: boom", None, "gpu-07", "boom"),
+        ("gpu-07: [rank3]: boom", 3, "gpu-07", "boom"),
+        ("10.0.0.7: [rank3]: boom", 3, "10.0.0.7", "boom"),
         ("10.0.0.7: boom", None, "10.0.0.7", "boom"),
         ("worker-1  | boom", None, "worker-1", "boom"),
         ("(RayTrainWorker pid=77, ip=10.0.0.5) boom", None, "10.0.0.5", "boom"),

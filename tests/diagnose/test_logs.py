@@ -227,4 +227,4 @@ def test_a_run_that_ended_well_has_no_cause(tmp_path: Path, capsys: pytest.Captu
     assert (document["cause"], document["status"]) == (None, "ok")
     assert "ended well" in document["message"]
     assert run_verb(str(run)) == 0
-    assert capsys.readouterr().out == f"{run.name} ended well: it has no verdict\n"
+    assert capsys.readouterr().out == f"{run.name} is healthy: it ended well, and has no verdict\n"

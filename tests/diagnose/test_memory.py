@@ -153,6 +153,22 @@ def test_the_command_counts_before_the_metrics() -> None:
     assert read_setting(["train.py", "--batch-size", "many"]).batch is None
 
 
+@pytest.mark.parametrize(
+    ("words", "says", "not_says"),
+    [
+        (["--max_pixels", "1003520"], "--max_pixels is 1,003,520, and 501,760 takes half", "sequence length"),
+        (["--zero_stage", "2"], "--zero_stage 3 instead of 2, which shards parameters", "ZeRO-3"),
+        (["--zero_stage=0"], "--zero_stage 3 instead of 0, which shards parameters", "ZeRO-3"),
+        (["--zero_stage", "3"], "--zero_stage 3 shards all states already, so offload optimizer states", "full_shard"),
+    ],
+)
+def test_levers_know_pixels_and_what_zero_shards(words: list[str], says: str, not_says: str) -> None:
+    """accelerate's own option, and the most pixels of an image as vision-language models name it."""
+    levers = gpu_levers(read_gpu(V2_6), read_setting(["accelerate", "launch", *words, "train.py"], world=8))
+    assert says in levers
+    assert not_says not in levers
+
+
 def test_levers_of_host_memory() -> None:
     """The node, its memory, and as many workers as all of its ranks have."""
     setting = MemorySetting(workers=8, ranks_here=8, options={"workers": "--workers"})

@@ -562,6 +562,17 @@ RUNNING = {
         drained h1       |
         drained h0       | OVER
     """,
+    "after an abort the others have the time to raise": """
+        exit 1 signal=6  | rank-exit
+        exit 0 code=1    | rank-exit
+        tick 0.2         |
+        tick 0.4         | ending end>*
+    """,
+    "after an abort nothing is waited for once all have raised": """
+        exit 1 signal=6  | rank-exit
+        exit 0 code=1    | rank-exit
+        exit 2 code=1    | rank-exit ending end>*
+    """,
     "an exit is counted once": """
         exit 1 code=0    | rank-exit
         exit 1 code=1    |

@@ -90,3 +90,22 @@ def test_a_run_in_which_nobody_waits_is_left_alone(launch: Launch) -> None:
     quiet.write_text("import time\ntime.sleep(20)\n")
     assert launch.start([str(quiet)], "--hang-timeout", "4s").result()["exit"] == 0
     assert launch.events("hang-suspected") and not launch.events("hang")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["go", "construct"])
+def test_a_link_that_loses_one_direction(bed2: Bed, launch: Launch, what: str) -> None:
+    """All wait and none is behind: the kernel's counters of the ranks' own connections tell the link and its direction.
+
+    `construct`: inside the constructor of DistributedDataParallel, which waits in C++.
+    """
+    launch.start(program("v_hang.py", what), "--hang-timeout", "8s", nproc=2)
+    launch.until_running(4)
+    wait_until(lambda: all((launch.work / f"up-{rank}").exists() for rank in range(4)), what="all process groups")
+    bed2.host("h2").drop_from(bed2.host("h1"))
+    (launch.work / "dropped").touch()
+    verdict = launch.result()["verdict"]
+    assert verdict["cause"] == "mtu-or-packet-loss", verdict
+    assert (verdict["where"]["node"], verdict["where"]["peer"]) == ("h1", "h2"), verdict
+    assert "packets from h1 do not reach h2" in verdict["message"]
+    assert "not acknowledged" in verdict["evidence"][0]

@@ -37,15 +37,17 @@ def test_two_collectives_in_another_order(bed2: Bed, launch: Launch) -> None:
 
 @pytest.mark.slow
 def test_another_shape(bed2: Bed, launch: Launch) -> None:
-    """Gloo ends the rank that is sent too much; which of the two is wrong it does not say, so none is blamed."""
+    """Gloo ends the rank that is sent too much, and the others' recorders show who sent it."""
     apart(launch, "shapes", "1")
-    explained(bed2, launch, "collective-shape-mismatch", (None, None), "bytes where its collective expects")
+    says = ("bytes where its collective expects", "rank 1 on h1 called it unlike the others", "4,096 Float elements")
+    explained(bed2, launch, "collective-shape-mismatch", ("h1", 1), *says)
 
 
 @pytest.mark.slow
 def test_a_rank_out_of_data_that_waits_for_the_others(bed2: Bed, launch: Launch) -> None:
     apart(launch, "short", "1")
-    explained(bed2, launch, MISMATCH, ("h1", 1), "rank 1 is in barrier", victims=[0, 2, 3], code=5)
+    says = ("rank 1 on h1 is out of data and waits in barrier (p_apart.py:", "still in all_reduce (p_apart.py:")
+    explained(bed2, launch, "uneven-data", ("h1", 1), *says, victims=[0, 2, 3], code=5)
 
 
 @pytest.mark.slow

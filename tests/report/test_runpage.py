@@ -59,7 +59,7 @@ def test_a_failed_run(tmp_path: Path) -> None:
 
 def test_a_run_that_ended_well(tmp_path: Path) -> None:
     words = page(make(tmp_path / "r", NODES, failing=None)).text
-    assert "r ended well: it has no verdict" in words and "done" in words
+    assert "r is healthy: it ended well, and has no verdict" in words and "done" in words
 
 
 DAMAGED = [

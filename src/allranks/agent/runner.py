@@ -394,7 +394,20 @@ def describe(error: BaseException) -> JsonObject:
     facts["file"], facts["line"], facts["function"] = place_of(error)
     facts.update(t=now, rank=RANK, pid=PID, traceback=trace)
     facts["chain"] = [describe_link(one, how) for one, how in causes_of(error)]
+    facts["calls"] = newest_calls()
     return {"message": {"message": "%s: %s" % (kind.__name__, text), "extraInfo": more}, "allranks": facts}
+
+
+def newest_calls() -> List[JsonObject]:
+    """Return the newest collectives of this rank: ranks that did not fail show who called another one."""
+    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    try:
+        if module is None or not module.is_initialized():
+            return []
+        calls: List[JsonObject] = beside("runner_recorder.py", "newest_calls")()
+        return calls
+    except BaseException:
+        return []
 
 
 def describe_link(error: BaseException, how: str) -> JsonObject:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import socket
     from _thread import LockType
     from types import FrameType, ModuleType
-    from typing import Callable, List, Optional
+    from typing import Callable, Dict, List, Optional
 
     from allranks.protocol.jsontext import JsonObject
 
@@ -37,6 +37,7 @@ FIRST_DESCRIPTOR = 961
 PATIENCE = 2.0  # seconds for one question and its answer
 DEPTH = 100
 THREADS = 30
+NEWEST = 8  # collectives of each group that an error file has
 BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))  # one recorder each, torch >= 2.5, 2.8
 
 
@@ -157,6 +158,26 @@ def stacks() -> str:
             texts.append((ident == main, "\n".join([head, *lines, ""])))
     texts.sort(key=lambda one: one[0])
     return "\n".join(text for _, text in texts[-THREADS:])
+
+
+def newest_calls() -> List[JsonObject]:
+    """List the newest collectives of each group, the oldest first: `ErrorCall` of protocol/foreign.py."""
+    newest: List[JsonObject] = []
+    of_group: Dict[str, int] = {}
+    for recorder in recorded(True)["recorders"].values():
+        for entry in reversed(recorder.get("entries", ())):
+            group = str(entry["process_group"][0])
+            of_group[group] = of_group.get(group, 0) + 1
+            if of_group[group] <= NEWEST and not entry["is_p2p"]:
+                elements = 0
+                for shape in entry["input_sizes"]:
+                    count = 1
+                    for length in shape:
+                        count *= length
+                    elements += count
+                call = {"group": group, "seq": entry["collective_seq_id"], "what": entry["profiling_name"]}
+                newest.append(dict(call, elements=elements, dtype=(entry["input_dtypes"] or [""])[0]))
+    return newest[::-1]
 
 
 def recorded(with_records: bool) -> JsonObject:

@@ -6,11 +6,12 @@ py-spy); a signal is the last means: not at a first sample, and once in a rank's
 
 import os
 import time
-from typing import AbstractSet, Dict, List, NamedTuple, Optional
+from typing import AbstractSet, Dict, List, NamedTuple, Optional, Tuple
 
 from allranks.protocol.codec import decode_parts, encode, omit_none
 from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, write_json
+from allranks.protocol.sockets import RankSocket
 
 from .ask_ras import ask_ras
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
@@ -18,6 +19,7 @@ from .dumping import dump, stacks_file
 from .files import append, read_link, read_text
 from .native import ENDED_BY_STOP, calling_library, position, py_spy
 from .processes import Process, read_process, stat_fields
+from .sockets import connections
 
 STACK_LIMIT = 64 << 10
 PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
@@ -31,8 +33,8 @@ class RankSample(NamedTuple):
     """One rank's: its stacks (`how`: asked, py-spy, signal) or why there are none; where it was silent, the system call
     of its main thread and the library that made it; what /proc says; and what its flight recorder answered.
 
-    `cpu` and `ready` in seconds (of work, and of waiting for a CPU), `io` in bytes, `file` is what the main thread is
-    reading."""
+    `sockets` are its connections to other machines. `cpu` and `ready` in seconds (of work, and of waiting for a CPU),
+    `io` in bytes, `file` is what the main thread is reading."""
 
     text: Optional[str] = None
     how: Optional[str] = None
@@ -50,6 +52,7 @@ class RankSample(NamedTuple):
     file: Optional[str] = None
     recorder: Optional[JsonObject] = None
     counted: Optional[JsonObject] = None
+    sockets: Optional[Tuple[RankSocket, ...]] = None
 
 
 class Samples(NamedTuple):
@@ -162,7 +165,7 @@ def with_process_facts(one: RankSample, pid: int) -> RankSample:
     wchan = read_text("/proc/%d/wchan" % pid)
     if wchan not in ("", "0"):
         one = one._replace(wchan=wchan)
-    return one._replace(file=_file_in_read(pid))
+    return one._replace(file=_file_in_read(pid), sockets=connections(pid) or None)
 
 
 def _file_in_read(pid: int) -> Optional[str]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from allranks.findings import Finding, Where
+from allranks.protocol.codec import decode_parts
+from allranks.protocol.foreign import ErrorCall, ErrorDetails
 from allranks.protocol.jsontext import Json
 
 from .exceptions import Raised
@@ -50,6 +52,11 @@ class ExitRecord:
     def failed(self) -> bool:
         """Tell whether it ended with anything but code 0."""
         return self.signal is not None or self.code != 0
+
+    @cached_property
+    def calls(self) -> tuple[ErrorCall, ...]:
+        """Its newest collectives, where it died of an exception; the oldest first."""
+        return decode_parts(ErrorDetails, (self.error or {}).get("allranks")).calls
 
     @cached_property
     def raised(self) -> Raised | None:
@@ -160,6 +167,11 @@ class Incident:
         """Every rank of the plan."""
         planned = frozenset(r for ranks in self.ranks_by_node.values() for r in ranks)
         return planned or frozenset(range(self.world_size))
+
+    @cached_property
+    def calls(self) -> dict[int, tuple[ErrorCall, ...]]:
+        """The newest collectives of the ranks that left an error file."""
+        return {e.rank: e.calls for e in self.exits if e.calls}
 
     @property
     def agent_deaths(self) -> frozenset[str]:

@@ -33,6 +33,9 @@ CLEARLY = 0.1  # seconds: more than the clocks' error
 ENOUGH = 0.38  # the least confidence at which logs name a cause
 ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
+COMPLAINTS = (
+    *("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited", "barrier-reached"),
+)
 NEVER = float("inf")
 
 
@@ -209,7 +212,7 @@ def _victims_in_logs(logs: Evidence, chosen: Candidate) -> tuple[int, ...]:
     """List the ranks that complain or were ended, but for the culprits; none where all ranks failed alike."""
     if not chosen.culprits and chosen.strength is not Strength.SYMPTOM:
         return ()
-    complaints = logs.of_rows("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited")
+    complaints = logs.of_rows(*COMPLAINTS)
     complaining = {s.line.rank for s in complaints if s.line.rank is not None}
     ended = {e.rank for e in ends(logs) if e.rank is not None}
     waiting = {r.rank for r in logs.recordings if r.stands_at is not None}

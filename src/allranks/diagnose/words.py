@@ -20,6 +20,18 @@ LINE = 240  # characters
 _IDLE = re.compile(r"hostname of the client socket cannot be retrieved")
 
 
+# The store's connection ended inside init_process_group: what that leaves, and what decides between it.
+LEFT_AT_START = (
+    "Still possible: rank 0 ended and no line here says why, another program answers on the master's port, or the "
+    "network cuts the connection"
+)
+DECIDE_AT_START = (
+    "read rank 0's log first. `allranks check --hosts HOSTS` tries the master's port from every node, and "
+    "`allranks test --hosts HOSTS --suite staged` starts a process group of each node, of pairs and of all"
+)
+# Calls of torch/distributed that stand before the first step.
+STARTING_CALLS = frozenset({"init_process_group", "rendezvous", "_store_based_barrier", "_create_c10d_store"})
+
 # signal(7) of Linux; this module may stand on another system, so its own numbers are of no use
 SIGNALS = {
     1: "SIGHUP",

@@ -32,14 +32,19 @@ class Ending:
     def fail(self, now: float) -> list[Action]:
         """End all ranks because of the first failure; a later one changes nothing."""
         roster = self.roster
-        first: list[Action] = []
-        if roster.failed_t is None:
-            roster.failed_t = roster.event_t
-            roster.failed_at = now
-            first.append(FailureNoted(roster.event_t))
+        first = self.note_failure(now)
         if roster.state is State.ENDING:
             return first + self.check(now)  # the time that a stop gave to save holds
         return first + self.end(now, roster.spec.limits.grace, "failure")
+
+    def note_failure(self, now: float) -> list[Action]:
+        """Keep when the first failure came; nothing for a later one."""
+        roster = self.roster
+        if roster.failed_t is not None:
+            return []
+        roster.failed_t = roster.event_t
+        roster.failed_at = now
+        return [FailureNoted(roster.event_t)]
 
     def refuse(self, failures: Iterable[Finding], now: float) -> list[Action]:
         """Keep what forbids the start, and end."""

@@ -12,8 +12,12 @@ from dataclasses import dataclass, field, replace
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import Hang, attribute
 from allranks.diagnose.hangs.doing import StackSample, doing
+from allranks.diagnose.hangs.links import dead_link
 from allranks.diagnose.hangs.recorder import read_recording
+from allranks.diagnose.hangs.uneven import out_of_data
+from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Where
+from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import CountersOrder, StacksOrder
 from allranks.runs.events import HangConcluded, HangSuspected, PlainNote
@@ -224,7 +228,10 @@ class HangWatch:
         blind = StackSample(-1, error="its node gave no answer")
         doings = {r: doing(first.get(r, blind), second.get(r, blind), seconds) for r in running}
         recordings = [read_recording(rank, look.recorder) for rank, look in sorted(second.items()) if look.recorder]
-        hang = attribute(doings, [e.rank for e in roster.exits if e.code == 0], names, recordings)
+        link = dead_link(first, second, names, self._addresses())
+        hang = link or attribute(doings, [e.rank for e in roster.exits if e.code == 0], names, recordings)
+        if hang is not None:
+            hang = out_of_data(hang, doings, names)
         pids: dict[int, list[int]] = {}
         for rank in roster.ranks():
             pids.setdefault(rank.pid or 0, []).append(rank.rank)
@@ -233,6 +240,10 @@ class HangWatch:
             return hang
         return replace(hang, evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:]))
 
+    def _addresses(self) -> dict[str, str]:
+        """Map addresses that one node alone has to that node."""
+        return own_addresses({node.name: outer_addresses(node.plan_facts) for node in self.roster.nodes.values()})
+
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
         nodes = tuple(dict.fromkeys(names[r] for r in hang.culprits if r in names))
         rank = hang.culprits[0] if len(hang.culprits) == 1 else None
@@ -240,6 +251,8 @@ class HangWatch:
         where = Where(rank=rank, pid=pid, nodes=nodes)
         if len(nodes) == 1:
             where = Where(node=nodes[0], rank=rank, pid=pid)
+        if hang.nodes:
+            where = Where(node=hang.nodes[0], peer=hang.nodes[1])
         message = f"nothing has moved for {quiet:.0f} s: {hang.message}"
         return Finding(hang.cause, "warn", message, hang.remedy, where, hang.evidence)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from allranks.diagnose.rules.failures import ABORT
 from allranks.findings import Finding
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
@@ -19,6 +20,7 @@ from .places import place_for
 from .roster import Roster
 from .states import Action, Audited, Event, Exit, Report, Send, Started, State
 
+PEERS_SPEAK = 0.5  # seconds from the abort of a rank in which the others may raise
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
 
 
@@ -30,6 +32,7 @@ class Running:
         self.ending = ending
         self.groups = ProcessGroups(roster, ending)
         self._stacks_asked_at: float | None = None
+        self._peers_may_speak_until: float | None = None
         self._repeats = 0  # attempts that were none of the program's: another port, the tests before it
         self._temporary_outputs_noted = False
 
@@ -37,6 +40,7 @@ class Running:
         """Forget the attempt before."""
         self._repeats += is_repeat
         self._stacks_asked_at = None
+        self._peers_may_speak_until = None
 
     def start(self, interfaces: Mapping[str, Mapping[str, str]]) -> list[Action]:
         """Every node starts its ranks; `interfaces` are the variables that choose each node's network."""
@@ -107,12 +111,27 @@ class Running:
         actions: list[Action] = [kept]
         if roster.state is not State.RUNNING:
             return actions
+        if event.signal == ABORT and self._peers_may_speak_until is None:
+            self._peers_may_speak_until = now + PEERS_SPEAK
+            actions += self.ending.note_failure(now)
         if event.code != 0:
-            return actions + self.ending.fail(now)
+            return actions + self._fail_when_heard(now)
         if all(r.exit is not None for r in roster.processes()):
             actions += self.groups.refuse_never_joined(now)
             return actions + self.ending.end(now, roster.spec.limits.grace, "done")
         return actions
+
+    def _fail_when_heard(self, now: float) -> list[Action]:
+        """End the gang; where a rank has aborted, after the others have raised or had the time to.
+
+        Gloo aborts the rank that gets a message of another size, and the newest collectives in the error files of the
+        others show which rank has sent it (diagnose/hangs/compared.py).
+        """
+        until = self._peers_may_speak_until
+        silent = any(r.exit is None and not r.departure.failed for r in self.roster.ranks())
+        if until is not None and now < until and silent:
+            return []
+        return self.ending.fail(now)
 
     def on_report(self, event: Report, now: float) -> list[Action]:
         """Take a report of how far a rank is."""
@@ -138,6 +157,8 @@ class Running:
 
     def on_tick(self, event: Event, now: float) -> list[Action]:
         """Time limits while ranks run."""
+        if self._peers_may_speak_until is not None:
+            return self._fail_when_heard(now)
         actions = self._watch_departures(now)
         if actions:
             return actions

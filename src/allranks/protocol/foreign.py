@@ -18,12 +18,16 @@ TRACE = 64 << 10
 LINKS = 32
 NAME = 200  # characters of a type, a function, a program
 THREADS = 64
+CALLS = 64
 # characters of a field, by its name; others have TEXT
 LONGEST = {
     "type": NAME,
     "module": NAME,
     "function": NAME,
     "backend": NAME,
+    "group": NAME,
+    "what": NAME,
+    "dtype": NAME,
     "program": NAME,
     "event": 40,
     "link": 40,
@@ -66,8 +70,19 @@ class ErrorLink(NamedTuple):
     link: str = ""
 
 
+class ErrorCall(NamedTuple):
+    """A collective that a rank called, as its flight recorder has it; `elements` of all its inputs."""
+
+    group: str = ""
+    seq: int = 0
+    what: str = ""
+    elements: int = 0
+    dtype: str = ""
+
+
+@omit_empty("calls")
 class ErrorDetails(NamedTuple):
-    """What allranks' runner adds to an error file."""
+    """What allranks' runner adds to an error file. `calls` are its newest collectives, the oldest first."""
 
     type: str = ""
     text: str = ""
@@ -81,6 +96,7 @@ class ErrorDetails(NamedTuple):
     pid: Optional[int] = None
     traceback: str = ""
     chain: Tuple[ErrorLink, ...] = ()
+    calls: Tuple[ErrorCall, ...] = ()
 
 
 def clean_error(value: Json) -> Optional[JsonObject]:
@@ -107,13 +123,15 @@ def _details(value: Json) -> ErrorDetails:
     if not isinstance(value, dict):
         return ErrorDetails()
     links = value.get("chain")
-    outermost = dict(value, chain=(), schema=1)
+    outermost = dict(value, chain=(), calls=(), schema=1)
     chain = []
     for link in (links if isinstance(links, list) else [])[:LINKS]:
         if isinstance(link, dict):
             chain.append(cut(decode_parts(ErrorLink, link)))
+    calls = value.get("calls")
+    recorded = [decode_parts(ErrorCall, call) for call in (calls if isinstance(calls, list) else [])[-CALLS:]]
     details = cut(decode_parts(ErrorDetails, outermost))
-    return details._replace(chain=tuple(chain))
+    return details._replace(chain=tuple(chain), calls=tuple(map(cut, recorded)))
 
 
 def error_time(error: Optional[JsonObject]) -> Optional[float]:

@@ -20,7 +20,12 @@ from .documents import VerdictDocument, verdict_document
 from .logdiagnosis import Progress, find_logs, read_logs
 from .recorded_incident import read_incident
 
-WITHOUT_FAILURE = {"done": "{} ended well: it has no verdict", "stopped": "{} was stopped: it has no verdict"}
+WITHOUT_FAILURE = {
+    "done": "{} is healthy: it ended well, and has no verdict",
+    "stopped": "{} was stopped: it has no verdict",
+}
+GOING_ON = ("starting", "gating", "running")
+HEALTHY = "{} is healthy so far: it is {}, and no rank, node or log line tells of a failure"
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
 NOTHING = Incident()
 
@@ -30,8 +35,8 @@ Reader = Callable[[Sequence[Path], Progress | None], Evidence]
 def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> VerdictDocument:
     """Give the verdict on the last attempt, completed from all of its logs.
 
-    A run that is not over is judged from its logs too: then `unknown` says so. One that ended well, or was stopped,
-    has no cause: `cause` is null, `status` is ok.
+    A run that is not over is judged from its logs too. One that ended well, was stopped, or goes on without a sign of
+    a failure has no cause: `cause` is null, `status` is ok.
     """
     incident = NOTHING
     if not _was_test(run):
@@ -45,12 +50,20 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
         return verdict_document(verdict)
     words = WITHOUT_FAILURE.get(run.state())
     if words is not None:
-        finding = Finding("unknown", "ok", words.format(run.name))
-        return replace(verdict_document(Verdict(finding, "unknown", 1.0)), cause=None, explain="")
+        return _no_failure(words.format(run.name))
+    of_logs = None
     logs = log_files(run, 0)
-    if not logs:
-        return verdict_document(_without(run, None))
-    return verdict_document(_without(run, judge_logs(read(logs, progress))))
+    if logs:
+        of_logs = judge_logs(read(logs, progress))
+    state = run.state()
+    if state in GOING_ON and (of_logs is None or of_logs.cause == "unknown"):
+        return _no_failure(HEALTHY.format(run.name, state))
+    return verdict_document(_without(run, of_logs))
+
+
+def _no_failure(words: str) -> VerdictDocument:
+    """Say in place of a verdict that nothing has failed: `cause` is null, `status` is ok."""
+    return replace(verdict_document(Verdict(Finding("unknown", "ok", words), "unknown", 1.0)), cause=None, explain="")
 
 
 def complete(verdict: Verdict, run: RunDirectory) -> Verdict:

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -36,7 +37,7 @@ TAIL = 16 << 10
 LIMIT = 90.0
 END_AFTER = 0.25  # seconds from the first failure to SIGTERM for the others: the way through a controller
 
-RUNNER = HERE.parent.parent / "src/allranks/agent/runner.py"
+RUNNER = HERE.parents[2] / "src/allranks/agent/runner.py"
 
 
 def free_port() -> int:
@@ -59,6 +60,17 @@ def start(case: dict[str, Any], directory: Path, port: int) -> dict[int, subproc
             words = [sys.executable, str(RUNNER), case.get("script", "train.py"), *case.get("args", [])]
             ranks[rank] = subprocess.Popen(words, env=env, cwd=directory, stdout=log, stderr=log)
     return ranks
+
+
+def hang_up(listener: socket.socket) -> None:
+    """Answers every connection, and closes it when something was sent."""
+    try:
+        while True:
+            channel = listener.accept()[0]
+            channel.recv(64)
+            channel.close()
+    except OSError:  # the case is over
+        pass
 
 
 def watch(ranks: dict[int, subprocess.Popen[bytes]]) -> tuple[dict[int, dict[str, Any]], float]:
@@ -90,7 +102,11 @@ def provoke(name: str, case: dict[str, Any]) -> dict[str, Any]:
         directory = Path(text)
         (directory / "train.py").write_text(case["code"])
         port = free_port()
-        holder = socket.create_server(("127.0.0.1", port)) if case.get("hold_port") else None
+        holder = None
+        if case.get("hold_port") or case.get("hang_up"):
+            holder = socket.create_server(("127.0.0.1", port))
+        if holder is not None and case.get("hang_up"):
+            threading.Thread(target=hang_up, args=(holder,), daemon=True).start()
         began = time.time()
         exits, failed = watch(start(case, directory, port))
         if holder is not None:

@@ -236,6 +236,36 @@ for n in range(5): net(torch.ones(2, 4)).sum().backward()
     "rank_crashed/short-tensor": case(
         INIT + "dist.all_reduce(torch.ones(4 if rank else 4096))\n", cause="collective-shape-mismatch",
     ),
+    "rank_crashed/odd-shape-of-four": case(  # the one that is sent too much is not the one that sends it
+        at_step("dist.all_reduce(torch.ones(8192 if rank == 2 else 4096))", ALL), world=4,
+        cause="collective-shape-mismatch", where={"node": "h2", "rank": 2}, says=["rank 2 on h2", "8,192 Float"],
+    ),
+    "accused/monitored-barrier": case(
+        at_step("if rank == 2: time.sleep(60)\ndist.monitored_barrier(timeout=datetime.timedelta(seconds=2))", ALL),
+        world=4, cause="straggler", where={"node": "h2", "rank": 2}, victims=[0, 1, 3],
+        says=["rank 2 on h2", "did not come to the monitored_barrier", "rank 0"], not_says=["raised"],
+    ),
+    "accused/ddp-other-model": case(
+        INIT + """class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(4, 4)
+        if rank == 2: self.b = torch.nn.Linear(4, 4)
+    def forward(self, x): return self.a(x)
+net = torch.nn.parallel.DistributedDataParallel(Net())
+""", world=4, cause="collective-shape-mismatch", where={"node": "h2", "rank": 2}, victims=[0, 1, 3],
+        says=["rank 2 on h2 gives DDP a model of 4 parameters, the others one of 2"],
+    ),
+    "accused/ddp-other-sizes": case(
+        INIT + "net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 8 if rank == 3 else 4))\n",
+        world=4, cause="collective-shape-mismatch", where={"node": "h2", "rank": 3}, victims=[0, 1],
+        says=["rank 3 on h2"],
+    ),
+    "peer_lost/store-lost-before-any-step": case(  # somebody else listens on the master's port, and hangs up
+        INIT, start=[1], hang_up=True, cause="peer-died", where={"node": "h1"},
+        says=["before any step", "rank 1 on h2", "inside init_process_group", "another program answers"],
+        incident={"init_entered": [1]},
+    ),
     "peer_lost/exit-0-early": case(
         at_step("os._exit(0)"), cause="rank-exited-early", where={"node": "h2", "rank": 1},
         victims=[0], says=["rank 1 on h2 ended with code 0", "rank 0 on h1"],

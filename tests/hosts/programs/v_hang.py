@@ -44,6 +44,10 @@ def misbehave() -> None:
             sum(range(100_000))
 
 
+if what == "construct":  # when the link is dead
+    while not Path("dropped").exists():
+        time.sleep(0.05)
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 for step in range(10**6 if what == "go" else 8):
     if step == 3 and rank == odd and what != "go":
         misbehave()

@@ -28,7 +28,10 @@ Names = Mapping[int, str]
 
 @dataclass(frozen=True)
 class Hang:
-    """`cause` is a label; `culprits` keep the others (`victims`) waiting; `slow`: they work, it is no standstill."""
+    """`cause` is a label; `culprits` keep the others (`victims`) waiting; `slow`: they work, it is no standstill.
+
+    `nodes` are sender and receiver where a link is at fault.
+    """
 
     cause: str
     message: str
@@ -38,6 +41,7 @@ class Hang:
     victims: tuple[int, ...] = ()
     evidence: tuple[str, ...] = ()
     slow: bool = False
+    nodes: tuple[str, ...] = ()
 
 
 def attribute(

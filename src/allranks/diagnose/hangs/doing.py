@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.jsontext import Json
+from allranks.protocol.sockets import RankSocket
 from allranks.text import with_reason
 
 from .stacks import Frame, Stack, innermost_of_program, main_stack, native_call
@@ -53,6 +54,7 @@ GRADIENTS = (
     "torch/distributed/_composable/",
 )
 BACKWARD = frozenset({"backward", "_engine_run_backward", "wait", "unshard", "finalize_backward"})
+WRAPPERS = ("torch/distributed/utils.py", "torch/nn/parallel/distributed.py")
 # wchan (fs/proc/base.c) in words; names differ by kernel version, so their beginnings.
 WAITS = (
     ("hrtimer_nanosleep", "sleeping"),
@@ -95,7 +97,8 @@ class StackSample:
 
     `counted` are numbers that grow with every collective; `recorder` is what `recorder.read_recording` reads.
     `silent`: its thread that answers got no turn, so something holds the interpreter's lock; `syscall` and `library`
-    are what its main thread is in. `moved`: the call that the signal for its stack has ended early.
+    are what its main thread is in. `moved`: the call that the signal for its stack has ended early. `sockets` are its
+    connections to other machines.
     """
 
     rank: int
@@ -113,6 +116,7 @@ class StackSample:
     syscall: str = ""
     library: str = ""
     moved: str = ""
+    sockets: tuple[RankSocket, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,8 @@ def _collective(stack: Stack) -> str:
     named = [f.function for f in stack if "torch/distributed/" in f.file and f.function in calls]
     if named:
         return named[-1]
+    if stack and stack[0].file.endswith(WRAPPERS):  # in a call of C++, such as dist._verify_params_across_processes
+        return "DistributedDataParallel"
     inner = stack[:6]
     in_gradients = any(part in f.file for f in inner for part in GRADIENTS)
     if in_gradients and any(f.function in BACKWARD for f in inner):

@@ -30,6 +30,7 @@ class Sighting:
     kind: str = ""  # an exception's type, without its module
     frame: str = ""  # file:line in function
     modules: tuple[str, ...] = ()  # files of its traceback
+    calls: tuple[str, ...] = ()  # functions of its traceback, the innermost last
     order: int = 0
 
     def number(self, *names: str) -> int | None:
@@ -42,12 +43,14 @@ class Sighting:
         groups = self.groups
         gpu = re.search(r"\bGPU ?(\d{1,2})\b(?!:)", self.line.text)
         rank = self.line.rank
+        node: str = self.line.node
         if "late" in groups:
             rank = _number(groups["late"].strip())  # the one that the text names; of several none
+            node = ""  # of who reports it
         elif "rank" in groups:
             rank = self.number("rank")
         return Where(
-            node=first(groups.get("node"), groups.get("node2"), groups.get("node3"), self.line.node) or None,
+            node=first(groups.get("node"), groups.get("node2"), groups.get("node3"), node) or None,
             peer=first(groups.get("peer"), groups.get("peer2")) or None,
             rank=rank,
             interface=groups.get("interface"),
@@ -96,6 +99,27 @@ class Evidence:
         return frozenset(rank for rank in named if rank is not None)
 
     @cached_property
+    def _node_of_address(self) -> Mapping[str, str]:
+        """The nodes of addresses: each rank says once at which one NCCL listens."""
+        told = ((s.groups["address"], s.line.node) for s in self.of_rows("nccl-address"))
+        return {address: node for address, node in told if node}
+
+    def node_of_address(self, peer: str) -> str | None:
+        """Find the node that a peer's address belongs to; a name is its own node. None where it is not known."""
+        if re.fullmatch(r"[\d.]+|\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", peer):
+            return self._node_of_address.get(peer)
+        return peer or None
+
+    def node_of_rank(self, rank: int) -> str | None:
+        """Find the one node whose lines bear a rank; None where none or several do."""
+        nodes = {line.node for line in self.lines if line.rank == rank and line.node}
+        return nodes.pop() if len(nodes) == 1 else None
+
+    def ranks_of_node(self, node: str) -> frozenset[int]:
+        """List the ranks whose lines bear a node."""
+        return frozenset(line.rank for line in self.lines if line.node == node and line.rank is not None)
+
+    @cached_property
     def names_ranks(self) -> bool:
         """Whether lines carry their ranks, so that one without belongs to none of them."""
         return any(s.line.rank is not None for s in self.sightings)
@@ -121,9 +145,12 @@ def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
         sighting = Sighting(row, line, {k: v for k, v in match.groupdict().items() if v}, order=order)
         if raised:
             trace = frames.get(stream, [])
-            modules = tuple(frame["file"] for frame in trace[-12:])
             sighting = replace(
-                sighting, kind=raised["type"].rpartition(".")[2], frame=_innermost(trace), modules=modules
+                sighting,
+                kind=raised["type"].rpartition(".")[2],
+                frame=_innermost(trace),
+                modules=tuple(frame["file"] for frame in trace[-12:]),
+                calls=tuple((frame["function"] or "").strip() for frame in trace[-12:]),
             )
         yield sighting
 

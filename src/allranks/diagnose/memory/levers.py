@@ -12,6 +12,7 @@ from .setting import MemorySetting
 
 SHARE = 0.1  # of the GPU: from here on what others hold, or what lies idle, is worth a line
 STATE = 16  # bytes a parameter: bf16 weights and gradients, fp32 weights and two Adam moments (ZeRO, section 3.1)
+SHARDS_ALL = 3  # the stage of ZeRO
 CONF = "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
 
 
@@ -45,7 +46,9 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
 def _of_states(memory: GpuMemory, setting: MemorySetting) -> list[str]:
     """List batch, length, checkpointing, sharding and offload; sharding first where no batch could help."""
     activations = [*_batch(setting), _length(setting), CHECKPOINTING]
-    sharding = "shard parameters, gradients and optimizer states: FSDP full_shard, ZeRO-3"
+    sharding = _sharding(setting)
+    if setting.stage == SHARDS_ALL:
+        return [*activations, f"{setting.option('stage') or 'ZeRO stage'} 3 shards all states already, so {OFFLOAD}"]
     if not setting.parameters:
         return [*activations, sharding, OFFLOAD]
     states = STATE * setting.parameters
@@ -59,6 +62,14 @@ def _of_states(memory: GpuMemory, setting: MemorySetting) -> list[str]:
         sharding += f" (no smaller batch helps: this alone is more than {size(memory.total)})"
         return [sharding, OFFLOAD, *activations]
     return [*activations, sharding, OFFLOAD]
+
+
+def _sharding(setting: MemorySetting) -> str:
+    """Write the lever on model states; ZeRO's stages 1 and 2 leave parameters whole (DeepSpeed, zero_optimization)."""
+    if setting.stage is None:
+        return "shard parameters, gradients and optimizer states: FSDP full_shard, ZeRO-3"
+    name = setting.option("stage") or "ZeRO stage"
+    return f"{name} 3 instead of {setting.stage}, which shards parameters, gradients and optimizer states"
 
 
 CHECKPOINTING = (
@@ -88,6 +99,10 @@ def _length(setting: MemorySetting) -> str:
     if setting.length:
         name = setting.option("length") or "sequence length"
         return f"shorter inputs: {name} is {setting.length:,}, and activations grow with it, attention with its square"
+    if setting.pixels:
+        name = setting.option("pixels") or "max_pixels"
+        half = f"{setting.pixels // 2:,} takes half of each image's tokens and activations"
+        return f"smaller images: {name} is {setting.pixels:,}, and {half}"
     if setting.side:
         name = setting.option("side") or "image size"
         return (

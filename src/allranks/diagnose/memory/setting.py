@@ -46,6 +46,8 @@ NAMES = {
         "cutoff-len",
     ),
     "side": ("image-size", "img-size", "resolution", "input-size", "crop-size"),
+    "pixels": ("max-pixels", "image-max-pixels", "video-max-pixels"),
+    "stage": ("zero-stage",),
     "workers": ("workers", "num-workers", "dataloader-num-workers"),
 }
 PARAMETERS = ("params", "parameters", "num-params", "num-parameters", "n-params", "model-parameters")
@@ -61,13 +63,18 @@ LEAST = 1e5  # a smaller number beside the word is no model's size
 
 @dataclass(frozen=True)
 class MemorySetting:
-    """`options`: the words that set the figures, as the user wrote them; None where nothing shows a figure."""
+    """`options`: the words that set the figures, as the user wrote them; None where nothing shows a figure.
+
+    `pixels`: the most of one image; `stage`: what ZeRO shards (1 optimizer states, 2 gradients too, 3 parameters too).
+    """
 
     world: int | None = None
     batch: int | None = None
     accumulation: int | None = None
     length: int | None = None
     side: int | None = None
+    pixels: int | None = None
+    stage: int | None = None
     workers: int | None = None
     parameters: float | None = None
     ranks_here: int | None = None
@@ -96,7 +103,7 @@ def read_setting(
     options: dict[str, str] = {}
     for name, value in _pairs(command):
         for figure, names in NAMES.items():
-            if _plain(name) in names and value.isdecimal() and int(value) > 0:
+            if _plain(name) in names and value.isdecimal() and (int(value) > 0 or figure == "stage"):
                 values[figure] = int(value)
                 options[figure] = name
     for figure, names in NAMES.items():

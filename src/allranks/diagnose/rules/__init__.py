@@ -15,6 +15,7 @@ from ..candidate import Candidate
 from ..incident import Incident
 from ..logs.sightings import Evidence
 from . import (
+    accused,
     hung,
     log_collectives,
     log_connections,
@@ -30,7 +31,7 @@ from . import node_failures as nodes
 from .failures import Failure
 
 _ON_RUNS = (findings, nodes, hung)
-_ON_FAILURES = (rank_ended, peer_lost)
+_ON_FAILURES = (rank_ended, accused, peer_lost)
 _ON_LOGS = (log_lines, log_xids, log_collectives, log_recorders, log_connections, log_ends)
 _RUN_ROWS = {name: row for module in _ON_RUNS for name, row in module.RULES.items()}
 _FAILURE_ROWS = {name: row for module in _ON_FAILURES for name, row in module.RULES.items()}

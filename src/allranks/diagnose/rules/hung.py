@@ -8,6 +8,7 @@ from dataclasses import replace
 from allranks.findings import Where
 
 from ..candidate import Candidate, Strength
+from ..hangs.attribute import Hang
 from ..incident import Incident
 from ..words import name_ranks, numbers, thread_words
 
@@ -20,6 +21,7 @@ def hung(incident: Incident) -> Candidate | None:
     hang = incident.hang
     if hang is None:
         return None
+    hang = _left_early(incident, hang)
     culprits = frozenset(hang.culprits)
     raised = [words for e in incident.exits if e.rank in culprits and (words := thread_words(e.tail))]
     return Candidate(
@@ -30,10 +32,33 @@ def hung(incident: Incident) -> Candidate | None:
         hang.confidence,
         incident.detected_t,
         hang.remedy,
-        place_of(incident, culprits),
+        _place(incident, hang),
         hang.evidence,
         culprits,
     )
+
+
+def _left_early(incident: Incident, hang: Hang) -> Hang:
+    """Say that ranks left early where they ended with code 0 and kept their process group: they had not finished."""
+    ended = {e.rank for e in incident.exits if not e.failed}
+    left = set(hang.culprits)
+    if hang.cause != "uneven-data" or not left or not left <= ended - incident.departed.keys():
+        return hang
+    remedy = "`allranks logs --rank {rank}` shows where it left (sys.exit, return, an exception that was caught)"
+    return replace(
+        hang,
+        cause="rank-exited-early",
+        message=hang.message.replace("ended with code 0", "ended with code 0 and without destroy_process_group", 1),
+        remedy=remedy.format(rank=min(left)),
+    )
+
+
+def _place(incident: Incident, hang: Hang) -> Where:
+    """Give the place of the culprits; of a link its two ends."""
+    if not hang.nodes:
+        return place_of(incident, hang.culprits)
+    sender, receiver = hang.nodes
+    return Where(node=sender or None, peer=receiver or None)
 
 
 def init_timeout(incident: Incident) -> Candidate | None:

@@ -7,12 +7,14 @@ the same, no rank is to blame.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from allranks.findings import Where
 from allranks.text import group
 
+from ..accusations import Statement, accusation
 from ..candidate import Candidate, Reading, Strength
 from ..causes import in_place
 from ..logs.ends import after_abort
@@ -21,7 +23,7 @@ from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers
 from ..memory.setting import MemorySetting
 from ..signatures import Role
-from ..words import short, without_numbers
+from ..words import DECIDE_AT_START, LEFT_AT_START, STARTING_CALLS, name_by_node, short, without_numbers
 
 STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
 ALSO = 0.6  # of its confidence, for the second cause that a text can have
@@ -32,6 +34,8 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     surest = max(s.row.confidence for s in sightings)
     head = next(s for s in sightings if s.row.confidence >= surest - 0.05)
     where = _place(head, sightings)
+    if "late" in head.groups and where.rank is not None:
+        where = replace(where, node=evidence.node_of_rank(where.rank))
     ranks = frozenset(s.line.rank for s in sightings if s.line.rank is not None)
     is_named = "late" in head.groups  # by another
     if is_named:
@@ -187,14 +191,25 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
 # -- rows that need a second look ------------------------------------------------------------------------
 
 
-def ddp_model(evidence: Evidence) -> list[Candidate]:
-    """Read DDP's check that all ranks have one model; a count of 0 means only that the gathering had failed."""
-    differing = [
-        s for s in evidence.weighed_by("ddp-model") if s.groups.get("sizes") or s.groups.get("other", "0") != "0"
-    ]
-    if not differing:
+def accused(evidence: Evidence) -> list[Candidate]:
+    """Name the rank that others accuse: it did not come to a barrier, or gives DDP another model."""
+    reports = evidence.weighed_by("accused")
+    read = accusation((Statement(s.line.rank, s.line.text) for s in reports), evidence.ranks)
+    if read is None:
         return []
-    return [replace(read_candidate(evidence, differing), strength=Strength.WEAK, confidence=0.72)]
+    telling = [s for s in reports if s.row.cause == read.cause]
+    candidate = read_candidate(evidence, telling)
+    nodes = {rank: evidence.node_of_rank(rank) for rank in read.ranks}
+    message = read.words
+    if read.ranks:
+        message = f"{name_by_node(read.ranks, lambda rank: nodes[rank] or '')} {read.words}"
+    where = Where()
+    if len(set(nodes.values())) == 1:
+        where = Where(node=next(iter(nodes.values())))
+    if len(read.ranks) == 1:
+        where = replace(where, rank=min(read.ranks))
+    named = replace(candidate, rule="accused", cause=read.cause, message=message, where=where, culprits=read.ranks)
+    return [replace(named, confidence=0.8 if read.ranks else 0.72)]
 
 
 def registration(evidence: Evidence) -> list[Candidate]:
@@ -224,17 +239,37 @@ def peer_gone(evidence: Evidence) -> list[Candidate]:
     if not complaints or evidence.weighed_by("ib-completion"):  # that rule knows more
         return []
     of_torch = [s for s in complaints if s.row.id != "peer-closed" or _TORCH.search(s.line.text)]
-    candidate = read_candidate(evidence, of_torch or complaints)
-    return [
-        replace(
-            candidate,
-            rule="peer-gone",
-            cause="peer-died",
-            strength=Strength.SYMPTOM,
-            confidence=0.52 if of_torch else 0.31,
-            message=candidate.message + " (a peer went away, and its own log must say why)",
-        )
-    ]
+    telling = of_torch or complaints
+    candidate = read_candidate(evidence, telling)
+    candidate = replace(
+        candidate,
+        rule="peer-gone",
+        cause="peer-died",
+        strength=Strength.SYMPTOM,
+        confidence=0.52 if of_torch else 0.31,
+        message=candidate.message + " (a peer went away, and its own log must say why)",
+    )
+    if any(s.row.id == "store-lost" and STARTING_CALLS & set(s.calls) for s in telling):
+        message = f"before any step, inside init_process_group: {candidate.message}. {LEFT_AT_START}"
+        return [replace(candidate, message=message, remedy=DECIDE_AT_START)]
+    return [_with_peer(evidence, candidate, telling)]
+
+
+def _with_peer(evidence: Evidence, candidate: Candidate, complaints: Sequence[Sighting]) -> Candidate:
+    """Name the peer that most complaints name, with its node; those who complain are victims."""
+    peers = Counter(s.groups["peer"] for s in complaints if s.groups.get("peer"))
+    if not peers:
+        return candidate
+    peer = peers.most_common(1)[0][0]
+    node = evidence.node_of_address(peer)
+    if node is None:
+        return replace(candidate, where=replace(candidate.where, peer=peer))
+    culprits = evidence.ranks_of_node(node) - {s.line.rank for s in complaints}
+    where = Where(node=node, rank=min(culprits) if len(culprits) == 1 else None)
+    name = name_place(where)
+    if node != peer:
+        name += f" ({peer})"
+    return replace(candidate, message=f"{name} went away: {candidate.message}", where=where, culprits=culprits)
 
 
 _TORCH = re.compile(
@@ -311,7 +346,10 @@ RULES = {
     "signature-table": ("each row names its own", by_table),
     "exception": ("CPython traceback, torch torch/csrc/Exceptions.cpp", exceptions),
     "registration": ("NCCL transport/net_ib/reg.cc, nvidia-peermem, ibv_reg_dmabuf_mr(3)", registration),
-    "ddp-model": ("torch reducer.cpp verify_params_across_processes: it gathers counts by a collective", ddp_model),
+    "accused": (
+        "torch ProcessGroupGloo.cpp (monitoredBarrier), reducer.cpp (verify_params_across_processes)",
+        accused,
+    ),
     "ib-completion": ("verbs.h enum ibv_wc_status, NCCL transport/net_ib.cc", ib_completion),
     "clients-joined": ("torch TCPStore.cpp waitForWorkers, distributed_c10d.py", clients_joined),
     "peer-gone": ("NCCL nccl.h (ncclRemoteError), gloo transport/tcp/pair.cc, torch TCPStore.cpp", peer_gone),

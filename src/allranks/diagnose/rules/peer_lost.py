@@ -9,9 +9,10 @@ from dataclasses import replace
 from allranks.findings import Where
 
 from ..candidate import Candidate, Strength
+from ..hangs.compared import odd_call
 from ..incident import Incident
 from ..signatures.raised import AWAITED
-from ..words import last_lines, name_ranks, one_line, summary
+from ..words import DECIDE_AT_START, LEFT_AT_START, STARTING_CALLS, last_lines, name_ranks, one_line, summary
 from .failures import Failure, FailureRole, telling
 from .hung import missing_ranks, place_of
 
@@ -66,6 +67,11 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
 
 def _lost(incident: Incident, first: Failure, base: Candidate, text: str, complaining: Set[int]) -> Candidate:
     """Name the peer by the address in the complaint, as far as it is one rank."""
+    if _is_starting(first):
+        who = name_ranks(incident, [first.rank])
+        message = f"before any step: {who} lost the store of rank 0 inside init_process_group ({text}). {LEFT_AT_START}"
+        master = incident.node_of(0) or None
+        return replace(base, message=message, remedy=DECIDE_AT_START, where=Where(node=master))
     node = _peer(incident, first)
     ranks = incident.ranks_of([node or ""]) - complaining
     candidate = base
@@ -80,6 +86,13 @@ def _lost(incident: Incident, first: Failure, base: Candidate, text: str, compla
     return replace(
         candidate, message=f"{who} lost the connection to {peer}, and no rank shows a failure of its own: {text}"
     )
+
+
+def _is_starting(first: Failure) -> bool:
+    """Tell whether the store was lost inside init_process_group."""
+    if first.raised is None or "got 0 bytes" not in _text(first):
+        return False
+    return any(f", in {call}\n" in first.raised.traceback for call in STARTING_CALLS)
 
 
 def _mesh(incident: Incident, first: Failure, base: Candidate, text: str) -> Candidate:
@@ -126,6 +139,12 @@ def _awaited(incident: Incident, first: Failure, base: Candidate, text: str) -> 
     if re.search(r"clients joined|wait timeout after|DistStoreError", text):
         message = f"{who} waited in vain for the other ranks: {text}"
         return replace(base, cause="rendezvous-timeout", confidence=0.6, message=message)
+    odd = odd_call(incident.calls)
+    if odd is not None:
+        cause = "collective-shape-mismatch" if odd.is_shape else "collective-mismatch"
+        message = f"{who} waited in a collective that ranks called unlike each other: {odd.words}"
+        where = place_of(incident, odd.ranks)
+        return replace(base, cause=cause, confidence=0.8, message=message, culprits=odd.ranks, where=where)
     message = f"{who} waited in a collective for a peer that did not come: {text}"
     return replace(base, cause="unknown", message=message, remedy=COLLECT)
 

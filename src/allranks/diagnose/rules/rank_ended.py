@@ -14,6 +14,7 @@ from allranks.text import name_with, plural, with_reason
 
 from ..candidate import Candidate, Reading, Strength
 from ..exceptions import ExceptionLink, is_of_library
+from ..hangs.compared import odd_call
 from ..hangs.stacks import main_stack
 from ..incident import ExitRecord, Incident
 from ..memory.figures import read_gpu
@@ -24,6 +25,7 @@ from ..words import (
     exception,
     further_words,
     last_lines,
+    name_ranks,
     one_line,
     place,
     placed,
@@ -46,6 +48,7 @@ from .failures import (
     no_module,
     telling,
 )
+from .hung import place_of
 
 SHORT = 160  # characters of a text in the sentence; the evidence has more
 
@@ -61,6 +64,9 @@ def _rule(
             return None
         first = group.first
         reading = read(incident, group)
+        where = group.where()
+        if reading.late:
+            where = place_of(incident, reading.late)
         further = further_words(incident, first.rank)
         return Candidate(
             f"rank-{kind}",
@@ -70,9 +76,9 @@ def _rule(
             reading.confidence,
             first.t,
             reading.remedy,
-            group.where(),
+            where,
             reading.evidence or last_lines(first.exit.tail),
-            group.ranks,
+            reading.late or group.ranks,
         )
 
     return apply
@@ -160,10 +166,20 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
     cause = "segfault-native"
     confidence = 0.9
     what = f"crashed with {signal} in native code"
+    late: frozenset[int] = frozenset()
     if first.signature is not None:
         cause = first.signature.cause
         confidence = first.signature.confidence
         what = _other_shape(tail)
+        odd = odd_call(incident.calls, group.ranks)
+        if odd is not None:
+            late = odd.ranks
+            cause = cause if odd.is_shape else "collective-mismatch"
+            what = _got(tail)
+            if late:
+                confidence = max(confidence, 0.9)
+                what += f", as {name_ranks(incident, late)} called it unlike the others"
+            what += f": {odd.words}"
     elif first.role is FailureRole.UNEXPLAINED:
         cause = "rank-exited-early"
         confidence = 0.6
@@ -175,16 +191,21 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
     elif first.signal == ABORT:
         what = f"aborted ({signal}) in native code"
     evidence = tuple(line.strip() for line in _LAST_WORDS.findall(tail)[-3:])
-    return Reading(cause, confidence, name_with(f"{what}{_python_line(tail)}", group.pid), evidence=evidence)
+    words = name_with(f"{what}{_python_line(tail)}", group.pid)
+    return Reading(cause, confidence, words, evidence=evidence, late=late)
+
+
+def _got(tail: str) -> str:
+    """Read Gloo's check (pair.cc): the bytes that came, and those there is room for."""
+    match = _OTHER_SIZE.search(tail)
+    if match:
+        return f"got {match[1]} bytes where its collective expects {match[2]}"
+    return "got a message of another size than its collective expects"
 
 
 def _other_shape(tail: str) -> str:
-    """Read Gloo's check (pair.cc): the bytes that came, and those there is room for."""
-    match = _OTHER_SIZE.search(tail)
-    got = "got a message of another size than its collective expects"
-    if match:
-        got = f"got {match[1]} bytes where its collective expects {match[2]}"
-    return f"{got}: it and the rank that sent them called it with different shapes"
+    """Say that two ranks differ, where no recorder shows which one is the odd one."""
+    return f"{_got(tail)}: it and the rank that sent them called it with different shapes"
 
 
 def _python_line(tail: str) -> str:

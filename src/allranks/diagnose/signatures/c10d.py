@@ -66,6 +66,12 @@ ROWS = (
         ("all-failed", "failed to connect to any network address|failed to connect to",
          r"client socket has failed to connect to any network address of " r"\(?(?P<peer>[^,()]+), (?P<port>\d+)",
          0.7, _RETRIED),
+        ("master-not-ready", "not ready",
+         r"[Mm]aster(?: node)? (?P<peer>[\w.-]+):(?P<port>\d+) (?:is|was) not ready (?:after|within) \d+|"
+         r"[Mm]aster(?: node)? (?:is|was) not ready (?:after|within) \d+", 0.7, _RETRIED, "port-blocked"),
+        ("master-awaited", "aiting for",
+         r"still waiting for master (?P<peer>[\w.-]+):(?P<port>\d+) \(\d+ s\)|"
+         r"[Ww]aiting for (?:the )?master(?: node)? to be (?:ready|up|available)", 0.6, _RETRIED, "port-blocked"),
         ("c10d-store", "C10d store has failed|RendezvousConnectionError",
          r"connection to the C10d store has failed|RendezvousConnectionError", 0.65, _RETRIED),
         ("no-route", "No route to host|etwork is unreachable|Host is unreachable",
@@ -151,9 +157,11 @@ ROWS = (
     ),
     Row("ddp-model", "collective-shape-mismatch", WEAK, "torch reducer.cpp verify_params_across_processes", (
      "DDP expects same model", "appears not to match sizes"),
-        r"DDP expects same model across all ranks, but Rank (?P<rank>\d+) "
-         r"has (?P<own>\d+) params, while rank \d+ has inconsistent (?P<other>\d+)"
-        r"|(?P<sizes>appears not to match sizes of the same param)", rule="ddp-model"),
+        r"DDP expects same model across all ranks|appears not to match sizes of the same param", 0.72, rule="accused"),
+    Row("monitored-barrier", "straggler", SYMPTOM, "torch ProcessGroupGloo.cpp monitoredBarrier", ("monitoredBarrier",),
+        r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier|failed to pass monitoredBarrier", 0.72, rule="accused"),
+    Row("barrier-reached", "", CASCADE, "torch ProcessGroupGloo.cpp monitoredBarrier (every rank but 0)",
+        ("monitoredBarrier",), r"successfully reached monitoredBarrier, but received errors"),
     Row("watchdog", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp checkTimeout", (
      "Watchdog caught collective operation timeout",),
         r"(?:Rank (?P<rank>\d+)\] )?Watchdog caught collective operation "
@@ -176,11 +184,7 @@ ROWS = (
          "a CUDA call or Python's lock does not return on this rank"),
     ),
     *table(
-        "torch ProcessGroupGloo.cpp monitoredBarrier, ProcessGroupNCCL desync debug", SYMPTOM,
-         "straggler",
-        ("monitored-barrier", "monitoredBarrier",
-         r"[Rr]anks? (?P<late>[\d, ]+) failed to pass monitoredBarrier|failed to pass monitoredBarrier", 0.72,
-         "the named ranks did not come to the barrier"),
+        "torch ProcessGroupNCCL desync debug, gloo unbound_buffer.cc", SYMPTOM, "straggler",
         ("desync", "lagging|desync", r"(?i)ranks? \[?(?P<late>[\d, ]+)\]? (?:are|is) the lagging|lagging.*ranks "
          r"that caused|that caused the desync", 0.7),
         ("gloo-waited", "Timed out waiting", r"Timed out waiting \d+ms for (?:recv|send)", 0.4,
@@ -192,7 +196,8 @@ ROWS = (
     *table(
         "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "",
         ("peer-closed", "closed by peer|reset by peer|ead error|roken pipe|rite error|pair closure",
-         r"[Cc]onnection (?:closed|reset) by peer|Application timeout caused pair closure|"
+         r"[Cc]onnection (?:closed|reset) by peer(?: \[(?P<peer>[0-9a-fA-F.:]+)\]:\d+)?|"
+         r"Application timeout caused pair closure|"
          r"gloo.*(?:Read|Write) error|[Bb]roken pipe"),
         ("store-lost", "got 0 bytes|recvValue|sendBytes|recvBytes|sendVector|recvVector|remote server shutdown",
          r"got 0 bytes|(?:recvValue|sendBytes|recvBytes|sendVector|recvVector) " r"failed|remote server shutdown"),

@@ -27,6 +27,8 @@ ROWS = (
         ("no-plugin", "ould not find: libnccl|dlerror|lugin",
          r"(?i)no plugin found|Could not find: libnccl|dlerror=libnccl"
          r"|Failed to find ncclNetPlugin|NET/Plugin: Failed to find|TUNER/Plugin: (?:Could|Failed)"),
+        ("nccl-address", "Bootstrap",
+         r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.-]+):(?P<address>[\d.]+)<\d+>"),
         ("no-verbs", "libibverbs", r"Failed to open libibverbs"),
         ("no-p2p", "enable P2P", r"NCCL INFO Could not enable P2P"),
         ("no-nvls", "NVLS not|NVLS disabled|NVLS multicast support is not",

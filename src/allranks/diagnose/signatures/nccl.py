@@ -130,7 +130,7 @@ ROWS = (
     *table(
         "NCCL misc/socket.cc, ncclRemoteError what the surviving side says", CASCADE, "",
         ("remote-closed", "losed by remote peer|closed by localRank",
-         r"[Cc]onnection closed by (?:remote peer|localRank)"),
+         r"[Cc]onnection closed by (?:remote peer(?: (?P<peer>[\w.:-]+?)<\d+>)?|localRank)"),
         ("remote-error", "ncclRemoteError|remote process exited",
          r"ncclRemoteError|remote process exited or there was a network error"),
         ("comm-aborted", "communicator was aborted|Abort COMPLETE", r"NCCL communicator was aborted|Abort COMPLETE"),

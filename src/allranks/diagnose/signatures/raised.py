@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .row import Role, Row, Scope, table
 
+ACCUSES = "rank-accuses"
 GONE = "peer-gone"
 AWAITED = "peer-awaited"
 ROWS = (
@@ -25,11 +26,15 @@ LAST = (
         scope=Scope.EXCEPTION),
     # A plain OS error is not among them: "Connection reset by peer" from a database is the program's own affair.
     *table(
-        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, NCCL socket.cc", Role.CASCADE, "peer-died",
-        (AWAITED, "Timed out waiting|Watchdog caught|monitoredBarrier|client socket has|clients joined|wait timeout"
+        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, reducer.cpp, NCCL socket.cc", Role.CASCADE,
+        "peer-died",
+        (ACCUSES, "DDP expects same model|appears not to match sizes|monitoredBarrier",
+         r"DDP expects same model across all ranks|appears not to match sizes of the same param in process|"
+         r"failed to pass monitoredBarrier|successfully reached monitoredBarrier, but received errors"),
+        (AWAITED, "Timed out waiting|Watchdog caught|client socket has|clients joined|wait timeout"
          "|DistStoreError|Socket Timeout",
          r"Timed out waiting \d+ms for (?:recv|send)|Watchdog caught collective operation timeout|"
-         r"failed to pass monitoredBarrier|client socket has (?:timed out|failed to connect)|"
+         r"client socket has (?:timed out|failed to connect)|"
          r"\d/\d{1,7} clients joined|wait timeout after \d+ms|DistStoreError|Socket Timeout"),
         (GONE, "gloo/transport|onnection closed|pair closure|connectFullMesh|got 0 bytes|recvValue|sendBytes|recvBytes"
          "|sendVector|recvVector|ncclRemoteError|communicator was aborted|remote process exited|DistNetworkError",

@@ -7,7 +7,7 @@ Names: accelerate/commands/config/config_args.py (ClusterConfig), torch/distribu
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import List, Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names
@@ -27,6 +27,16 @@ _EACH = ("nproc_per_node", "num_gpus", "num_accelerators")
 COUNTS = (*_EACH, "num_processes")  # known only with the number of ranks of each node
 _PORT = ("master_port", "main_process_port")
 _RANK = ("machine_rank", "node_rank")
+# accelerate/commands/launch.py copies these from `deepspeed_config:` to its options; utils/launch.py
+# (prepare_deepspeed_cmd_env) and utils/dataclasses.py (DeepSpeedPlugin) read nothing else of it.
+READ_OF_DEEPSPEED = frozenset(
+    {
+        *("deepspeed_config_file", "deepspeed_hostfile", "deepspeed_exclusion_filter", "deepspeed_inclusion_filter"),
+        *("deepspeed_multinode_launcher", "deepspeed_moe_layer_cls_names", "zero_stage", "zero3_init_flag"),
+        *("zero3_save_16bit_model", "gradient_accumulation_steps", "gradient_clipping", "offload_optimizer_device"),
+        *("offload_param_device", "offload_optimizer_nvme_path", "offload_param_nvme_path"),
+    }
+)
 _LEAVE_OUT = "or leave it out: allranks passes it to every node"
 
 
@@ -75,6 +85,17 @@ class Files:
         yield from self._port(whole_number(str(request.asked.master_port)))
         if not request.asked.virtual and self.ranks.nodes > 1:
             yield from self._machine_rank()
+        yield from self._unread()
+
+    def _unread(self) -> Findings:
+        """Warn of what stands under deepspeed_config: and is no option of `accelerate launch`: it has no effect."""
+        unread = values_of(self.tables, _unread_keys)
+        for keys, nodes in by_value({node: ", ".join(keys) for node, keys in unread.items() if keys}).items():
+            message = f"{self.tables[nodes[0]]['file']} on {join_names(nodes)} has {keys} below deepspeed_config, "
+            message += "where accelerate does not read it and it has no effect"
+            remedy = "write DeepSpeed's own keys into a JSON file and name that as deepspeed_config_file:, or use "
+            remedy += "accelerate's keys there (zero_stage, gradient_accumulation_steps, offload_optimizer_device)"
+            yield replace(fail(_LABEL, nodes, message, remedy), status="warn")
 
     def _values(self, key: str) -> "dict[str, str]":
         return having(self.tables, lambda table: table.get(key))
@@ -135,6 +156,12 @@ class Files:
             elif rank != must[nodes[0]]:
                 place = f"{must[nodes[0]]} (its place in the host list)"
                 yield self._wrong(_RANK_LABEL, nodes, f"machine_rank: {rank}", place, remedy)
+
+
+def _unread_keys(table: Table) -> Tuple[str, ...]:
+    """List the keys of the first level below deepspeed_config: that accelerate never reads."""
+    below = [key.split(".")[1] for key in table if key.startswith("deepspeed_config.")]
+    return tuple(sorted(dict.fromkeys(key for key in below if key not in READ_OF_DEEPSPEED)))
 
 
 def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:

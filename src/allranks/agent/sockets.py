@@ -1,0 +1,109 @@
+"""TCP connections of processes, by the kernel's socket diagnostics (sock_diag(7), linux/inet_diag.h, linux/tcp.h).
+
+What `ss -ti` prints is read without it: nodes need not have the command.
+"""
+
+import socket
+import struct
+from typing import Dict, Iterator, List, Tuple
+
+from allranks.protocol.sockets import RankSocket
+
+from .files import names_in, read_link
+
+NETLINK_SOCK_DIAG = 4
+SOCK_DIAG_BY_FAMILY = 20
+REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+DONE = 3  # NLMSG_DONE
+ERROR = 2  # NLMSG_ERROR
+INET_DIAG_INFO = 2
+ESTABLISHED = 1
+SYN_SENT = 2
+STATES = 1 << ESTABLISHED | 1 << SYN_SENT
+MOST = 256  # connections of a rank that are reported
+PATIENCE = 2.0  # seconds
+LOOPBACK = ("127.", "::1")
+
+_HEADER = struct.Struct("=IHHII")
+_MESSAGE = struct.Struct("=BBBB2s2s16s16sIIIIIIII")  # inet_diag_msg
+_COUNTED = struct.Struct("=2xB")  # tcpi_retransmits
+_BYTES = struct.Struct("=QQ")  # tcpi_bytes_acked, tcpi_bytes_received
+BYTES_AT = 120  # their place in tcp_info, Linux 4.1 and newer
+
+
+def connections(pid: int) -> Tuple[RankSocket, ...]:
+    """List a process's TCP connections to other machines, those that wait for an answer first; none where unreadable.
+
+    Raise nothing: what a kernel or a container refuses to say is left out.
+    """
+    links = (read_link("/proc/%d/fd/%s" % (pid, name)) for name in names_in("/proc/%d/fd" % pid))
+    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+    if not inodes:
+        return ()
+    own: List[RankSocket] = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            own += [one for inode, one in _of_family(family) if str(inode) in inodes]
+        except (OSError, struct.error):
+            continue
+    far = [one for one in own if not one.peer.startswith(LOOPBACK)]
+    far.sort(key=lambda one: (-one.retransmits, -one.queued))
+    return tuple(far[:MOST])
+
+
+def _of_family(family: int) -> Iterator[Tuple[int, RankSocket]]:
+    """Ask the kernel for all connections of a family; yield each with its inode."""
+    request = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, STATES)
+    header = _HEADER.pack(_HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0)
+    channel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG)
+    with channel:
+        channel.settimeout(PATIENCE)
+        channel.send(header + request)
+        while True:
+            data = channel.recv(1 << 18)
+            at = 0
+            while at + _HEADER.size <= len(data):
+                length, kind = _HEADER.unpack_from(data, at)[:2]
+                if kind in (DONE, ERROR) or length < _HEADER.size:
+                    return
+                yield _read(family, data[at + _HEADER.size : at + length])
+                at += (length + 3) & ~3
+
+
+def _read(family: int, message: bytes) -> Tuple[int, RankSocket]:
+    """Read one inet_diag_msg with its attributes."""
+    fields = _MESSAGE.unpack_from(message)
+    state = fields[1]
+    size = 4 if family == socket.AF_INET else 16
+    local, peer = (
+        "%s:%d" % (_address(family, address[:size]), int.from_bytes(port, "big"))
+        for address, port in ((fields[6], fields[4]), (fields[7], fields[5]))
+    )
+    queued, inode = fields[13], fields[15]
+    info = _attributes(message[_MESSAGE.size :]).get(INET_DIAG_INFO, b"")
+    one = RankSocket(local, peer, state == SYN_SENT, queued)
+    if len(info) >= _COUNTED.size:
+        one = one._replace(retransmits=_COUNTED.unpack_from(info)[0])
+    if len(info) >= BYTES_AT + _BYTES.size:
+        acked, received = _BYTES.unpack_from(info, BYTES_AT)
+        one = one._replace(acked=acked, received=received)
+    return inode, one
+
+
+def _address(family: int, packed: bytes) -> str:
+    """Write an address; one of IPv4 in the form of IPv6 as the former."""
+    text = socket.inet_ntop(family, packed)
+    return text[7:] if text.startswith("::ffff:") and "." in text else text
+
+
+def _attributes(data: bytes) -> Dict[int, bytes]:
+    """Split netlink attributes (rtnetlink(7))."""
+    attributes: Dict[int, bytes] = {}
+    at = 0
+    while at + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, at)
+        if length < 4:
+            break
+        attributes[kind] = data[at + 4 : at + length]
+        at += (length + 3) & ~3
+    return attributes

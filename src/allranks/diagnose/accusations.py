@@ -1,0 +1,109 @@
+"""What ranks say of another rank: who did not come, or has another model (pure).
+
+An accusation names the culprit, and whoever makes it is a victim. Where ranks contradict each other the fewer are at
+fault; two that contradict each other leave it open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from allranks.text import join_words, plural
+
+from .words import count_ranks
+
+# torch reducer.cpp and logger.cpp, verify_params_across_processes
+PARAMETERS = re.compile(
+    r"DDP expects same model across all ranks, but Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+)"
+)
+SHAPES = re.compile(r"in this process with sizes .{0,400} appears not to match sizes of the same param in process \d+")
+# torch ProcessGroupGloo.cpp, monitoredBarrier
+BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
+
+
+class Statement(NamedTuple):
+    """What one rank says; `rank` is None where a log does not show it."""
+
+    rank: int | None
+    text: str
+
+
+class Accusation(NamedTuple):
+    """The ranks that are accused, those that accuse them, and `words`: what is wrong, to follow `rank 2 on h3`."""
+
+    cause: str
+    ranks: frozenset[int]
+    accusers: frozenset[int]
+    words: str
+
+
+def accusation(statements: Iterable[Statement], all_ranks: frozenset[int] = frozenset()) -> Accusation | None:
+    """Find whom ranks accuse; None where none accuses another. `all_ranks` is empty where they are not known."""
+    listed = [s for s in statements if s.text]
+    return _missed_barrier(listed) or _other_parameters(listed) or _other_sizes(listed, all_ranks)
+
+
+def _missed_barrier(statements: Sequence[Statement]) -> Accusation | None:
+    """Read who did not come to monitored_barrier: rank 0 alone knows it."""
+    accusers: set[int] = set()
+    late: set[int] = set()
+    for statement in statements:
+        for ranks in BARRIER.findall(statement.text):
+            late.update(map(int, re.findall(r"\d+", ranks)))
+            accusers.update(_known(statement))
+    if not late:
+        return None
+    words = f"did not come to the monitored_barrier in which {_who(accusers - late, 'the others')} waited"
+    return Accusation("straggler", frozenset(late), frozenset(accusers - late), words)
+
+
+def _other_parameters(statements: Sequence[Statement]) -> Accusation | None:
+    """Compare the counts of parameters that DDP gathered; a count of 0 means only that the gathering had failed."""
+    counts: dict[int, int] = {}
+    accusers: set[int] = set()
+    for statement in statements:
+        for rank, own, other, count in PARAMETERS.findall(statement.text):
+            if int(count):
+                counts[int(rank)] = int(own)
+                counts[int(other)] = int(count)
+                accusers.update(_known(statement))
+    if len(set(counts.values())) < 2:
+        return None
+    most = Counter(counts.values()).most_common(2)
+    if most[0][1] == most[1][1]:
+        each = join_words([f"rank {rank} has {count}" for rank, count in sorted(counts.items())])
+        words = f"DDP got models with different numbers of parameters: {each}"
+        return Accusation("collective-shape-mismatch", frozenset(), frozenset(), words)
+    usual = most[0][0]
+    odd = frozenset(rank for rank, count in counts.items() if count != usual)
+    own = join_words(sorted({str(counts[rank]) for rank in odd}))
+    words = f"{plural(len(odd), 'gives', 'give')} DDP a model of {own} parameters, the others one of {usual}"
+    return Accusation("collective-shape-mismatch", odd, frozenset(accusers) - odd, words)
+
+
+def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> Accusation | None:
+    """Find the rank whose parameters have other sizes: each rank compares its own with those of rank 0."""
+    differing = {rank for s in statements if SHAPES.search(s.text) for rank in _known(s)}
+    if not differing:
+        return None
+    others = all_ranks - differing - {0}
+    words = "gives DDP parameters of other sizes than the other ranks"
+    if differing >= all_ranks - {0} and len(differing) > 1:
+        return Accusation("collective-shape-mismatch", frozenset({0}), frozenset(differing), words)
+    if len(differing) > 1:
+        words = words.replace("gives", "give", 1)
+    if others:
+        return Accusation("collective-shape-mismatch", frozenset(differing), frozenset(others), words)
+    words = f"the parameters that {_who(differing, 'a rank')} gives DDP have other sizes than those of rank 0"
+    return Accusation("collective-shape-mismatch", frozenset(), frozenset(), words)
+
+
+def _known(statement: Statement) -> set[int]:
+    return set() if statement.rank is None else {statement.rank}
+
+
+def _who(ranks: set[int], otherwise: str) -> str:
+    return count_ranks(sorted(ranks)) if ranks else otherwise

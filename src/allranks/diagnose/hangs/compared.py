@@ -1,0 +1,87 @@
+"""The earliest collective that ranks called unlike each other, whether it has ended or not (pure).
+
+Gloo lets some of them pass: a shorter tensor, or another type of the same size. What follows from it fails elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from allranks.protocol.foreign import ErrorCall
+from allranks.text import group, join_words, plural
+
+from ..words import count_ranks
+from .recorder import RecorderEntry
+
+
+class OddCall(NamedTuple):
+    """`ranks` called it unlike most; none where it is open who did. `words` say who called what."""
+
+    ranks: frozenset[int]
+    words: str
+    is_shape: bool
+
+
+def odd_call(calls: Mapping[int, Sequence[ErrorCall]], crashed: Collection[int] = ()) -> OddCall | None:
+    """Compare what ranks called at one number of one group; None where they called alike.
+
+    `crashed` are ranks without a record that got more bytes than they expected (Gloo ends those): they called the
+    smaller one of two sizes. Where the others called alike, they called otherwise.
+    """
+    unheard = frozenset(crashed) - calls.keys()
+    numbered: dict[tuple[str, int], dict[int, RecorderEntry]] = {}
+    for rank, of_rank in calls.items():
+        for call in of_rank:
+            entry = RecorderEntry(call.seq, call.what, call.elements, call.dtype, False)
+            numbered.setdefault((call.group, call.seq), {})[rank] = entry
+    for _, entries in sorted(numbered.items(), key=lambda item: item[0][1]):
+        if len(_alike(entries)) > 1:
+            return _compared(_with_crashed(entries, unheard))
+    return _by_elimination(numbered, unheard)
+
+
+def _alike(entries: Mapping[int, RecorderEntry]) -> list[list[int]]:
+    """List the ranks that called alike together, the most first."""
+    by_kind = group(sorted(entries), lambda rank: entries[rank].kind)
+    return sorted(by_kind.values(), key=len, reverse=True)
+
+
+def _with_crashed(entries: Mapping[int, RecorderEntry], crashed: Iterable[int]) -> Mapping[int, RecorderEntry]:
+    """Add the crashed ranks: they expected the smallest of what others called."""
+    smallest = min(entries.values(), key=lambda entry: entry.elements)
+    if len({entry.what for entry in entries.values()}) > 1:
+        return entries
+    return {**entries, **dict.fromkeys(crashed, smallest)}
+
+
+def _compared(entries: Mapping[int, RecorderEntry]) -> OddCall:
+    alike = _alike(entries)
+    odd: frozenset[int] = frozenset()
+    if len(alike[0]) > len(alike[1]):
+        odd = frozenset(rank for ranks in alike[1:] for rank in ranks)
+    parts = []
+    for ranks in alike:
+        entry = entries[ranks[0]]
+        parts.append(f"{count_ranks(ranks)} {plural(len(ranks), 'calls', 'call')} {_call(entry)}")
+    is_shape = len({entry.what for entry in entries.values()}) == 1
+    return OddCall(odd, join_words(parts), is_shape)
+
+
+def _by_elimination(
+    numbered: Mapping[tuple[str, int], Mapping[int, RecorderEntry]], crashed: frozenset[int]
+) -> OddCall | None:
+    """Blame the one crashed rank, where the others called alike."""
+    if not numbered or len(crashed) != 1:
+        return None
+    newest = max(numbered, key=lambda key: key[1])
+    heard = numbered[newest]
+    if len(heard) < 2:
+        return None
+    words = f"{count_ranks(sorted(heard))} call {_call(next(iter(heard.values())))} alike"
+    return OddCall(crashed, words, True)
+
+
+def _call(entry: RecorderEntry) -> str:
+    """Write `all_reduce #17 of 4,096 Float elements`."""
+    return f"{entry.name} of {entry.elements:,} {entry.dtype} {plural(entry.elements, 'element')}"

@@ -1,0 +1,70 @@
+"""Ranks accuse another: whoever reports it is a victim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allranks.findings import Where
+
+from ..accusations import Statement, accusation
+from ..candidate import Candidate, Strength
+from ..incident import Incident
+from ..words import last_lines, name_ranks, summary
+from .failures import Failure, FailureRole, telling
+from .hung import place_of
+
+LATE = "`allranks logs --rank {rank}` shows what it did instead. Run with --hang-timeout 60 for its stack"
+MODELS = "build the same model on every rank: look for a condition on rank, and for code or packages that differ"
+
+
+def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
+    """Name the rank that others accuse, with its node."""
+    accusing = [f for f in failed if f.role is not FailureRole.ENDED]
+    statements = [Statement(f.rank, _text(f)) for f in accusing]
+    read = accusation(statements, incident.all_ranks)
+    if read is None:
+        return None
+    message = read.words
+    where = Where()
+    confidence = 0.6
+    if read.ranks:
+        message = f"{name_ranks(incident, read.ranks)} {read.words}"
+        where = place_of(incident, read.ranks)
+        confidence = 0.9
+    remedy = MODELS
+    if read.cause == "straggler":
+        remedy = LATE.format(rank=min(read.ranks))
+    speaking = next(f for f in accusing if accusation([Statement(f.rank, _text(f))], incident.all_ranks))
+    return Candidate(
+        "accused",
+        read.cause,
+        Strength.ROOT,
+        message,
+        confidence,
+        speaking.t,
+        remedy,
+        where,
+        (f"rank {speaking.rank}: {summary(_last_text(speaking))}",),
+        read.ranks,
+    )
+
+
+def _text(failure: Failure) -> str:
+    """Give all that a rank said of its end: the texts of its exceptions, else the end of its log."""
+    if failure.raised is None:
+        return failure.exit.tail
+    return "\n".join(link.text for link in telling(failure.raised))
+
+
+def _last_text(failure: Failure) -> str:
+    if failure.raised is None:
+        return "".join(last_lines(failure.exit.tail, 1))
+    return telling(failure.raised)[-1].text
+
+
+RULES = {
+    "accused": (
+        "torch ProcessGroupGloo.cpp (monitoredBarrier), reducer.cpp and logger.cpp (verify_params_across_processes)",
+        accused,
+    ),
+}

@@ -1,0 +1,19 @@
+"""A TCP connection of a rank as the kernel counts it (pure, Python 3.8)."""
+
+from typing import NamedTuple
+
+
+class RankSocket(NamedTuple):
+    """One connection; `local` and `peer` are ADDRESS:PORT.
+
+    `connecting`: the peer has not answered yet. `queued`: bytes that the program has written and the peer has not
+    acknowledged. `retransmits`: time-outs in a row without an answer. `acked` and `received`: bytes, since it began.
+    """
+
+    local: str
+    peer: str
+    connecting: bool = False
+    queued: int = 0
+    retransmits: int = 0
+    acked: int = 0
+    received: int = 0

@@ -1,0 +1,45 @@
+"""A process's connections by the kernel's own counters: what the peer has not acknowledged, and what has arrived."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from allranks.agent import sockets
+from allranks.agent.sockets import connections
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection of this process to itself, which counts as one to another machine here."""
+    monkeypatch.setattr(sockets, "LOOPBACK", ("none",))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other = listener.accept()[0]
+    with one, other:
+        yield one, other
+
+
+def name(end: tuple[str, int]) -> str:
+    return f"{end[0]}:{end[1]}"
+
+
+def test_both_ends_of_a_connection(pair: tuple[socket.socket, socket.socket]) -> None:
+    one, other = pair
+    one.sendall(b"x" * 1000)
+    assert other.recv(1000, socket.MSG_WAITALL) == b"x" * 1000
+    by_end = {found.local: found for found in connections(os.getpid())}
+    sender, receiver = by_end[name(one.getsockname())], by_end[name(other.getsockname())]
+    assert (sender.peer, receiver.peer) == (receiver.local, sender.local)
+    assert (sender.queued, sender.retransmits, sender.connecting) == (0, 0, False)
+    assert receiver.received == 1000
+    assert sender.acked in (1000, 1001)  # the SYN of who connected counts too
+
+
+def test_loopback_and_strangers_are_left_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as one:
+        assert name(one.getsockname()) not in {found.local for found in connections(os.getpid())}
+    assert connections(2**22) == ()

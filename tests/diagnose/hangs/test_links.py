@@ -1,0 +1,59 @@
+"""Which link loses what ranks send, from both ends' counters as the kernel gave them when h2 dropped what h1 sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from allranks.diagnose.hangs.attribute import Hang
+from allranks.diagnose.hangs.doing import StackSample
+from allranks.diagnose.hangs.links import dead_link
+from allranks.protocol.sockets import RankSocket
+
+NAMES = {0: "h1", 1: "h2"}
+ADDRESSES = {"10.0.0.1": "h1", "10.0.0.2": "h2"}
+# rank 0 on h1 has sent 424 bytes that rank 1 on h2 has not acknowledged
+SENDER = RankSocket("10.0.0.1:5000", "10.0.0.2:6000", queued=424, retransmits=6, acked=90_001, received=90_000)
+RECEIVER = RankSocket("10.0.0.2:6000", "10.0.0.1:5000", acked=90_000, received=90_000)
+
+
+def found(sender: RankSocket, receiver: RankSocket | None, before: RankSocket | None = None) -> Hang | None:
+    first = {0: StackSample(0, sockets=(before or sender,)), 1: StackSample(1)}
+    others = () if receiver is None else (receiver,)
+    second = {0: StackSample(0, sockets=(sender,)), 1: StackSample(1, sockets=others)}
+    return dead_link(first, second, NAMES, ADDRESSES)
+
+
+def test_what_was_sent_does_not_arrive() -> None:
+    hang = found(SENDER, RECEIVER)
+    assert hang is not None and hang.nodes == ("h1", "h2")
+    assert "packets from h1 do not reach h2" in hang.message
+    assert hang.evidence == ("rank 0: 424 B to 10.0.0.2:6000 (rank 1) not acknowledged, sent 7 times",)
+
+
+def test_what_was_sent_arrives_and_the_acknowledgement_does_not() -> None:
+    hang = found(SENDER, RECEIVER._replace(received=90_424))
+    assert hang is not None and hang.nodes == ("h2", "h1")
+    assert "packets from h2 do not reach h1" in hang.message
+
+
+def test_without_the_other_end_the_direction_is_open() -> None:
+    hang = found(SENDER, None)
+    assert hang is not None and "packets are lost between h1 and h2" in hang.message and hang.confidence < 0.9
+
+
+def test_a_connection_that_is_never_answered() -> None:
+    hang = found(RankSocket("10.0.0.1:5000", "10.0.0.2:6000", connecting=True, retransmits=4), None)
+    assert hang is not None and "h1 gets no answer from h2 (10.0.0.2:6000)" in hang.message
+
+
+@pytest.mark.parametrize(
+    ("sender", "before"),
+    [
+        pytest.param(SENDER._replace(retransmits=0), None, id="the peer does not read: its kernel acknowledges"),
+        pytest.param(SENDER._replace(retransmits=2), None, id="a single loss"),
+        pytest.param(SENDER._replace(queued=0), None, id="nothing is on its way"),
+        pytest.param(SENDER, SENDER._replace(acked=80_000), id="it still moves"),
+    ],
+)
+def test_no_link_is_blamed(sender: RankSocket, before: RankSocket | None) -> None:
+    assert found(sender, RECEIVER, before) is None
