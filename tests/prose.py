@@ -17,7 +17,7 @@ SOURCES = ROOT / "src" / "allranks"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "examples").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
 ]
 
 MOST_WORDS = 25

@@ -1,4 +1,4 @@
-"""Every `allranks …` that README and docs show is one that the command line takes: no option was renamed.
+"""Every `allranks …` that README, docs and examples show is one that the command line takes: no option was renamed.
 
 Nothing is run: `--help` behind the verb ends it once all words are read. What a block prints is another test's.
 """
@@ -22,7 +22,7 @@ FEWEST = 250  # commands of all pages
 
 def pages() -> list[Path]:
     docs = [page for page in sorted((ROOT / "docs").rglob("*.md")) if GENERATED not in page.parts]
-    return [ROOT / "README.md", *docs]
+    return [ROOT / "README.md", *docs, *sorted((ROOT / "examples").rglob("*.md"))]
 
 
 def commands_of(text: str) -> list[str]:

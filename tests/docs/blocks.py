@@ -9,7 +9,7 @@ A comment stands alone on its line, above a fence with nothing but other comment
 
 Two more concern the page, and stand anywhere in it:
 
-    <!-- files: PAGE -->     the files of that page are there too
+    <!-- files: PATH -->     the files of that page, or that directory, are there too
     <!-- slow: REASON -->    the page is run by `make test-slow`
 """
 
@@ -114,8 +114,9 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """Read the README and every page of the docs."""
-    return [read(path) for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])]
+    """Read the README, every page of the docs and those of the examples."""
+    deeper = [path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.md")]
+    return [read(path) for path in sorted([ROOT / "README.md", *deeper])]
 
 
 @cache

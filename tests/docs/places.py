@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +61,15 @@ class Place:
         if block.text.startswith("#!"):
             path.chmod(0o755)
 
+    def write_all(self, path: Path) -> None:
+        """Write the files of a page, or a copy of a directory under its own name."""
+        if path.is_dir():
+            copy_directory(path, self.work)
+            return
+        for block in read(path).blocks:
+            if block.file is not None:
+                self.write(block)
+
     def run(self, command: str) -> Ended:
         """Run a command as a shell without a terminal does, to its end."""
         output = self.directory / "output"
@@ -98,12 +108,15 @@ class Place:
         wait_until(none_left, what=f"no process left in {self.work}")
 
 
+def copy_directory(path: Path, place: Path) -> None:
+    """Copy a directory under its own name, as a checkout has it."""
+    shutil.copytree(path, place / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def run_page(page: Page, place: Place) -> Iterator[str]:
     """Run a page from its top, and give each drift: the page, the line, the command and a diff."""
     for other in page.files_of:
-        for block in read(other).blocks:
-            if block.file is not None:
-                place.write(block)
+        place.write_all(other)
     for block in page.blocks:
         run_hidden(block, "before", place)
         if block.file is not None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from tests.docs.blocks import PLACES, Block, Page, pages
+from tests.docs.blocks import PLACES, ROOT, Block, Page, pages, read
+from tests.docs.places import copy_directory
 from tests.shell import Shell
 from tests.test_seeds import PAGE as SEEDS
 from tests.test_seeds import a_command_is_taken
@@ -38,7 +39,7 @@ FOREIGN_OPTIONS = {
     "docker": "--ipc --shm-size",
     "py-spy": "--native",
     "sbatch, srun": "--account --array --container --container-image --cpus-per-task --distribution --export"
-    " --gpus-per-task --gres --kill-on-bad-exit --ntasks-per-node --overlap --requeue --signal --time",
+    " --gpus-per-task --gres --kill-on-bad-exit --ntasks-per-node --overlap --requeue --signal --time --wait",
     "sky": "--secret",
     "torchrun": "--log-dir --max-restarts --monitor-interval --no-python --rdzv-backend --rdzv-conf --rdzv-endpoint"
     " --rdzv-id --redirects --role --standalone --tee --node_rank",
@@ -118,9 +119,13 @@ NOT_RUN = [
 
 @pytest.mark.parametrize("block", NOT_RUN)
 def test_commands_that_are_not_run_are_taken(block: Block, shell: Shell, tmp_path: Path) -> None:
-    for other in next(page for page in pages() if page.path == block.page).blocks:
+    page = read(block.page)
+    for other in page.blocks:
         if other.file is not None:
             (tmp_path / other.file).write_text(other.text)
+    for path in page.files_of:
+        if path.is_dir():
+            copy_directory(path, tmp_path)
     for name in ("stuck.py", "broken.py"):  # tutorials make them
         (tmp_path / name).touch()
     refused = {command.text for command in block.commands() if command.shown[:1] and "allranks: " in command.shown[0]}
@@ -151,6 +156,12 @@ def own_options() -> frozenset[str]:
     return frozenset(option for option in found if option.startswith("--"))
 
 
+def options_of_examples() -> set[str]:
+    """Give each option of the programs in examples/, which their page explains."""
+    programs = (ROOT / "examples").glob("*.py")
+    return {option for path in programs for option in re.findall(r'"(--[a-z-]+)"', path.read_text(encoding="utf-8"))}
+
+
 def options_in_prose(page: Page) -> set[str]:
     """Give the options that a page names: in code between backquotes, where no other program stands before them."""
     text = page.path.read_text(encoding="utf-8")
@@ -165,11 +176,8 @@ def options_in_prose(page: Page) -> set[str]:
 
 def test_options_that_pages_name_exist() -> None:
     foreign = {option for options in FOREIGN_OPTIONS.values() for option in options.split()}
-    missing = [
-        f"{page.name}: {option}"
-        for page in pages()
-        for option in sorted(options_in_prose(page) - own_options() - foreign)
-    ]
+    known = own_options() | foreign | options_of_examples()
+    missing = [f"{page.name}: {option}" for page in pages() for option in sorted(options_in_prose(page) - known)]
     assert missing == []
     named = set().union(*map(options_in_prose, pages()))
     assert len(named) > 100
