@@ -77,7 +77,7 @@ $(LAUNCHERS)/.done: $(VENV)/.test
 	$(BIN)/python -m venv $(LAUNCHERS)
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
 	  $$($(LAUNCHERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/torch.pth
-	$(LAUNCHERS)/bin/pip install -q --disable-pip-version-check --no-build-isolation accelerate==1.15.* deepspeed==0.19.*
+	$(LAUNCHERS)/bin/pip install -q --disable-pip-version-check --no-build-isolation accelerate==1.15.* deepspeed==0.19.* transformers==5.23.*
 	touch $@
 
 test-launchers: $(LAUNCHERS)/.done system

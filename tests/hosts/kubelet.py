@@ -57,14 +57,16 @@ class Pods:
 
     def _files(self) -> dict[str, bytes]:
         """The content of the pods' volumes by path."""
-        (archive,) = [d for d in self.documents if d["kind"] == "ConfigMap"]
+        config_maps = {d["metadata"]["name"]: d for d in self.documents if d["kind"] == "ConfigMap"}
         spec = self.templates()[0]
         found = {}
         mounts = {m["name"]: m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
         for volume in spec["volumes"]:
             where = mounts[volume["name"]]
-            if volume.get("configMap", {}).get("name") == archive["metadata"]["name"]:
-                found.update({f"{where}/{k}": base64.b64decode(v) for k, v in archive["binaryData"].items()})
+            if "configMap" in volume:
+                source = config_maps[volume["configMap"]["name"]]
+                found.update({f"{where}/{k}": base64.b64decode(v) for k, v in source.get("binaryData", {}).items()})
+                found.update({f"{where}/{k}": v.encode() for k, v in source.get("data", {}).items()})
             if "secret" in volume:
                 found[f"{where}/secret"] = SECRET.encode()
         return found

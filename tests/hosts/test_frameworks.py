@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from tests.hosts.bed import Bed
 from tests.hosts.launching import PYTHON, Launch, program
 
 INTERPRETER = os.environ.get("ALLRANKS_LAUNCHERS_PYTHON") or sys.executable
+EXAMPLES = Path(__file__).parents[2] / "examples"
 BOUND = 900.0  # seconds: deepspeed builds an extension the first time, minutes on a busy machine
 BUILT = ["--env", f"TORCH_EXTENSIONS_DIR={Path(INTERPRETER).parent.parent / 'torch_extensions'}"]
 ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
@@ -162,6 +164,23 @@ def test_deepspeed(launch: Launch) -> None:
     for rank in range(4):
         assert f"rank {rank} of 4, local {rank % 2}: sum 10" in said, "its --local_rank comes through"
     assert initialised(launch) == [0, 1, 2, 3]
+
+
+def test_the_example_of_accelerate_and_deepspeed(launch: Launch) -> None:
+    """The command that examples/README.md shows: both nodes' ranks share one optimizer, and each saves its share."""
+    need("accelerate")
+    need("deepspeed")
+    shutil.copytree(EXAMPLES, launch.work / "examples")
+    words = ["accelerate", "launch", "--config_file", "examples/accelerate.yaml"]
+    result = run(launch, None, [*words, "examples/train_accelerate.py", "--steps", "10", "--out", "out"], *BUILT)
+    assert (result["exit"], result["verdict"]) == (0, None), logs(launch)
+    assert "DEEPSPEED: 4 ranks" in logs(launch) and "step 10/10 loss" in logs(launch)
+    assert initialised(launch) == [0, 1, 2, 3]
+    metrics = [path.read_text().splitlines() for path in sorted((launch.work / "out").glob("rank_*.jsonl"))]
+    losses = [[json.loads(line)["loss"] for line in lines] for lines in metrics]
+    assert len(losses) == 4 and all(other == losses[0] for other in losses)
+    assert losses[0][-1] < losses[0][0] - 0.5
+    assert len(list((launch.work / "out").glob("**/*optim_states.pt"))) == 4
 
 
 @pytest.mark.parametrize(("what", "code", "signal"), [("raise", 1, None), ("exit", 3, None), ("kill", None, 9)])

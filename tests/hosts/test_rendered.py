@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,17 +15,20 @@ from typing import Any
 import pytest
 import yaml
 from tests import forked
+from tests.examples.pages import ROOT, render_words
 from tests.hosts.bed import Bed, missing
 from tests.hosts.kubelet import SECRET, Pods
 from tests.hosts.launching import BOUND, PYTHON, program
 from tests.hosts.waiting import wait_until
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
+EXAMPLES = ROOT / "examples"
+SCRIPT = EXAMPLES / "train_lm.py"
 DEMO = [str(SCRIPT), "--steps", "3", "--batch", "2", "--context", "64", "--layers", "1", "--width", "64"]
 NODES = 3
 NAMES = [f"demo-{rank}" for rank in range(NODES)]
 ODD = "import os, time\nif os.environ['RANK'] == '2': raise ValueError('out of tune')\ntime.sleep(999)\n"
 MakeBed = Callable[..., Bed]
+IMAGE = {"PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}  # its python3 has torch
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,14 @@ def render(what: str, place: Path, program: list[str], *options: str) -> Path:
     shape = ["--name", "demo", "--nodes", str(NODES), "--nproc", "1", "--python", PYTHON]
     words = [*shape, "--workdir", str(place / "work"), *options, "--output", str(place / "files"), "--", *program]
     done = forked.call(["render", what, *words], cwd=place / "work", env=os.environ, timeout=BOUND)
+    assert done.returncode == 0, done.stderr
+    return place / "files"
+
+
+def render_example(name: str, place: Path) -> Path:
+    """Render an example by the command on its page; gives the directory of its files."""
+    words = render_words(EXAMPLES / name / "README.md", place / "files")
+    done = forked.call(words, cwd=ROOT, env=os.environ, timeout=BOUND)
     assert done.returncode == 0, done.stderr
     return place / "files"
 
@@ -83,9 +95,28 @@ def secret_is_nowhere(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize("kind", ["job", "pods"])
-def test_the_demo_trains_in_three_pods(rendered: Callable[..., Pods], tmp_path: Path, kind: str) -> None:
-    pods = rendered(DEMO, "--kind", kind)
+def test_the_example_trains_in_two_pods(pods_bed: Bed, tmp_path: Path) -> None:
+    """What the page of examples/kubernetes makes: the rendered objects, and the ConfigMap with the program."""
+    files = render_example("kubernetes", tmp_path)
+    code = {"kind": "ConfigMap", "metadata": {"name": "train-lm"}, "data": {SCRIPT.name: SCRIPT.read_text()}}
+    text = "---\n".join([*(path.read_text() for path in sorted(files.glob("*.yaml"))), yaml.safe_dump(code)])
+    pods = Pods(pods_bed, tmp_path, text.replace("/tmp/allranks-runs", f"{tmp_path}/runs")).resolve_names()
+    try:
+        pods.start(1, 0, env=IMAGE)
+        assert pods.codes() == [0, 0], pods.log(0)
+        assert "ranks     4 in all, 2 a node" in pods.log(0)
+        assert "step 10/10 loss" in pods.log(0)
+        secret_is_nowhere(tmp_path)
+        pods.nothing_left()
+    finally:
+        pods.end()
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_the_demo_trains_in_three_bare_pods(rendered: Callable[..., Pods], tmp_path: Path) -> None:
+    pods = rendered(DEMO, "--kind", "pods")
     pods.start(2, 0, 1)
     assert pods.codes() == [0, 0, 0], pods.log(0)
     result = document(tmp_path, "result.json")
@@ -166,17 +197,18 @@ class Machines:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((files / local).read_bytes())
 
-    def start(self, *ranks: int) -> Machines:
-        ips = "\n".join(h.address for h in self.bed.hosts)
+    def start(self, *ranks: int, env: dict[str, str] | None = None) -> Machines:
+        ips = "\n".join(h.address for h in self.bed.hosts[: self.task["num_nodes"]])
         for rank in ranks:
-            env = {
+            full = {
                 "HOME": str(self.place / "home"), "SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": ips,
                 "SKYPILOT_NUM_NODES": str(self.task["num_nodes"]), "SKYPILOT_NUM_GPUS_PER_NODE": "0",
                 "SKYPILOT_TASK_ID": "sky-2026-11-21-14-00-00-000000_demo", "ALLRANKS_JOIN_SECRET": SECRET,
                 **(self.task.get("envs") or {}), "RUN": self.task["run"], "OUT": str(self._log(rank)),
+                **(env or {}),
             }  # fmt: skip
             line = 'exec bash -c "$RUN" >"$OUT" 2>&1 </dev/null'
-            self.processes[rank] = self.bed.hosts[rank].popen(line, env=env, cwd=str(self.place / "work"))
+            self.processes[rank] = self.bed.hosts[rank].popen(line, env=full, cwd=str(self.place / "work"))
         return self
 
     def _log(self, rank: int) -> Path:
@@ -219,17 +251,25 @@ def sky(pods_bed: Bed, tmp_path: Path) -> Iterator[Callable[..., Machines]]:
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_the_demo_trains_on_three_machines(sky: Callable[..., Machines], tmp_path: Path) -> None:
-    machines = sky(DEMO).start(1, 0, 2)
-    assert machines.codes() == [0, 0, 0], machines.log(0)
-    assert "step 3/3 loss" in machines.log(0)
-    (run,) = (tmp_path / "work" / "runs").iterdir()
-    result = json.loads((run / "result.json").read_text())
-    assert (result["exit"], result["verdict"]) == (0, None)
-    assert len(list(run.glob("logs/*/rank_*.log"))) == NODES
-    assert [n["name"] for n in json.loads((run / "run.json").read_text())["nodes"]] == NAMES
-    secret_is_nowhere(tmp_path)
-    machines.nothing_left()
+def test_the_example_trains_on_two_machines(pods_bed: Bed, tmp_path: Path) -> None:
+    """What the page of examples/skypilot launches: the task there, and allranks.pyz as it is rendered."""
+    files = render_example("skypilot", tmp_path)
+    shutil.copy(EXAMPLES / "skypilot" / "train.yaml", files)
+    shutil.copytree(EXAMPLES, tmp_path / "work")  # its workdir
+    machines = Machines(pods_bed, tmp_path, files)
+    try:
+        machines.start(1, 0, env=IMAGE)
+        assert machines.codes() == [0, 0], machines.log(0)
+        assert "step 20/20 loss" in machines.log(0)
+        (run,) = (tmp_path / "work" / "runs").iterdir()
+        result = json.loads((run / "result.json").read_text())
+        assert (result["exit"], result["verdict"]) == (0, None)
+        assert len(list(run.glob("logs/*/rank_*.log"))) == 2
+        assert [n["name"] for n in json.loads((run / "run.json").read_text())["nodes"]] == NAMES[:2]
+        secret_is_nowhere(tmp_path)
+        machines.nothing_left()
+    finally:
+        machines.end()
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ CLOUD = RunSpec.of(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, gp
 PODS = CLOUD.changed(infra="k8s/my-context", image="registry.local/train:1", workdir="/workspace",
                            gpus=None, autostop=None, stop_grace=90.0)  # fmt: skip
 CASES = {"cloud": CLOUD, "pods": PODS, "plain": RunSpec.of(command=("-m", "pkg"), name="Plain_1")}
-CATALOGUE = "AcceleratorName,Clouds\nH100,\"['AWS', 'Kubernetes']\"\n"
+CATALOGUE = "AcceleratorName,Clouds\nH100,\"['AWS', 'Kubernetes']\"\nA10G,['AWS']\n"
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
