@@ -349,3 +349,20 @@ def test_the_users_own_file_is_below_all_but_the_defaults() -> None:
     assert "--retries 1 overrides retries = 3 in config.toml" in resolved.notes
     with pytest.raises(ConfigError, match=r"^config\.toml: 'leese' is not a setting\. Did you mean lease"):
         resolve({}, {}, {}, config_source="", user_config={"leese": 1}, user_source="config.toml")
+
+
+@pytest.mark.parametrize(
+    ("command", "notes"),
+    [
+        (["train.py", "--nproc", "2"], 1),
+        (["train.py", "--hosts=h1,h2"], 1),
+        (["train.py", "--epochs", "3"], 0),
+        (["-m", "package.train", "--slurm"], 1),
+        (["torchrun", "--nproc-per-node", "2", "train.py"], 0),
+    ],
+    ids=["an option", "with its value", "the program's own", "a module", "a launcher's"],
+)
+def test_an_option_of_ours_behind_the_program_is_remarked_upon(command: list[str], notes: int) -> None:
+    """`allranks run train.py --nproc 2` trains on one rank, as torchrun would, and nothing else says so."""
+    found = [note for note in run({"command": command}).notes if "stands before the program" in note]
+    assert len(found) == notes

@@ -30,7 +30,7 @@ from ..text import join_words
 from .runspec import RunSpec
 from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
-from .tools import choose_launcher
+from .tools import choose_launcher, read_tool
 from .variables import read_variables
 
 TABLES = ("env", "forward")
@@ -41,6 +41,10 @@ _ALIASES = {
     for option in (*row.names, *row.former_options.split())
     if option.startswith("--") and (option in row.former_options.split() or not row.parser.is_flag)
 }
+
+
+# Options that hardly any training program has.
+_OURS_ALONE = ("--hang-timeout", "--hosts", "--k8s", "--nproc", "--nproc-per-node", "--sky", "--slurm", "--sync")
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ def resolve(
     variables = read_variables(_env_items(options), {**tables, **config}, environ, tables_source)
     notes += variables.notes
     notes += _remarks(values, environ)
+    notes += _misplaced(values.get("command"))
     spec = RunSpec.of(**values, env=variables.env, forward=variables.forward)
     asked = spec.launch.launcher if "launcher" in values else None
     launcher, note = choose_launcher(spec.launch.command, asked)
@@ -269,6 +274,16 @@ def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator
         yield f"--spares {values['spares']} without --retries: no attempt would use them. Set --retries 1 or more"
     if not values.get("retries") and values.get("on_hang") == "restart":
         yield "--on-hang restart without --retries only stops. Set --retries 1 or more"
+
+
+def _misplaced(command: Json) -> Iterator[str]:
+    """Yield a remark on an option of allranks behind the program, which has it as an argument of its own."""
+    words = [word for word in _as_tuple(command) if isinstance(word, str)]
+    if not words or read_tool(words) is not None:
+        return
+    behind = [word for word in words[1:] if word.partition("=")[0] in _OURS_ALONE]
+    if behind:
+        yield f"{behind[0]} stands behind {words[0]} and goes to it. An option of allranks stands before the program"
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:
