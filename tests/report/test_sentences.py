@@ -345,3 +345,17 @@ def test_files_that_may_be_lost_are_told_of_at_the_end_and_only_where_there_are_
         "          such places are temporary: --output-dir PATH names a lasting one",
     ]
     assert len(closing_lines(result_record({**ended, "outputs": {"h1": "/data/out"}}))) == 2
+
+
+def test_failures_that_the_verdict_says_are_not_said_before_it() -> None:
+    """Of 64 nodes that cannot reach the master each had its line, and the verdict said all of them again."""
+    stream = io.StringIO()
+    view = LiveView(stream=stream)
+    for node in range(64):
+        view.event({"event": "finding", "id": "port-blocked", "status": "fail", "message": f"h{node} cannot reach h0"})
+    view.event({"event": "finding", "id": "ssh-auth", "status": "fail", "message": "h9: Permission denied"})
+    verdict = {**VERDICT, "cause": "port-blocked", "message": "all nodes cannot reach h0"}
+    view.closing(result_record({"exit": 4, "directory": "/r", "verdict": verdict}))
+    text = stream.getvalue()
+    assert text.count("cannot reach h0") == 1
+    assert text.index("FAIL: h9: Permission denied") < text.index("VERDICT   all nodes cannot reach h0")

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TextIO
 
-from allranks.runs.documents import ResultDocument, StatusDocument
+from allranks.runs.documents import ResultDocument, StatusDocument, VerdictDocument, as_record
 
 from .fold import Folder
 from .nodetable import NODES_SHOWN, table_lines
@@ -17,6 +17,7 @@ from .terminal import shows_colour
 
 FLUSH_EVERY = 0.2
 REDRAW_EVERY = 0.5
+FAILURES_SHOWN = 8
 HELD = 1000  # lines kept while a question is open
 
 
@@ -31,6 +32,7 @@ class LiveView:
         self._table: list[str] = []
         self._paused = False
         self.held_lines = deque[str](maxlen=HELD)
+        self._failures: list[Document] = []  # findings that end the attempt: its verdict says most of them
         self._status: StatusDocument | None = None
         self._flushed = self._redrawn = 0.0
 
@@ -47,9 +49,27 @@ class LiveView:
     def event(self, event: Document) -> None:
         """Show an event of events.jsonl, where a person wants to see it."""
         self._note_lost_output(event)
+        if event.get("event") == "finding" and event.get("status") == "fail":
+            self._failures.append(event)
+            return
         line = event_line(event, self._nodes)
-        if line is not None:
-            self._print([*self._folder.lines(time.time()), line])
+        if line is None:
+            return
+        others = []
+        if event.get("event") == "retry":
+            others = self._take_failures(as_record(VerdictDocument, event["verdict"]))
+        self._print([*self._folder.lines(time.time()), *others, line])
+
+    def _take_failures(self, verdict: VerdictDocument | None) -> list[str]:
+        """Write the failures that a verdict does not say, few of many; they are said once."""
+        cause = verdict.cause if verdict is not None else None
+        lines = [event_line(event, self._nodes) for event in self._failures if event.get("id") != cause]
+        self._failures.clear()
+        more = len(lines) - FAILURES_SHOWN
+        shown = [line for line in lines[:FAILURES_SHOWN] if line is not None]
+        if more > 0:
+            shown.append(f"… {more} more, all are in events.jsonl")
+        return shown
 
     def _note_lost_output(self, event: Document) -> None:
         if event.get("event") == "dropped" or event.get("id") == "disk-full":
@@ -79,7 +99,7 @@ class LiveView:
 
     def closing(self, result: ResultDocument) -> None:
         """Remove the table, and show the last lines."""
-        self._finish(closing_lines(result))
+        self._finish([*self._take_failures(result.verdict), *closing_lines(result)])
 
     def pause(self) -> None:
         """Nothing is drawn until `resume`: somebody is being asked something."""
