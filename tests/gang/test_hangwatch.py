@@ -94,6 +94,21 @@ def test_a_rank_that_keeps_the_others_waiting_ends_the_gang() -> None:
     assert drive.roster.state is State.ENDING
 
 
+def test_ranks_that_another_launcher_has_started_are_judged_too() -> None:
+    """The gang knows the launcher alone, and its agent answers for all ranks of the node."""
+    drive = Hang(launcher="torchrun", nproc=2)
+    answers = [{0: WAITS, 1: WAITS}, {2: WAITS, 3: LOADS}, {4: WAITS, 5: WAITS}]
+    drive.quiet(60)
+    for _ in range(2):
+        for name, ranks in zip(names(drive), answers, strict=True):
+            samples = {rank: read_sample(rank, found) for rank, found in ranks.items()}
+            drive.feed(Stacks(name, drive.now, samples))
+        actions = drive.quiet(GAP)
+    assert "hang" in actions
+    assert drive.hang is not None and (drive.hang.culprits, drive.hang.victims) == ((3,), (0, 1, 2, 4, 5))
+    assert "rank 3 on h1 is at data.py:41 in load" in drive.hang.message
+
+
 def test_a_sign_of_life_between_the_looks_ends_the_suspicion() -> None:
     drive = Hang()
     drive.quiet(60)

@@ -53,6 +53,20 @@ def test_a_rank_that_is_elsewhere(launch: Launch, what: str, says: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_a_rank_that_another_launcher_has_started(launch: Launch, launcher: str) -> None:
+    """It is not the first of its node, and no child of the agent."""
+    pytest.importorskip("accelerate" if launcher == "accelerate" else "torch")
+    result = hung(launch, "sleep", "3", options=("--launcher", launcher))
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"], verdict["culprits"]) == (5, "straggler", [3]), verdict
+    assert culprit(verdict) == ("h2", 3)
+    assert "rank 3 on h2 is at v_hang.py" in verdict["message"] and "misbehave (sleeping)" in verdict["message"]
+    assert "ranks 0-2 wait in all_reduce (v_hang.py" in verdict["message"]
+    assert launch.alive() == []
+
+
+@pytest.mark.slow
 def test_a_stopped_rank(launch: Launch) -> None:
     launch.start(program("v_hang.py", "go"), "--hang-timeout", "6s", nproc=2)
     launch.until_running(4)

@@ -71,6 +71,7 @@ from .node_directory import kept_outputs, remove
 from .outlet import Outlet
 from .processes import (
     USER_SIGNALS,
+    Process,
     clear_wake,
     lives,
     machine,
@@ -610,24 +611,35 @@ class Agent:
             return []
         return [rank for rank in self._attempt.running() if rank.rank in ranks]
 
+    def _sampled(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
+        """Return the processes of ranks: in place of another launcher's own those of all ranks that it has started."""
+        running = self._running(ranks)
+        if running and self._exit_watcher.processes:
+            return dict(self._exit_watcher.processes)
+        return {rank.rank: rank.process for rank in running}
+
     def _on_stacks(self, order: StacksOrder) -> None:
         """Sample ranks in a task. A rank is signalled once: this process keeps which have been."""
         ranks = {rank.rank: rank for rank in self._running(order.ranks)}
-        signalled = frozenset(rank for rank, one in ranks.items() if one.signalled)
+        processes = self._sampled(order.ranks)
+        signalled = frozenset(rank for rank, one in ranks.items() if one.signalled) | self._exit_watcher.signalled
 
         def done(samples: Optional[Samples], error: str) -> None:
             if samples is None:
                 self._tell(StacksMessage(error=error))
                 return
             for rank in samples.signalled:
-                ranks[rank].signalled = True
+                if self._exit_watcher.processes:
+                    self._exit_watcher.signalled.add(rank)
+                elif rank in ranks:
+                    ranks[rank].signalled = True
             self._tell(StacksMessage(samples.ranks, samples.ras))
 
-        work = partial(sample, {rank: one.process for rank, one in ranks.items()}, self._dir, order.ask, signalled)
+        work = partial(sample, processes, self._dir, order.ask, signalled)
         self._run_task("the stack sample", work, Samples, SAMPLE_SECONDS, done)
 
     def _on_counters(self, order: CountersOrder) -> None:
-        work = partial(counters, {rank.rank: rank.process for rank in self._running(order.ranks)}, self._dir)
+        work = partial(counters, self._sampled(order.ranks), self._dir)
         self._answer("the counters", work, CountersMessage, SAMPLE_SECONDS)
 
     # -- peers -------------------------------------------------------------------------------------------

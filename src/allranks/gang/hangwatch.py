@@ -198,7 +198,7 @@ class HangWatch:
         if _collectives_moved(suspicion):
             return self._go_on(suspicion, now)
         self._rest_until = now + roster.spec.limits.hang_timeout
-        names = {r.rank: n.name for n in roster.nodes.values() for r in n.ranks.values()}
+        names = roster.node_of_rank()
         hang = self._attribute(suspicion, names)
         quiet = now - suspicion.since
         if hang is None:
@@ -225,6 +225,8 @@ class HangWatch:
         first, second = suspicion.samples
         seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
         running = [r.rank for r in roster.processes() if r.exit is None]
+        if roster.spec.launch.launcher != "direct":  # agents answer for all ranks that a launcher has started, too
+            running = sorted({*running, *first, *second})
         blind = StackSample(-1, error="its node gave no answer")
         doings = {r: doing(first.get(r, blind), second.get(r, blind), seconds) for r in running}
         recordings = [read_recording(rank, look.recorder) for rank, look in sorted(second.items()) if look.recorder]

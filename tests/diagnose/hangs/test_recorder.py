@@ -306,6 +306,15 @@ def test_stacks_alike_and_recorders_that_differ() -> None:
     assert "rank 3 is in all_reduce #17 of 4 MB" in found.message and "rank 3 on h2 unlike most" in found.message
 
 
+def test_a_mismatch_says_where_the_culprit_and_the_others_stand() -> None:
+    reduce = answer(entry(17, False, shape=(1024, 1024)))
+    found = hang([WAITS, WAITS, WAITS, seen(in_collective(line=88))], STUCK, STUCK, STUCK, reduce)
+    assert found.message.endswith(
+        ". In the program stand rank 3 on h2 at train.py:88 in step and ranks 0 and 1 on h1 and rank 2 on h2 "
+        "at train.py:60 in step"
+    )
+
+
 def test_an_order_that_crosses_is_no_fault_of_one_rank() -> None:
     crossed = {"1": (0, 1), "4": (0, 1)}
     found = hang([WAITS, WAITS], answer(entry(4, False, group="1"), groups=crossed),

@@ -92,12 +92,12 @@ def _by_stacks(
                 continue
         return _outside(kind, culprits, doings, waiting, names)
     if recorded is not None and case in (CollectiveFault.DIFFERENT, CollectiveFault.STUCK):
-        return _recorded(recorded, waiting, names, 0.9)
+        return _recorded(recorded, waiting, doings, names, 0.9)
     if ended:
         return _ended(sorted(ended), waiting, names)
     blind = [rank for rank, d in doings.items() if d.kind is ActivityKind.UNKNOWN]
     if recorded is not None and (case is CollectiveFault.ORDER or (case is CollectiveFault.MISSING and not blind)):
-        return _recorded(recorded, waiting, names, 0.8)
+        return _recorded(recorded, waiting, doings, names, 0.8)
     return _apart(doings, waiting, blind, names)
 
 
@@ -111,14 +111,18 @@ STUCK = "a device, a process or a link has stopped there. Read `dmesg -T` on the
 STUCK += f"If there are none, {PAIRS}"
 
 
-def _recorded(recorded: Account, waiting: Mapping[int, Doing], names: Names, confidence: float) -> Hang:
+def _recorded(
+    recorded: Account, waiting: Mapping[int, Doing], doings: Mapping[int, Doing], names: Names, confidence: float
+) -> Hang:
     """Make the hang that only the recorders show: by their stacks all ranks wait alike."""
     victims = tuple(rank for rank in waiting if rank not in recorded.culprits)
+    places = _stand(recorded.culprits, victims, doings, names)
     if recorded.case is CollectiveFault.STUCK:
-        return Hang(STRAGGLER, recorded.message, STUCK, 0.75, recorded.culprits, victims)
+        return Hang(STRAGGLER, f"{recorded.message}{places}", STUCK, 0.75, recorded.culprits, victims)
     message = f"{_MISMATCHES[recorded.case]}: {recorded.message}"
     if recorded.culprits and len(recorded.culprits) < 4:
         message += f" ({_named(recorded.culprits, names)} unlike most)"
+    message += places
     return Hang(
         MISMATCH,
         message,
@@ -127,6 +131,19 @@ def _recorded(recorded: Account, waiting: Mapping[int, Doing], names: Names, con
         recorded.culprits,
         victims,
     )
+
+
+def _stand(culprits: Sequence[int], others: Sequence[int], doings: Mapping[int, Doing], names: Names) -> str:
+    """Write `. In the program stand rank 3 on h2 at train.py:88 in save and ranks 0-2 at train.py:91 in step`.
+
+    Of the others at most two places are named. Nothing is said where no stack tells a place.
+    """
+    parts = []
+    for ranks in (culprits, others):
+        placed = [rank for rank in ranks if rank in doings and doings[rank].at is not None]
+        by_place = group(placed, lambda rank: str(doings[rank].at))
+        parts += [f"{_named(of_place, names)} at {place}" for place, of_place in list(by_place.items())[:2]]
+    return f". In the program stand {join_words(parts)}" if parts else ""
 
 
 class Outside(NamedTuple):
