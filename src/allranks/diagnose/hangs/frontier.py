@@ -173,6 +173,7 @@ def account(recordings: Sequence[Recording]) -> Account | None:
     culprits = {rank for ranks in waits.ends() if len(ranks) == 1 for rank in ranks & waited_for}
     stuck = {rank for stall in stalls if stall.is_stuck for rank in stall.waiting}
     if culprits or stuck:
+        culprits |= _idle(by_rank)
         lines = (*_votes(culprits | stuck, groups, by_rank), *unheard)
         return _blamed(culprits, stuck, reasons, lines)
     crossed = [reason for reason in reasons if reason.missing]
@@ -333,6 +334,18 @@ def terminal_components(edges: Mapping[Hashable, Collection[Hashable]]) -> list[
     return [component for at, component in enumerate(components) if at not in leaving]
 
 
+def _idle(by_rank: Mapping[int, Recording]) -> set[int]:
+    """Find the ranks that stand in nothing while the job stands still, whether or not one waits for them already.
+
+    Gloo records no sends and receives, so there it proves nothing. Where most ranks are idle it does not either.
+    """
+    calls = [entry for r in by_rank.values() for of_group in r.entries.values() for entry in of_group]
+    idle = {rank for rank, recording in by_rank.items() if recording.stands_at is None}
+    if len(idle) * 2 >= len(by_rank) or not all(entry.what.startswith("nccl") for entry in calls):
+        return set()
+    return idle
+
+
 def _unstarted(stalls: Iterable[Stall], by_rank: Mapping[int, Recording]) -> tuple[Stall, tuple[int, ...]] | None:
     """Find the few ranks whose device has not begun what it has on the others: something else keeps it.
 
@@ -369,6 +382,8 @@ def _blamed(
         if left & {*reason.missing}:
             texts[reason.says()] = None
             left -= {*reason.missing}
+    if left:
+        texts[f"{count_ranks(sorted(left))} {plural(len(left), 'stands', 'stand')} in no call at all"] = None
     case = CollectiveFault.STUCK if stuck else CollectiveFault.MISSING
     said = list(texts)
     evidence = [f"flight recorder: {text}" for text in said[:EVIDENCE]]
