@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.install.packages import BIN, FAIL, ROOT, TELL, TRAIN, Packages, call, environment_of, run
+from tests.install.packages import BIN, FAIL, ROOT, TELL, TRAIN, Packages, call, run
 
 import allranks
 from allranks.engines import zipapp
@@ -93,17 +93,17 @@ def test_an_installer_puts_it_into_an_empty_environment(install, packages: Packa
     assert sorted(path.name for path in work.iterdir()) == ["runs", "train.py"]
 
 
-def test_the_readme_s_program_trains_with_torch_of_another_environment(packages: Packages, tmp_path: Path) -> None:
+def test_the_readme_s_program_trains_with_torch_of_another_environment(installed: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     (tmp_path / "train.py").write_text(TRAIN)
-    program = str(environment_of(sys.executable, tmp_path / "environment", packages.wheel))
-    output = run(program, "run", "--local", "2", "--nproc", "1", "--python", sys.executable, "train.py", cwd=tmp_path)
+    words = ["--local", "2", "--nproc", "1", "--python", sys.executable, "train.py"]
+    output = run(str(installed), "run", *words, cwd=tmp_path)
     assert "all 2 ranks initialised" in output and "step 100 loss 0.0" in output
 
 
-def test_one_file_runs_from_an_empty_directory(packages: Packages, tmp_path: Path) -> None:
+def test_one_file_runs_from_an_empty_directory(installed: Path, tmp_path: Path) -> None:
     """Made by the installed allranks, run by a Python without site-packages."""
-    maker = environment_of(sys.executable, tmp_path / "environment", packages.wheel).with_name("python")
+    maker = installed.with_name("python")
     work = tmp_path / "work"
     work.mkdir()
     assert "wrote allranks.pyz" in run(str(maker), "-m", "allranks.engines.zipapp", cwd=work)

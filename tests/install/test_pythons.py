@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -61,21 +60,15 @@ def test_the_commands_of_a_controller(version: Version, packages: Packages, tmp_
     assert agents_of(one_file) == {os.path.realpath(python)}
 
 
-@pytest.fixture(scope="session")
-def controller(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> str:
-    place = tmp_path_factory.mktemp("controller")
-    return str(environment_of(sys.executable, place / "environment", packages.wheel))
-
-
 @pytest.mark.parametrize("version", ON_NODES, ids=name_of)
-def test_the_interpreter_of_a_node(version: Version, controller: str, work: Path) -> None:
+def test_the_interpreter_of_a_node(version: Version, installed: Path, work: Path) -> None:
     python = interpreter_of(version)
     options = ["--local", "2", "--agent-python", python, "--python", python]
-    output = run(controller, "run", *options, "train.py", cwd=work)
+    output = run(str(installed), "run", *options, "train.py", cwd=work)
     assert f"python {name_of(version)} under" in output
     assert agents_of(output) == {os.path.realpath(python)}
-    checked = run(controller, "check", *options, "train.py", cwd=work)
+    checked = run(str(installed), "check", *options, "train.py", cwd=work)
     assert " ok" in checked and "fail" not in checked
-    failed = call(controller, "run", *options, "fail.py", cwd=work)
+    failed = call(str(installed), "run", *options, "fail.py", cwd=work)
     assert failed.returncode == 1, failed.stderr
     assert "rank 1 on local1 raised ValueError: the second fails" in failed.stdout

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import version as installed
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from tests.install.packages import BIN, ROOT, TRAIN, Packages, call, environment_of, run
+from tests.install.packages import BIN, ROOT, TRAIN, call, run
 
 RELEASES = os.environ.get("ALLRANKS_TEST_TORCH", "").split() or [
     pytest.param("", marks=pytest.mark.skip(reason="make test-torch"))
@@ -21,17 +21,11 @@ STUCK = TRAIN.replace("    optimizer.zero_grad()", "    if rank == 1 and step ==
 OLD_NUMPY = (2, 3)  # torch 2.3 is the first whose C extensions know NumPy 2 (its release notes)
 
 
-@pytest.fixture(scope="module")
-def program(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> str:
-    place = tmp_path_factory.mktemp("controller")
-    return str(environment_of(sys.executable, place / "environment", packages.wheel))
-
-
 @pytest.fixture(scope="module", params=RELEASES)
 def python(request: pytest.FixtureRequest) -> str:
     """The training interpreter: with the release of torch, made once and kept."""
     release = request.param
-    if installed("torch").split("+")[0] == release:
+    if version("torch").split("+")[0] == release:
         return sys.executable
     place = ROOT / ".venv-torch" / release
     interpreter = place / "bin/python"
@@ -42,23 +36,23 @@ def python(request: pytest.FixtureRequest) -> str:
     return str(interpreter)
 
 
-def test_it_trains(program: str, python: str, tmp_path: Path) -> None:
+def test_it_trains(installed: Path, python: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    output = run(program, "run", "--local", "2", "--nproc", "1", "--python", python, "train.py", cwd=tmp_path)
+    output = run(str(installed), "run", "--local", "2", "--nproc", "1", "--python", python, "train.py", cwd=tmp_path)
     assert "all 2 ranks initialised" in output and "step 100 loss 0.0" in output
 
 
-def test_a_hang_has_its_culprit(program: str, python: str, tmp_path: Path) -> None:
+def test_a_hang_has_its_culprit(installed: Path, python: str, tmp_path: Path) -> None:
     (tmp_path / "stuck.py").write_text(STUCK)
     options = ["--local", "2", "--nproc", "1", "--python", python, "--hang-timeout", "20s"]
-    done = call(program, "run", *options, "stuck.py", cwd=tmp_path)
+    done = call(str(installed), "run", *options, "stuck.py", cwd=tmp_path)
     assert done.returncode == 5, done.stdout + done.stderr
     assert "VERDICT   rank 1 on local1 is at stuck.py:" in done.stdout and "cause   straggler" in done.stdout
 
 
-def test_collectives_and_checks_pass(program: str, python: str, tmp_path: Path) -> None:
+def test_collectives_and_checks_pass(installed: Path, python: str, tmp_path: Path) -> None:
     options = ["--local", "2", "--python", python]
-    tested = call(program, "test", *options, "--nproc", "1", "--size", "4MB", "--timeout", "10m", cwd=tmp_path)
+    tested = call(str(installed), "test", *options, "--nproc", "1", "--size", "4MB", "--timeout", "10m", cwd=tmp_path)
     assert tested.returncode == 0, tested.stdout + tested.stderr
-    checked = call(program, "check", *options, cwd=tmp_path)
+    checked = call(str(installed), "check", *options, cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
