@@ -2,7 +2,7 @@
 
 The ladder, from its top:
  1. What was observed of processes, nodes and checks comes before what logs say, unless it is not sure (findings.SURE)
-    and the logs say enough (ENOUGH). So does what a run has once concluded, where its files tell less than it knew.
+    and the logs name a cause (calibration.py). So does what a run once concluded, where its files tell less of it.
  2. Strength (candidate.py): what explains itself beats a finding of a check, that beats what is unexplained, that
     beats a complaint about a peer. So a peer's out-of-memory explains a reset connection whatever the clocks say.
  3. An unexplained end that came clearly (CLEARLY) before a root is not its consequence: it wins.
@@ -19,8 +19,9 @@ from dataclasses import replace
 from allranks.findings import SURE, Finding, Verdict, Where, typed_here
 from allranks.text import group
 
+from .calibration import figure
 from .candidate import Candidate, Strength
-from .causes import CAUSES, UNKNOWN, Reader
+from .causes import CAUSES, UNKNOWN, Reader, in_place
 from .incident import ExitRecord, Incident
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
@@ -30,7 +31,7 @@ from .rules.log_ends import locate
 from .words import name_ranks, short, speaks_of_amd
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
-ENOUGH = 0.38  # the least confidence at which logs name a cause
+UNDECIDED = 0.45  # the most that an `unknown` has
 ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
 COMPLAINTS = (
@@ -67,15 +68,19 @@ def judge_logs(logs: Evidence) -> Verdict:
     chosen = locate(logs, choose(candidates))
     runners_up = _runners_up(candidates, chosen, Reader.LOGS)
     culprits = tuple(sorted(chosen.culprits))
-    if chosen.confidence < ENOUGH and chosen.cause != UNKNOWN.id:
+    sureness = figure(chosen)
+    if sureness < SURE and chosen.cause != UNKNOWN.id:
         runners_up = (chosen.finding(Reader.LOGS), *runners_up)[:RUNNERS_UP]
-        message = f"nothing here is sure enough, at most: {chosen.message}"
-        chosen = replace(chosen, cause=UNKNOWN.id, remedy="", message=message, where=Where())
+        message = f"nothing here is sure enough. Most likely {chosen.cause}: {chosen.message}"
+        decides = f"{in_place(CAUSES[chosen.cause].next_step, chosen.where)}. This decides whether it is {chosen.cause}"
+        chosen = replace(chosen, cause=UNKNOWN.id, remedy=decides, message=message, where=Where())
         culprits = ()
+    if chosen.cause == UNKNOWN.id:
+        sureness = min(sureness, chosen.confidence, UNDECIDED)
     return Verdict(
         chosen.finding(Reader.LOGS),
         chosen.cause,
-        round(chosen.confidence, 2),
+        round(sureness, 2),
         _victims_in_logs(logs, chosen),
         culprits,
         runners_up=runners_up,

@@ -1,0 +1,34 @@
+"""The figures of log diagnosis are those of the answers that were recorded before any rule was tuned to the logs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from allranks.diagnose.calibration import FIGURES, Kind, kind_of
+from allranks.diagnose.candidate import Strength
+
+RECORDED = Path(__file__).parents[2] / "bench/calibration/dev2_answers.json"
+
+
+def counted() -> dict[Kind, list[bool]]:
+    right: dict[Kind, list[bool]] = defaultdict(list)
+    for row in json.loads(RECORDED.read_text(encoding="utf-8"))["rows"]:
+        if row["cause"] != "unknown":
+            chosen = row["chosen"]
+            right[kind_of(Strength[chosen["strength"].upper()], chosen["confidence"])].append(row["right"])
+    return right
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.GUESS])
+def test_figure_is_what_was_counted(kind: Kind) -> None:
+    right = counted()[kind]
+    assert FIGURES[kind] == round((sum(right) + 1) / (len(right) + 2), 2), (sum(right), len(right))
+
+
+def test_nothing_was_answered_on_a_guess() -> None:
+    assert counted()[Kind.GUESS] == []
+    assert FIGURES[Kind.GUESS] < 0.5
