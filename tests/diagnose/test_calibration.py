@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from allranks.diagnose.calibration import FIGURES, Kind, kind_of
+from allranks.diagnose.calibration import FIGURES, EvidenceKind, kind_of
 from allranks.diagnose.candidate import Strength
 
 RECORDED = Path(__file__).parents[2] / "bench/calibration/dev2_answers.json"
 
 
-def counted() -> dict[Kind, list[bool]]:
-    right: dict[Kind, list[bool]] = defaultdict(list)
+def counted() -> dict[EvidenceKind, list[bool]]:
+    right: dict[EvidenceKind, list[bool]] = defaultdict(list)
     for row in json.loads(RECORDED.read_text(encoding="utf-8"))["rows"]:
         if row["cause"] != "unknown":
             chosen = row["chosen"]
@@ -23,12 +23,12 @@ def counted() -> dict[Kind, list[bool]]:
     return right
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.GUESS])
-def test_figure_is_what_was_counted(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in EvidenceKind if kind is not EvidenceKind.GUESS])
+def test_figure_is_what_was_counted(kind: EvidenceKind) -> None:
     right = counted()[kind]
     assert FIGURES[kind] == round((sum(right) + 1) / (len(right) + 2), 2), (sum(right), len(right))
 
 
 def test_nothing_was_answered_on_a_guess() -> None:
-    assert counted()[Kind.GUESS] == []
-    assert FIGURES[Kind.GUESS] < 0.5
+    assert counted()[EvidenceKind.GUESS] == []
+    assert FIGURES[EvidenceKind.GUESS] < 0.5

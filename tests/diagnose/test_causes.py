@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from allranks.diagnose.causes import _WORDS, CAUSES, Cause, Charge, Ends, Reader
+from allranks.diagnose.causes import _WORDS, CAUSES, Cause, Charge, Ends, FixReader
 from allranks.findings import Where
 
 PLACES = {"node", "peer", "rank", "port", "interface", "gpu"}
@@ -49,19 +49,19 @@ OF_OTHERS = re.compile(r"\(of a run|\(torchrun")
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))
 def test_a_fix_names_only_what_its_reader_has(cause: Cause) -> None:
     """On ssh hosts there is no sacct, and beside other launchers' logs no run of allranks."""
-    of_run = cause.remedy(reader=Reader.RUN)
+    of_run = cause.remedy(reader=FixReader.RUN)
     if not cause.id.startswith(("slurm", "k8s")) and cause.id != "world-size-mismatch":  # that one warns of srun
         assert not OF_A_SCHEDULER.search(of_run), of_run
-    assert "kubectl" not in cause.remedy(reader=Reader.SLURM) or cause.id.startswith("k8s")
-    for reader in (Reader.RUN, Reader.SLURM, Reader.SCHEDULED):
+    assert "kubectl" not in cause.remedy(reader=FixReader.SLURM) or cause.id.startswith("k8s")
+    for reader in (FixReader.RUN, FixReader.SLURM, FixReader.SCHEDULED):
         assert not OF_OTHERS.search(cause.remedy(reader=reader)), reader
-    assert "of a run" not in cause.remedy(reader=Reader.LOGS)
+    assert "of a run" not in cause.remedy(reader=FixReader.LOGS)
 
 
 def test_a_killed_rank_is_asked_after_where_its_nodes_come_from() -> None:
     cause = CAUSES["rank-killed"]
-    assert "`sacct" in cause.remedy(reader=Reader.SLURM) and "kubectl" not in cause.remedy(reader=Reader.SLURM)
-    for reader in (Reader.SCHEDULED, Reader.LOGS):
+    assert "`sacct" in cause.remedy(reader=FixReader.SLURM) and "kubectl" not in cause.remedy(reader=FixReader.SLURM)
+    for reader in (FixReader.SCHEDULED, FixReader.LOGS):
         assert "`sacct" in cause.remedy(reader=reader) and "`kubectl" in cause.remedy(reader=reader)
 
 

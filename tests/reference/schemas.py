@@ -77,7 +77,7 @@ DOCUMENTS = [
     Published("clean", clean.CleanReport, "`clean --json`"),
     Published("orphans", orphans.OrphanReport, "`clean --orphans --json`"),
     Published("report", report.Made, "`report --json`"),
-    Published("log-line", logs.LogLine, "a line of `logs --json`"),
+    Published("log-line", logs.PrintedLine, "a line of `logs --json`"),
     Published("metrics-line", logs.MetricsLine, "a line of `logs --metrics --json`"),
     Published("render", render.RenderedDocument, "`render … --json`"),
     Published("data-plan", data.PlanDocument, "`data plan --json`"),

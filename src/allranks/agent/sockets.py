@@ -40,13 +40,13 @@ def connections(pid: int) -> Tuple[RankSocket, ...]:
     inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
     if not inodes:
         return ()
-    own: List[RankSocket] = []
+    of_rank: List[RankSocket] = []
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            own += [one for inode, one in _of_family(family) if str(inode) in inodes]
+            of_rank += [one for inode, one in _of_family(family) if str(inode) in inodes]
         except (OSError, struct.error):
             continue
-    far = [one for one in own if not one.peer.startswith(LOOPBACK)]
+    far = [one for one in of_rank if not one.peer.startswith(LOOPBACK)]
     far.sort(key=lambda one: (-one.retransmits, -one.queued))
     return tuple(far[:MOST])
 
@@ -93,7 +93,9 @@ def _read(family: int, message: bytes) -> Tuple[int, RankSocket]:
 def _address(family: int, packed: bytes) -> str:
     """Write an address; one of IPv4 in the form of IPv6 as the former."""
     text = socket.inet_ntop(family, packed)
-    return text[7:] if text.startswith("::ffff:") and "." in text else text
+    if text.startswith("::ffff:") and "." in text:
+        return text[7:]
+    return text
 
 
 def _attributes(data: bytes) -> Dict[int, bytes]:

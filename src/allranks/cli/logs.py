@@ -79,7 +79,7 @@ class LogPrinter:
             sys.stdout.flush()
 
 
-class LogLine(NamedTuple):
+class PrintedLine(NamedTuple):
     """A line of `logs --json`: what a rank has written, without the line's end."""
 
     node: str
@@ -122,7 +122,7 @@ class JsonLines:
 
     def _write(self, node: str, rank: int, line: bytes) -> None:
         text = line.removesuffix(b"\r").decode("utf-8", "replace")
-        sys.stdout.write(document_line(LogLine(node, rank, text)) + "\n")
+        sys.stdout.write(document_line(PrintedLine(node, rank, text)) + "\n")
 
 
 def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines, follow: bool) -> None:

@@ -65,9 +65,9 @@ def _other_parameters(statements: Sequence[Statement]) -> Accusation | None:
     counts: dict[int, int] = {}
     accusers: set[int] = set()
     for statement in statements:
-        for rank, own, other, count in PARAMETERS.findall(statement.text):
+        for rank, of_rank, other, count in PARAMETERS.findall(statement.text):
             if int(count):
-                counts[int(rank)] = int(own)
+                counts[int(rank)] = int(of_rank)
                 counts[int(other)] = int(count)
                 accusers.update(_known(statement))
     if len(set(counts.values())) < 2:
@@ -79,8 +79,8 @@ def _other_parameters(statements: Sequence[Statement]) -> Accusation | None:
         return Accusation("collective-shape-mismatch", frozenset(), frozenset(), words)
     usual = most[0][0]
     odd = frozenset(rank for rank, count in counts.items() if count != usual)
-    own = join_words(sorted({str(counts[rank]) for rank in odd}))
-    words = f"{plural(len(odd), 'gives', 'give')} DDP a model of {own} parameters, the others one of {usual}"
+    of_odd = join_words(sorted({str(counts[rank]) for rank in odd}))
+    words = f"{plural(len(odd), 'gives', 'give')} DDP a model of {of_odd} parameters, the others one of {usual}"
     return Accusation("collective-shape-mismatch", odd, frozenset(accusers) - odd, words)
 
 
@@ -102,8 +102,12 @@ def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> 
 
 
 def _known(statement: Statement) -> set[int]:
-    return set() if statement.rank is None else {statement.rank}
+    if statement.rank is None:
+        return set()
+    return {statement.rank}
 
 
 def _who(ranks: set[int], otherwise: str) -> str:
-    return count_ranks(sorted(ranks)) if ranks else otherwise
+    if ranks:
+        return count_ranks(sorted(ranks))
+    return otherwise

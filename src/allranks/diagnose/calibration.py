@@ -15,7 +15,7 @@ DISTINCT = 0.9  # of a candidate's own weight: a text that this fault alone prin
 LIKELY = 0.5  # of its weight: below, it is one of several causes of the same text
 
 
-class Kind(enum.Enum):
+class EvidenceKind(enum.Enum):
     """What an answer rests on."""
 
     STATED = "a text that one fault alone prints"
@@ -26,21 +26,25 @@ class Kind(enum.Enum):
 
 
 FIGURES = {
-    Kind.STATED: 0.93,  # 40 of 42
-    Kind.GENERAL: 0.61,  # 13 of 21
-    Kind.OWN_FAILURE: 0.55,  # 5 of 9
-    Kind.COMPLAINT: 0.58,  # 6 of 10
-    Kind.GUESS: 0.4,  # never answered as a cause: below SURE by definition
+    EvidenceKind.STATED: 0.93,  # 40 of 42
+    EvidenceKind.GENERAL: 0.61,  # 13 of 21
+    EvidenceKind.OWN_FAILURE: 0.55,  # 5 of 9
+    EvidenceKind.COMPLAINT: 0.58,  # 6 of 10
+    EvidenceKind.GUESS: 0.4,  # never answered as a cause: below SURE by definition
 }
 
 
-def kind_of(rule_strength: Strength, weight: float) -> Kind:
+def kind_of(rule_strength: Strength, weight: float) -> EvidenceKind:
     """Tell the kind of a candidate's evidence from its strength and its own weight."""
     if weight < LIKELY:
-        return Kind.GUESS
+        return EvidenceKind.GUESS
     if rule_strength >= Strength.FINDING:
-        return Kind.STATED if weight >= DISTINCT else Kind.GENERAL
-    return Kind.OWN_FAILURE if rule_strength is Strength.WEAK else Kind.COMPLAINT
+        if weight >= DISTINCT:
+            return EvidenceKind.STATED
+        return EvidenceKind.GENERAL
+    if rule_strength is Strength.WEAK:
+        return EvidenceKind.OWN_FAILURE
+    return EvidenceKind.COMPLAINT
 
 
 def figure(candidate: Candidate) -> float:

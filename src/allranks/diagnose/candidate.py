@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from allranks.findings import Finding, Where
 
-from .causes import CAUSES, Reader
+from .causes import CAUSES, FixReader
 
 
 class Strength(enum.IntEnum):
@@ -61,7 +61,7 @@ class Candidate:
     line: int | None = None
     is_amd: bool = False
 
-    def finding(self, reader: Reader = Reader.LOGS) -> Finding:
+    def finding(self, reader: FixReader = FixReader.LOGS) -> Finding:
         """Give the candidate as a finding whose id is the cause; the message is one line."""
         message = " ".join(self.message.splitlines())
         remedy = self.remedy or CAUSES[self.cause].remedy(self.where, reader, self.is_amd)

@@ -15,7 +15,7 @@ from allranks.findings import Verdict, Where
 _NOWHERE = Where()
 
 
-class Reader(enum.Enum):
+class FixReader(enum.Enum):
     """Where a fix is read: it names only commands that are there."""
 
     ANYWHERE = "the page of a cause"
@@ -59,18 +59,18 @@ _SCHEDULERS = f", and ask the scheduler where there is one: {_SACCT} or `kubectl
 # Parts of a fix by its reader; ANYWHERE stands for readers that have none of their own.
 _WORDS = {
     "with_logs": {
-        Reader.ANYWHERE: " (of a run with `allranks logs`)", Reader.LOGS: "",
-        **dict.fromkeys((Reader.RUN, Reader.SLURM, Reader.SCHEDULED), " with `allranks logs`"),
+        FixReader.ANYWHERE: " (of a run with `allranks logs`)", FixReader.LOGS: "",
+        **dict.fromkeys((FixReader.RUN, FixReader.SLURM, FixReader.SCHEDULED), " with `allranks logs`"),
     },
     "with_log_of_rank": {
-        Reader.ANYWHERE: " (of a run with `allranks logs --rank {rank}`)", Reader.LOGS: "",
-        **dict.fromkeys((Reader.RUN, Reader.SLURM, Reader.SCHEDULED), " with `allranks logs --rank {rank}`"),
+        FixReader.ANYWHERE: " (of a run with `allranks logs --rank {rank}`)", FixReader.LOGS: "",
+        **dict.fromkeys((FixReader.RUN, FixReader.SLURM, FixReader.SCHEDULED), " with `allranks logs --rank {rank}`"),
     },
-    "ask_scheduler": {Reader.ANYWHERE: _SCHEDULERS, Reader.RUN: "", Reader.SLURM: f", and {_SACCT}"},
-    "mem_option": {Reader.ANYWHERE: " (of Slurm: --mem)", Reader.RUN: "", Reader.SLURM: " (--sbatch --mem=…)"},
+    "ask_scheduler": {FixReader.ANYWHERE: _SCHEDULERS, FixReader.RUN: "", FixReader.SLURM: f", and {_SACCT}"},
+    "mem_option": {FixReader.ANYWHERE: " (of Slurm: --mem)", FixReader.RUN: "", FixReader.SLURM: " (--sbatch --mem=…)"},
     "port_of_torchrun": {
-        Reader.ANYWHERE: " (torchrun: `--rdzv-endpoint HOST:0`)",
-        **dict.fromkeys((Reader.RUN, Reader.SLURM, Reader.SCHEDULED), ""),
+        FixReader.ANYWHERE: " (torchrun: `--rdzv-endpoint HOST:0`)",
+        **dict.fromkeys((FixReader.RUN, FixReader.SLURM, FixReader.SCHEDULED), ""),
     },
 }  # fmt: skip
 
@@ -101,21 +101,21 @@ class Cause:
     explains: frozenset[str] = frozenset()
     on_amd: OnAmd | None = None
 
-    def remedy(self, where: Where = _NOWHERE, reader: Reader = Reader.ANYWHERE, is_amd: bool = False) -> str:
+    def remedy(self, where: Where = _NOWHERE, reader: FixReader = FixReader.ANYWHERE, is_amd: bool = False) -> str:
         """Give the next step and the fix for a place; names that are not established stay in capitals."""
         if is_amd and self.on_amd is not None:
             return in_place(f"{self.on_amd.next_step}. {self.on_amd.fix or self.fix}", where, reader)
         return in_place(f"{self.next_step}. {self.fix}", where, reader)
 
 
-def in_place(text: str, where: Where = _NOWHERE, reader: Reader = Reader.ANYWHERE) -> str:
+def in_place(text: str, where: Where = _NOWHERE, reader: FixReader = FixReader.ANYWHERE) -> str:
     """Fill the names of a place into a cause's text; those that are not established stay in capitals."""
     names = {
         "node": where.node or "NODE", "peer": where.peer or "PEER", "rank": _or(where.rank, "RANK"),
         "port": _or(where.port, "PORT"), "interface": where.interface or "IFACE", "gpu": _or(where.gpu, "GPU"),
     }  # fmt: skip
     for name, by_reader in _WORDS.items():
-        names[name] = by_reader.get(reader, by_reader[Reader.ANYWHERE]).format(**names)
+        names[name] = by_reader.get(reader, by_reader[FixReader.ANYWHERE]).format(**names)
     return text.format(**names)
 
 

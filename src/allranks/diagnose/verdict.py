@@ -21,7 +21,7 @@ from allranks.text import group
 
 from .calibration import figure
 from .candidate import Candidate, Strength
-from .causes import CAUSES, UNKNOWN, Reader, in_place
+from .causes import CAUSES, UNKNOWN, FixReader, in_place
 from .incident import ExitRecord, Incident
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
@@ -66,11 +66,11 @@ def judge_logs(logs: Evidence) -> Verdict:
     if speaks_of_amd(line.text for line in logs.lines):
         candidates = [replace(c, is_amd=True) for c in candidates]
     chosen = locate(logs, choose(candidates))
-    runners_up = _runners_up(candidates, chosen, Reader.LOGS)
+    runners_up = _runners_up(candidates, chosen, FixReader.LOGS)
     culprits = tuple(sorted(chosen.culprits))
     sureness = figure(chosen)
     if sureness < SURE and chosen.cause != UNKNOWN.id:
-        runners_up = (chosen.finding(Reader.LOGS), *runners_up)[:RUNNERS_UP]
+        runners_up = (chosen.finding(FixReader.LOGS), *runners_up)[:RUNNERS_UP]
         message = f"nothing here is sure enough. Most likely {chosen.cause}: {chosen.message}"
         decides = f"{in_place(CAUSES[chosen.cause].next_step, chosen.where)}. This decides whether it is {chosen.cause}"
         chosen = replace(chosen, cause=UNKNOWN.id, remedy=decides, message=message, where=Where())
@@ -78,7 +78,7 @@ def judge_logs(logs: Evidence) -> Verdict:
     if chosen.cause == UNKNOWN.id:
         sureness = min(sureness, chosen.confidence, UNDECIDED)
     return Verdict(
-        chosen.finding(Reader.LOGS),
+        chosen.finding(FixReader.LOGS),
         chosen.cause,
         round(sureness, 2),
         _victims_in_logs(logs, chosen),
@@ -120,13 +120,13 @@ def _words_of(exit_record: ExitRecord) -> tuple[str, ...]:
     return (exit_record.tail, *(link.text for link in exit_record.raised.links))
 
 
-def _reader(incident: Incident) -> Reader:
+def _reader(incident: Incident) -> FixReader:
     """Tell which commands the reader of the verdict on a run has."""
     if incident.is_slurm:
-        return Reader.SLURM
+        return FixReader.SLURM
     if incident.is_joined:
-        return Reader.SCHEDULED
-    return Reader.RUN
+        return FixReader.SCHEDULED
+    return FixReader.RUN
 
 
 # -- the ladder ------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _counts(incident: Incident, candidate: Candidate) -> bool:
 # -- what goes with it -----------------------------------------------------------------------------------
 
 
-def _runners_up(candidates: Sequence[Candidate], chosen: Candidate, reader: Reader) -> tuple[Finding, ...]:
+def _runners_up(candidates: Sequence[Candidate], chosen: Candidate, reader: FixReader) -> tuple[Finding, ...]:
     """List what else failed, one a cause; complaints about a peer only where logs are all there is."""
     read = [c for c in candidates if c.line is not None and c.cause != UNKNOWN.id]
     rest = [*read, *(c for c in candidates if c.line is None and c.strength is not Strength.SYMPTOM)]
@@ -245,5 +245,5 @@ def _nothing(logs: Evidence) -> Verdict:
     ends_with = f", and the last line is: {short(last[-1].text, 160)}" if last else ": they are empty"
     message = f"nothing in these logs says why{ends_with}"
     evidence = tuple(quoted(line) for line in last)
-    remedy = UNKNOWN.remedy(reader=Reader.LOGS)
+    remedy = UNKNOWN.remedy(reader=FixReader.LOGS)
     return Verdict(Finding("unknown", "unknown", message, remedy, Where(), evidence), UNKNOWN.id, 0.1)

@@ -86,7 +86,9 @@ class Tried:
     def blamed(self) -> tuple[str, ...]:
         """The nodes that the verdict names."""
         where = self.verdict.finding.where
-        return (where.node,) if where.node else where.nodes
+        if where.node:
+            return (where.node,)
+        return where.nodes
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,9 @@ def row_of(tried: Tried) -> PolicyRow:
         return ROWS[Charge.HANG]
     if raised is not None and cause in ("program-exception", "unknown"):
         outside = OUTSIDE_TYPES.match(raised[1]) or OUTSIDE_WORDS.search(raised[2] or "")
-        return OUTSIDE if outside else ROWS[Charge.PROGRAM]
+        if outside:
+            return OUTSIDE
+        return ROWS[Charge.PROGRAM]
     if cause == "program-exception":
         return ROWS[Charge.EXIT]
     if raised is not None and cause == "collective-mismatch":
@@ -238,4 +242,6 @@ def _replacements(replace: Mapping[str, str], attempt: int) -> list[str]:
 
 
 def _count(retries: int) -> str:
-    return "the retry is" if retries == 1 else f"the {retries} retries are"
+    if retries == 1:
+        return "the retry is"
+    return f"the {retries} retries are"

@@ -108,7 +108,9 @@ def others(fine: Sequence[str], have: str = "have it", has: str = "has it") -> s
     """Write what the nodes that are fine have, ` (the other 3 have it)`; nothing where no node is fine."""
     if not fine:
         return ""
-    return f" (the other {len(fine)} {have})" if len(fine) > 1 else f" ({fine[0]} {has})"
+    if len(fine) > 1:
+        return f" (the other {len(fine)} {have})"
+    return f" ({fine[0]} {has})"
 
 
 def lack(absent: Sequence[str], fine: Sequence[str], what: str) -> str:
@@ -118,13 +120,17 @@ def lack(absent: Sequence[str], fine: Sequence[str], what: str) -> str:
 
 def and_so_for(nodes: List[str]) -> str:
     """Write what stands behind a command for the first of several nodes."""
-    return f" (and so for {join_names(nodes)})" if nodes else ""
+    if nodes:
+        return f" (and so for {join_names(nodes)})"
+    return ""
 
 
 def some(words: Sequence[str], limit: int) -> str:
     """List the first words: `a.py, b.py and 7 more`."""
     listed = ", ".join(words[:limit])
-    return f"{listed} and {len(words) - limit} more" if len(words) > limit else listed
+    if len(words) > limit:
+        return f"{listed} and {len(words) - limit} more"
+    return listed
 
 
 def evidence_of(nodes: Iterable[str], word: Callable[[str], str]) -> List[str]:
@@ -237,7 +243,9 @@ def median(values: Iterable[float]) -> float:
     """Return the middle value, the mean of the two middle ones of an even number; 0 without any."""
     ordered = sorted(values)
     middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2 if ordered else 0.0
+    if ordered:
+        return (ordered[middle] + ordered[~middle]) / 2
+    return 0.0
 
 
 def best_of_machines(facts_by_node: Nodes, values: Mapping[str, float]) -> Dict[str, float]:
@@ -313,7 +321,9 @@ def differences(
     """
 
     def shown(value: Optional[Value]) -> str:
-        return "none" if value is None else show(value)
+        if value is None:
+            return "none"
+        return show(value)
 
     def sentence(odd: Difference[Value]) -> str:
         if not odd.fine:

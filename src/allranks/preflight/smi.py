@@ -159,7 +159,9 @@ def words_of(ran: Ran) -> str:
 def value_of(value: Optional[str]) -> str:
     """Read a field's value; empty where it has none: [N/A], N/A, [Not Supported], [Unknown Error], …"""
     text = (value or "").strip()
-    return "" if text.startswith("[") or text in ("N/A", "Not Supported", "Unknown Error", "Unknown") else text
+    if text.startswith("[") or text in ("N/A", "Not Supported", "Unknown Error", "Unknown"):
+        return ""
+    return text
 
 
 def number(value: Optional[str]) -> Optional[float]:
@@ -282,12 +284,16 @@ def reset(node: str, gpus: Sequence[HasPlace]) -> str:
 
 def listing(vendor: Optional[str]) -> str:
     """Write the command that lists a node's GPUs."""
-    return "amd-smi list" if vendor == "amd" else "nvidia-smi -L"
+    if vendor == "amd":
+        return "amd-smi list"
+    return "nvidia-smi -L"
 
 
 def overview(vendor: Optional[str]) -> str:
     """Write the command that shows who uses a node's GPUs."""
-    return "amd-smi process" if vendor == "amd" else "nvidia-smi"
+    if vendor == "amd":
+        return "amd-smi process"
+    return "nvidia-smi"
 
 
 def driver_log(node: str, pattern: str) -> str:

@@ -27,8 +27,10 @@ def counts(findings: Sequence[Finding], rows: Rows) -> str:
     nodes = count_of(looked_at, "node")
     if unreached:
         nodes = f"{looked_at} of {count_of(looked_at + unreached, 'node')}"
-    said = group(findings, lambda finding: finding.check or finding.id)
-    by_status = group(rows, lambda name: _worst([*rows[name].values(), *(f.status for f in said.get(name, []))]))
+    findings_by_check = group(findings, lambda finding: finding.check or finding.id)
+    by_status = group(
+        rows, lambda name: _worst([*rows[name].values(), *(f.status for f in findings_by_check.get(name, []))])
+    )
     numbers = {status: len(names) for status, names in by_status.items()}
     words = ", ".join(f"{numbers[status]} {word}" for status, word in COUNTED.items() if status in numbers)
     if set(numbers) == {"ok"}:
@@ -61,7 +63,9 @@ def table_lines(rows: Rows, checks: Mapping[str, Check], width: int, verbose: bo
 
 def _cell(status: str, width: int, colour: bool) -> str:
     text = f"{WORDS[status]:<{width}}"
-    return f"{COLOURS[status]}{text}\x1b[0m" if colour else text
+    if colour:
+        return f"{COLOURS[status]}{text}\x1b[0m"
+    return text
 
 
 def _summary(row: Mapping[str, str], colour: bool) -> str:

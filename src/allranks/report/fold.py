@@ -164,7 +164,9 @@ class Folder:
             return None
         same = self._open.get(key, [])
         place = bisect_right(same, self._last.get(who, 0), key=_number)
-        return same[place] if place < len(same) else None
+        if place < len(same):
+            return same[place]
+        return None
 
     def _show(self, line: _Line) -> str:
         (node, rank) = next(iter(line.ranks))
@@ -192,7 +194,9 @@ class Folder:
     def _notice(self) -> list[str]:
         skipped = self._skipped
         self._skipped = 0
-        return [not_shown(skipped, self.logs_complete)] if skipped else []
+        if skipped:
+            return [not_shown(skipped, self.logs_complete)]
+        return []
 
     def _is_due(self, line: _Line, now: float) -> bool:
         if not self._fold or not 0 <= now - line.since < self._window or self._bytes >= MOST_BYTES:

@@ -61,7 +61,9 @@ def opening_lines(info: Document) -> list[str]:
 
 def _node(node: Document) -> str:
     name = name_with(node["name"], "" if node["host"] == "localhost" else node["host"])
-    return f"{name} slots={node['slots']}" if node.get("slots") else name
+    if node.get("slots"):
+        return f"{name} slots={node['slots']}"
+    return name
 
 
 def event_line(event: Document, nodes: int) -> str | None:
@@ -88,7 +90,9 @@ def _line_of(event: Document, nodes: int) -> str | None:
     writer = _WRITERS.get(kind)
     if kind == "gate-proved":
         return _rendezvous_line(event, nodes)
-    return writer(event) if writer is not None else None
+    if writer is not None:
+        return writer(event)
+    return None
 
 
 def _rendezvous_line(event: Document, nodes: int) -> str:
@@ -134,7 +138,9 @@ def _tree_line(event: Document) -> str:
     files = f"{event['files']:,} {plural(event['files'], 'file')}"
     line = f"sync      {files}, {event['bytes'] / (1 << 20):.1f} MB of {event['root']}"
     left_out = event.get("left_out")
-    return f"{line}\nnote: left out as large {list_first(left_out, FILES_SHOWN)}" if left_out else line
+    if left_out:
+        return f"{line}\nnote: left out as large {list_first(left_out, FILES_SHOWN)}"
+    return line
 
 
 def _retry_line(event: Document) -> str:
@@ -149,7 +155,9 @@ def _ending_line(event: Document) -> str | None:
     if reason == "failure":
         if not ranks:
             return None
-        return f"ending the remaining {ranks} ranks" if ranks > 1 else "ending the remaining rank"
+        if ranks > 1:
+            return f"ending the remaining {ranks} ranks"
+        return "ending the remaining rank"
     if reason == "done":
         return None
     if ranks == 0:
@@ -177,7 +185,9 @@ def finding_line(finding: Document) -> str:
     sign = {"fail": "FAIL", "warn": "warning", "unknown": "unknown"}.get(str(finding.get("status")), "note")
     line = f"{sign}: {finding.get('message')}"
     remedy = finding.get("remedy")
-    return f"{line}\n    {remedy}" if remedy and sign == "warning" else line
+    if remedy and sign == "warning":
+        return f"{line}\n    {remedy}"
+    return line
 
 
 _WRITERS: dict[str, Callable[[Document], str | None]] = {

@@ -27,7 +27,9 @@ def clean(text: str, colour: bool) -> str:
         if not colour:
             text = _COLOUR.sub("", text)
     text = _CONTROL.sub("?", text)
-    return text + _RESET if "\x1b" in text and not text.endswith((_RESET, "\x1b[m")) else text
+    if "\x1b" in text and not text.endswith((_RESET, "\x1b[m")):
+        return text + _RESET
+    return text
 
 
 def clean_lines(text: str, colour: bool) -> str:

@@ -48,7 +48,7 @@ def may_be_dump(path: Path) -> bool:
 
 def read_dumps(files: Iterable[Path]) -> FlightDumps:
     """Read the dumps among files; of two of one rank the newer one. What is JSON and none is left for the log scan."""
-    found = FlightDumps()
+    dumps = FlightDumps()
     newest: dict[int, tuple[float, Recording]] = {}
     left = ALL
     for path in files:
@@ -59,17 +59,17 @@ def read_dumps(files: Iterable[Path]) -> FlightDumps:
             recording = _read(path, min(left, LARGEST))
         except (DecodeError, OSError) as error:
             if not _is_json(path):
-                found.files.add(path)
-                found.unread[path] = str(error)
+                dumps.files.add(path)
+                dumps.unread[path] = str(error)
             continue
         left -= size
-        found.files.add(path)
+        dumps.files.add(path)
         written = path.stat().st_mtime
         if recording.rank not in newest or newest[recording.rank][0] <= written:
             newest[recording.rank] = (written, recording)
     recordings = [recording for _, (_, recording) in sorted(newest.items())]
-    found.recordings = with_silent(with_members(recordings), {_rank_of(path) for path in found.unread})
-    return found
+    dumps.recordings = with_silent(with_members(recordings), {_rank_of(path) for path in dumps.unread})
+    return dumps
 
 
 def _read(path: Path, most: int) -> Recording:

@@ -143,7 +143,9 @@ def _stand(culprits: Sequence[int], others: Sequence[int], doings: Mapping[int, 
         placed = [rank for rank in ranks if rank in doings and doings[rank].at is not None]
         by_place = group(placed, lambda rank: str(doings[rank].at))
         parts += [f"{_named(of_place, names)} at {place}" for place, of_place in list(by_place.items())[:2]]
-    return f". In the program stand {join_words(parts)}" if parts else ""
+    if parts:
+        return f". In the program stand {join_words(parts)}"
+    return ""
 
 
 class Outside(NamedTuple):

@@ -222,8 +222,8 @@ def _stalls(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collec
 def _unmatched(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Iterator[Unmatched]:
     """Give the sends and receives whose other end is not there: of two ranks the unfinished ones pair by order."""
     for rank in (r for r in group.ranks if r in by_rank):
-        own = by_rank[rank].transfers.get(group, ())
-        for (peer, is_send), transfers in _by_peer(own).items():
+        of_rank = by_rank[rank].transfers.get(group, ())
+        for (peer, is_send), transfers in _by_peer(of_rank).items():
             answers = 0
             if peer in by_rank:
                 theirs = _by_peer(by_rank[peer].transfers.get(group, ()))
@@ -385,9 +385,9 @@ def _blamed(
     if left:
         texts[f"{count_ranks(sorted(left))} {plural(len(left), 'stands', 'stand')} in no call at all"] = None
     case = CollectiveFault.STUCK if stuck else CollectiveFault.MISSING
-    said = list(texts)
-    evidence = [f"flight recorder: {text}" for text in said[:EVIDENCE]]
-    return Account(case, tuple(sorted({*absent, *stuck})), "; ".join(said[:SAID]), (*evidence, *lines))
+    sentences = list(texts)
+    evidence = [f"flight recorder: {text}" for text in sentences[:EVIDENCE]]
+    return Account(case, tuple(sorted({*absent, *stuck})), "; ".join(sentences[:SAID]), (*evidence, *lines))
 
 
 def _votes(culprits: Set[int], groups: Iterable[RecordedGroup], by_rank: Mapping[int, Recording]) -> list[str]:

@@ -111,7 +111,9 @@ def _only_node(links: Iterable[tuple[str, str]]) -> str:
     """Give the node that is an end of all links, where there are several; else nothing."""
     listed = list(links)
     common = set(listed[0]).intersection(*listed)
-    return common.pop() if len(listed) > 1 and len(common) == 1 else ""
+    if len(listed) > 1 and len(common) == 1:
+        return common.pop()
+    return ""
 
 
 def _link(end: DeadEnd) -> str:

@@ -23,7 +23,7 @@ _PLAIN = (str, int, float, bool, type(None))
 def read_pickle(data: bytes) -> Json:
     """Read a pickle of plain values. Raise DecodeError for anything else, and for what is cut short or too large."""
     try:
-        return _Reader(data).read()
+        return _Unpickler(data).read()
     except (IndexError, KeyError, struct.error, UnicodeDecodeError, AttributeError, TypeError):
         raise DecodeError("expected a pickle of plain values") from None
 
@@ -32,7 +32,7 @@ class _Mark:
     """Stands on the stack where a list, tuple or mapping begins."""
 
 
-class _Reader:
+class _Unpickler:
     """The machine that a pickle drives: a stack, a memo and a place in the text."""
 
     def __init__(self, data: bytes) -> None:
@@ -168,7 +168,7 @@ def _check_depth(value: object) -> None:
 
 
 _STOP = ord(".")
-_OPERATIONS: dict[int, Callable[[_Reader], None]] = {
+_OPERATIONS: dict[int, Callable[[_Unpickler], None]] = {
     0x80: lambda reader: _ignore(reader.take(1)),  # PROTO
     0x95: lambda reader: _ignore(reader.take(8)),  # FRAME
     ord("("): lambda reader: reader.push(_Mark()),

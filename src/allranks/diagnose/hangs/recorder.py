@@ -90,7 +90,9 @@ class RecorderEntry:
 
     def __str__(self) -> str:
         size = self.elements * BYTES.get(self.dtype, 0)
-        return f"{self.name} of {format_size(size)}" if size else self.name
+        if size:
+            return f"{self.name} of {format_size(size)}"
+        return self.name
 
 
 class Transfer(NamedTuple):
@@ -106,12 +108,16 @@ class Transfer(NamedTuple):
     @property
     def peer(self) -> int:
         """The rank at the other end."""
-        return self.target if self.is_send else self.source
+        if self.is_send:
+            return self.target
+        return self.source
 
     @property
     def name(self) -> str:
         """`send to rank 3`, for a message."""
-        return f"send to rank {self.target}" if self.is_send else f"recv from rank {self.source}"
+        if self.is_send:
+            return f"send to rank {self.target}"
+        return f"recv from rank {self.source}"
 
 
 @dataclass(frozen=True)
@@ -307,12 +313,12 @@ def with_members(recordings: Sequence[Recording]) -> list[Recording]:
             if not of_group.ranks:
                 members.setdefault(of_group, []).append(recording.rank)
     everyone = tuple(range(max((r.rank for r in recordings), default=-1) + 1))
-    known = {
+    with_ranks = {
         of_group: replace(of_group, ranks=everyone if of_group.desc == DEFAULT else tuple(sorted(ranks)))
         for of_group, ranks in members.items()
     }
     return [
-        replace(r, entries={known.get(of_group, of_group): entries for of_group, entries in r.entries.items()})
+        replace(r, entries={with_ranks.get(of_group, of_group): entries for of_group, entries in r.entries.items()})
         for r in recordings
     ]
 

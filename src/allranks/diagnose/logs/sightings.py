@@ -101,8 +101,8 @@ class Evidence:
     @cached_property
     def _node_of_address(self) -> Mapping[str, str]:
         """The nodes of addresses: each rank says once at which one NCCL listens."""
-        told = ((s.groups["address"], s.line.node) for s in self.of_rows("nccl-address"))
-        return {address: node for address, node in told if node}
+        addresses = ((s.groups["address"], s.line.node) for s in self.of_rows("nccl-address"))
+        return {address: node for address, node in addresses if node}
 
     def node_of_address(self, peer: str) -> str | None:
         """Find the node that a peer's address belongs to; a name is its own node. None where it is not known."""
@@ -113,7 +113,9 @@ class Evidence:
     def node_of_rank(self, rank: int) -> str | None:
         """Find the one node whose lines bear a rank; None where none or several do."""
         nodes = {line.node for line in self.lines if line.rank == rank and line.node}
-        return nodes.pop() if len(nodes) == 1 else None
+        if len(nodes) == 1:
+            return nodes.pop()
+        return None
 
     def ranks_of_node(self, node: str) -> frozenset[int]:
         """List the ranks whose lines bear a node."""
@@ -161,7 +163,9 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d*)(?:.*?, in (?P<f
 def _innermost(trace: Sequence[re.Match[str]]) -> str:
     """Write the place of the innermost frame in the user's own code, else of the innermost of all."""
     file, line, function = innermost([(frame["file"], frame["line"], frame["function"] or "") for frame in trace])
-    return place_of_frame(file, line, function.strip()) if file else ""
+    if file:
+        return place_of_frame(file, line, function.strip())
+    return ""
 
 
 # -- how they are written --------------------------------------------------------------------------------
@@ -173,7 +177,9 @@ def first(*values: str | None) -> str:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    return None
 
 
 def quoted(line: LogLine) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..candidate import Candidate, Reading, Strength
-from ..causes import CAUSES, Reader
+from ..causes import CAUSES, FixReader
 from ..logs.ends import End, after_abort, ends
 from ..logs.sightings import Evidence, name_place, quoted
 from ..signatures import BY_ID
@@ -74,7 +74,7 @@ def _candidate(evidence: Evidence, end: End) -> Candidate:
         strength=reading.strength,
         confidence=reading.confidence,
         message=f"{_name(end)} {reading.words}",
-        remedy=CAUSES["rank-killed"].remedy(where, Reader.LOGS) if end.signal == KILL else "",
+        remedy=CAUSES["rank-killed"].remedy(where, FixReader.LOGS) if end.signal == KILL else "",
         where=where,
         evidence=(quoted(end.sighting.line),),
         culprits=frozenset() if end.rank is None else frozenset({end.rank}),

@@ -26,8 +26,8 @@ def recorders(evidence: Evidence) -> list[Candidate]:
     where = Where()
     if len(recorded.culprits) == 1:
         where = Where(rank=recorded.culprits[0])
-    told = [line for line in recorded.lines if line.partition(": ")[2] not in recorded.message]
-    lines = (*_places(evidence.recordings), *told)
+    further_lines = [line for line in recorded.lines if line.partition(": ")[2] not in recorded.message]
+    lines = (*_places(evidence.recordings), *further_lines)
     return [
         Candidate(
             "flight-recorders",
@@ -74,7 +74,9 @@ def _places(recordings: tuple[Recording, ...]) -> list[str]:
         f"{count_ranks(ranks)} {plural(len(ranks), 'stands', 'stand')} at {place}"
         for place, ranks in group(sorted(places), lambda rank: places[rank]).items()
     ]
-    return [join_words(parts)] if parts else []
+    if parts:
+        return [join_words(parts)]
+    return []
 
 
 RULES = {

@@ -79,7 +79,9 @@ class JobFollower(FollowedRun):
         """Seconds that a result may be on its way once the job is over: none where there can be no result."""
         if self.stopping:
             return 0.0
-        return SOON if not self.begun and (self.run.path / OUTPUT).exists() else LATE
+        if not self.begun and (self.run.path / OUTPUT).exists():
+            return SOON
+        return LATE
 
     def _on_event(self, event: Document) -> None:
         if event.get("event") == "run-start":
@@ -176,7 +178,9 @@ def _state_line(job: SlurmJob | None) -> str:
     """Word the job's state, with the reason where it waits."""
     if job is None:
         return ""
-    return f"{job.state} {waiting(job)}" if job.waits else job.state
+    if job.waits:
+        return f"{job.state} {waiting(job)}"
+    return job.state
 
 
 def _lower(line: str) -> str:

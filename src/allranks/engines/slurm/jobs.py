@@ -63,7 +63,9 @@ def batch_script(job: str) -> str:
         done = _call(["scontrol", "write", "batch_script", job, "-"])
     except (SlurmError, UsageError):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    if done.returncode == 0:
+        return done.stdout
+    return ""
 
 
 def account(job: str) -> SlurmJob | None:
@@ -71,7 +73,9 @@ def account(job: str) -> SlurmJob | None:
     if shutil.which("sacct") is None:
         return None
     done = _call(["sacct", "-nPX", "-j", job, "-o", SACCT_FORMAT])
-    return read_sacct(done.stdout, job) if done.returncode == 0 else None
+    if done.returncode == 0:
+        return read_sacct(done.stdout, job)
+    return None
 
 
 def tell(job: str, signal: str = "TERM") -> None:
@@ -108,7 +112,9 @@ def kill_wait() -> int | None:
         seconds = re.match(r"(\d+) sec", settings().get("KillWait", ""))
     except (SlurmError, UsageError):
         return None
-    return int(seconds[1]) if seconds else None
+    if seconds:
+        return int(seconds[1])
+    return None
 
 
 @cache
