@@ -60,9 +60,24 @@ class Answer:
     confidence: float
 
     @property
+    def ranked(self) -> tuple[str, ...]:
+        """The causes, the likeliest first: behind `unknown` comes what is "most likely", and it counts as first.
+
+        Of a log that decides nothing the answer is `unknown` itself.
+        """
+        if self.causes[0] == "unknown" and not self.is_undetermined and len(self.causes) > 1:
+            return self.causes[1:]
+        return self.causes
+
+    @property
     def is_right(self) -> bool:
-        """Whether the first answer is the right one."""
+        """Whether the cause that the verdict has is the right one."""
         return self.causes[0] == self.wanted
+
+    @property
+    def is_first_right(self) -> bool:
+        """Whether the likeliest cause is the right one."""
+        return self.ranked[0] == self.wanted
 
 
 def answers(files: Iterable[Path]) -> Iterator[Answer]:
@@ -89,8 +104,8 @@ def measure(files: Iterable[Path], wrong: bool) -> dict[str, Count]:
     counts: dict[str, Count] = defaultdict(Count)
     for answer in answers(files):
         for group in groups(answer):
-            counts[group].add(answer.causes, answer.wanted)
-        if wrong and not answer.is_right:
+            counts[group].add(answer.ranked, answer.wanted)
+        if wrong and not answer.is_first_right:
             print(f"{answer.id} ({answer.decidable}): {answer.wanted}, answered {', '.join(answer.causes)}")
     return counts
 

@@ -133,11 +133,11 @@ def logs(board: Board, folder: Path) -> None:
         for decidable in ("yes", "partly", "no"):
             of_kind = [a for a in given if a.decidable == decidable and a.wanted != "unknown"]
             if of_kind:
-                right = sum(a.is_right for a in of_kind)
+                right = sum(a.is_first_right for a in of_kind)
                 label = {"yes": "decidable", "partly": "partly decidable", "no": "not decidable"}[decidable]
                 least = 0.92 if decidable == "yes" else None
                 board.add(f"logs of {name}, {label}: first answer", right, len(of_kind), least)
-                board.add("… right among the first two", sum(a.wanted in a.causes[:2] for a in of_kind), len(of_kind))
+                board.add("… right among the first two", sum(a.wanted in a.ranked[:2] for a in of_kind), len(of_kind))
         unknown = [a for a in given if a.wanted == "unknown"]
         if unknown:
             modest = sum(a.causes[0] == "unknown" or a.confidence < 0.5 for a in unknown)
@@ -145,7 +145,7 @@ def logs(board: Board, folder: Path) -> None:
         board.wrong += [
             f"{a.id} ({a.decidable}): {a.wanted}, answered {', '.join(a.causes)} ({a.confidence:.0%})"
             for a in given
-            if not a.is_right
+            if not a.is_first_right
         ]
     decidable = [a for a in every if a.decidable == "yes"]
     answered = [a for a in decidable if a.causes[0] != "unknown"]
