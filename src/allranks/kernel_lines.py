@@ -348,7 +348,7 @@ KIND_BY_ID = {kind.id: kind for kind in KINDS}
 
 
 @lru_cache(maxsize=64)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def compiled(pattern: str) -> re.Pattern[str]:
     """Compile when a line holds a literal of it: all of them take 20 ms, which a diagnosis need not pay."""
     return re.compile(pattern)
 
@@ -356,6 +356,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def kernel_line_kind(text: str) -> KernelLineKind | None:
     """Tell of which kind a line is, the first that fits; None where it tells of no fault."""
     for kind in KINDS:
-        if any(need in text for need in kind.needs) and _compiled(kind.pattern).search(text):
+        if any(need in text for need in kind.needs) and compiled(kind.pattern).search(text):
             return kind
     return None

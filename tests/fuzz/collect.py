@@ -36,6 +36,7 @@ BUILT = {
 # Patterns that an object holds: what it does with them.
 HELD = {
     "diagnose/signatures/row.py": "search",
+    "kernel_lines.py": "search",
     "preflight/checks/kernel_log.py": "search",
 }
 
@@ -198,6 +199,9 @@ def _at_import() -> dict[tuple[str, int], list[tuple[str | bytes, int]]]:
     for row in sys.modules["allranks.diagnose.signatures"].ROWS:  # these are compiled when they are needed
         _ = row.compiled
         row.fits_traceback("")
+    kernel_lines = sys.modules["allranks.kernel_lines"]
+    for kind in kernel_lines.KINDS:
+        kernel_lines.compiled(kind.pattern)
     re.compile = original
     return compiled
 

@@ -105,7 +105,7 @@ def test_a_busy_rank_is_told_of_and_the_run_goes_on(launch: Launch) -> None:
 
 def test_a_run_in_which_nobody_waits_is_left_alone(launch: Launch) -> None:
     quiet = launch.work / "quiet.py"
-    quiet.write_text("import time\ntime.sleep(20)\n")
+    quiet.write_text("import time\nprint('begin', flush=True)\ntime.sleep(20)\n")
     assert launch.start([str(quiet)], "--hang-timeout", "4s").result()["exit"] == 0
     assert launch.events("hang-suspected") and not launch.events("hang")
 

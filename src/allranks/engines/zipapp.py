@@ -1,14 +1,14 @@
 """allranks as one file, `allranks.pyz`: for images that have Python and torch and nothing else (reads its own sources).
 
-It holds the sources of allranks and of Click in one compressed piece, which halves them (a tar's headers were 3% of
-it). It unpacks itself into a private directory first, as the agent is made from files, and removes that at the end.
+It holds the sources of allranks and of Click in one piece, compressed by bz2: 695 KiB, where gzip needs 905. It
+unpacks itself into a private directory first, as the agent is made from files, and removes that at the end.
 
 `python -m allranks.engines.zipapp [PATH]` writes it. `allranks.pyz --version` prints this command, too.
 """
 
 from __future__ import annotations
 
-import gzip
+import bz2
 import io
 import json
 import sys
@@ -29,13 +29,17 @@ CLICK = Path(click.__file__).parent
 CLICK_UNUSED = ("_winconsole.py", "testing.py", "_termui_impl.py")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAIN = '''"""Unpacks this archive and runs the allranks in it."""
-import gzip, io, json, os, shutil, sys, tempfile, zipfile
+import io, json, os, shutil, sys, tempfile, zipfile
 
 if sys.version_info < (3, 10):
     sys.exit("allranks.pyz needs Python 3.10 or newer, this is %s" % sys.version.split()[0])
 if sys.argv[1:] in (["--version"], ["-V"]):
     print(@VERSION@)
     sys.exit()
+try:
+    import bz2
+except ImportError:
+    sys.exit("allranks.pyz needs Python's module bz2, which this Python was built without. Install allranks with pip")
 place = None
 for base in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", os.getcwd()):
     try:
@@ -48,7 +52,7 @@ owner = os.getpid()
 try:
     with zipfile.ZipFile(sys.argv[0]) as archive:
         sizes = json.loads(archive.read("sizes.json"))
-        contents = io.BytesIO(gzip.decompress(archive.read("contents.gz")))
+        contents = io.BytesIO(bz2.decompress(archive.read("contents.bz2")))
     for name, size in sizes.items():
         path = os.path.join(place, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -76,7 +80,7 @@ def build() -> bytes:
         files = dict(sorted(_files().items()))
         sizes = json.dumps({name: len(content) for name, content in files.items()}, separators=(",", ":"))
         archive.writestr(zipfile.ZipInfo("sizes.json", EPOCH), sizes, zipfile.ZIP_DEFLATED)
-        archive.writestr(zipfile.ZipInfo("contents.gz", EPOCH), gzip.compress(b"".join(files.values()), 9, mtime=0))
+        archive.writestr(zipfile.ZipInfo("contents.bz2", EPOCH), bz2.compress(b"".join(files.values())))
     return buffer.getvalue()
 
 

@@ -106,7 +106,7 @@ class Evidence:
 
     def node_of_address(self, peer: str) -> str | None:
         """Find the node that a peer's address belongs to; a name is its own node. None where it is not known."""
-        if re.fullmatch(r"[\d.]+|\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", peer):
+        if re.fullmatch(r"[\d.]{7,15}|\[?[0-9a-fA-F]{0,4}(?::[0-9a-fA-F.]{0,15}){1,8}\]?", peer):
             return self._node_of_address.get(peer)
         return peer or None
 
