@@ -40,6 +40,15 @@ def test_a_verb_loads_what_it_needs(verb):
     assert [m for m in loaded if m not in LIGHT and any(m == h or m.startswith(h + ".") for h in HEAVY[verb])] == []
 
 
+def test_a_controller_loads_no_rules_before_it_judges():
+    """Rules and signatures take 60 ms, which each start would pay."""
+    code = "import sys, allranks.engines.controlled; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "allranks.gang.running" in loaded
+    assert [m for m in loaded if m.startswith(("allranks.diagnose.rules", "allranks.diagnose.logs"))] == []
+    assert "allranks.diagnose.signatures" not in loaded
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_loads_no_module_that_does_the_work(verb):
     """`--help`, and what a shell completes, take the declarations alone: 0.14 s of processor time, not 0.5 s."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .incident import Incident
 
 LINE = 240  # characters
+ABORT = 6  # SIGABRT, as the agents of all nodes number it
 # Torch prints it at every start where addresses have no names (c10d/socket.cpp); it means nothing.
 _IDLE = re.compile(r"hostname of the client socket cannot be retrieved")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from allranks.diagnose.rules.failures import ABORT
+from allranks.diagnose.words import ABORT
 from allranks.findings import Finding
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders

@@ -20,12 +20,11 @@ from allranks.findings import Where
 from ..exceptions import ExceptionLink, Raised, carries_worker, raised_in_log
 from ..incident import ExitRecord, Incident
 from ..signatures import BY_ID, ENOUGH, Row, lost_peer, row_of_exception
-from ..words import name_ranks, signal_of_code, without_numbers
+from ..words import ABORT, name_ranks, signal_of_code, without_numbers
 from .agents import behind_agent
 
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
 KILL = 9
-ABORT = 6
 BUS = 7
 INTERRUPT = 2
 NATIVE = (11, BUS, 4, 8)  # SIGSEGV, SIGBUS, SIGILL, SIGFPE

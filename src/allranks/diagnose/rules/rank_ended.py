@@ -22,6 +22,7 @@ from ..memory.levers import gpu_levers, host_levers
 from ..memory.setting import setting_of
 from ..signatures import lost_peer, row_of_exception
 from ..words import (
+    ABORT,
     exception,
     further_words,
     last_lines,
@@ -34,7 +35,6 @@ from ..words import (
     trace_lines,
 )
 from .failures import (
-    ABORT,
     BUS,
     KILL,
     LOST_ENVIRONMENT,
