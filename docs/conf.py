@@ -12,6 +12,8 @@ extensions = ["myst_parser"]
 myst_heading_anchors = 4
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
+# Pages of examples/ are not part of the site. All links, these too, are checked before the build (tests/test_links.py).
+suppress_warnings = ["myst.xref_missing"]
 
 html_theme = "furo"
 html_title = f"allranks {release}"
