@@ -12,7 +12,7 @@ import socket
 import time
 import traceback
 from functools import partial
-from typing import Callable, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Callable, Dict, List, Optional, Set, Tuple, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage, read_report
@@ -141,6 +141,7 @@ class Agent:
         self._refusals: Dict[str, int] = {}  # how many reports could not be read
         self._reported: Dict[int, int] = {}  # how many were taken in this attempt, by rank
         self._reported_in_all = 0
+        self._signalled: Set[int] = set()  # ranks of this attempt that have had the signal for their stacks
         self._nonce = Nonce()
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -560,6 +561,7 @@ class Agent:
         self._nonce.remove()
         self._reported.clear()
         self._reported_in_all = 0
+        self._signalled = set()  # a sample of the attempt before may still come
         self._attempt = RankAttempt(order.attempt, self._header.run_tag, self._group, self._outlet, self._tell)
         for stream, path in files.items():
             self._outlet.add_file(stream, path)
@@ -620,22 +622,16 @@ class Agent:
 
     def _on_stacks(self, order: StacksOrder) -> None:
         """Sample ranks in a task. A rank is signalled once: this process keeps which have been."""
-        ranks = {rank.rank: rank for rank in self._running(order.ranks)}
-        processes = self._sampled(order.ranks)
-        signalled = frozenset(rank for rank, one in ranks.items() if one.signalled) | self._exit_watcher.signalled
+        signalled = self._signalled
 
         def done(samples: Optional[Samples], error: str) -> None:
             if samples is None:
                 self._tell(StacksMessage(error=error))
                 return
-            for rank in samples.signalled:
-                if self._exit_watcher.processes:
-                    self._exit_watcher.signalled.add(rank)
-                elif rank in ranks:
-                    ranks[rank].signalled = True
+            signalled.update(samples.signalled)
             self._tell(StacksMessage(samples.ranks, samples.ras))
 
-        work = partial(sample, processes, self._dir, order.ask, signalled)
+        work = partial(sample, self._sampled(order.ranks), self._dir, order.ask, frozenset(signalled))
         self._run_task("the stack sample", work, Samples, SAMPLE_SECONDS, done)
 
     def _on_counters(self, order: CountersOrder) -> None:

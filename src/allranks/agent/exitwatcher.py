@@ -9,7 +9,7 @@ import ctypes
 import os
 import selectors
 import time
-from typing import Dict, List, Optional, Set
+from typing import Dict, List, Optional
 
 from allranks.protocol.foreign import ReportMessage
 
@@ -30,7 +30,6 @@ class ExitWatcher:
         self._attempt: Optional[RankAttempt] = None
         self._open: List[int] = []
         self.processes: Dict[int, Process] = {}
-        self.signalled: Set[int] = set()  # ranks that have had the signal for their stacks
 
     def heard(self, report: ReportMessage, attempt: Optional[RankAttempt]) -> bool:
         """Take the word of a process that starts; tell whether it was one. The attempt learns how it ends."""
@@ -67,7 +66,6 @@ class ExitWatcher:
     def forget(self) -> None:
         """Follow no process any more: the attempt is over."""
         self.processes.clear()
-        self.signalled.clear()
         for fd in list(self._open):
             self._close(fd)
 

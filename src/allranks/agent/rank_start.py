@@ -25,7 +25,6 @@ class Rank:
         self.pipe = pipe  # -1 once at its end
         self.error_files = order.error_files  # of itself, or of all ranks that it starts
         self.observed = Observed(process, order.argv)
-        self.signalled = False  # its stack was taken by a signal
         self.starts_ranks = order.starts_ranks  # their ends are to be watched
         self.exit: Optional[ExitMessage] = None
 

@@ -88,7 +88,7 @@ class PrintedLine(NamedTuple):
 
 
 class MetricsLine(NamedTuple):
-    """A line of `logs --metrics --json`; `metrics` is the row as the program wrote it, as text where it is no JSON."""
+    """A line of `logs --metrics --json`; `metrics` is the row as the program wrote it, as text where it is not JSON."""
 
     rank: int
     metrics: Json

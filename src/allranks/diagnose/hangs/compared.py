@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.protocol.foreign import ErrorCall
-from allranks.text import group, join_words, plural
+from allranks.text import join_words, plural
 
 from ..words import count_ranks
-from .recorder import RecorderEntry
+from .recorder import RecorderEntry, ranks_by_call
 
 
 class OddCall(NamedTuple):
@@ -36,15 +36,9 @@ def odd_call(calls: Mapping[int, Sequence[ErrorCall]], crashed: Collection[int] 
             entry = RecorderEntry(call.seq, call.what, call.elements, call.dtype, False)
             numbered.setdefault((call.group, call.seq), {})[rank] = entry
     for _, entries in sorted(numbered.items(), key=lambda item: item[0][1]):
-        if len(_alike(entries)) > 1:
+        if len(ranks_by_call(entries)) > 1:
             return _compared(_with_crashed(entries, unheard))
     return _by_elimination(numbered, unheard)
-
-
-def _alike(entries: Mapping[int, RecorderEntry]) -> list[list[int]]:
-    """List the ranks that called alike together, the most first."""
-    by_kind = group(sorted(entries), lambda rank: entries[rank].kind)
-    return sorted(by_kind.values(), key=len, reverse=True)
 
 
 def _with_crashed(entries: Mapping[int, RecorderEntry], crashed: Iterable[int]) -> Mapping[int, RecorderEntry]:
@@ -56,7 +50,7 @@ def _with_crashed(entries: Mapping[int, RecorderEntry], crashed: Iterable[int]) 
 
 
 def _compared(entries: Mapping[int, RecorderEntry]) -> OddCall:
-    alike = _alike(entries)
+    alike = ranks_by_call(entries)
     odd: frozenset[int] = frozenset()
     if len(alike[0]) > len(alike[1]):
         odd = frozenset(rank for ranks in alike[1:] for rank in ranks)

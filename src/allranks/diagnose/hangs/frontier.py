@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from allranks.text import group, join_words, plural
 
 from ..words import count_ranks
-from .recorder import DEFAULT, RecordedGroup, RecorderEntry, Recording, Transfer
+from .recorder import DEFAULT, RecordedGroup, RecorderEntry, Recording, Transfer, ranks_by_call
 
 SAID = 2  # collectives that a message names
 EVIDENCE = 3
@@ -72,8 +72,7 @@ class Stall:
     @property
     def kinds(self) -> list[list[int]]:
         """Ranks by what they call at this number, the most first."""
-        ranks_by_kind = group(sorted(self.inside), lambda rank: self.inside[rank].kind)
-        return sorted(ranks_by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
+        return ranks_by_call(self.inside)
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -266,7 +265,7 @@ class _Waits:
                 self.edges.setdefault(rank, set()).add(call)
 
     def ends(self) -> list[set[int]]:
-        """List the ranks at the end of the chains: by one where a rank waits for nobody, else those of a circle."""
+        """List the ranks at the end of each chain: one rank that waits for nobody, or the ranks of a circle."""
         components = terminal_components(self.edges)
         return [{node for node in component if isinstance(node, int)} for component in components]
 
@@ -369,7 +368,7 @@ def _unstarted(stalls: Iterable[Stall], by_rank: Mapping[int, Recording]) -> tup
 def _blamed(
     absent: Collection[int], stuck: Collection[int], reasons: Sequence[Stall | Unmatched], lines: Sequence[str]
 ) -> Account:
-    """Make the account of ranks that wait for nobody, and of those that do not come through; each is named once."""
+    """Make the account of ranks that wait for nobody or do not come through. Each rank is named once."""
     texts: dict[str, None] = {}
     left = set(stuck)
     for reason in reasons:

@@ -275,6 +275,12 @@ class TorchDump(NamedTuple):
 _TRANSFER = re.compile(r"\w+:(send|recv) (?P<rank>\d{1,6})(?P<arrow>->|<-)(?P<peer>\d{1,6})")
 
 
+def ranks_by_call(entries: Mapping[int, RecorderEntry]) -> list[list[int]]:
+    """List ranks that called alike together, the most first."""
+    by_kind = group(sorted(entries), lambda rank: entries[rank].kind)
+    return sorted(by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
+
+
 def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
     """Read the answer of a rank's helper."""
     try:

@@ -204,7 +204,7 @@ def _got(tail: str) -> str:
 
 
 def _other_shape(tail: str) -> str:
-    """Say that two ranks differ, where no recorder shows which one is the odd one."""
+    """Say that two ranks differ. No recorder shows which one is odd."""
     return f"{_got(tail)}: it and the rank that sent them called it with different shapes"
 
 

@@ -88,7 +88,7 @@ class Files:
         yield from self._unread()
 
     def _unread(self) -> Findings:
-        """Warn of what stands under deepspeed_config: and is no option of `accelerate launch`: it has no effect."""
+        """Warn of keys below deepspeed_config that accelerate never reads: they have no effect."""
         unread = values_of(self.tables, _unread_keys)
         for keys, nodes in by_value({node: ", ".join(keys) for node, keys in unread.items() if keys}).items():
             message = f"{self.tables[nodes[0]]['file']} on {join_names(nodes)} has {keys} below deepspeed_config, "
