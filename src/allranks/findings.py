@@ -59,9 +59,9 @@ class Finding:
 
 
 # `ssh NODE` and one word as a shell reads it: the whole command where that is quoted.
-_SSH = re.compile(r"""\bssh (?P<node>[^\s'"`;]+) (?P<word>(?:'[^']*'|"[^"]*"|[^\s'"`;])+)""")
+_SSH = r"""\bssh (?P<node>[^\s'"`;]+) (?P<word>(?:'[^']*'|"[^"]*"|[^\s'"`;])+)"""
 
-_LABEL = re.compile(r"[a-z][a-z0-9_-]*")  # of a cause or a check; a document may hold anything
+_LABEL = r"[a-z][a-z0-9_-]*"  # of a cause or a check; a document may hold anything
 
 
 def typed_here(finding: Finding, local_nodes: Collection[str]) -> Finding:
@@ -70,12 +70,12 @@ def typed_here(finding: Finding, local_nodes: Collection[str]) -> Finding:
     def here(match: re.Match[str]) -> str:
         return " ".join(shlex.split(match["word"])) if match["node"] in local_nodes else match[0]
 
-    return replace(finding, remedy=_SSH.sub(here, finding.remedy)) if local_nodes else finding
+    return replace(finding, remedy=re.sub(_SSH, here, finding.remedy)) if local_nodes else finding
 
 
 def explain_command(name: str | None) -> str:
     """Name the command that prints the page of a cause or of a check; empty for what can be neither."""
-    return f"allranks explain {name}" if name and _LABEL.fullmatch(name) else ""
+    return f"allranks explain {name}" if name and re.fullmatch(_LABEL, name) else ""
 
 
 def unset(name: str, of_run: Collection[str], forwarded: Collection[str] = ()) -> str:

@@ -5,6 +5,8 @@ Sizes are binary, as people who train mean them (torch's bucket sizes too): 1 KB
 `format_size` write what they read.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from typing import Callable, Collection, Dict, Iterable, List, Sequence, Tuple, TypeVar, Union
@@ -23,9 +25,9 @@ NAMES_SHOWN = 4
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_BARE_NUMBER = re.compile(_NUMBER)
-_DURATION = re.compile("".join(r"(?:(?P<%s>%s)%s)?" % (unit, _NUMBER, unit) for unit in _SECONDS))
-_SIZE = re.compile(r"(%s)[ ]?(?:([KMGT])(?:I?B)?|B)?" % _NUMBER, re.IGNORECASE)
+_BARE_NUMBER = _NUMBER
+_DURATION = "".join(r"(?:(?P<%s>%s)%s)?" % (unit, _NUMBER, unit) for unit in _SECONDS)
+_SIZE = r"(?i)(%s)[ ]?(?:([KMGT])(?:I?B)?|B)?" % _NUMBER
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -257,16 +259,16 @@ def _bare_number(value: Json, expected: str) -> Union[int, float]:
 def _typed_duration(text: str) -> float:
     if len(text) > MAX_TYPED or not text:
         raise ValueError(EXPECTED_DURATION)
-    if _BARE_NUMBER.fullmatch(text):
+    if re.fullmatch(_BARE_NUMBER, text):
         return float(text)
-    match = _DURATION.fullmatch(text)
+    match = re.fullmatch(_DURATION, text)
     if not match:
         raise ValueError(EXPECTED_DURATION)
     return math.fsum(float(number) * _SECONDS[unit] for unit, number in match.groupdict().items() if number)
 
 
 def _typed_size(text: str) -> Union[int, float]:
-    match = _SIZE.fullmatch(text) if len(text) <= MAX_TYPED else None
+    match = re.fullmatch(_SIZE, text) if len(text) <= MAX_TYPED else None
     if not match:
         raise ValueError(EXPECTED_SIZE)
     factor = 1

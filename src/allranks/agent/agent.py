@@ -4,15 +4,16 @@ It listens on a Unix socket in the node directory. One controller at a time: a n
 older. Without word from a controller for the lease, it ends its ranks and itself.
 """
 
+from __future__ import annotations
+
 import array
 import os
 import selectors
 import signal
 import socket
 import time
-import traceback
 from functools import partial
-from typing import Callable, Dict, List, Optional, Set, Tuple, Type, TypeVar
+from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage, read_report
@@ -58,14 +59,12 @@ from allranks.protocol.orders import (
     TakenOrder,
 )
 
-from . import peers
-from .asking import counters
 from .attempt import RankAttempt
 from .cgroups import join_own
 from .exitwatcher import ExitWatcher
-from .forked_tasks import Nothing, Task
+from .forked_tasks import Nothing, Samples, Task
 from .journal import AgentBegun, Journal, LeaseOver, OutputDropped, Released
-from .link import Link, PipeNote, describe_error, hello, write_note
+from .link import Link, PipeNote, describe_error, hello, log_traceback, write_note
 from .node_check import NodeCheck, check_node
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
@@ -83,7 +82,6 @@ from .processes import (
 from .rank_start import Rank
 from .receiver import TreeReceiver
 from .rendezvous_check import MasterPort, Nonce, port_failure, probe
-from .sample import Samples, sample
 
 TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start
@@ -204,7 +202,7 @@ class Agent:
         self._failures += 1
         if self._failures > FAILURES:
             raise error
-        traceback.print_exc()  # into the node's log
+        log_traceback()
         self._end_by_defect(describe_error(error))
 
     def _end_by_defect(self, description: str) -> None:
@@ -631,11 +629,11 @@ class Agent:
             signalled.update(samples.signalled)
             self._tell(StacksMessage(samples.ranks, samples.ras))
 
-        work = partial(sample, self._sampled(order.ranks), self._dir, order.ask, frozenset(signalled))
+        work = partial(_sample, self._sampled(order.ranks), self._dir, order.ask, frozenset(signalled))
         self._run_task("the stack sample", work, Samples, SAMPLE_SECONDS, done)
 
     def _on_counters(self, order: CountersOrder) -> None:
-        work = partial(counters, self._sampled(order.ranks), self._dir)
+        work = partial(_counters, self._sampled(order.ranks), self._dir)
         self._answer("the counters", work, CountersMessage, SAMPLE_SECONDS)
 
     # -- peers -------------------------------------------------------------------------------------------
@@ -652,8 +650,10 @@ class Agent:
                 self._log(error)
 
         try:
+            from . import peers  # late: `allranks check` alone tries them
+
             tcp, udp = peers.open_doors()
-        except OSError as error:
+        except (OSError, ImportError) as error:  # no descriptor is left
             self._log("no ports could be opened for the peers: %s" % error)
             return
         if self._run_task("serving", serve, Nothing, order.seconds + 5, done):
@@ -662,7 +662,7 @@ class Agent:
         udp.close()
 
     def _on_reach(self, order: ReachOrder) -> None:
-        self._answer("reaching peers", partial(peers.reach, order), ReachedMessage, order.seconds + 5)
+        self._answer("reaching peers", partial(_reach, order), ReachedMessage, order.seconds + 5)
 
     def _on_release(self, order: ReleaseOrder) -> None:
         """All is done and fetched. The supervisor removes the node directory."""
@@ -724,6 +724,27 @@ def _handler(kind: Type[Result], handle: Callable[[Result], None]) -> Tuple[type
         handle(order)
 
     return kind, take
+
+
+# What only some runs ask for is loaded in its task: an agent without a descriptor left can still say so.
+
+
+def _sample(processes: Dict[int, Process], node_dir: str, ask: str, signalled: FrozenSet[int]) -> Samples:
+    from .sample import sample
+
+    return sample(processes, node_dir, ask, signalled)
+
+
+def _counters(processes: Dict[int, Process], node_dir: str) -> CountersMessage:
+    from .asking import counters
+
+    return counters(processes, node_dir)
+
+
+def _reach(order: ReachOrder) -> ReachedMessage:
+    from .peers import reach
+
+    return reach(order)
 
 
 def _followed(order: StartOrder) -> Dict[Stream, str]:

@@ -4,15 +4,18 @@ A rank's answer holds what `allranks.diagnose.hangs.recorder` reads. A rank that
 why is said. Whole dumps are long: they go to a file that travels, and their newest entries into the answer.
 """
 
+from __future__ import annotations
+
 import os
 import selectors
 import socket
 import time
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
 from allranks.protocol.messages import CountersMessage
+from allranks.protocol.records import NamedTuple
 
 from .files import append
 from .processes import Process, read_process

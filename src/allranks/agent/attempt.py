@@ -1,5 +1,7 @@
 """The ranks of one attempt on this node: started together, watched, ended together."""
 
+from __future__ import annotations
+
 import os
 import signal
 import time

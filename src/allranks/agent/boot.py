@@ -5,19 +5,18 @@ connects to one that is there, `sweep` lists or ends what earlier runs left, `di
 (srun starts it on every node of a step) and starts the others as it is told.
 """
 
+from __future__ import annotations
+
 import gc
 import os
 import resource
 import selectors
-import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
-import traceback
 from functools import partial
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.facts import LoginFacts
@@ -25,9 +24,10 @@ from allranks.protocol.frames import NODE_LOG, FrameError, Stream
 from allranks.protocol.header import AgentHeader, DialHeader, SweepHeader, pack_header, read_header
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
 from allranks.protocol.messages import FaultMessage, Message, pack_message
+from allranks.protocol.records import NamedTuple
 
 from . import node_directory as nodedir
-from .files import write_all
+from .files import find_program, write_all
 from .journal import read_journal
 from .link import Link, log_traceback, want
 from .node_check import logind
@@ -46,7 +46,9 @@ from .processes import (
     tagged,
 )
 from .supervisor import END_SECONDS, Keeper, Supervisor
-from .sweep import sweep
+
+if TYPE_CHECKING:
+    import subprocess
 
 BUFFER = 1 << 20
 MOST_HEADER = 8 << 20
@@ -78,6 +80,8 @@ def main(value: JsonObject, files: Files) -> None:
     try:
         header = read_header(value)
         if isinstance(header, SweepHeader):
+            from .sweep import sweep  # late: other modes do without
+
             _say(sweep(header))
             return
         if header.engine:
@@ -93,6 +97,8 @@ def main(value: JsonObject, files: Files) -> None:
     except TooFewFiles as error:
         _say(FaultMessage("few-files", str(error)))
     except Exception as error:
+        import traceback  # late: as in link.py
+
         text = "%s: %s" % (type(error).__name__, error)
         _say(FaultMessage("boot", text, traceback=traceback.format_exc()[-2000:]))
 
@@ -175,8 +181,10 @@ def _dial(header: DialHeader, files: Files) -> None:
     sys.exit(outcome.exit)
 
 
-def _start_relay(archive: int, files: Files, header: AgentHeader) -> "subprocess.Popen[bytes]":
+def _start_relay(archive: int, files: Files, header: AgentHeader) -> subprocess.Popen[bytes]:
     """Start a relay of this very program, and send it its header and files."""
+    import subprocess  # late: 2 ms that most starts do without
+
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", ARCHIVE_LINE % (archive, "enter")],
         stdin=subprocess.PIPE,
@@ -196,11 +204,13 @@ def needs_scope(login: Optional[LoginFacts]) -> bool:
     """Tell whether logind would end the agent with the ssh session, and a lingering user can keep it elsewhere."""
     if login is None or not (login.KillUserProcesses and login.in_session and login.Linger):
         return False
-    return shutil.which("systemd-run") is not None and bool(os.environ.get("XDG_RUNTIME_DIR"))
+    return find_program("systemd-run") is not None and bool(os.environ.get("XDG_RUNTIME_DIR"))
 
 
 def _leave_in_scope(header: AgentHeader, directory: str, listener: socket.socket, log: str) -> bool:
     """Start supervisor and agent in a scope of the user's own service manager; False where that failed."""
+    import subprocess  # late: 2 ms that most starts do without
+
     archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
     line = ARCHIVE_LINE % (archive, "scoped")
     words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", sys.executable, "-I", "-S", "-c", line]

@@ -4,6 +4,8 @@ Version 2 where the session's group is delegated (or the user is root), else ver
 hierarchy as root. A group only finds what lineage and run tag have lost; it limits nothing.
 """
 
+from __future__ import annotations
+
 import os
 from typing import List, Optional
 

@@ -3,10 +3,10 @@
 A check that hangs loses only itself: its thread is left behind and dies with this (forked) process.
 """
 
-import glob
+from __future__ import annotations
+
 import importlib
 import os
-import shutil
 import time
 from functools import partial
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence
@@ -17,7 +17,7 @@ from allranks.preflight.typed_facts import Facts, Request
 from allranks.protocol.jsontext import JsonObject
 
 from .commands import run_command
-from .files import names_in, read_file, read_link
+from .files import find_program, names_in, read_file, read_link
 from .node_check import FactPart, collect_parts
 
 PACKAGE = "allranks.preflight.checks."
@@ -82,6 +82,8 @@ class NodeHost:
 
     def glob(self, pattern: str) -> List[str]:
         """Sorted paths that match."""
+        import glob  # late: few checks look for patterns
+
         return sorted(glob.glob(pattern))
 
     def exists(self, path: str) -> bool:
@@ -94,7 +96,7 @@ class NodeHost:
 
     def which(self, name: str) -> Optional[str]:
         """Find a program on the ranks' PATH, or in the sbin directories that a user's PATH may lack."""
-        return shutil.which(name, path=self.env.get("PATH", os.defpath) + ":" + SBIN)
+        return find_program(name, path=self.env.get("PATH", os.defpath) + ":" + SBIN)
 
     def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
         """Run a command in the ranks' environment; a child that stays behind cannot hold us."""

@@ -4,13 +4,16 @@ Standard output and standard error are read until the command has ended: what it
 open for ever, and a wrapper that prints without end costs neither memory nor disk.
 """
 
+from __future__ import annotations
+
 import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import time
-from typing import Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import IO, Dict, Mapping, Optional, Sequence
+
+from allranks.protocol.records import NamedTuple
 
 POLL = 0.05  # seconds between two looks whether it has ended, where its pipes do not say so
 
@@ -33,7 +36,7 @@ def run_command(
 ) -> Ended:
     """Run a command with a text on standard input; keep `limit` bytes of each output. Raise OSError, ValueError."""
     deadline = time.monotonic() + seconds
-    with tempfile.TemporaryFile() if text else open(os.devnull, "rb") as stdin:
+    with _temporary_file() if text else open(os.devnull, "rb") as stdin:
         if text:
             stdin.write(text.encode())
             stdin.seek(0)
@@ -53,6 +56,12 @@ def run_command(
         code = _follow(child, kept, limit, deadline)
     out, err = (bytes(data) for data in kept.values())
     return Ended(code, out, err)
+
+
+def _temporary_file() -> IO[bytes]:
+    import tempfile  # late: 2 ms, and few commands are given a text
+
+    return tempfile.TemporaryFile()
 
 
 def _follow(child: "subprocess.Popen[bytes]", kept: Dict[int, bytearray], limit: int, deadline: float) -> Optional[int]:

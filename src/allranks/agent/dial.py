@@ -8,6 +8,8 @@ that coordinates. Records carry control messages (`C` and JSON) or bytes of a ch
 A connection that breaks is dialled again for as long as the lease lasts; the agent and its ranks do not notice.
 """
 
+from __future__ import annotations
+
 import os
 import selectors
 import signal
@@ -15,7 +17,7 @@ import socket
 import struct
 import subprocess
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.controls import (
@@ -36,6 +38,7 @@ from allranks.protocol.frames import Decoder, FrameError, OutputFrame
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder, pack_order
+from allranks.protocol.records import NamedTuple
 from allranks.protocol.secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
 
 from .link import want

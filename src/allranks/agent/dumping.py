@@ -6,11 +6,15 @@ without us. So it goes to the thread of the runner that answers questions, which
 only where there is none, to the process, once, and it is said if the program moved by it.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import signal
 import time
-from typing import AbstractSet, Dict, NamedTuple, Optional
+from typing import AbstractSet, Dict, Optional
+
+from allranks.protocol.records import NamedTuple
 
 from .files import names_in, size_of
 from .native import position

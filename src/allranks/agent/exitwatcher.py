@@ -5,6 +5,8 @@ reaped it, a second or a tenth of one later, /proc still has its exit status. Wh
 kernel knows no pidfd (before 5.3), there is only the launcher's own word.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import selectors

@@ -1,7 +1,9 @@
 """Read files that others write, as far as a limit: /proc and /sys, settings of the machine, what a program leaves."""
 
+from __future__ import annotations
+
 import os
-from typing import List
+from typing import List, Optional
 
 LIMIT = 64 << 10  # bytes
 
@@ -47,6 +49,31 @@ def remove_file(path: str) -> None:
         os.unlink(path)
     except OSError:
         pass
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with all that is in it, as far as that is possible."""
+    for name in names_in(path):
+        remove_file(os.path.join(path, name))
+    try:
+        os.rmdir(path)
+    except OSError:
+        import shutil  # late: with its archive formats 3 ms, and most directories of a node hold files alone
+
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def find_program(name: str, path: Optional[str] = None) -> Optional[str]:
+    """Find a program on a PATH, that of this process by default, as shutil.which does."""
+    if "/" in name:
+        directories = [""]
+    else:
+        directories = (os.environ.get("PATH", os.defpath) if path is None else path).split(":")
+    for directory in directories:
+        place = os.path.join(directory, name)
+        if os.path.isfile(place) and os.access(place, os.X_OK):
+            return place
+    return None
 
 
 def names_in(path: str) -> List[str]:

@@ -3,18 +3,21 @@
 So the agent stays single-threaded, forks ranks safely, and work that hangs loses only itself.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import time
-import traceback
 from functools import partial
-from typing import Callable, NamedTuple, NoReturn, Optional, Type, TypeVar
+from typing import Callable, Dict, List, NoReturn, Optional, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, read_object, write_json
+from allranks.protocol.records import NamedTuple
 
 from .files import write_all
+from .link import log_traceback
 from .processes import read_process, send_signal
 
 LIMIT = MAX_JSON - (64 << 10)  # bytes of a result: a message to the controller has to hold it
@@ -23,6 +26,14 @@ Result = TypeVar("Result")
 
 class Nothing(NamedTuple):
     """The result of a task that is done for what it does."""
+
+
+class Samples(NamedTuple):
+    """The samples of a node as JSON objects by rank, NCCL's word on the whole job, and which ranks were signalled."""
+
+    ranks: Dict[int, JsonObject]
+    ras: Optional[str]
+    signalled: List[int]
 
 
 class Task:
@@ -109,7 +120,7 @@ def _run_in_child(function: Callable[[], object], write_end: int) -> NoReturn:
         try:
             answer["result"] = encode(function())
         except Exception as error:
-            traceback.print_exc()
+            log_traceback()
             answer["error"] = "%s: %s" % (type(error).__name__, error)
         data = write_json(answer)
         if len(data) > LIMIT:

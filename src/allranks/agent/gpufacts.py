@@ -3,7 +3,8 @@
 `root` is "/" but in tests.
 """
 
-import glob
+from __future__ import annotations
+
 import os
 import re
 from typing import Dict, List, Mapping
@@ -12,7 +13,7 @@ from allranks.protocol.facts import Gpus
 
 from .files import names_in, read_text
 
-_NVIDIA = re.compile(r"nvidia\d+\Z")
+_NVIDIA = r"nvidia\d+\Z"
 
 
 def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
@@ -27,19 +28,28 @@ def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
 
 
 def _nvidia_devices(root: str) -> List[str]:
-    names = [n for n in names_in(os.path.join(root, "dev")) if _NVIDIA.match(n)]
+    names = [n for n in names_in(os.path.join(root, "dev")) if re.match(_NVIDIA, n)]
     return sorted((n[len("nvidia") :] for n in names), key=int)
 
 
 def _nvidia(devices: List[str], environ: Mapping[str, str], root: str) -> Gpus:
     wanted = environ.get("CUDA_VISIBLE_DEVICES")
-    mig = bool(glob.glob(os.path.join(root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*")))
+    mig = _has_mig(os.path.join(root, "proc/driver/nvidia/capabilities"))
     if wanted is None:
         chosen = [str(i) for i in range(len(devices))]
         return Gpus(len(chosen), "/dev/nvidia*", "nvidia", tuple(chosen), mig)
     chosen = visible(wanted, len(devices))
     source = "CUDA_VISIBLE_DEVICES=%s" % wanted
     return Gpus(len(chosen), source, "nvidia", tuple(chosen), mig or "MIG-" in wanted)
+
+
+def _has_mig(capabilities: str) -> bool:
+    """Tell whether a GPU is divided: its directory then has one for each instance (gpuN/mig/giM)."""
+    for gpu in names_in(capabilities):
+        instances = names_in(os.path.join(capabilities, gpu, "mig")) if gpu.startswith("gpu") else []
+        if any(name.startswith("gi") for name in instances):
+            return True
+    return False
 
 
 def visible(value: str, count: int) -> List[str]:
@@ -59,13 +69,14 @@ def _amd_devices(root: str) -> List[str]:
     if not os.path.exists(os.path.join(root, "dev/kfd")):
         return []
     devices: List[str] = []
-    for path in glob.glob(os.path.join(root, "sys/class/kfd/kfd/topology/nodes/*/properties")):
-        values = _properties(path)
+    nodes = os.path.join(root, "sys/class/kfd/kfd/topology/nodes")
+    for name in names_in(nodes):
+        values = _properties(os.path.join(nodes, name, "properties"))
         if int(values.get("simd_count", "0")) <= 0:
             continue
         minor = values.get("drm_render_minor")
         if minor is None or os.path.exists(os.path.join(root, "dev/dri/renderD" + minor)):
-            devices.append(os.path.basename(os.path.dirname(path)))
+            devices.append(name)
     return sorted(devices, key=lambda name: int(name) if name.isdecimal() else 0)
 
 

@@ -1,7 +1,9 @@
 """The journal of a node: what happened there, one JSON object a line, for the processes that come after the agent."""
 
+from __future__ import annotations
+
 import os
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 from allranks.protocol.codec import DecodeError, Vocabulary
 from allranks.protocol.jsontext import JsonObject, read_object, write_json
@@ -14,6 +16,7 @@ from allranks.protocol.messages import (
     StartedMessage,
 )
 from allranks.protocol.processes import RemainingProcess
+from allranks.protocol.records import NamedTuple
 
 from .files import read_bytes
 

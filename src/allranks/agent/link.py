@@ -1,18 +1,20 @@
 """One connection to a controller, as the agent or the supervisor has it: buffers over a Unix socket."""
 
+from __future__ import annotations
+
 import os
 import selectors
 import socket
 import sys
 import time
-import traceback
 from collections import deque
-from typing import Deque, List, NamedTuple, Optional, Tuple
+from typing import Deque, List, Optional, Tuple
 
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.frames import MAX_JSON, Decoder, Frame
 from allranks.protocol.jsontext import read_json, write_json
 from allranks.protocol.messages import AttemptSummary, HelloMessage, Message, pack_message
+from allranks.protocol.records import NamedTuple
 
 SLOWEST = 0.1  # seconds from packing output to the controller's word of it, above which less is sent ahead
 LEAST_AHEAD = 128 << 10  # bytes of output sent ahead of the controller's word; it says one at each 64 KB
@@ -155,6 +157,8 @@ def read_note(data: bytes) -> PipeNote:
 
 def log_traceback() -> None:
     """Write the traceback of an exception that is being handled to the node's log, which standard error is."""
+    import traceback  # late: a start has none to write, and does without its 3 ms
+
     traceback.print_exc()
     sys.stderr.flush()
 
@@ -162,6 +166,8 @@ def log_traceback() -> None:
 def describe_error(error: BaseException) -> str:
     """Describe a defect by its type, text and place: `TypeError: … (agent.py:41)`."""
     where = ""
-    for place in traceback.extract_tb(error.__traceback__)[-1:]:
-        where = " (%s:%s)" % (os.path.basename(place.filename), place.lineno)
+    place = error.__traceback__
+    while place is not None:
+        where = " (%s:%s)" % (os.path.basename(place.tb_frame.f_code.co_filename), place.tb_lineno)
+        place = place.tb_next
     return "%s: %s%s" % (type(error).__name__, str(error)[:300], where)

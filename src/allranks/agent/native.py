@@ -4,13 +4,16 @@ The main thread's system call with its stack and instruction pointers is in /pro
 and /proc/PID/mem may be read by who may attach to the process (ptrace(2), PTRACE_MODE_ATTACH_FSCREDS).
 """
 
+from __future__ import annotations
+
 import os
-import shutil
 import struct
-from typing import BinaryIO, List, NamedTuple, Optional, Tuple
+from typing import BinaryIO, List, Optional, Tuple
+
+from allranks.protocol.records import NamedTuple
 
 from .commands import run_command
-from .files import read_link, read_text
+from .files import find_program, read_link, read_text
 from .processes import command_line
 
 # System calls in which a program waits, by number (asm/unistd_64.h, asm-generic/unistd.h); others have only theirs.
@@ -177,8 +180,8 @@ def _run(command: List[str], seconds: float) -> NativeStacks:
 
 def _py_spy_tool(pid: int) -> Optional[str]:
     """On PATH, else beside the interpreter that the rank was started with."""
-    tool = shutil.which("py-spy")
+    tool = find_program("py-spy")
     words = command_line(pid)
     if tool is None and words and os.path.isabs(words[0]):
-        tool = shutil.which("py-spy", path=os.path.dirname(words[0]))
+        tool = find_program("py-spy", path=os.path.dirname(words[0]))
     return tool

@@ -4,6 +4,8 @@ Two rtnetlink(7) dumps, which work in any network namespace and need no /sys; wh
 allowed, SIOCGIFCONF (IPv4, up interfaces only) and /proc/net/if_inet6.
 """
 
+from __future__ import annotations
+
 import array
 import fcntl
 import socket

@@ -5,14 +5,14 @@ threads with a limit each; the others only read /proc and /dev. A part that fail
 checks that the order names collect theirs, each under its own name.
 """
 
-import glob
+from __future__ import annotations
+
 import os
 import pwd
-import shutil
 import socket
 import threading
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.codec import encode
 from allranks.protocol.command_words import Words, read_command
@@ -31,10 +31,11 @@ from allranks.protocol.facts import (
 )
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import SetupOrder
+from allranks.protocol.records import NamedTuple
 
 from . import gpufacts, netfacts
 from .commands import run_command
-from .files import names_in, read_file, read_text
+from .files import find_program, names_in, read_file, read_text
 from .node_directory import bases
 from .prelude import run_prelude
 from .processes import user_name
@@ -309,8 +310,10 @@ def _logind_files(root: str) -> List[str]:
     homes = [os.path.join(root, d, "systemd") for d in ("usr/lib", "run", "etc")]
     by_name: Dict[str, str] = {}
     for home in homes:  # a later directory replaces a file of the same name
-        for path in glob.glob(os.path.join(home, "logind.conf.d", "*.conf")):
-            by_name[os.path.basename(path)] = path
+        directory = os.path.join(home, "logind.conf.d")
+        for name in names_in(directory):
+            if name.endswith(".conf") and not name.startswith("."):
+                by_name[name] = os.path.join(directory, name)
     main = [os.path.join(home, "logind.conf") for home in homes]
     return main + [by_name[name] for name in sorted(by_name)]
 
@@ -380,7 +383,7 @@ def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
         return None
-    return shutil.which(name, path=environ.get("PATH", os.defpath))
+    return find_program(name, path=environ.get("PATH", os.defpath))
 
 
 def choose_interpreter(

@@ -1,13 +1,14 @@
 """The node directory: allranks-UID/RUN/NODE below the first usable base, private to its user."""
 
+from __future__ import annotations
+
 import errno
 import os
-import shutil
 import stat
 from typing import List, Optional, Sequence, Tuple
 
 from . import receiver
-from .files import names_in, remove_file
+from .files import names_in, remove_file, remove_tree
 
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 LONGEST_NAME = len("/report.sock")
@@ -89,7 +90,7 @@ def _is_metrics(name: str) -> bool:
 
 def _remove_entry(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
     else:
         remove_file(path)
 
@@ -132,7 +133,7 @@ def _fill(path: str) -> None:
             os.close(fd)
         os.unlink(probe)
     except OSError:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
         raise
 
 

@@ -3,9 +3,13 @@
 Nothing is sent to the process and nothing in it is touched.
 """
 
+from __future__ import annotations
+
 import os
 import signal
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, Optional, Sequence
+
+from allranks.protocol.records import NamedTuple
 
 from .processes import Process, command_line, read_process, signal_mask
 

@@ -4,6 +4,8 @@ Sources are spools (rank output) and plain files that something else writes (the
 metrics). The controller's log sizes are the only acknowledgement, so a new controller just says them.
 """
 
+from __future__ import annotations
+
 import os
 import stat
 from typing import Dict, List, Mapping, Optional, Tuple, Union

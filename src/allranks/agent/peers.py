@@ -6,6 +6,8 @@ packets vanish in an MTU black hole while small ones pass). Over UDP: a burst wh
 NCCL and Gloo take ports that the kernel picks, so that is where they are tried.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import select
@@ -13,12 +15,13 @@ import socket
 import struct
 import threading
 import time
-from typing import Dict, NamedTuple, Optional, Set, Tuple, Union
+from typing import Dict, Optional, Set, Tuple, Union
 
 from allranks.protocol.codec import DecodeError, decode, encode, omit_none
 from allranks.protocol.jsontext import JsonObject, read_json, write_json
 from allranks.protocol.messages import ReachedMessage
 from allranks.protocol.orders import PeerAddress, ReachOrder
+from allranks.protocol.records import NamedTuple
 
 from .netfacts import resolve
 from .rendezvous_check import failure_word, wildcard
@@ -168,7 +171,7 @@ class Pair(NamedTuple):
     arrived: Optional[int] = None
     mtu_arrived: Optional[int] = None
     udp_error: Optional[str] = None
-    ways: Optional[Tuple["Pair", ...]] = None
+    ways: Optional[Tuple[Pair, ...]] = None
 
 
 class Unresolved(NamedTuple):

@@ -4,19 +4,22 @@ Sockets come from sock_diag(7), which also knows sockets that are bound and do n
 Linux 6.8 and newer), else from /proc/net/tcp and tcp6. The process comes from /proc/PID/fd.
 """
 
+from __future__ import annotations
+
 import re
 import socket
 import struct
 import time
-from typing import List, NamedTuple, Optional, Set, Tuple
+from typing import List, Optional, Set, Tuple
 
 from allranks.protocol.processes import PortOwner
+from allranks.protocol.records import NamedTuple
 
 from .files import read_link, read_text
 from .netfacts import dump
 from .processes import Process, command_of, open_names, read_process, run_tag_of, snapshot, user_name
 
-NODE_LOG = re.compile(r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$")
+NODE_LOG = r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$"
 LISTEN = 10
 BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
 SCAN_SECONDS = 1.0
@@ -73,7 +76,7 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
 
 def _run_of_agent(pid: int) -> Optional[str]:
     """Return the uid of the run that an agent works for: its standard error is the log in its node directory."""
-    match = NODE_LOG.search(read_link("/proc/%d/fd/2" % pid))
+    match = re.search(NODE_LOG, read_link("/proc/%d/fd/2" % pid))
     if match is None:
         return None
     return match.group(1)

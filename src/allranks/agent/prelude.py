@@ -7,16 +7,20 @@ ERR; functions and subshells inherit none of the traps; a sourced file inherits 
 DEBUG is off while it runs.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import selectors
-import shutil
 import subprocess
 import sys
 import time
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Dict, Optional, Sequence
+
+from allranks.protocol.records import NamedTuple
 
 from .commands import end_group
+from .files import find_program
 
 SECONDS = 25.0
 TAIL = 2000  # characters of its last words
@@ -115,7 +119,7 @@ def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str
 
 def find_bash(environment: Dict[str, str]) -> Optional[str]:
     """Find the first bash on the node's PATH, else where distributions have it."""
-    bash = shutil.which("bash", path=environment.get("PATH", os.defpath))
+    bash = find_program("bash", path=environment.get("PATH", os.defpath))
     return bash or next((place for place in PLACES if os.access(place, os.X_OK)), None)
 
 

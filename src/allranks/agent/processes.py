@@ -5,13 +5,17 @@ behind stays below them. The run tag (ALLRANKS_MARK in /proc/PID/environ) is the
 processes that cleared their environment or are not dumpable, and finds those whose lineage was lost.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import pwd
 import resource
 import signal
 import time
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Set, Tuple
+
+from allranks.protocol.records import NamedTuple
 
 from .files import names_in, read_bytes, read_link, read_text
 

@@ -1,5 +1,7 @@
 """Starting a rank: fork from the agent's only thread, set limits and death signal, exec."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import signal

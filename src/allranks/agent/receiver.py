@@ -5,10 +5,11 @@ our own, files are made anew, and links come last, each looked at after it was m
 hostile; what it holds beyond the announced number and bytes is refused.
 """
 
+from __future__ import annotations
+
 import errno
 import json
 import os
-import shutil
 from functools import partial
 from typing import IO, Callable, Iterator, List, Optional, Set, Tuple, Type, Union
 
@@ -16,7 +17,7 @@ from allranks.protocol.frames import OutputFrame
 from allranks.protocol.messages import GotMessage, ShippedMessage
 from allranks.protocol.orders import ShipOrder
 
-from .files import text_of_errno, write_all
+from .files import remove_tree, text_of_errno, write_all
 
 NAME = "tree"
 MANIFEST = "tree.json"
@@ -136,10 +137,10 @@ def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
         _note_states(target)
         return ShippedMessage(target, sha256, files)
     except (ArchiveRefused, tarfile.TarError, EOFError, ValueError) as error:
-        shutil.rmtree(target, ignore_errors=True)
+        remove_tree(target)
         return ShippedMessage(target, error="the archive is refused: %s" % error)
     except OSError as error:
-        shutil.rmtree(target, ignore_errors=True)
+        remove_tree(target)
         return _failure(error, target)
     finally:
         os.unlink(archive)

@@ -6,9 +6,10 @@ foreign listener is told from ours. Afterwards a bound socket that does not list
 off the port, and torch still binds over it.
 """
 
+from __future__ import annotations
+
 import errno
 import os
-import random
 import selectors
 import socket
 import time
@@ -76,6 +77,8 @@ def port_range() -> Tuple[int, ...]:
 
 def _free_port() -> int:
     """Return a port that nothing uses, below the kernel's own range."""
+    import random  # late: 2 ms, and the master's node alone needs it
+
     low, high = port_range() or (32768, 60999)
     ranges = ((LOWEST_PORT, low - 1), (high + 1, 65535), (LOWEST_PORT, 65535))
     first, last = next(ports for ports in ranges if ports[1] - ports[0] > 100)

@@ -4,19 +4,23 @@ A sample must not change the program. The ranks are asked first; what does not a
 py-spy); a signal is the last means: not at a first sample, and once in a rank's life.
 """
 
+from __future__ import annotations
+
 import os
 import time
-from typing import AbstractSet, Dict, List, NamedTuple, Optional, Tuple
+from typing import AbstractSet, Dict, Optional, Tuple
 
 from allranks.protocol.codec import decode_parts, encode, omit_none
 from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, write_json
+from allranks.protocol.records import NamedTuple
 from allranks.protocol.sockets import RankSocket
 
 from .ask_ras import ask_ras
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .dumping import dump, stacks_file
 from .files import append, read_link, read_text
+from .forked_tasks import Samples
 from .native import ENDED_BY_STOP, calling_library, position, py_spy
 from .processes import Process, read_process, stat_fields
 from .sockets import connections
@@ -53,14 +57,6 @@ class RankSample(NamedTuple):
     recorder: Optional[JsonObject] = None
     counted: Optional[JsonObject] = None
     sockets: Optional[Tuple[RankSocket, ...]] = None
-
-
-class Samples(NamedTuple):
-    """The samples of a node as JSON objects by rank, NCCL's word on the whole job, and which ranks were signalled."""
-
-    ranks: Dict[int, JsonObject]
-    ras: Optional[str]
-    signalled: List[int]
 
 
 def sample(ranks: Dict[int, Process], node_dir: str, word: str, signalled: AbstractSet[int] = frozenset()) -> Samples:

@@ -3,6 +3,8 @@
 What `ss -ti` prints is read without it: nodes need not have the command.
 """
 
+from __future__ import annotations
+
 import socket
 import struct
 from typing import Dict, Iterator, List, Tuple

@@ -7,6 +7,8 @@ they may not grow or the disk is full, memory (bounded) takes over; where that i
 and counted: neither blocks or fails a rank.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import os

@@ -5,6 +5,8 @@ ends its whole tree, drains the output pipes into the spool and serves the agent
 controller can fetch what is left and learn what happened.
 """
 
+from __future__ import annotations
+
 import array
 import os
 import selectors

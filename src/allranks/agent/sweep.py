@@ -1,5 +1,7 @@
 """What earlier runs left on this node: processes by run tag, node directories without an agent."""
 
+from __future__ import annotations
+
 import os
 import time
 from typing import Dict, Iterable, List, Optional, Set, Tuple

@@ -14,7 +14,6 @@ from typing import (
     Iterator,
     List,
     Mapping,
-    NamedTuple,
     Optional,
     Sequence,
     Tuple,
@@ -26,6 +25,7 @@ from typing import (
 from allranks.findings import Finding, Where, unset
 from allranks.protocol.codec import decode
 from allranks.protocol.facts import Interpreter
+from allranks.protocol.records import NamedTuple
 from allranks.text import group as group  # for the checks
 from allranks.text import join_names, join_words, plural
 

@@ -6,9 +6,10 @@ So checks stay pure: their tests give them recorded files and outputs.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Pattern, Protocol, Sequence, Tuple, Type
+from typing import Dict, List, Mapping, Optional, Pattern, Protocol, Sequence, Tuple, Type
 
 from allranks.protocol.codec import decode, read_json
+from allranks.protocol.records import NamedTuple
 from allranks.text import first_line
 
 from .typed_facts import Facts, Kind, Request
@@ -241,7 +242,7 @@ def uptime(host: Host) -> Optional[float]:
 # -- the kernel log --------------------------------------------------------------------------------
 
 _LAST = 4_000_000  # bytes: the newest part of a large ring buffer
-_STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)")
+_STAMP = r"^(?:<\d+>)?\[ *(\d+\.\d+)\](?: \S+ kernel:)? ?(.*)"
 
 
 def kernel_text(host: Host) -> str:
@@ -261,7 +262,7 @@ def kernel_lines(text: str, up: Optional[float]) -> List[Tuple[Optional[int], st
     lines: List[Tuple[Optional[int], str]] = []
     for line in text.splitlines():
         age = None
-        match = _STAMP.match(line)
+        match = re.match(_STAMP, line)
         if match and up is not None:
             age = round(max(0.0, up - float(match.group(1))))
         lines.append((age, match.group(2) if match else line))

@@ -20,7 +20,7 @@ from .typed_facts import Facts, Request
 LIMIT = 256 << 10
 MISSING = "(missing)"  # a key that no file has
 Table = Dict[str, str]
-_LINE = re.compile(r"( *)([A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*') *:(?: (.*)|)$")
+_LINE = r"( *)([A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*') *:(?: (.*)|)$"
 
 
 def read_table(host: Host, path: str) -> Table:
@@ -66,7 +66,7 @@ def flat_yaml(text: str) -> Table:
     table: Table = {}
     above: List[Tuple[int, str]] = []
     for line in text.splitlines():
-        match = _LINE.match(_without_comment(line).rstrip())
+        match = re.match(_LINE, _without_comment(line).rstrip())
         if match is None:
             continue
         depth = len(match.group(1))

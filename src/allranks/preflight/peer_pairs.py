@@ -6,9 +6,10 @@ it, or out of it; a fault of one link on one pair.
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple, TypeVar
+from typing import Callable, Dict, List, Mapping, Sequence, Set, Tuple, TypeVar
 
 from allranks.findings import Where
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
 from .typed_facts import Facts, PeerResult

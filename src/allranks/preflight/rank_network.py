@@ -7,13 +7,13 @@ at most 16 threads and 64 sockets. GID index: automatic since NCCL 2.21.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from allranks.plan.interfaces import InterfaceChoice, nccl_settings
 from allranks.plan.network import choose_address, share_network
 from allranks.plan.node_facts import interface_of, on_link
 from allranks.protocol.codec import decode
 from allranks.protocol.jsontext import Json
+from allranks.protocol.records import NamedTuple
 from allranks.settings import RunSpec
 from allranks.text import count_of
 

@@ -7,7 +7,9 @@ net_ib, matchIfList.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
+
+from allranks.protocol.records import NamedTuple
 
 from .compare import some
 from .host import Host, number_in, text_in

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from allranks.protocol.jsontext import Json
+from allranks.protocol.records import NamedTuple
 from allranks.text import first_line, join_names, name_with
 
 from .compare import remote
@@ -24,10 +25,8 @@ CSV = "--format=csv,noheader,nounits"
 Row = Dict[str, str]
 JsonObject = Mapping[str, Json]
 
-_LOST = re.compile(
-    r"Unable to determine the device handle for GPU ?(?:(\d+): )?([0-9a-f]{4,8}:[0-9a-f]+:[0-9a-f.]+): (.+)", re.I
-)
-_UNKNOWN_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
+_LOST = r"(?i)Unable to determine the device handle for GPU ?(?:(\d+): )?([0-9a-f]{4,8}:[0-9a-f]+:[0-9a-f.]+): (.+)"
+_UNKNOWN_FIELD = r'Field "([^"]+)" is not a valid field to query'
 _DISPLAY = ("0x0300", "0x0302")  # VGA and 3D controllers
 NVIDIA_ID = "0x10de"
 
@@ -124,7 +123,7 @@ def _query(host: Host, fields: Sequence[str], instead: Mapping[str, str], which:
     columns = {field: field for field in ["index", "pci.bus_id", *fields]}  # as asked: as nvidia-smi knows it
     while True:
         ran = nvidia_smi(host, "--query-gpu=" + ",".join(columns.values()), CSV, *which)
-        refused = _UNKNOWN_FIELD.search(ran.out + ran.err)
+        refused = re.search(_UNKNOWN_FIELD, ran.out + ran.err)
         name = next((asked for asked, field in columns.items() if refused and field == refused.group(1)), None)
         if name is None:
             return parse(ran.out + "\n" + ran.err, list(columns)), ran
@@ -139,7 +138,7 @@ def parse(text: str, columns: Sequence[str]) -> Answer:
     rows: List[Row] = []
     lost: List[Row] = []
     for line in text.splitlines():
-        match = _LOST.search(line)
+        match = re.search(_LOST, line)
         values = [value.strip() for value in line.split(", ")]
         if match:
             why = match.group(3).partition(".")[0].strip()[:100]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Tuple
+from typing import List, Tuple
 
 from allranks.protocol.facts import FreeSpace
+from allranks.protocol.records import NamedTuple
 
 NODE_DIR_BYTES = 64 << 20
 NODE_DIR_INODES = 100

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import MappingProxyType
-from typing import Dict, Generic, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Dict, Generic, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from allranks.protocol.codec import decode_each, decode_parts, omit_empty
 from allranks.protocol.facts import (
@@ -31,6 +31,7 @@ from allranks.protocol.facts import (
 from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import AddressProbe, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, has_failed
+from allranks.protocol.records import NamedTuple
 
 Kind = TypeVar("Kind")
 LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself

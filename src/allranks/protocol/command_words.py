@@ -1,9 +1,13 @@
 """What the words of a command run: Python with a script or a module, or another program (pure, Python 3.8)."""
 
-import re
-from typing import NamedTuple, Optional, Sequence, Tuple
+from __future__ import annotations
 
-_PYTHON = re.compile(r"(.*/)?python(3(\.\d+)?)?\Z")
+import re
+from typing import Optional, Sequence, Tuple
+
+from .records import NamedTuple
+
+_PYTHON = r"(.*/)?python(3(\.\d+)?)?\Z"
 # Flags of python that take a value of their own (`python --help`).
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
@@ -35,7 +39,7 @@ def read_command(command: Sequence[str], kind: Optional[str] = None) -> Words:
     words = tuple(command)
     if kind == "program":
         return Words(kind, None, (), words)
-    if words and _PYTHON.match(words[0]):
+    if words and re.match(_PYTHON, words[0]):
         flags, rest = _python_flags(words[1:])
         return Words(kind or _kind(rest), words[0], flags, rest)
     if words and (words[0] == "-m" or words[0].endswith((".py", ".pyw"))):

@@ -3,11 +3,14 @@
 Records of `secure` carry them (`pack_control`). Both ends check numbers and texts where they use them.
 """
 
-from typing import NamedTuple, Optional, Union
+from __future__ import annotations
+
+from typing import Optional, Union
 
 from .codec import DecodeError, Vocabulary, omit_empty
 from .header import AgentHeader
 from .jsontext import JsonObject
+from .records import NamedTuple
 
 LAST_NUMBER = (1 << 32) - 1  # of a channel: four bytes carry it
 

@@ -4,9 +4,12 @@ Facts are an object by name: what `agent.node_check` collects, and what each che
 that could not be collected is {"error": …}. `plan_facts` reads them; the checks read the records one by one.
 """
 
-from typing import Dict, Mapping, NamedTuple, Optional, Tuple
+from __future__ import annotations
+
+from typing import Dict, Mapping, Optional, Tuple
 
 from .codec import omit_empty, omit_none
+from .records import NamedTuple
 
 
 @omit_none

@@ -4,11 +4,14 @@ The text is read by `jsontext`, with bounds. Here each field is taken with the t
 and left out where it is something else.
 """
 
-from typing import NamedTuple, Optional, Tuple, TypeVar
+from __future__ import annotations
+
+from typing import Optional, Tuple, TypeVar
 
 from .codec import DecodeError, decode, decode_parts, encode, omit_empty
 from .jsontext import Json, JsonObject, read_object
 from .orders import MOST_PATH, MOST_RANKS
+from .records import NamedTuple
 
 Fields = TypeVar("Fields", bound=NamedTuple)
 

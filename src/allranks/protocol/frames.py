@@ -5,10 +5,13 @@ with a "type"; type O is raw output: kind (1 byte), rank (4), attempt (2), offse
 Sizes are bounded; an unknown type is an error that names both versions.
 """
 
+from __future__ import annotations
+
 import struct
-from typing import List, NamedTuple, Union
+from typing import List, Union
 
 from .jsontext import JsonObject, read_object, write_json
+from .records import NamedTuple
 
 PROTOCOL = 1
 MAX_JSON = 8 << 20  # a start message for 1024 ranks with large environments stays below 4 MiB

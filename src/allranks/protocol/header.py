@@ -1,9 +1,12 @@
 """The header that a relay reads before anything else: what it is to be, for which run (pure, Python 3.8)."""
 
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Tuple, Union
 
 from .codec import DecodeError, decode, encode
 from .jsontext import JsonObject, write_json
+from .records import NamedTuple
 
 
 class AgentHeader(NamedTuple):

@@ -1,5 +1,7 @@
 """NCCL's rule for the interface names of NCCL_SOCKET_IFNAME (pure, Python 3.8; travels with the collective tests)."""
 
+from __future__ import annotations
+
 
 def matches_interface(name: str, pattern: str) -> bool:
     """Tell whether a name fits: matchIfList with the signs of findInterfaces (NCCL src/misc/socket.cc).

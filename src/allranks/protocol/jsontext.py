@@ -4,6 +4,8 @@ Every reader raises DecodeError and nothing else: for a text that is too large, 
 number that no field of ours holds (10**400, 1e400, NaN). The words of the error hold nothing of the text.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import re
@@ -19,7 +21,7 @@ JsonObject = Dict[str, Any]  # an object whose fields another module reads, or n
 LIMIT = 1 << 20  # bytes or characters of a text
 DEEPEST = 64  # nested arrays and objects; no document of ours has more than eight
 DIGITS = 40  # of an integer in a text; int() of thousands of digits takes quadratic time
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
+_TOKEN = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]'
 
 
 class DecodeError(ValueError):
@@ -73,7 +75,7 @@ def _check_depth(text: str) -> None:
     if text.count("[") + text.count("{") <= DEEPEST:
         return
     depth = 0
-    for token in _TOKEN.finditer(text):
+    for token in re.finditer(_TOKEN, text):
         if token.group() in "[{":
             depth += 1
             if depth > DEEPEST:

@@ -4,13 +4,16 @@
 fit is counted and left out. `t` is unix time by the node's clock.
 """
 
-from typing import List, Mapping, NamedTuple, Optional, Tuple, Union
+from __future__ import annotations
+
+from typing import List, Mapping, Optional, Tuple, Union
 
 from .codec import Vocabulary, omit_empty, omit_none
 from .foreign import ReportMessage, check_report, clean_error
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
 from .processes import PortOwner, RemainingProcess, SweptProcess
+from .records import NamedTuple
 
 
 @omit_none

@@ -3,11 +3,14 @@
 `ORDERS` names them in JSON. An agent decodes each once, where it arrives; what does not fit is refused there.
 """
 
-from typing import Dict, Mapping, NamedTuple, Optional, Tuple, Union
+from __future__ import annotations
+
+from typing import Dict, Mapping, Optional, Tuple, Union
 
 from .codec import Vocabulary
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json
+from .records import NamedTuple
 
 MOST_RANKS = 1 << 20
 MOST_ATTEMPTS = (1 << 16) - 1  # what a frame of output can name

@@ -3,12 +3,15 @@
 `NodeFacts` has the parts that a plan reads: each is as its default where it is absent or failed.
 """
 
+from __future__ import annotations
+
 import ipaddress
-from typing import Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Mapping, Optional, Tuple, Union
 
 from .codec import DecodeError, decode, decode_parts
 from .facts import Address, Gpus, Identity, InterfaceFacts, Interpreter, Memory, NcclFacts, OwnName
 from .jsontext import Json
+from .records import NamedTuple
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 

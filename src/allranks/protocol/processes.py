@@ -1,8 +1,11 @@
 """Processes as messages of an agent name them. The controller's documents name them so, too, and load no message."""
 
-from typing import NamedTuple, Optional
+from __future__ import annotations
+
+from typing import Optional
 
 from .codec import omit_none
+from .records import NamedTuple
 
 
 @omit_none

@@ -10,6 +10,8 @@ connection. What is sent is not hidden: use a network you trust with your logs, 
     then records either way: length (4, big endian, of the payload), code (16), payload
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import os

@@ -1,6 +1,8 @@
 """A TCP connection of a rank as the kernel counts it (pure, Python 3.8)."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from .records import NamedTuple
 
 
 class RankSocket(NamedTuple):

@@ -22,7 +22,7 @@ GROUP = "leftovers"
 LEVEL = "quick"
 SECONDS = 10.0
 TAG = "ALLRANKS_MARK"
-TAG_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # run/node
+TAG_VALUE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}"  # run/node
 RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 YOUNG = 60.0  # seconds in which a run may not have written its journal yet
 TICKS = 100  # USER_HZ, fixed at 100 for all that reads /proc (time(7))
@@ -133,7 +133,7 @@ def _tops(host: Host, uid: Optional[int]) -> List[str]:
 
 def _journal(host: Host, tops: Sequence[str], tag: str) -> Optional[JournalStart]:
     """Read the first entry of the journal of an agent; a node has one of each run that was ever on it."""
-    if not TAG_VALUE.fullmatch(tag):
+    if not re.fullmatch(TAG_VALUE, tag):
         return None
     for top in tops:
         line = text_in(host, f"{top}/{tag}/journal.jsonl").partition("\n")[0]

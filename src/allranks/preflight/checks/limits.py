@@ -28,7 +28,7 @@ GROUP = "host"
 LEVEL = "quick"
 UNLIMITED = 1 << 60  # cgroup v1 writes "none" as the largest number of pages
 PROCESSES = 4096  # of all users, that are looked at
-THREADS_LINE = re.compile(r"^Threads:\t(\d{1,7})$", re.MULTILINE)  # of /proc/PID/status
+THREADS_LINE = r"(?m)^Threads:\t(\d{1,7})$"  # of /proc/PID/status
 
 FILES = 10
 FILES_OF_THE_STORE = 10
@@ -310,7 +310,7 @@ def _tasks_of(host: Host, uid: Optional[int]) -> int:
     for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]:
         text = text_in(host, path, 4096)
         if f"\nUid:\t{uid}\t" in text:
-            tasks += sum(map(int, THREADS_LINE.findall(text)))
+            tasks += sum(map(int, re.findall(THREADS_LINE, text)))
     return tasks
 
 

@@ -40,8 +40,8 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 LONGEST = 200
 MOST = 100
 SHOWN = 4
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
-_OF_A_NODE = re.compile(
+_SECRET = r"(?i)KEY|TOKEN|SECRET|PASS|CRED|AUTH"
+_OF_A_NODE = (
     r"(_IFNAME|_HCA|_FILE|_DIR|_PATH|_HOME|_ADDR|_GID_INDEX|_PLACES)\Z"
     r"|\A(NCCL_DEBUG|NCCL_DEBUG_SUBSYS|NCCL_HOSTID|NCCL_IGNORE_CPU_AFFINITY|NCCL_COMM_ID|OMP_DISPLAY_\w+"
     r"|TORCH_LOGS|TORCH_CPP_LOG_LEVEL|TORCH_SHOW_CPP_STACKTRACES|TORCH_CUDA_ARCH_LIST)\Z"
@@ -61,7 +61,7 @@ def collect(host: Host) -> Optional[Dict[str, Setting]]:
             name, sign, value = line.partition("=")
             if sign and name.startswith(PREFIXES):
                 settings.setdefault(name, (value[:LONGEST], path))
-    shown = [name for name in sorted(settings) if not _SECRET.search(name)]
+    shown = [name for name in sorted(settings) if not re.search(_SECRET, name)]
     return {name: settings[name] for name in shown[:MOST]} or None
 
 
@@ -70,7 +70,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     nodes: Dict[str, Dict[str, Setting]] = {node: {} for node, facts in facts_by_node.items() if ID in facts}
     nodes.update(collected(facts_by_node, ID, Dict[str, Setting]))
     values = values_of(nodes, lambda settings: {name: value for name, (value, _) in settings.items()})
-    names = sorted({name for settings in nodes.values() for name in settings if not _OF_A_NODE.search(name)})
+    names = sorted({name for settings in nodes.values() for name in settings if not re.search(_OF_A_NODE, name)})
     for odds in by_odd_nodes([name for name in names if name not in VISIBLE], values):
         yield _finding(nodes, odds)
     for name in VISIBLE:
