@@ -23,6 +23,8 @@ TRACES = {
     "loader-handover": 'File "x/torch/utils/data/dataloader.py", line 9\n  File "y", line 2, in rebuild_storage_fd',
     "checkpoint-short": "PyTorchFileReader(name)",
     "checkpoint-empty": 'File "x/torch/serialization.py", line 9, in load',
+    "accelerate-refuses": '  File "x/accelerate/accelerator.py", line 9, in prepare',
+    "library-argument": '  File "/v/site-packages/transformers/trainer.py", line 9, in training_step',
 }
 
 

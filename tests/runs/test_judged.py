@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,45 @@ def test_before_a_plan_nodes_have_no_ranks() -> None:
 
 def test_an_address_of_two_nodes_tells_nothing() -> None:
     assert own_addresses({"h1": ["a", "b"], "h2": ["b", "c"]}) == {"a": "h1", "c": "h2"}
+
+
+def recorded_calls(rank: int, numbers: tuple[int, ...]) -> str:
+    """A line of evidence/flight: what the helper of a rank answered, its last call still open."""
+    entries = [{"collective_seq_id": seq, "profiling_name": "gloo:all_reduce", "process_group": ["0", "default_pg"],
+                "input_sizes": [[10]], "input_dtypes": ["Float"], "is_p2p": False, "retired": seq == 4,
+                "state": "scheduled"} for seq in numbers]  # fmt: skip
+    group = {"name": "0", "desc": "default_pg", "ranks": [0, 1, 2]}
+    return json.dumps({"rank": rank, "groups": [group], "recorders": {"gloo": {"entries": entries}}}) + "\n"
+
+
+def hung(run: RunDirectory, confidence: float) -> None:
+    """Three ranks hang, and the run has said so with a confidence; their recorders show that rank 2 is behind."""
+    hang = {"cause": "unknown", "message": "all ranks wait", "remedy": "test the network", "confidence": confidence,
+            "culprits": [], "victims": [0, 1, 2]}  # fmt: skip
+    tell(run, START, ("plan", {"world_size": 3, "ranks": {"h1": 2, "h2": 1}}), ("hang", hang), ("failed", {"t": T + 9}))
+    folder = run.path / "evidence/flight"
+    folder.mkdir(parents=True)
+    for rank, numbers in enumerate([(4, 5), (4, 5), (4,)]):
+        (folder / f"rank_{rank:03d}.jsonl").write_text(recorded_calls(rank, (4,)) + recorded_calls(rank, numbers))
+
+
+def test_a_hang_that_was_not_explained_is_judged_again_from_the_recorders(run: RunDirectory) -> None:
+    hung(run, 0.4)
+    verdict = encode(judge_run(run))
+    assert (verdict["cause"], verdict["culprits"]) == ("straggler", [2])
+    assert "rank 2 has not called it" in verdict["message"]
+
+
+def test_recorders_of_an_earlier_attempt_do_not_count(run: RunDirectory) -> None:
+    hung(run, 0.4)
+    for path in (run.path / "evidence/flight").glob("*"):
+        os.utime(path, (T - 100, T - 100))
+    assert encode(judge_run(run))["cause"] == "unknown"
+
+
+def test_recorders_do_not_count_where_nothing_hung(run: RunDirectory) -> None:
+    """A slow rank was asked, and the run went on."""
+    hung(run, 0.4)
+    tell(run, START, PLAN, exited(0, T + 50, signal=9), ("failed", {"t": T + 51}), attempt=1)
+    verdict = encode(judge_run(run))
+    assert "straggler" not in (verdict["cause"], *(one["id"] for one in verdict["runners_up"]))

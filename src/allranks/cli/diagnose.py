@@ -19,9 +19,8 @@ from allranks.report.sentences import verdict_lines
 from allranks.report.terminal import redraw_line
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import VerdictDocument, verdict_document
-from allranks.runs.flightdumps import read_dumps
 from allranks.runs.judged import judge_run
-from allranks.runs.logdiagnosis import LogPart, evidence, find_logs, read_stream, scan
+from allranks.runs.logdiagnosis import LogPart, find_logs, read_log_files, read_stream
 
 from .chosen_run import find_in, runs_directory
 
@@ -76,12 +75,10 @@ def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Ve
 
             write_page(run, Path(html), fresh_redactor())
         return judge_run(run, progress)
-    files = find_logs(words)
-    dumps = read_dumps(files)
-    for path, reason in dumps.unread.items():
+    reading = read_log_files(find_logs(words), progress)
+    for path, reason in reading.unread.items():
         print(f"note: {path}: {reason}", file=sys.stderr)
-    scanned = scan([path for path in files if path not in dumps.files], progress)
-    return _of_logs(judge_logs(evidence(scanned, dumps.recordings)), scanned, html)
+    return _of_logs(judge_logs(reading.evidence), reading.scanned, html)
 
 
 def _of_logs(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], html: str | None) -> VerdictDocument:

@@ -12,7 +12,7 @@ from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument, SuiteResult, VerdictDocument, as_record
 from allranks.runs.judged import judge_run
-from allranks.runs.logdiagnosis import LogPart, Progress, evidence, scan
+from allranks.runs.logdiagnosis import LogPart, Progress, read_log_files
 from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
@@ -34,9 +34,9 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
     scanned: dict[Path, list[LogPart]] = {}
 
     def read(files: Sequence[Path], on_progress: Progress | None) -> Evidence:
-        scanned_files = scan(files, on_progress)
-        scanned.update(scanned_files)
-        return evidence(scanned_files)
+        reading = read_log_files(files, on_progress)
+        scanned.update(reading.scanned)
+        return reading.evidence
 
     verdict = judge_run(run, progress, read)
     logs = _first(logs_of(run), verdict)

@@ -7,6 +7,7 @@ TORCH_FR_DUMP_TEMP_FILE (TORCH_NCCL_DEBUG_INFO_TEMP_FILE before 2.8) says, a pic
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,14 +17,15 @@ from allranks.diagnose.hangs.pickled import read_pickle
 from allranks.diagnose.hangs.recorder import Recording, read_recording, read_torch_dump, with_members, with_silent
 from allranks.protocol.jsontext import DecodeError, read_json, read_object
 
-from .regular import open_regular, size_of
+from .regular import open_regular
 
 LARGEST = 64 << 20  # bytes of one dump; 2,000 collectives with stacks take 5 MB
 ALL = 1 << 30  # bytes of all dumps
 _NAME = re.compile(
     r"(?i)(?:^|[_.-])(?:dump|trace|flight|fr|rank)[_.-]?(?:rank[_.-]?)?(?P<rank>\d{1,6})(?:\.(?:jsonl?|pkl|pickle))?$"
 )
-_FIRST = (b"\x80", b"{")  # of a pickle, of a JSON object
+PICKLE = b"\x80"  # its first byte
+_FIRST = (PICKLE, b"{")
 
 
 @dataclass
@@ -35,36 +37,43 @@ class FlightDumps:
     unread: dict[Path, str] = field(default_factory=dict)
 
 
-def may_be_dump(path: Path) -> bool:
-    """Tell by its name and first byte whether a file may hold a rank's flight recorder."""
-    if _NAME.search(path.name) is None:
-        return False
-    try:
-        with open_regular(path) as file:
-            return file.read(1) in _FIRST
-    except OSError:
-        return False
+def is_named_as_dump(path: Path) -> bool:
+    """Tell whether a file's name is that of a rank's flight recorder."""
+    return _NAME.search(path.name) is not None
+
+
+def begins_as_dump(first: bytes) -> bool:
+    """Tell by its first byte whether a file may hold a flight recorder."""
+    return first[:1] in _FIRST
 
 
 def read_dumps(files: Iterable[Path]) -> FlightDumps:
-    """Read the dumps among files; of two of one rank the newer one. What is JSON and none is left for the log scan."""
+    """Read the dumps among files; of two of one rank the newer one. What is JSON and none is left for the log scan.
+
+    A file is opened once, and read only where its name and its first byte are those of a dump.
+    """
     dumps = FlightDumps()
     newest: dict[int, tuple[float, Recording]] = {}
     left = ALL
     for path in files:
-        if not may_be_dump(path):
+        if not is_named_as_dump(path):
             continue
-        size = size_of(path)
+        first = b""
         try:
-            recording = _read(path, min(left, LARGEST))
+            with open_regular(path) as file:
+                first = file.read(1)
+                if not begins_as_dump(first):
+                    continue
+                data = first + file.read(min(left, LARGEST))
+                written = os.fstat(file.fileno()).st_mtime
+            recording = _read(path, data, min(left, LARGEST))
         except (DecodeError, OSError) as error:
-            if not _is_json(path):
+            if first == PICKLE:
                 dumps.files.add(path)
                 dumps.unread[path] = str(error)
             continue
-        left -= size
+        left -= len(data)
         dumps.files.add(path)
-        written = path.stat().st_mtime
         if recording.rank not in newest or newest[recording.rank][0] <= written:
             newest[recording.rank] = (written, recording)
     recordings = [recording for _, (_, recording) in sorted(newest.items())]
@@ -72,14 +81,12 @@ def read_dumps(files: Iterable[Path]) -> FlightDumps:
     return dumps
 
 
-def _read(path: Path, most: int) -> Recording:
-    """Read one dump. Raise DecodeError for what is none, or is larger than `most` bytes, and OSError."""
-    with open_regular(path) as file:
-        data = file.read(most + 1)
+def _read(path: Path, data: bytes, most: int) -> Recording:
+    """Read one dump. Raise DecodeError for what is none, or is larger than `most` bytes."""
     if len(data) > most:
         raise DecodeError(f"expected a dump of at most {most} bytes")
     rank = _rank_of(path)
-    if data[:1] == _FIRST[0]:
+    if data[:1] == PICKLE:
         return read_torch_dump(rank, read_pickle(data))
     if path.suffix == ".jsonl":
         return read_recording(rank, read_object(_last_line(data), LARGEST))
@@ -95,9 +102,3 @@ def _rank_of(path: Path) -> int:
 
 def _last_line(data: bytes) -> bytes:
     return data.rstrip(b"\n").rpartition(b"\n")[2]
-
-
-def _is_json(path: Path) -> bool:
-    """Tell whether a file begins as JSON does: a log of JSON lines may have a dump's name."""
-    with open_regular(path) as file:
-        return file.read(1) == _FIRST[1]

@@ -14,6 +14,7 @@ from allranks.diagnose.incident import Incident
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge, judge_logs
 from allranks.findings import Finding, Verdict
+from allranks.protocol.frames import FLIGHT
 
 from .directory import RunDirectory, attempt_folder
 from .documents import VerdictDocument, verdict_document
@@ -33,7 +34,7 @@ Reader = Callable[[Sequence[Path], Progress | None], Evidence]
 
 
 def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> VerdictDocument:
-    """Give the verdict on the last attempt, completed from all of its logs.
+    """Give the verdict on the last attempt, completed from all of its logs, and from the recorders where it hung.
 
     A run that is not over is judged from its logs too. One that ended well, was stopped, or goes on without a sign of
     a failure has no cause: `cause` is null, `status` is ok.
@@ -45,6 +46,8 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     verdict = judge(incident, concluded=concluded)
     if verdict is not None:
         logs = log_files(run, verdict.attempt)
+        if incident.hang is not None:
+            logs += recorder_files(run, incident.started_t)
         if logs:
             verdict = judge(incident, read(logs, progress), concluded) or verdict
         return verdict_document(verdict)
@@ -83,6 +86,12 @@ def log_files(run: RunDirectory, attempt: int) -> list[Path]:
     evidence = run.path / "evidence"
     texts = [p for p in find_logs([str(evidence)]) if p.suffix in (".log", ".txt")] if evidence.is_dir() else []
     return logs + [p for p in texts if not {"stacks", "ras"} & set(p.relative_to(evidence).parts)]
+
+
+def recorder_files(run: RunDirectory, since: float) -> list[Path]:
+    """Give the flight recorders that ranks were asked for in a hang, at a time or later (unix seconds)."""
+    folder = run.log_path(0, "", FLIGHT, 0, 0).parent
+    return sorted(path for path in folder.glob("rank_*.jsonl") if path.stat().st_mtime >= since)
 
 
 def _concluded(run: RunDirectory) -> Verdict | None:

@@ -10,7 +10,7 @@ import io
 import multiprocessing
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import UsageError
 from allranks.text import format_size
 
-from .flightdumps import may_be_dump, read_dumps
+from .flightdumps import begins_as_dump, is_named_as_dump, read_dumps
 
 BLOCK = 4 << 20  # bytes read at once
 PART = 64 << 20  # bytes a process takes; smaller logs are read here
@@ -71,8 +71,7 @@ def _inside(directory: Path) -> Iterator[Path]:
             packed = path.suffix.lower() == ".gz" and path.with_suffix("").suffix.lower() in PACKED
             if name.startswith(".") or not path.is_file():
                 continue
-            is_log = packed or (path.suffix.lower() not in NOT_TEXT and _is_text(path))
-            if not is_log and not may_be_dump(path):
+            if not packed and not _may_be_read(path):
                 continue
             count += 1
             if count > MOST_FILES:
@@ -80,19 +79,41 @@ def _inside(directory: Path) -> Iterator[Path]:
             yield path
 
 
-def _is_text(path: Path) -> bool:
+def _may_be_read(path: Path) -> bool:
+    """Tell by its name and its first bytes whether a file may be a log or a rank's flight recorder."""
+    is_named_as_log = path.suffix.lower() not in NOT_TEXT
+    if not is_named_as_log and not is_named_as_dump(path):
+        return False
     try:
         with path.open("rb") as file:
-            return b"\0" not in file.read(2048)
+            first = file.read(2048)
     except OSError:
-        return True  # reading it will say why
+        return is_named_as_log  # reading it will say why
+    return (is_named_as_log and b"\0" not in first) or (is_named_as_dump(path) and begins_as_dump(first))
+
+
+@dataclass(frozen=True)
+class LogReading:
+    """What logs and the flight recorders among them say. `scanned`: the parts of each log.
+
+    `unread`: why a flight recorder could not be read.
+    """
+
+    evidence: Evidence
+    scanned: list[tuple[Path, list[LogPart]]] = field(default_factory=list)
+    unread: Mapping[Path, str] = field(default_factory=dict)
 
 
 def read_logs(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> Evidence:
     """Read the evidence of several logs, in their order here, and of flight recorders among them."""
+    return read_log_files(files, progress, processes).evidence
+
+
+def read_log_files(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> LogReading:
+    """Read several logs, in their order here, and flight recorders among them."""
     dumps = read_dumps(files)
-    logs = [path for path in files if path not in dumps.files]
-    return evidence(scan(logs, progress, processes), dumps.recordings)
+    scanned = scan([path for path in files if path not in dumps.files], progress, processes)
+    return LogReading(evidence(scanned, dumps.recordings), scanned, dumps.unread)
 
 
 def scan(

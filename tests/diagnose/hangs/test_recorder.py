@@ -175,9 +175,10 @@ def staged(rank: int, *entries: dict[str, Any]) -> dict[str, Any]:
     return answer(*numbered, groups={name: ranks for name, ranks in STAGES.items() if rank in ranks})
 
 
-def moved(group: str, way: str, done: bool = False) -> dict[str, Any]:
+def moved(group: str, way: str, done: bool = False, size: int = 1000) -> dict[str, Any]:
     """A send or a receive of NCCL, which names ranks within the group."""
-    return entry(0, done, way, "nccl", group=group, is_p2p=True)
+    out = {"output_sizes": [[size]], "output_dtypes": ["Float"]}
+    return entry(0, done, way, "nccl", group=group, is_p2p=True, shape=(size,), **out)
 
 
 def called(group: str, *numbers: int) -> list[dict[str, Any]]:
@@ -227,6 +228,14 @@ def test_both_ends_of_a_transfer_are_there() -> None:
     assert (found.case, found.culprits) == (CollectiveFault.TOGETHER, ())
 
 
+def test_a_receive_of_another_size_than_its_send() -> None:
+    receives = staged(4, moved("7", "recv 1<-0", size=500))
+    found = judged(staged(0, moved("7", "send 0->1")), *(staged(rank) for rank in (1, 2, 3)), receives,
+                   *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
+    assert (found.case, found.culprits, found.is_shape) == (CollectiveFault.DIFFERENT, (), True)
+    assert found.message == "rank 0 sends 1,000 Float elements to rank 4, which receives 500 Float elements"
+
+
 def test_a_batch_of_transfers_ends_with_its_last_entry() -> None:
     """The operations of batch_isend_irecv never change their state; the entry behind them does."""
     batch = [entry(0, False, way, "nccl", group="7", is_p2p=True, p2p_seq_id=3) for way in ("send 0->1", "recv 0<-1")]
@@ -248,10 +257,58 @@ def test_a_device_that_does_not_come_through_what_the_others_have() -> None:
     assert (found_with_stacks.cause, found_with_stacks.culprits) == (STRAGGLER, (1,))
 
 
+THROUGH, STANDS = answer(entry(5, True)), answer(entry(5, False))
+
+
 def test_gloo_comes_through_one_by_one() -> None:
-    """The link may as well be at fault."""
-    found = judged(answer(entry(5, True)), answer(entry(5, False)), answer(entry(5, True)), answer(entry(5, True)))
-    assert (found.case, found.culprits) == (CollectiveFault.TOGETHER, ())
+    """The few that have not come through are behind, or a link to them is; most of the ranks prove nothing."""
+    found = judged(THROUGH, STANDS, THROUGH, THROUGH)
+    assert (found.case, found.culprits) == (CollectiveFault.BEHIND, (1,))
+    assert judged(THROUGH, STANDS, STANDS, STANDS).case is CollectiveFault.TOGETHER
+
+
+def test_a_rank_behind_on_gloo_is_no_mismatch_though_the_others_stand_at_the_next_line() -> None:
+    ahead = answer(entry(5, True), entry(6, False))
+    further = seen(in_collective(line=61))
+    found = hang([further, WAITS, further, further], ahead, STANDS, ahead, ahead)
+    assert (found.cause, found.culprits) == (STRAGGLER, (1,))
+    assert "a link to it may be at fault as well" in found.message
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"dtype": "Half"}, {"shape": (999,)}, {"output_sizes": [[999]], "output_dtypes": ["Float"]},
+     {"output_sizes": [[1000]], "output_dtypes": ["Half"]}],
+)  # fmt: skip
+def test_a_mismatch_that_has_passed_counts_where_nothing_else_explains(other: dict[str, Any]) -> None:
+    """Gloo lets shorter tensors and other types pass; shapes and types of the results count, too."""
+    out: dict[str, Any] = {"output_sizes": [[1000]], "output_dtypes": ["Float"]}
+    alike, odd = answer(entry(5, True, **out)), answer(entry(5, True, **{**out, **other}))
+    found = judged(alike, alike, odd, alike)
+    assert (found.case, found.culprits, found.is_shape) == (CollectiveFault.DIFFERENT, (2,), True)
+    assert "rank 2 has called all_reduce #5" in found.message
+    late = judged(answer(entry(5, True, **out), entry(6, False)), odd, answer(entry(6, False)), answer(entry(6, False)))
+    assert (late.case, late.culprits) == (CollectiveFault.MISSING, (1,)), "who is missing comes first"
+
+
+def test_a_sleeper_is_blamed_and_not_a_mismatch_that_has_passed() -> None:
+    odd = answer(entry(16, True, dtype="Half"))
+    found = hang([WAITS, WAITS, seen(at(41)), WAITS], BEHIND, BEHIND, BEHIND, odd)
+    assert (found.cause, found.culprits) == (STRAGGLER, (2,))
+
+
+def test_what_has_passed_with_other_numbers_of_a_group_made_again() -> None:
+    """The group was destroyed and made again under its name: of two calls with one number the newer counts."""
+    again = answer(entry(5, True, record_id=1, dtype="Half"), entry(5, True, record_id=9))
+    assert account(read(again, THROUGH, again, THROUGH)) is None
+
+
+def test_a_result_that_fits_none_of_its_inputs() -> None:
+    """As torch's analyser: the result of an all_reduce has the shape of its input, on all ranks alike."""
+    odd = answer(entry(5, False, output_sizes=[[999]], output_dtypes=["Float"]))
+    found = judged(odd, odd, odd, odd)
+    assert (found.case, found.culprits, found.is_shape) == (CollectiveFault.DIFFERENT, (), True)
+    assert "1,000 Float elements into 999 Float elements" in found.message
 
 
 def test_a_device_that_has_not_begun_what_the_others_have() -> None:
@@ -302,7 +359,7 @@ def test_all_that_are_missing_are_named_whatever_each_does() -> None:
 def test_stacks_alike_and_recorders_that_differ() -> None:
     reduce = answer(entry(17, False, shape=(1024, 1024)))
     found = hang([WAITS] * 4, STUCK, STUCK, STUCK, reduce)
-    assert (found.cause, found.culprits, found.victims) == (MISMATCH, (3,), (0, 1, 2))
+    assert (found.cause, found.culprits, found.victims) == ("collective-shape-mismatch", (3,), (0, 1, 2))
     assert "rank 3 is in all_reduce #17 of 4 MB" in found.message and "rank 3 on h2 unlike most" in found.message
 
 

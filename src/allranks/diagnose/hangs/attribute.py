@@ -15,6 +15,7 @@ from typing import NamedTuple
 from allranks.text import count_of, group, join_words, name_with, plural
 
 from ..words import name_by_node, numbers
+from .account_words import CONDITION, PAIRS, read_account
 from .doing import ActivityKind, Doing
 from .frontier import Account, CollectiveFault, account
 from .recorder import Recording
@@ -22,7 +23,7 @@ from .recorder import Recording
 STRAGGLER = "straggler"
 MISMATCH = "collective-mismatch"
 UNEVEN = "uneven-data"
-PAIRS = "allranks test --hosts … --suite pairs says whether a node or a link is at fault"
+_PROGRESS = (CollectiveFault.MISSING, CollectiveFault.BEHIND)
 Names = Mapping[int, str]
 
 
@@ -83,7 +84,7 @@ def _by_stacks(
     for kind in _OUTSIDE:
         culprits = sorted(rank for rank, d in doings.items() if d.kind is kind)
         works = kind in (ActivityKind.ELSEWHERE, ActivityKind.BUSY)
-        if not culprits or (case is CollectiveFault.DIFFERENT and works):
+        if not culprits or (recorded is not None and recorded.explains_all and works):
             continue
         if recorded is not None and case in (CollectiveFault.MISSING, CollectiveFault.STUCK):
             if set(culprits) & set(recorded.culprits):
@@ -92,45 +93,21 @@ def _by_stacks(
                 continue
         return _outside(kind, culprits, doings, waiting, names)
     if recorded is not None and case in (CollectiveFault.DIFFERENT, CollectiveFault.STUCK):
-        return _recorded(recorded, waiting, doings, names, 0.9)
+        return _recorded(recorded, waiting, doings, names)
     if ended:
         return _ended(sorted(ended), waiting, names)
     blind = [rank for rank, d in doings.items() if d.kind is ActivityKind.UNKNOWN]
-    if recorded is not None and (case is CollectiveFault.ORDER or (case is CollectiveFault.MISSING and not blind)):
-        return _recorded(recorded, waiting, doings, names, 0.8)
+    if recorded is not None and (case is CollectiveFault.ORDER or (case in _PROGRESS and not blind)):
+        return _recorded(recorded, waiting, doings, names)
     return _apart(doings, waiting, blind, names)
 
 
-_MISMATCHES = {
-    CollectiveFault.DIFFERENT: "ranks call different collectives",
-    CollectiveFault.ORDER: "ranks wait for each other in different groups",
-    CollectiveFault.MISSING: "ranks have called a different number of collectives",
-}
-CONDITION = "Look for a condition on rank or data there"
-STUCK = "a device, a process or a link has stopped there. Read `dmesg -T` on the node for errors of the device. "
-STUCK += f"If there are none, {PAIRS}"
-
-
-def _recorded(
-    recorded: Account, waiting: Mapping[int, Doing], doings: Mapping[int, Doing], names: Names, confidence: float
-) -> Hang:
+def _recorded(recorded: Account, waiting: Mapping[int, Doing], doings: Mapping[int, Doing], names: Names) -> Hang:
     """Make the hang that only the recorders show: by their stacks all ranks wait alike."""
+    reading = read_account(recorded, names, all_wait=True)
     victims = tuple(rank for rank in waiting if rank not in recorded.culprits)
-    places = _stand(recorded.culprits, victims, doings, names)
-    if recorded.case is CollectiveFault.STUCK:
-        return Hang(STRAGGLER, f"{recorded.message}{places}", STUCK, 0.75, recorded.culprits, victims)
-    message = f"{_MISMATCHES[recorded.case]}: {recorded.message}"
-    if recorded.culprits and len(recorded.culprits) < 4:
-        message += f" ({_named(recorded.culprits, names)} unlike most)"
-    message += places
-    return Hang(
-        MISMATCH,
-        message,
-        f"all ranks of a group must call the same collectives with the same shapes in the same order. {CONDITION}",
-        confidence if recorded.culprits else 0.7,
-        recorded.culprits,
-        victims,
-    )
+    message = f"{reading.words}{_stand(recorded.culprits, victims, doings, names)}"
+    return Hang(reading.cause, message, reading.remedy, reading.confidence, recorded.culprits, victims)
 
 
 def _stand(culprits: Sequence[int], others: Sequence[int], doings: Mapping[int, Doing], names: Names) -> str:

@@ -57,7 +57,7 @@ def _compared(entries: Mapping[int, RecorderEntry]) -> OddCall:
     parts = []
     for ranks in alike:
         entry = entries[ranks[0]]
-        parts.append(f"{count_ranks(ranks)} {plural(len(ranks), 'calls', 'call')} {_call(entry)}")
+        parts.append(f"{count_ranks(ranks)} {plural(len(ranks), 'calls', 'call')} {entry.detail}")
     is_shape = len({entry.what for entry in entries.values()}) == 1
     return OddCall(odd, join_words(parts), is_shape)
 
@@ -72,10 +72,5 @@ def _by_elimination(
     heard = numbered[newest]
     if len(heard) < 2:
         return None
-    words = f"{count_ranks(sorted(heard))} call {_call(next(iter(heard.values())))} alike"
+    words = f"{count_ranks(sorted(heard))} call {next(iter(heard.values())).detail} alike"
     return OddCall(crashed, words, True)
-
-
-def _call(entry: RecorderEntry) -> str:
-    """Write `all_reduce #17 of 4,096 Float elements`."""
-    return f"{entry.name} of {entry.elements:,} {entry.dtype} {plural(entry.elements, 'element')}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allranks.text import group, join_words, plural
 
@@ -37,9 +37,10 @@ SYNCHRONISING = frozenset(
 class CollectiveFault(enum.Enum):
     """What is wrong with a collective."""
 
-    DIFFERENT = "ranks have called different operations or shapes at one number"
+    DIFFERENT = "ranks have called different operations, shapes or types at one number"
     MISSING = "ranks have not called it, and wait nowhere"
     STUCK = "ranks do not come through what the others have come through"
+    BEHIND = "with Gloo: the same, where the link to them may be at fault as well"
     ORDER = "ranks wait for each other in different groups"
     TOGETHER = "all ranks are in it alike"
 
@@ -48,14 +49,21 @@ class CollectiveFault(enum.Enum):
 class Account:
     """What everything waits for. `culprits` are not in it, in another one of that number, or stuck in it.
 
-    `operations` are those that ranks have called at one number, where they differ in anything.
+    `is_shape`: ranks have called one operation with different shapes or types. `is_over`: it has ended, and nothing
+    that has not ended explains the rest.
     """
 
     case: CollectiveFault
     culprits: tuple[int, ...]
     message: str
     lines: tuple[str, ...] = ()
-    operations: tuple[str, ...] = ()
+    is_shape: bool = False
+    is_over: bool = False
+
+    @property
+    def explains_all(self) -> bool:
+        """Tell whether a mismatch holds the ranks, so that one that works elsewhere is not at fault."""
+        return self.case is CollectiveFault.DIFFERENT and not self.is_over
 
 
 @dataclass(frozen=True)
@@ -87,24 +95,38 @@ class Stall:
         return self.silent
 
     @property
-    def is_stuck(self) -> bool:
-        """Tell whether ranks stand in what others have come through, though nobody can before all have called it.
+    def is_different(self) -> bool:
+        """Tell whether ranks have called it unlike each other, or its result fits none of its inputs."""
+        return len(self.kinds) > 1 or not all(entry.fits_itself for entry in self.inside.values())
 
-        Gloo's members come through one by one, so there a link may as well be at fault.
-        """
+    @property
+    def is_nccl(self) -> bool:
+        """Tell whether NCCL carries it."""
+        return next(iter(self.inside.values())).what.startswith("nccl")
+
+    @property
+    def is_stuck(self) -> bool:
+        """Tell whether ranks stand in what others have come through, though nobody can before all have called it."""
         entry = next(iter(self.inside.values()))
-        is_nccl = entry.what.startswith("nccl")
-        return is_nccl and entry.operation in SYNCHRONISING and bool(self.through) and bool(self.waiting)
+        return entry.operation in SYNCHRONISING and bool(self.through) and bool(self.waiting)
 
     def says(self) -> str:
         """Write `ranks 0 and 1 are in all_gather #17 of 4 KB and rank 2 is in all_reduce #17 of 4 MB`."""
-        parts = [
-            f"{count_ranks(ranks)} {plural(len(ranks), 'is', 'are')} in {self.inside[ranks[0]]}" for ranks in self.kinds
-        ]
+        entries = {ranks[0]: self.inside[ranks[0]] for ranks in self.kinds}
+        calls = {rank: str(entry) for rank, entry in entries.items()}
+        if self.is_different and len(set(calls.values())) < max(2, len(calls)):
+            calls = {rank: entry.detail for rank, entry in entries.items()}
+        parts = [f"{count_ranks(ranks)} {self._verb(ranks)} {calls[ranks[0]]}" for ranks in self.kinds]
         text = f"{join_words(parts)}{self.group}"
         if not self.absent:
             return text
         return f"{text}, {count_ranks(self.absent)} {plural(len(self.absent), 'has', 'have')} not called it"
+
+    def _verb(self, ranks: Sequence[int]) -> str:
+        """Say `are in`, or `have called` where nobody stands in it any more."""
+        if self.waiting:
+            return f"{plural(len(ranks), 'is', 'are')} in"
+        return f"{plural(len(ranks), 'has', 'have')} called"
 
     def says_stuck(self, ranks: Sequence[int]) -> str:
         """Write `rank 2 is still in all_reduce #17 of 4 KB, which ranks 0 and 1 have come through`."""
@@ -121,6 +143,20 @@ class Stall:
             f"{entry}{self.group} has not started on the device of {count_ranks(ranks)}, which {have} called it "
             f"as {others} have"
         )
+
+
+@dataclass(frozen=True)
+class Unequal:
+    """A send and its receive that are not of one size and type."""
+
+    group: RecordedGroup
+    sent: Transfer
+    received: Transfer
+
+    def says(self) -> str:
+        """Write `rank 0 sends 4,096 Float elements to rank 1, which receives 1,024 Float elements`."""
+        sent = self.sent
+        return f"rank {sent.source} sends {sent.amount} to rank {sent.target}, which receives {self.received.amount}"
 
 
 @dataclass(frozen=True)
@@ -148,29 +184,28 @@ class Unmatched:
 
 
 def account(recordings: Sequence[Recording]) -> Account | None:
-    """Find what everything waits for; None where no recorder has anything unfinished."""
+    """Find what everything waits for; None where no recorder has anything unfinished or unlike."""
     by_rank = {r.rank: r for r in recordings if not r.error}
     mute = {r.rank for r in recordings if r.error}  # of ranks that were not asked nothing follows
     groups = _groups(by_rank.values())
     stalls = [stall for group in groups for stall in _stalls(group, by_rank, mute)]
     unmatched = [one for group in groups for one in _unmatched(group, by_rank, mute)]
     matched = _matched(groups, by_rank)
-    if not stalls and not unmatched and not matched:
-        return None
     unheard = tuple(f"rank {r.rank}: {r.error}" for r in recordings if r.error)
-    different = [s for s in stalls if len(s.kinds) > 1]
+    different = [stall for stall in stalls if stall.is_different]
     if different:
-        odd = tuple(sorted({rank for s in different for rank in _odd(s.kinds)}))
-        operations = tuple(sorted({entry.operation for entry in different[0].inside.values()}))
-        lines = (*_lines(different), *unheard)
-        return Account(CollectiveFault.DIFFERENT, odd, different[0].says(), lines, operations)
+        return _different(different, unheard)
+    unequal = [pair for group in groups for pair in _unequal(group, by_rank)]
+    if unequal:
+        lines = (*_lines(unequal), *unheard)
+        return Account(CollectiveFault.DIFFERENT, (), unequal[0].says(), lines, is_shape=True)
     reasons: list[Stall | Unmatched] = [*stalls, *unmatched]
     waits = _absences(stalls, unmatched)
     waited_for = {rank for reason in reasons for rank in reason.missing}
     circles = [ranks for ranks in waits.ends() if len(ranks) > 1]
     _meetings(waits, stalls, matched)
     culprits = {rank for ranks in waits.ends() if len(ranks) == 1 for rank in ranks & waited_for}
-    stuck = {rank for stall in stalls if stall.is_stuck for rank in stall.waiting}
+    stuck = {rank for stall in stalls if stall.is_stuck and stall.is_nccl for rank in stall.waiting}
     if culprits or stuck:
         culprits |= _idle(by_rank)
         lines = (*_votes(culprits | stuck, groups, by_rank), *unheard)
@@ -180,16 +215,30 @@ def account(recordings: Sequence[Recording]) -> Account | None:
         message = "; ".join(reason.says() for reason in crossed[:SAID])
         blamed = _most_waited_for(circles, crossed)
         return Account(CollectiveFault.ORDER, blamed, message, (*_lines(crossed), *unheard))
+    passed = [stall for group in groups for stall in _unlike(group, by_rank)]
+    if passed:
+        return replace(_different(passed, unheard), is_over=True)
+    if stalls:
+        return _called_by_all(stalls, by_rank, unheard)
+    if not matched:
+        return None
+    source, target = min(matched)
+    message = f"rank {source} sends to rank {target}, which receives from it, and neither comes through"
+    return Account(CollectiveFault.TOGETHER, (), message, (f"flight recorder: {message}", *unheard))
+
+
+def _called_by_all(stalls: Sequence[Stall], by_rank: Mapping[int, Recording], unheard: Sequence[str]) -> Account:
+    """Make the account of collectives that all members have called alike, and that do not come to an end."""
+    behind = next((stall for stall in stalls if stall.is_stuck and len(stall.waiting) <= len(stall.through)), None)
+    if behind is not None:
+        message = behind.says_stuck(behind.waiting)
+        return Account(CollectiveFault.BEHIND, behind.waiting, message, (f"flight recorder: {message}", *unheard))
     unstarted = _unstarted(stalls, by_rank)
     if unstarted is not None:
         stall, ranks = unstarted
         message = stall.says_unstarted(ranks)
         return Account(CollectiveFault.STUCK, ranks, message, (f"flight recorder: {message}", *unheard))
-    if not reasons:
-        source, target = min(matched)
-        message = f"rank {source} sends to rank {target}, which receives from it, and neither comes through"
-        return Account(CollectiveFault.TOGETHER, (), message, (f"flight recorder: {message}", *unheard))
-    alike = [reason for reason in reasons if not reason.missing] or reasons
+    alike = [stall for stall in stalls if not stall.missing] or stalls
     return Account(CollectiveFault.TOGETHER, (), alike[0].says(), (*_lines(alike[:1]), *unheard))
 
 
@@ -216,6 +265,43 @@ def _stalls(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collec
         absent = tuple(rank for rank in heard if reached[rank] < seq)
         through = tuple(rank for rank in heard if reached[rank] >= seq and (rank not in waits or waits[rank].seq > seq))
         yield Stall(group, seq, inside, absent, silent, through)
+
+
+def _unlike(group: RecordedGroup, by_rank: Mapping[int, Recording]) -> Iterator[Stall]:
+    """Give the first collective of a group that its members have called unlike each other, though it may have ended.
+
+    Gloo lets some of them pass, and what follows from it fails elsewhere: it counts where nothing unfinished explains
+    the rest. Of two calls with one number (a group that was made again under its name) the newer one counts.
+    """
+    numbered: dict[int, dict[int, RecorderEntry]] = {}
+    for rank in group.ranks:
+        if rank in by_rank:
+            for entry in by_rank[rank].entries.get(group, ()):
+                newest = numbered.setdefault(entry.seq, {})
+                if rank not in newest or newest[rank].order <= entry.order:
+                    newest[rank] = entry
+    for seq in sorted(numbered):
+        if len({entry.kind for entry in numbered[seq].values()}) > 1:
+            absent = tuple(r for r in group.ranks if r in by_rank and by_rank[r].reached(group) < seq)
+            yield Stall(group, seq, numbered[seq], absent)
+            return
+
+
+def _unequal(group: RecordedGroup, by_rank: Mapping[int, Recording]) -> Iterator[Unequal]:
+    """Give the sends whose receive is of another size or type: of two ranks the unfinished ones pair by order.
+
+    Where the two have a different number of them, one is done on one side, and so nothing follows.
+    """
+    for rank in (r for r in group.ranks if r in by_rank):
+        for (peer, is_send), sent in _by_peer(by_rank[rank].transfers.get(group, ())).items():
+            if not is_send or peer not in by_rank:
+                continue
+            received = _by_peer(by_rank[peer].transfers.get(group, ())).get((rank, False), [])
+            if len(sent) != len(received):
+                continue
+            one, other = sent[0], received[0]
+            if one.elements and other.elements and one.amount != other.amount:
+                yield Unequal(group, one, other)
 
 
 def _unmatched(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Iterator[Unmatched]:
@@ -283,9 +369,8 @@ def _absences(stalls: Sequence[Stall], unmatched: Sequence[Unmatched]) -> _Waits
 def _meetings(waits: _Waits, stalls: Sequence[Stall], matched: Iterable[tuple[int, int]]) -> None:
     """Add to a graph those that stand in one call with all others that belong to it: they wait for each other."""
     for stall in stalls:
-        if not stall.missing:
-            others = () if stall.is_stuck else (*stall.waiting, *stall.through)
-            waits.add(stall.waiting, (stall.group, stall.seq), others)
+        if not stall.missing and not (stall.is_stuck and stall.is_nccl):
+            waits.add(stall.waiting, (stall.group, stall.seq), (*stall.waiting, *stall.through))
     for pair in matched:
         waits.add(pair, pair, pair)
 
@@ -365,6 +450,13 @@ def _unstarted(stalls: Iterable[Stall], by_rank: Mapping[int, Recording]) -> tup
 # -- what is said ----------------------------------------------------------------------------------------
 
 
+def _different(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
+    """Make the account of collectives that ranks have called unlike each other."""
+    odd = tuple(sorted({rank for stall in stalls for rank in _odd(stall.kinds)}))
+    is_shape = len({entry.operation for entry in stalls[0].inside.values()}) == 1
+    return Account(CollectiveFault.DIFFERENT, odd, stalls[0].says(), (*_lines(stalls), *unheard), is_shape)
+
+
 def _blamed(
     absent: Collection[int], stuck: Collection[int], reasons: Sequence[Stall | Unmatched], lines: Sequence[str]
 ) -> Account:
@@ -424,10 +516,10 @@ def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall
 
 def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """List the ranks outside the largest set; none where the two largest are equal."""
-    if len(kinds[0]) == len(kinds[1]):
+    if len(kinds) < 2 or len(kinds[0]) == len(kinds[1]):
         return ()
     return tuple(sorted(rank for ranks in kinds[1:] for rank in ranks))
 
 
-def _lines(stalls: Sequence[Stall | Unmatched]) -> tuple[str, ...]:
+def _lines(stalls: Sequence[Stall | Unmatched | Unequal]) -> tuple[str, ...]:
     return tuple(f"flight recorder: {stall.says()}" for stall in stalls[:EVIDENCE])

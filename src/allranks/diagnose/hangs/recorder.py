@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from allranks.protocol.codec import DecodeError, decode, decode_each
 from allranks.protocol.jsontext import Json
-from allranks.text import format_size, group
+from allranks.text import format_size, group, plural
 
 from ..words import numbers
 from .stacks import Frame, innermost_of_program
@@ -33,7 +33,17 @@ BYTES = {
     "Bool": 1,
 }
 # Operations whose inputs are of one size on all ranks; lists may be uneven with NCCL, so its all_gather is not here.
-EVEN = ("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base")
+EVEN = (
+    "all_reduce",
+    "allreduce_coalesced",
+    "broadcast",
+    "reduce",
+    "_all_gather_base",
+    "all_gather_into_tensor_coalesced",
+    "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced",
+)
+IN_PLACE = ("all_reduce", "allreduce_coalesced")  # their result has the shape and the type of what goes in
 DEFAULT = "default_pg"
 
 
@@ -57,6 +67,9 @@ class RecordedGroup:
 class RecorderEntry:
     """One collective of one rank. `what` is the backend's name of it, such as gloo:all_reduce.
 
+    `elements` and `dtype` are of its inputs, `result` and `result_dtype` of its outputs (0 and "" where they are not
+    recorded).
+
     `order` counts all calls of the rank; `created` is the unix time of the call, 0 where it is not known; `started`:
     the device has begun it (torch knows it where TORCH_NCCL_ENABLE_TIMING is set); `at` is the program's frame.
     """
@@ -70,6 +83,8 @@ class RecorderEntry:
     created: float = 0.0
     started: bool = False
     at: Frame | None = None
+    result: int = 0
+    result_dtype: str = ""
 
     @property
     def name(self) -> str:
@@ -82,11 +97,20 @@ class RecorderEntry:
         return self.what.partition(":")[2] or self.what
 
     @property
-    def kind(self) -> tuple[str, int, str]:
+    def kind(self) -> tuple[str, int, str, int, str]:
         """What has to be the same on all ranks."""
+        if self.operation == "reduce":  # its root alone has a result
+            return (self.what, self.elements, self.dtype, 0, "")
         if self.what == "gloo:all_gather" or self.operation in EVEN:
-            return (self.what, self.elements, self.dtype)
-        return (self.what, 0, "")
+            return (self.what, self.elements, self.dtype, self.result, self.result_dtype)
+        return (self.what, 0, "", 0, "")
+
+    @property
+    def fits_itself(self) -> bool:
+        """Tell whether its outputs fit its inputs (torch's analyser: flight_recorder/components/types.py, Op.match)."""
+        if self.operation not in IN_PLACE or not self.result:
+            return True
+        return (self.elements, self.dtype) == (self.result, self.result_dtype)
 
     def __str__(self) -> str:
         size = self.elements * BYTES.get(self.dtype, 0)
@@ -94,9 +118,25 @@ class RecorderEntry:
             return f"{self.name} of {format_size(size)}"
         return self.name
 
+    @property
+    def detail(self) -> str:
+        """all_reduce #17 of 4,096 Float elements."""
+        words = f"{self.name} of {_elements(self.elements, self.dtype)}"
+        if self.result and (self.elements, self.dtype) != (self.result, self.result_dtype):
+            return f"{words} into {_elements(self.result, self.result_dtype)}"
+        return words
+
+
+def _elements(count: int, dtype: str) -> str:
+    """Write `4,096 Float elements`."""
+    return " ".join(filter(None, (f"{count:,}", dtype, plural(count, "element"))))
+
 
 class Transfer(NamedTuple):
-    """A send or a receive of one rank that is not done. Ranks are global; the rest is as in `RecorderEntry`."""
+    """A send or a receive of one rank that is not done. Ranks are global; the rest is as in `RecorderEntry`.
+
+    `elements` and `dtype` are of the tensor, 0 and "" where they are not recorded.
+    """
 
     source: int
     target: int
@@ -104,6 +144,8 @@ class Transfer(NamedTuple):
     order: int = 0
     created: float = 0.0
     at: Frame | None = None
+    elements: int = 0
+    dtype: str = ""
 
     @property
     def peer(self) -> int:
@@ -111,6 +153,11 @@ class Transfer(NamedTuple):
         if self.is_send:
             return self.target
         return self.source
+
+    @property
+    def amount(self) -> str:
+        """`4,096 Float elements`."""
+        return _elements(self.elements, self.dtype)
 
     @property
     def name(self) -> str:
@@ -178,6 +225,8 @@ class DumpedEntry(NamedTuple):
     retired: bool | None = None
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    output_dtypes: tuple[str, ...] = ()
     record_id: int = 0
     p2p_seq_id: int = 0
     time_created_ns: int | None = None
@@ -207,17 +256,18 @@ class DumpedEntry(NamedTuple):
 
     def read(self, done: bool) -> RecorderEntry:
         """Read a collective."""
-        elements = sum(math.prod(shape) for shape in self.input_sizes)
         return RecorderEntry(
             self.collective_seq_id,
             self.profiling_name,
-            elements,
+            _count(self.input_sizes),
             "".join(self.input_dtypes[:1]),
             done,
             self.record_id,
             self.created,
             self.state == "started",
             None if done else self._place(),
+            _count(self.output_sizes),
+            "".join(self.output_dtypes[:1]),
         )
 
     def transfer(self, group: RecordedGroup) -> Transfer | None:
@@ -227,12 +277,20 @@ class DumpedEntry(NamedTuple):
             return None
         rank = group.ranks[int(match["rank"])]
         peer = group.ranks[int(match["peer"])]
-        ends = (rank, peer, True) if match["arrow"] == "->" else (peer, rank, False)
-        return Transfer(*ends, self.record_id, self.created, self._place())
+        if match["arrow"] == "->":
+            sent = (_count(self.input_sizes), "".join(self.input_dtypes[:1]))
+            return Transfer(rank, peer, True, self.record_id, self.created, self._place(), *sent)
+        received = (_count(self.output_sizes), "".join(self.output_dtypes[:1]))
+        return Transfer(peer, rank, False, self.record_id, self.created, self._place(), *received)
 
     def _place(self) -> Frame | None:
         frames = decode_each(DumpedFrame, self.frames)
         return innermost_of_program([Frame(frame.filename, frame.line, frame.name) for frame in frames])
+
+
+def _count(shapes: Iterable[Sequence[int]]) -> int:
+    """Count the elements of tensors."""
+    return sum(math.prod(shape) for shape in shapes)
 
 
 class DumpedFrame(NamedTuple):

@@ -22,7 +22,7 @@ from ..logs.sightings import Evidence, Sighting, first, name_place, quoted
 from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers
 from ..memory.setting import MemorySetting
-from ..signatures import Role
+from ..signatures import Role, row_of_exception
 from ..words import DECIDE_AT_START, LEFT_AT_START, STARTING_CALLS, name_by_node, short, without_numbers
 
 STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
@@ -181,11 +181,23 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     if head.frame:
         message += f" at {short(head.frame, 200)}"
     candidate = replace(candidate, message=message)
+    row = row_of_exception(head.kind, head.line.text.partition(": ")[2], _trace(head))
+    if row is not None and row.trace:
+        explained = f"{message} ({row.means})"
+        return replace(
+            candidate, cause=row.cause, strength=STRENGTH[row.role], confidence=row.confidence, message=explained
+        )
     causes = (cause for part, cause in OTHERS_CONFIG for module in head.modules[-4:] if part in module)
     config = next(causes, None)
     if config is None or head.kind not in _CONFIGURATION:
         return candidate
     return replace(candidate, cause=config, strength=Strength.ROOT, confidence=0.75)
+
+
+def _trace(raised: Sighting) -> str:
+    """Write the frames of an exception as a traceback has them, without the lines of code."""
+    frames = zip(raised.modules, raised.calls, strict=True)
+    return "\n".join(f'  File "{file}", line 0, in {function}' for file, function in frames)
 
 
 # -- rows that need a second look ------------------------------------------------------------------------
@@ -214,7 +226,7 @@ def accused(evidence: Evidence) -> list[Candidate]:
 
 def registration(evidence: Evidence) -> list[Candidate]:
     """Explain RDMA memory that could not be registered: GPU memory, where neither dmabuf nor peermem is there."""
-    failed = evidence.of_rows("ib-register")
+    failed = evidence.of_rows("ib-register", "ib-register-refused")
     without = evidence.of_rows("dmabuf-symbol", "peermem", "gdr")
     if not failed or not without:
         return []

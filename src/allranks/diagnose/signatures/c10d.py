@@ -8,6 +8,10 @@ ROOT = Role.ROOT
 WEAK = Role.WEAK
 SYMPTOM = Role.SYMPTOM
 CASCADE = Role.CASCADE
+LAUNCHER = (
+    "Start the program with a launcher, which sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: "
+    "`allranks run`, `torchrun` or `accelerate launch`, under Slurm with srun"
+)
 _RETRIED = "nothing answered there: is rank 0 running on that host, and does every node reach the address?"
 ROWS = (
     *table(
@@ -61,7 +65,7 @@ ROWS = (
     *table(
         "torch socket.cpp, TCPStore.cpp, c10d_rendezvous_backend.py", SYMPTOM, "master-unreachable",
         ("client-timeout", "client socket has timed out",
-         r"client socket has timed out after \w+ while trying to connect " r"to \(?(?P<peer>[^,()]+), (?P<port>\d+)",
+         r"client socket has timed out after \w+(?: while trying to connect to \(?(?P<peer>[^,()]+), (?P<port>\d+)|$)",
          0.7, _RETRIED),
         ("all-failed", "failed to connect to any network address|failed to connect to",
          r"client socket has failed to connect to any network address of " r"\(?(?P<peer>[^,()]+), (?P<port>\d+)",
@@ -119,6 +123,8 @@ ROWS = (
          r"world[_ ]size .*(?:does not match|mismatch|is not equal|differs)|"
          r"WORLD_SIZE .*(?:not equal|does not match|mismatch)|(?:mismatch|"
           r"inconsistent) .*(?:world[_ ]size|nnodes)|nnodes .*mismatch", 0.9),
+        ("world-indivisible", "divisible", r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible", 0.75,
+         "the number of ranks does not fit the sizes of tensor, pipeline and other groups"),
         ("ranks-expected", "xpected",
          r"[Ee]xpected \d+ (?:ranks|processes|workers|nodes),? (?:but )?(?:got|found|only)", 0.75),
     ),
@@ -136,12 +142,17 @@ ROWS = (
          r"message from (?:remote|local) engine \d+, expected it to be (?:remote|local)", 0.8,
          "two nodes start with the same data-parallel rank"),
     ),
+    # The rank is what env:// asks for first: a process that no launcher has started has none.
+    Row("rank-unset", "rank-missing-or-duplicate", ROOT, "torch distributed/rendezvous.py (env://), os.environ",
+        ("environment variable", "KeyError"),
+        r"environment variable (?:LOCAL_|NODE_)?RANK\b.*(?:expected|not set)"
+        r"|KeyError: '(?:RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK|SLURM_(?:PROC|LOCAL|NODE)ID)'", 0.88,
+        "no launcher that gives each process its rank has started the program", fix=LAUNCHER),
     *table(
         "torch distributed/rendezvous.py (env://), os.environ of the program", ROOT, "bad-launch-arguments",
         ("env-missing", "environment variable|KeyError",
-         r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|" r"LOCAL_RANK)\b.*(?:expected|not set)|"
-         r"KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|"
-          r"LOCAL_WORLD_SIZE|NODE_RANK|SLURM_\w+)'", 0.88,
+         r"environment variable (?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b.*(?:expected|not set)|"
+         r"KeyError: '(?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_WORLD_SIZE|SLURM_\w+)'", 0.88,
           "the program was not started by a launcher that sets the ranks' environment"),
     ),
     Row("mismatch", "collective-mismatch", ROOT, "torch ProcessGroupWrapper.cpp", (

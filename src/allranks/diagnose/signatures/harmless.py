@@ -44,6 +44,8 @@ ROWS = (
     ),
     *table(
         "OpenSSH, bash, systemd", H, "",
+        # readpass.c: ssh has no terminal to ask at. What it wanted to ask stands in the next line.
+        ("askpass", "ssh_askpass", r"ssh_askpass: (?:exec|fork|pipe|dup2)\b"),
         ("known-hosts-added", "Permanently added", r"Warning: Permanently added"),
         ("no-tty", "terminal process group|job control", r"cannot set terminal process group|no job control in this"),
         ("x11", "X11 forwarding", r"X11 forwarding request failed"),

@@ -46,6 +46,14 @@ ROWS = (
          r"is required)|requires NCCL (?:version )?>=? ?\d", 0.7),
     ),
     *table(
+        "ibv_reg_mr(3): errno ENOMEM is the limit's, EFAULT of an address that cannot be pinned, others the adapter's",
+        ROOT, "nccl-ib-error",
+        ("ib-register-refused", "ibv_reg_mr",
+         r"ibv_reg_mr\w{0,10}(?:\([^)]{0,100}\))? failed(?: with error|:) (?!Cannot\b)\S", 0.75,
+         "the adapter refused to register memory. Of GPU memory it does so without nvidia-peermem", "nccl-p2p-error"),
+        scope=RAISED,
+    ),
+    *table(
         "NCCL misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
         ("ib-register", "ibv_reg_mr", r"ibv_reg_\w{0,20}mr.*(?:Cannot allocate|failed)", 0.8),
         ("ib-queue-memory", "ibv_create", r"ibv_create_(?:cq|qp|srq|comp_channel)\S* failed.*Cannot allocate", 0.8),

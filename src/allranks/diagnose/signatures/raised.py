@@ -7,6 +7,7 @@ from .row import Role, Row, Scope, table
 ACCUSES = "rank-accuses"
 GONE = "peer-gone"
 AWAITED = "peer-awaited"
+_LAST_FRAME = r'(?s)File "[^"\n]*%s", line (?!.*\n  File ")'
 ROWS = (
     Row("loader-handover", "dataloader-worker-killed", Role.ROOT,
         "torch multiprocessing/reductions.py, CPython multiprocessing/resource_sharer.py", ("Error",),
@@ -20,6 +21,17 @@ ROWS = (
     Row("checkpoint-empty", "checkpoint-unreadable", Role.ROOT, "torch serialization.py (an empty file)",
         ("EOFError",), r"^\S*EOFError\b", 0.9, "the checkpoint file is empty or cut off",
         scope=Scope.EXCEPTION, trace=r"torch/serialization\.py"),
+    # Nearly all of accelerate's own ValueErrors refuse a configuration, or objects that do not fit it.
+    Row("accelerate-refuses", "accelerate-config", Role.ROOT,
+        "accelerate accelerator.py, state.py, utils/dataclasses.py, utils/launch.py, utils/fsdp_utils.py",
+        ("ValueError",), r"^\S*ValueError\b", 0.75, "accelerate refuses its configuration, or what it does not fit",
+        scope=Scope.EXCEPTION,
+        trace=_LAST_FRAME % r"/accelerate/(?:accelerator|state|utils/(?:dataclasses|launch|fsdp_utils))\.py"),
+    # torch calls a module's forward with what the program gave it, so there the program may be wrong.
+    Row("library-argument", "environment-mismatch", Role.ROOT, "CPython: Python/ceval.c, Objects/call.c",
+        ("unexpected keyword argument",), r"TypeError: .* got an unexpected keyword argument", 0.65,
+        "a library calls it so, and the installed versions of the two do not fit", scope=Scope.EXCEPTION,
+        trace=_LAST_FRAME % r"/(?:site|dist)-packages/(?!torch/nn/modules/module\.py)[^\"\n]*"),
 )  # fmt: skip
 LAST = (
     Row("import-failed", "missing-module", Role.ROOT, "CPython importlib", ("ImportError",), r"^\S*ImportError\b",

@@ -79,14 +79,15 @@ ROWS = (
          r"binary incompatibility|compiled using NumPy 1|"
          r"compiled with different CUDA|CUDA version \(\S+\) mismatches "
           r"the version|does not match the version torch was compiled|compiled " r"against", 0.85),
-        ("requires-version", "is required|requires|VersionConflict|not supported for now|does "
+        ("requires-version", "is required|equires|VersionConflict|not supported for now|does "
          "not recognize this architecture|incompatible|Unsupported|unsupported",
          r"is required for a normal functioning of this module, but found|VersionConflict|"
          r"Model architectures .{0,200} are not supported for now|does "
           r"not recognize this architecture|[Rr]equires? (?:a different "
           r")?[Pp]ython|Python .{0,20}(?:is required|or (?:newer|later|higher))|"
-         r"requires \w+ ?[<>=]=? ?[\d.]+,? but|incompatible (?:version|"
-          r"package)s?\b|unsupported pickle protocol|unsupported (?:Python|" r"torch) version", 0.78),
+         r"requires \w+ ?[<>=]=? ?[\d.]+,? but|"
+         r"[Rr]equires? [\w.-]{1,60}(?: version)? ?[<>=!~]=? ?[\w.,<>=!~ ]{1,60} but (?:got|found|have)|"
+         r"incompatible (?:version|package)s?\b|unsupported (?:pickle protocol|(?:Python|torch) version)", 0.78),
         ("cuda-home", "CUDA_HOME|ninja|Error building extension|compiling",
          r"CUDA_HOME (?:does not exist|environment variable is not set)|"
          r"Error building extension|Ninja is required|Error compiling objects " r"for extension", 0.75),
@@ -197,8 +198,7 @@ ROWS = (
          r"Unsupported nproc_per_node|nproc_per_node.{0,40}(?:invalid|must)|"
          r"not enough slots available|(?:nnodes|rdzv).{0,60}(?:invalid|"
          r"must be|required|malformed)|No slot '?\d+'? specified", 0.85),
-        ("not-divisible", "divisible",
-         r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible|divisible by .{0,60}parallel", 0.65),
+        ("not-divisible", "divisible", r"(?i)divisible by .{0,60}parallel", 0.65),
         ("hydra", "Could not override|not in struct|LexerNoViableAlt|Unrecognized "
          "arguments|are not used by the HfArgumentParser|ConfigCompositionException",
          r"Could not override '|Key '\S+' is not in struct|LexerNoViableAlt|"
