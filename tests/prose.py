@@ -86,19 +86,25 @@ def sentences(text: str) -> list[str]:
 def _texts(tree: ast.Module) -> Iterator[str]:
     """Every string of a module that reads like a sentence: four words or more, no docstring, pattern or template."""
     passed_over: set[int] = set()
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, ast.Expr):  # a docstring
             passed_over.add(id(node.value))
         elif isinstance(node, ast.JoinedStr):
             passed_over.update(id(part) for part in node.values)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("compile"):
+        elif isinstance(node, ast.Call) and _name(node.func).endswith("compile"):
             passed_over.update(id(part) for part in ast.walk(node))
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in passed_over or not isinstance(node, (ast.Constant, ast.JoinedStr)):
             continue
         text = _text(node)
         if text is not None and len(text.split()) >= FEWEST_WORDS and not _PATTERN.search(text) and not is_code(text):
             yield text
+
+
+def _name(function: ast.expr) -> str:
+    """The last part of what a call names."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def is_code(text: str) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import tests.conftest
 
@@ -15,38 +16,58 @@ ASSERTING_CALLS = {"raises", "fail", "warns"}  # of pytest
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def functions(tree: ast.Module) -> Iterator[Function]:
-    for node in ast.walk(tree):
-        if isinstance(node, Function):
-            yield node
+class Source(NamedTuple):
+    """What a file of the tests has."""
+
+    path: Path
+    nodes: list[ast.AST]
+
+    @property
+    def name(self) -> str:
+        return self.path.relative_to(TESTS).as_posix()
 
 
-def asserts(function: Function, asserting: set[str]) -> bool:
-    """Whether it has an assertion, or calls what has one (by its name alone)."""
+@functools.cache
+def sources() -> list[Source]:
+    """Every file, read and walked once."""
+    return [Source(path, list(ast.walk(ast.parse(path.read_text())))) for path in sorted(TESTS.rglob("*.py"))]
+
+
+class Parts(NamedTuple):
+    """What of a function asserts: itself, or what it calls (by its name alone)."""
+
+    has_assertion: bool
+    calls: set[str]
+
+    def asserts(self, asserting: set[str]) -> bool:
+        return self.has_assertion or not asserting.isdisjoint(self.calls)
+
+
+def parts_of(function: Function) -> Parts:
+    has_assertion = False
+    calls = set()
     for node in ast.walk(function):
         if isinstance(node, ast.Assert):
-            return True
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in ASSERTING_CALLS or name in asserting:
-                return True
-    return False
+            has_assertion = True
+        elif isinstance(node, ast.Call):
+            calls.add(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+    return Parts(has_assertion, calls)
 
 
 def test_every_test_asserts_something() -> None:
-    by_place = {
-        f"{path.relative_to(TESTS)}::{function.name}": function
-        for path in sorted(TESTS.rglob("*.py"))
-        for function in functions(ast.parse(path.read_text()))
-    }
-    assert len(by_place) > 2000
-    helpers = [function for function in by_place.values() if not function.name.startswith("test_")]
-    asserting: set[str] = set()
+    functions = [
+        (f"{source.name}::{node.name}", node.name, parts_of(node))
+        for source in sources()
+        for node in source.nodes
+        if isinstance(node, Function)
+    ]
+    assert len(functions) > 2000
+    helpers = [(name, parts) for _, name, parts in functions if not name.startswith("test_")]
+    asserting = set(ASSERTING_CALLS)
     for _ in range(3):  # helpers that call helpers
-        asserting |= {function.name for function in helpers if asserts(function, asserting)}
-    tests_of = {place: function for place, function in by_place.items() if function.name.startswith("test_")}
-    without = [place for place, function in tests_of.items() if not asserts(function, asserting)]
-    assert without == []
+        asserting |= {name for name, parts in helpers if parts.asserts(asserting)}
+    tests = [(place, parts) for place, name, parts in functions if name.startswith("test_")]
+    assert [place for place, parts in tests if not parts.asserts(asserting)] == []
 
 
 IMPORT = re.compile(r"\s*from (allranks[\w.]*) import (\w+)|\s*import (allranks[\w.]*)")
@@ -56,13 +77,15 @@ def test_programs_in_texts_import_what_there_is() -> None:
     """A module that gets another name keeps it in texts too: mypy does not see them."""
     stale = []
     imports = 0
-    for path in sorted(TESTS.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for source in sources():
+        for node in source.nodes:
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if "import" not in text:
+                continue
             for match in filter(None, map(IMPORT.match, re.split(r"[;\n]", text))):
                 imports += 1
                 if not is_importable(match[1] or match[3], match[2]):
-                    stale.append(f"{path.relative_to(TESTS)}:{node.lineno}: {match[0]}")
+                    stale.append(f"{source.name}:{node.lineno}: {match[0]}")
     assert stale == []
     assert imports > 20
 

@@ -70,6 +70,11 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@functools.cache
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
 def is_pure_module(parts: list[str]) -> bool:
     """Whether `allranks.<parts>` is a pure module, or a name inside one."""
     if not parts:
@@ -81,7 +86,7 @@ def is_pure_module(parts: list[str]) -> bool:
 def imported(tree: ast.AST, path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line and full dotted name of all that is imported, relative imports resolved."""
     inside = ["allranks", *path.relative_to(PACKAGE).with_suffix("").parts]
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name.split(".")
@@ -114,7 +119,7 @@ def import_faults(tree: ast.AST, path: Path) -> Iterator[str]:
 
 
 def use_faults(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BANNED_CALLS:
             yield f"line {node.lineno}: calls {node.func.id}()"
         if isinstance(node, ast.Attribute):
@@ -124,7 +129,7 @@ def use_faults(tree: ast.AST) -> Iterator[str]:
 
 
 def functions(tree: ast.AST) -> list[Function]:
-    return [node for node in ast.walk(tree) if isinstance(node, Function)]
+    return [node for node in nodes_of(tree) if isinstance(node, Function)]
 
 
 def length(node: Function) -> int:
@@ -239,13 +244,16 @@ OF_THE_WALL = {
 
 
 def _is_wall(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == "time.time"
+    """Whether it is `time.time()`."""
+    function = node.func if isinstance(node, ast.Call) else None
+    of_time = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
+    return of_time and (function.value.id, function.attr) == ("time", "time")
 
 
 def _names_of_the_wall(function: ast.AST) -> set[str]:
     """Names that are given time.time(), alone or beside others: `now, t = time.monotonic(), time.time()`."""
     found = set()
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         for target in node.targets if isinstance(node, ast.Assign) else ():
             pairs = [(target, node.value)]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
@@ -259,7 +267,7 @@ def test_the_gang_is_given_the_clock_that_is_never_set() -> None:
     calls = 0
     for function in functions(tree_of(Path(controller.__file__))):
         of_the_wall = _names_of_the_wall(function)
-        for node in ast.walk(function):
+        for node in nodes_of(function):
             name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if name != "Gang" and not name.startswith("self.gang."):
                 continue
@@ -279,7 +287,7 @@ def test_no_limit_goes_by_the_clock_of_the_wall() -> None:
     for path in all_files():
         for function in functions(tree_of(path)):
             names = _names_of_the_wall(function)
-            for node in ast.walk(function):
+            for node in nodes_of(function):
                 if isinstance(node, ast.Compare | ast.BinOp):
                     right = node.comparators if isinstance(node, ast.Compare) else [node.right]
                     if any(_is_wall(n) or (isinstance(n, ast.Name) and n.id in names) for n in (node.left, *right)):

@@ -47,6 +47,7 @@ def fault_of_place(remedy: str) -> str:
     return _fault(remedy, LOCAL)
 
 
+@functools.cache  # cases make the same sentences again and again
 def _fault(text: str, *rules: re.Pattern[str]) -> str:
     match = next((match for rule in rules if (match := rule.search(text))), None)
     return f"wording, {match[0]!r}: {text!r}" if match else ""

@@ -34,6 +34,7 @@ except AllranksError as error:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("error", "says"),
     [

@@ -225,6 +225,7 @@ def test_a_run_in_pods_goes_on_without_a_process_here(tmp_path, monkeypatch, pod
 # -- a disk without room -------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("verb", ["check", "test"])
 def test_a_page_that_cannot_be_written_takes_no_answer_with_it(tmp_path, verb):
     """The findings of a check, and a test that had passed, were an internal error on a full disk."""
@@ -248,6 +249,7 @@ sys.exit(main.run_verb({verb!r}, {words[1:]!r}))
     assert "ok" in json.loads(done.stdout)
 
 
+@pytest.mark.processes
 def test_a_check_that_reaches_no_node_finds_that_alone(tmp_path):
     """"FAIL  has no address that other nodes could use": of a node without a name."""
     words = ["check", "--hosts", "nosuch.invalid", "--level", "quick", "--json"]

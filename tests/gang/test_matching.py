@@ -12,6 +12,7 @@ from tests.descriptors import many_open
 
 from allranks.gang.matching import Match, Matching
 
+pytestmark = pytest.mark.processes
 BOUND = 60.0
 
 

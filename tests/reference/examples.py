@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from tests.diagnose.test_signatures import OF_LOGS
 
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
+from allranks.findings import Verdict
 from allranks.protocol.codec import decode
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import verdict_document
@@ -40,9 +42,19 @@ def _of_real_runs(cause: str) -> Iterator[Example]:
     return _of_runs(cause, "real processes")
 
 
+@functools.cache
+def _runs() -> dict[Path, dict[str, Any]]:
+    paths = sorted((TESTS / "diagnose" / "rules").glob("*/*.json"))
+    return {path: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+@functools.cache
+def _judged(text: str) -> Verdict:
+    return judged(text)
+
+
 def _of_runs(cause: str, source: str = "") -> Iterator[Example]:
-    for path in sorted((TESTS / "diagnose" / "rules").glob("*/*.json")):
-        case: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for path, case in _runs().items():
         if not case["expect"] or case["expect"]["cause"] != cause or source not in case["source"]:
             continue
         verdict = judge(decode(Incident, case["incident"]))
@@ -61,7 +73,7 @@ def _of_logs(cause: str) -> Iterator[Example]:
 
 def _of_lines(cause: str) -> Iterator[Example]:
     for _, text in OF_LOGS:
-        verdict = judged(text)
+        verdict = _judged(text)
         if verdict.cause == cause:
             yield Example(tuple(verdict_lines(verdict_document(verdict))), "tests/diagnose/examples.txt", (text,))
 

@@ -264,15 +264,15 @@ def _lines(log: Excerpt, share: int) -> list[tuple[int, str]]:
 
 def _affordable(lines: list[tuple[int, str]], share: int) -> list[tuple[int, str]]:
     """Give as many as fit, from both ends: what stands in the middle goes first."""
-    while lines:
-        cost = sum(len(escape(line)) + 60 for _, line in lines)
-        if cost <= share:
-            break
-        count = max(1, int(len(lines) * share / cost * 0.9))
+    costs = [len(escape(line)) + 60 for _, line in lines]
+    while sum(costs) > share:
+        count = max(1, int(len(lines) * share / sum(costs) * 0.9))
         if count >= len(lines):
             break
         front = count // 3
-        lines = [*lines[:front], *lines[len(lines) - count + front :]]
+        back = len(lines) - count + front
+        lines = [*lines[:front], *lines[back:]]
+        costs = [*costs[:front], *costs[back:]]
     return lines
 
 

@@ -126,12 +126,14 @@ CASES = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", CASES)
 def test_the_innermost_exception_is_quoted(tmp_path: Path, name: str) -> None:
     code, says = CASES[name]
     assert says in sentence(tmp_path, code)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["cause", "context", "three deep", "many lines"])
 def test_so_it_is_where_the_log_alone_tells(tmp_path: Path, name: str) -> None:
     """Ranks of programs that are not Python's runner: the traceback at the end of the log."""
@@ -139,6 +141,7 @@ def test_so_it_is_where_the_log_alone_tells(tmp_path: Path, name: str) -> None:
     assert says in sentence(tmp_path, code, error_file=False)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception groups in this Python")
 def test_a_group_is_told_by_its_first_member(tmp_path: Path) -> None:
     code = LOAD + "try:\n    load(1)\nexcept ValueError as e:\n"

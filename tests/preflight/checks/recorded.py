@@ -5,6 +5,7 @@ A text that starts with @ is the name of a file beside the case.
 
 import fnmatch
 import shlex
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class RecordedHost:
     def _whole(self, text: str) -> str:
         return (self._folder / text[1:]).read_text() if text.startswith("@") else text
 
+    @cached_property
     def _paths(self) -> set[str]:
         found = {*self._files, *self._recording.get("links", {}), *self._recording.get("directories", ())}
         return {p for path in found for p in (path, *map(str, Path(path).parents))}
@@ -43,14 +45,16 @@ class RecordedHost:
             return None
 
     def names(self, path: str) -> list[str]:
-        return sorted({Path(p).name for p in self._paths() if str(Path(p).parent) == path.rstrip("/") and p != "/"})
+        start = path.rstrip("/") + "/"
+        below = {p.removeprefix(start) for p in self._paths if p.startswith(start)}
+        return sorted(name for name in below if name and "/" not in name)
 
     def glob(self, pattern: str) -> list[str]:
         depth = pattern.count("/")
-        return sorted(p for p in self._paths() if fnmatch.fnmatchcase(p, pattern) and p.count("/") == depth)
+        return sorted(p for p in self._paths if fnmatch.fnmatchcase(p, pattern) and p.count("/") == depth)
 
     def exists(self, path: str) -> bool:
-        return path in self._paths()
+        return path in self._paths
 
     def link(self, path: str) -> str | None:
         return self._recording.get("links", {}).get(path)

@@ -8,6 +8,7 @@ A test takes all cases of one check and names each case that fails, with the sen
 """
 
 import difflib
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,12 +34,15 @@ WORDS = ("id", "status", "where", "message", "remedy")  # parts of a finding tha
 REWRITE = "right as it is now? python -m tests.preflight.checks.write"
 
 
+@functools.cache
 def load(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def facts_of(path: Path, case: dict[str, Any]) -> dict[str, Any]:
+@functools.cache
+def facts_of(path: Path) -> dict[str, Any]:
     """Facts by node: those of the case, or what the check collects from its recordings."""
+    case = load(path)
     if "hosts" not in case:
         return case["facts"]
     check, facts = CHECKS[path.parent.name], {}
@@ -53,7 +57,7 @@ def facts_of(path: Path, case: dict[str, Any]) -> dict[str, Any]:
 
 def findings_of(path: Path, case: dict[str, Any]) -> list[dict[str, Any]]:
     """Without the evidence, which may be long."""
-    found = [f.to_json() for f in judge(case["request"], facts_of(path, case), [CHECKS[path.parent.name]])]
+    found = [f.to_json() for f in judge(case["request"], facts_of(path), [CHECKS[path.parent.name]])]
     return [{k: v for k, v in f.items() if k not in ("evidence", "check")} for f in found]
 
 
@@ -105,7 +109,7 @@ def test_no_check_says_ssh_for_a_node_of_this_machine(name: str) -> None:
     """Each case of each check, as if all its nodes were this machine."""
 
     def failure_of(path: Path, case: dict[str, Any]) -> str:
-        facts = facts_of(path, case)
+        facts = facts_of(path)
         remedies = [f.remedy for f in judge({**case["request"], "local": list(facts)}, facts, [CHECKS[name]])]
         return "\n".join(text for text in remedies if any(f"ssh {node}" in text for node in facts))
 
