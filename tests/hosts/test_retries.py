@@ -120,6 +120,29 @@ def test_a_fixed_port_that_was_taken_is_a_failure(launch: Launch) -> None:
     assert outcomes(result) == [(0, "failed")]
 
 
+def test_a_run_that_was_taken_over_is_tried_again(launch: Launch) -> None:
+    """Its agents have kept what the ranks were started with: of a secret nothing is in the run directory."""
+    secret = "s3cret-of-the-first-controller"
+    launch.start(program("v_retry.py", "9", "wait"), "--retries", "1", "--env", f"API_TOKEN={secret}").until_running(2)
+    launch.kill_launcher()
+    launch.begin("attach", "--json", cwd=launch.place)
+    launch.until("controller-attached")
+    os.kill(launch.rank_pid(1), signal.SIGKILL)
+    wait_until(lambda: [e["attempt"] for e in launch.events("rank-started")].count(1) == 2, BOUND, "attempt 1")
+    restarted = launch.rank_pid(1)
+    assert f"API_TOKEN={secret}".encode() in Path(f"/proc/{restarted}/environ").read_bytes().split(b"\0")
+    metrics = launch.run_dir / "outputs" / "rank_01_metrics.jsonl"
+    wait_until(lambda: '"attempt": 1' in metrics.read_text(), BOUND, "a step of attempt 1")
+    os.kill(restarted, signal.SIGKILL)
+    result = launch.result()
+    assert outcomes(result) == [(0, "failed"), (1, "failed")], result
+    assert result["attempts"][1]["reason"].startswith("the retry is used up"), result
+    assert "attempt 1 of 1" in launch.log(1, 1)
+    for path in launch.run_dir.rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+    assert launch.alive() == []
+
+
 @pytest.mark.parametrize("who", ["agent", pytest.param("supervisor", marks=pytest.mark.slow)])
 def test_a_new_agent_where_agent_or_supervisor_was_killed(launch: Launch, who: str) -> None:
     """Nothing would watch over the ranks of that node, and no spare is there: it is reached again."""

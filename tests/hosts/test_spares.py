@@ -17,6 +17,7 @@ from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
 
 LEASE = ("--lease", "3s", "--connect-timeout", "6s")
+LONGER_LEASE = ("--lease", "8s", "--connect-timeout", "8s")  # a controller that takes over may take some seconds
 
 
 @pytest.fixture
@@ -69,6 +70,22 @@ def test_a_host_without_power_gives_its_place_to_the_spare(bed4: Bed, launch: La
     assert states(launch) == {"h1": "ended", "h4": "ended", "h3": "ended", "h2": "lost"}
     metrics = (launch.run_dir / "outputs" / "rank_01_metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["attempt"] for line in metrics] == [0, 1]
+    assert launch.all_gone()
+
+
+def test_the_spare_of_a_run_that_was_taken_over(bed4: Bed, launch: Launch) -> None:
+    launch.start(program("v_retry.py", "1", "wait"), "--spares", "1", "--retries", "1", *LONGER_LEASE)
+    ready(launch)
+    assert wait_until(lambda: states(launch).get("h4") == "spare", timeout=BOUND, what="h4 in status.json")
+    launch.kill_launcher()
+    launch.begin("attach", "--json", cwd=launch.place)
+    launch.until("controller-attached")
+    assert wait_until(lambda: states(launch).get("h4") == "ready", timeout=BOUND, what="h4 has said hello again")
+    bed4.host("h2").power_off()
+    result = launch.result()
+    assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "done")]), result
+    assert result["attempts"][0]["replaced"] == [{"node": "h2", "by": "h4"}]
+    assert (launch.run_dir / "logs/attempt_1/node_03_h4/rank_001.log").read_text().endswith("done\n")
     assert launch.all_gone()
 
 

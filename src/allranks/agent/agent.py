@@ -13,13 +13,13 @@ import signal
 import socket
 import time
 from functools import partial
-from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple, Type, TypeVar
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Set, Tuple, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage, read_report
 from allranks.protocol.frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.messages import (
     CountersMessage,
     DrainedMessage,
@@ -44,6 +44,7 @@ from allranks.protocol.orders import (
     CountersOrder,
     EndOrder,
     HelloOrder,
+    KeepOrder,
     ListenOrder,
     Order,
     PingOrder,
@@ -140,6 +141,7 @@ class Agent:
         self._reported: Dict[int, int] = {}  # how many were taken in this attempt, by rank
         self._reported_in_all = 0
         self._signalled: Set[int] = set()  # ranks of this attempt that have had the signal for their stacks
+        self._launch: Optional[Mapping[str, Json]] = None  # for a controller that takes the run over
         self._nonce = Nonce()
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -147,6 +149,7 @@ class Agent:
         self._handlers = dict(
             (
                 _handler(HelloOrder, self._on_hello),
+                _handler(KeepOrder, self._on_keep),
                 _handler(ShipOrder, self._receiver.ship),
                 _handler(SetupOrder, self._on_setup),
                 _handler(ListenOrder, self._on_listen),
@@ -245,7 +248,8 @@ class Agent:
         if self._attempt is not None:
             self._attempt.observe()
         patience = self._lease
-        if not self._greeted or (self._link is None and self._attempt is None):
+        is_idle = self._attempt is None and self._launch is None  # a hot spare of a run that goes on is not
+        if not self._greeted or (self._link is None and is_idle):
             patience = min(patience, UNGREETED)
         if self._holder_gone() or now - self._heard > patience:
             self._lease_over()
@@ -501,7 +505,14 @@ class Agent:
             self._lease = order.lease
         self._outlet.controller_has(order.have)
         self._drain_reported = not (self._attempt is not None and self._attempt.ended)
-        self._reply(hello(self._dir, self._attempt.summary() if self._attempt is not None else None))
+        greeting = hello(self._dir, self._attempt.summary() if self._attempt is not None else None)
+        if order.asks_launch and self._launch is not None:
+            greeting = greeting._replace(launch=dict(self._launch))
+        self._reply(greeting)
+
+    def _on_keep(self, order: KeepOrder) -> None:
+        """Keep in memory alone what a controller that takes the run over starts ranks with."""
+        self._launch = order.launch
 
     def _on_setup(self, order: SetupOrder) -> None:
         """Check this node in a task, and keep the environment after the prelude, which may run once more."""

@@ -185,7 +185,7 @@ def ssh_transport(spec: RunSpec) -> SshTransport:
 
 def ssh_reach(spec: RunSpec) -> NodeReach:
     """Return how a session reaches nodes that are named."""
-    return NodeReach(ssh_transport(spec))
+    return NodeReach(ssh_transport(spec), keeps_launch=True)
 
 
 def find_nodes(spec: RunSpec, spares: int) -> Cluster:

@@ -289,6 +289,7 @@ class Member:
         self.heard = time.monotonic()
         self.silent = False
         self.lost = False
+        self.is_adopted = False  # its agent was started by another controller
         self.has_greeted = False  # its agent has said hello once
         self.greeted = asyncio.Event()  # with `has_greeted`
         self.opening: asyncio.Task[None] | None = None

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL, beat_of
+from allranks.errors import ConfigError
 from allranks.findings import Finding
+from allranks.protocol.codec import DecodeError, decode
 from allranks.protocol.frames import METRICS, RANK_LOG, Frame, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
     DrainedMessage,
     DroppedMessage,
@@ -52,11 +53,13 @@ from allranks.runs.opening import change_nodes, write_status
 from allranks.runs.preflight import document, save
 from allranks.runs.replay import Shown
 from allranks.settings import RunSpec
+from allranks.settings.document import from_document
 
 from .channel import Channel, ChannelFailed, Member, Shipper
 from .clocks import Instant, pause_between
 from .gang import Gang
-from .places import Setting, collectors, judge_request, node_label, run_tag
+from .places import KeptLaunch, Setting, collectors, judge_request, node_label, restored, run_tag
+from .plugins import all_checks
 from .policy import Decision
 from .progress import Progress
 from .remarks import run_disk_full, unreadable_message
@@ -175,6 +178,10 @@ class Controller:
         self._transport = transport
         self._judge = judge
         self._attach = attach
+        if attach:
+            for member in self.members.values():
+                member.is_adopted = True
+        self.has_launch = not attach  # knows all that ranks are started with
         self._shipper = shipper
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
@@ -372,7 +379,7 @@ class Controller:
     async def _connect(self, member: Member) -> None:
         """Open the channel; the first failure of a node that never answered is final."""
         node = member.node
-        renewing = member.has_greeted or self._attach
+        renewing = member.has_greeted or member.is_adopted
         if not renewing:
             self.note(NodeConnecting(node.name))
         pause = 0.2
@@ -443,7 +450,7 @@ class Controller:
 
     def _hello(self, member: Member) -> HelloOrder:
         have = self.logs.sizes(member.node.index, member.node.name)
-        return HelloOrder(lease=self.spec.limits.lease, have=have)
+        return HelloOrder(lease=self.spec.limits.lease, have=have, asks_launch=not self.has_launch)
 
     def _closed(self, member: Member, why: str) -> None:
         """Renew a channel that has ended, unless its agent is being released."""
@@ -519,10 +526,30 @@ class Controller:
         if not member.has_greeted:
             self._rename(member, message.hostname)
             self._last_greeting = time.monotonic()
+        if message.launch is not None and not self.has_launch:
+            self._take_launch(decode(KeptLaunch, message.launch, "$.launch"))
         member.has_greeted = True
         member.behind = False
         member.greeted.set()
         self._send(member, PingOrder(time.time()))
+
+    def _take_launch(self, launch: KeptLaunch) -> None:
+        """Know what the controller before this one started ranks with: from here on a retry is possible."""
+        try:
+            self.spec = from_document(launch.spec, "what an agent has kept")
+        except ConfigError as error:  # kept by another version
+            self.note(PlainNote(f"The run cannot be tried again: {error}"))
+            return
+        self.setting = restored(self.setting, launch, all_checks())
+        self.roster.take_launch(self.spec, self.setting)
+        self.has_launch = True
+
+    def lacks_tree(self) -> bool:
+        """Tell whether a node needs the synced tree, and the archive was in another controller's hands."""
+        roster = self.roster
+        if self.setting.tree is None or self._shipper is not None:
+            return False
+        return len(roster.unusable_nodes) > len(self.gang.spares.ready)
 
     def _ship_on(self, member: Member, message: GotMessage) -> None:
         if self._shipper is not None and member.channel is not None and self._is_gathered(member):
@@ -659,7 +686,7 @@ class Controller:
     def _watch_silence(self, now: float) -> None:
         """Three missing beats: renew the channel. The whole lease: the node is lost."""
         for member in self.members.values():
-            if not (member.has_greeted or self._attach) or member.lost or member.node.name in self.released:
+            if not (member.has_greeted or member.is_adopted) or member.lost or member.node.name in self.released:
                 continue
             quiet = now - member.heard
             most = self.spec.limits.lease

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from allranks.findings import Verdict
+from allranks.protocol.codec import DecodeError, encode
 from allranks.runs.documents import AttemptRecord, Replacement, verdict_document
 
 from .gang import Gang
@@ -18,6 +19,18 @@ class History:
     def __init__(self) -> None:
         self.attempts: list[AttemptRecord] = []
         self._failed: list[Tried] = []
+
+    def resume(self, attempts: Sequence[AttemptRecord]) -> None:
+        """Take over the attempts of a controller before this one: they count against the retries."""
+        self.attempts += attempts
+        for record in attempts:
+            verdict = record.verdict
+            if record.outcome == "failed" and verdict is not None:
+                try:
+                    before = Verdict.from_json(encode(verdict))
+                except DecodeError:
+                    continue  # the events are damaged
+                self._failed.append(Tried(before, record.step, record.seconds or 0.0))
 
     def add(
         self, gang: Gang, verdict: Verdict | None, steps: Mapping[int, int | None], now: float, against: str
@@ -58,7 +71,7 @@ class History:
         if against:
             return Decision("finish", against)
         recovery = gang.roster.spec.recovery
-        means = Means(recovery.retries, recovery.on_hang, gang.spares.ready, gang.roster.rank_counts)
+        means = Means(recovery.retries, recovery.on_hang, gang.spares.ready, gang.roster.ranks_by_node)
         return decide(self._failed, means)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from allranks.cluster import Cluster
 from allranks.plan.environment import HandedOver, Place
@@ -11,10 +12,11 @@ from allranks.plan.launchers.command_words import launched_by, read_training
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.network import target_words
 from allranks.preflight.check import Check
-from allranks.protocol.jsontext import JsonObject
-from allranks.protocol.orders import ORDERS, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
+from allranks.protocol.codec import encode
+from allranks.protocol.jsontext import Json, JsonObject
+from allranks.protocol.orders import ORDERS, KeepOrder, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
 from allranks.settings import RunSpec
-from allranks.settings.document import to_document
+from allranks.settings.document import to_document, with_secrets
 
 from .members import NodeState
 from .states import Send
@@ -52,7 +54,8 @@ class Setting:
 
     `token` is what the proof listener answers; `local_nodes` are indexes of nodes on this machine, whose
     outputs go straight into `run_outputs`; `checks` are made before ranks start; `tree` is what --sync ships;
-    `dead` are pairs of nodes that --suite pairs need not measure.
+    `dead` are pairs of nodes that --suite pairs need not measure. `keeps_launch`: another controller may take the run
+    over, and its agents keep what that one needs.
     """
 
     run: str
@@ -69,6 +72,52 @@ class Setting:
     checks: tuple[Check, ...] = ()
     tree: Tree | None = None
     dead: tuple[tuple[str, str], ...] = ()
+    keeps_launch: bool = False
+
+
+class KeptLaunch(NamedTuple):
+    """What ranks are started with and run.json does not have: agents keep it for a controller that takes the run over.
+
+    `spec` is all settings, `checks` are names; the rest is as in Setting.
+    """
+
+    spec: Mapping[str, Json]
+    token: str
+    workdir: str
+    forwarded: Mapping[str, str] = {}
+    virtual_env: str | None = None
+    conda_prefix: str | None = None
+    checks: tuple[str, ...] = ()
+    tree: Tree | None = None
+
+
+def keep_order(spec: RunSpec, setting: Setting) -> KeepOrder:
+    """Give an agent what another controller needs to start ranks as this one does."""
+    launch = KeptLaunch(
+        with_secrets(spec),
+        setting.token,
+        setting.workdir,
+        setting.forwarded,
+        setting.virtual_env,
+        setting.conda_prefix,
+        tuple(check.name for check in setting.checks),
+        setting.tree,
+    )
+    return KeepOrder(encode(launch))
+
+
+def restored(setting: Setting, launch: KeptLaunch, checks: Mapping[str, Check]) -> Setting:
+    """Add what an agent has kept to the setting of a run that is taken over; `checks` are all that there are."""
+    return replace(
+        setting,
+        token=launch.token,
+        workdir=launch.workdir,
+        forwarded=launch.forwarded,
+        virtual_env=launch.virtual_env,
+        conda_prefix=launch.conda_prefix,
+        checks=tuple(checks[name] for name in launch.checks if name in checks),
+        tree=launch.tree,
+    )
 
 
 def run_tag(setting: Setting, index: int, incarnation: int = 0) -> str:

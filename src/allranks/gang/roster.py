@@ -90,6 +90,13 @@ class Roster:
             for rank in node.ranks.values():
                 rank.initialised_t = 0.0 if rank.state == "initialised" else None
 
+    def take_launch(self, spec: RunSpec, setting: Setting) -> None:
+        """Know of a run that was taken over what its ranks were started with. Nodes that had the tree still have it."""
+        self.spec = spec
+        self.setting = setting
+        for node in (*self.nodes.values(), *self.spares.values()):
+            node.synced = setting.tree is not None
+
     def rename(self, old: str, new: str) -> None:
         """Give a node that the list knows by address its own name, in every output from now on."""
         self.nodes = _renamed(self.nodes, old, new)
@@ -166,6 +173,11 @@ class Roster:
         if self.plan is None:
             return {}
         return {planned.node.name: planned.nproc for planned in self.plan.nodes}
+
+    @property
+    def ranks_by_node(self) -> dict[str, int]:
+        """How many ranks each node has: by the plan, and in a run that was taken over those that are known."""
+        return self.rank_counts or {name: len(node.ranks) for name, node in self.nodes.items()}
 
     @property
     def world_size(self) -> int:

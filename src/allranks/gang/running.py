@@ -16,7 +16,7 @@ from allranks.runs.events import TEMPORARY, FindingMade, OutputsTemporary, RankE
 from .ending import Ending
 from .groups import ProcessGroups
 from .lingering import remark
-from .places import place_for
+from .places import keep_order, place_for
 from .roster import Roster
 from .states import Action, Audited, Event, Exit, Report, Send, Started, State
 
@@ -59,6 +59,8 @@ class Running:
             if is_own and place.output_dir.startswith(TEMPORARY):
                 temporary[node.name] = place.output_dir
             launch = NodeLaunch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
+            if roster.setting.keeps_launch:
+                actions.append(Send(node.name, keep_order(roster.spec, roster.setting)))
             actions.append(Send(node.name, orders(launch)))
         if roster.spec.launch.launcher == "command" and not self.groups.tool and not roster.testing:
             for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them

@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from .working_tree import Archive
 
 
+STANDING_BY = ("ready", "spare", "silent")  # states of a hot spare that may still be of use
 LOGS_SECONDS = 20.0  # for reading the logs of a failed attempt, where the verdict is not sure without them
 
 
@@ -240,8 +241,10 @@ class Session:
 
     def _against_retry(self) -> str:
         """Why there can be no further attempt, whatever the cause; empty where there can be one."""
-        if self.adopted:
-            return "this allranks took the run over: it has not what the ranks were started with"
+        if self.adopted and not self.controller.has_launch:
+            return "this allranks took the run over, and no agent has kept what the ranks were started with"
+        if self.adopted and self.controller.lacks_tree():
+            return "a node needs the working tree of --sync, and the controller that had it has ended"
         return self.reach.against_retry()
 
     def _completed(self, verdict: Verdict) -> Verdict:
@@ -443,7 +446,13 @@ def create(
         checks = tuple(of_level(all_checks().values(), "quick")) if spec.preflight.check else ()
         setting = make_setting(spec, cluster, environ, cwd, names_of(run), checks)
         tree = archive.tree if archive is not None else None
-        setting = dataclasses.replace(setting, expected_world_size=expected_world_size, tree=tree, dead=dead)
+        setting = dataclasses.replace(
+            setting,
+            expected_world_size=expected_world_size,
+            tree=tree,
+            dead=dead,
+            keeps_launch=reach.keeps_launch,
+        )
         opening = Opening(
             spec,
             setting.uid,
@@ -549,13 +558,8 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
     """Make a session for a run whose controller has ended: its agents are looked for and taken over."""
     document = run.read_run()
     status = run.read_status()
-    gang = document.gang  # hot spares end by themselves
-    nodes = []
-    for entry in gang:
-        if entry.index is not None and entry.host is not None:
-            nodes.append(
-                Node(entry.index, entry.name, entry.host, entry.user, entry.port, entry.slots, bool(entry.is_local))
-            )
+    gang = document.gang
+    nodes = _reachable(gang)
     missing = [name for name in ("nodes", "spec", "uid", "workdir") if not getattr(document, name)]
     if missing or not nodes or len(nodes) < len(gang):
         lacking = join_words(missing or ["addresses of nodes"])
@@ -563,7 +567,9 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
             f"{run.path}/run.json is damaged: it has no {lacking}, so agents of this run cannot be looked for. "
             "They end by themselves when their lease is over"
         )
-    cluster = Cluster(tuple(nodes), document.source or "run.json")
+    waiting = {node.name for node in status.nodes if node.state in STANDING_BY}
+    spares = _reachable(entry for entry in document.nodes if entry not in gang and entry.name in waiting)
+    cluster = Cluster(tuple(nodes), document.source or "run.json", tuple(spares))
     spec = from_document(document.spec)
     setting = Setting(
         run=run.name,
@@ -571,9 +577,11 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
         token="",
         workdir=document.workdir or "",
         run_outputs=str(run.path.absolute() / "outputs"),
-        local_nodes=frozenset(n.index for n in nodes if n.is_local),
+        local_nodes=frozenset(n.index for n in (*nodes, *spares) if n.is_local),
     )
-    session = Session(spec, cluster, setting, run, view, reach_for(spec), adopted=True)
+    reach = reach_for(spec)
+    setting = dataclasses.replace(setting, keeps_launch=reach.keeps_launch)
+    session = Session(spec, cluster, setting, run, view, reach, adopted=True)
     ranks = {node.name: {rank.rank: rank.state for rank in node.ranks} for node in status.nodes}
     master = status.master or Master()
     roster = session.controller.roster
@@ -592,6 +600,17 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
     return session
 
 
+def _reachable(entries: Iterable[NodeEntry]) -> list[Node]:
+    """Give the nodes of run.json that have an address."""
+    nodes = []
+    for entry in entries:
+        if entry.index is not None and entry.host is not None:
+            nodes.append(
+                Node(entry.index, entry.name, entry.host, entry.user, entry.port, entry.slots, bool(entry.is_local))
+            )
+    return nodes
+
+
 def _remember(session: Session, run: RunDirectory, started: float) -> None:
     """Take over the times that the controller before this one has written down."""
     roster = session.controller.roster
@@ -601,7 +620,7 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     events = run.read_events()[0]
     session.controller.logs.resume(events)
     ends = [event for event in events if event.get("event") == AttemptEnd.kind and "decision" in event]
-    session.history.attempts += [as_record(AttemptRecord, end) for end in ends]
+    session.history.resume([as_record(AttemptRecord, end) for end in ends])
     for _, step in read_back(FirstStep, events):
         progress.first_step_at = roster.began_at + step.seconds
         progress.first_step_told = True

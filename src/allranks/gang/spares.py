@@ -24,10 +24,10 @@ from allranks.runs.events import (
 from allranks.text import count_of, name_with
 
 from .members import NodeState
-from .places import Tree, first_order, judge_request
+from .places import Tree, first_order, judge_request, keep_order
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
-from .states import Action, Event, Facts, Fault, Hello, Lost, Reach, Shipped, Unreachable
+from .states import Action, Event, Facts, Fault, Hello, Lost, Reach, Send, Shipped, Unreachable
 
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 READY = "spare"  # the state of a spare that has been looked at and found fit
@@ -87,7 +87,10 @@ class HotSpares:
             least = min(needs)
             return self._drop(node, f"it has room for {count_of(room, 'rank')}, and every node runs {least} or more")
         node.state = READY
-        return [SpareReady(node.name)]
+        ready = SpareReady(node.name)
+        if roster.setting.keeps_launch:
+            return [ready, Send(node.name, keep_order(roster.spec, roster.setting))]
+        return [ready]
 
     def _drop(self, node: NodeState, why: str, remedy: str = "") -> list[Action]:
         node.state = "unfit" if node.node_dir else "unreachable"

@@ -74,14 +74,15 @@ class NodeReach:
     """How a session's nodes are reached: by `transport`. Nobody takes these nodes back; an engine that may, overrides.
 
     `warning_signal`: what the engine sends before it takes the nodes back. `document`: its fields of run.json.
-    `run_suffix`: what a run directory has behind its name.
+    `run_suffix`: what a run directory has behind its name. `keeps_launch`: another controller may take the run over.
     """
 
     warning_signal: int | None = None
     run_suffix = ""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, keeps_launch: bool = False) -> None:
         self.transport = transport
+        self.keeps_launch = keeps_launch
 
     @property
     def document(self) -> JsonObject:

@@ -49,7 +49,9 @@ class AttemptSummary(NamedTuple):
 
 @omit_none
 class HelloMessage(NamedTuple):
-    """The first word of an agent, or of its supervisor (`dead`: `how` the agent ended, and when)."""
+    """The first word of an agent, or of its supervisor (`dead`: `how` the agent ended, and when).
+
+    `launch` is what it was given to keep, for a controller that asks for it."""
 
     node_dir: str
     hostname: str
@@ -61,6 +63,7 @@ class HelloMessage(NamedTuple):
     how: str = ""
     died_t: Optional[float] = None
     attempt: Optional[AttemptSummary] = None
+    launch: Optional[JsonObject] = None
 
 
 class GotMessage(NamedTuple):

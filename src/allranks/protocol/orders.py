@@ -18,11 +18,20 @@ MOST_PATH = 4096  # bytes of a path (PATH_MAX)
 
 
 class HelloOrder(NamedTuple):
-    """The first word of a controller. `have` are the sizes of its logs, by stream (`frames.stream_key`)."""
+    """The first word of a controller. `have` are the sizes of its logs, by stream (`frames.stream_key`).
+
+    `asks_launch`: it has taken the run over, and needs what another one gave the agent to keep (`KeepOrder`)."""
 
     protocol: int = PROTOCOL
     lease: Optional[float] = None
     have: Mapping[str, int] = {}
+    asks_launch: bool = False
+
+
+class KeepOrder(NamedTuple):
+    """Keep in memory what ranks are started with, secrets among it, for a controller that takes the run over."""
+
+    launch: Mapping[str, Json]
 
 
 class ShipOrder(NamedTuple):
@@ -223,6 +232,7 @@ class SignalOrder(NamedTuple):
 
 Order = Union[
     HelloOrder,
+    KeepOrder,
     ShipOrder,
     SetupOrder,
     ListenOrder,
@@ -244,6 +254,7 @@ ORDERS: Vocabulary[Order] = Vocabulary(
     "type",
     {
         "hello": HelloOrder,
+        "keep": KeepOrder,
         "ship": ShipOrder,
         "setup": SetupOrder,
         "listen": ListenOrder,

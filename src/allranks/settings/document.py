@@ -1,4 +1,7 @@
-"""RunSpec to the `spec` of run.json and back. Secrets are hidden on the way out and stay hidden."""
+"""RunSpec to the `spec` of run.json and back. Secrets are hidden on the way out and stay hidden.
+
+`with_secrets` is what agents keep in memory for a controller that takes a run over; it is written nowhere.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,21 @@ _STORED: dict[str, Parser] = {
 
 def to_document(spec: RunSpec) -> dict[str, Json]:
     """Return all settings by name, as JSON has them, with `"schema": 1`."""
-    document: dict[str, Json] = {"schema": SCHEMA}
-    for name, value in spec.values():
-        document[name] = encode(value)
+    document = with_secrets(spec)
     document["env"] = redact_env(spec.launch.env)
     document["command"] = redact_argv(spec.launch.command)
     for row in SETTINGS.values():
         text = document[row.name]
         if row.may_hold_secrets and isinstance(text, str):
             document[row.name] = redact_text(text)
+    return document
+
+
+def with_secrets(spec: RunSpec) -> dict[str, Json]:
+    """Return all settings by name as `from_document` reads them, with nothing hidden."""
+    document: dict[str, Json] = {"schema": SCHEMA}
+    for name, value in spec.values():
+        document[name] = encode(value)
     return document
 
 
