@@ -18,6 +18,8 @@ HEAVY = {
                "socket", "lzma"),
     "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
+    "diagnose": ("asyncio", "allranks.gang", "allranks.runs.events", "multiprocessing", "concurrent", "yaml", "jinja2",
+                 "numpy"),
     "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.engines.kubernetes",
             "allranks.engines.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
 }  # fmt: skip

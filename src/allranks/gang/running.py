@@ -11,7 +11,8 @@ from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
 from allranks.protocol.orders import StacksOrder, SuiteNodes
-from allranks.runs.events import TEMPORARY, FindingMade, OutputsTemporary, RankExit, RankStarted
+from allranks.runs.documents import TEMPORARY
+from allranks.runs.events import FindingMade, OutputsTemporary, RankExit, RankStarted
 
 from .ending import Ending
 from .groups import ProcessGroups

@@ -9,8 +9,7 @@ from typing import Any
 
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Finding, Where, explain_command
-from allranks.runs.documents import AttemptRecord, Left, ResultDocument, VerdictDocument, as_record
-from allranks.runs.events import TEMPORARY
+from allranks.runs.documents import TEMPORARY, AttemptRecord, Left, ResultDocument, VerdictDocument, as_record
 from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
 Document = dict[str, Any]

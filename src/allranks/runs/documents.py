@@ -21,6 +21,7 @@ from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 
 LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
+TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be gone tomorrow
 Document = JsonObject  # as a run directory keeps it
 Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node
 Record = TypeVar("Record")

@@ -380,9 +380,6 @@ class GateProved(EventRecord):
 # -- ranks ---------------------------------------------------------------------------------------------
 
 
-TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be gone tomorrow
-
-
 @dataclass(frozen=True)
 class OutputsTemporary(EventRecord):
     """Where the program's files go that are temporary, by node."""

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import gzip
 import io
-import multiprocessing
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -154,6 +152,10 @@ def _spans(path: Path) -> list[Span]:
 
 
 def _read_in_parallel(spans: Sequence[Span], processes: int | None) -> Iterator[tuple[Span, LogPart]]:
+    # Here, as a small log is read without: they take a twentieth of its diagnosis.
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
     count = min(processes or usable_cores(), len(spans))
     with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
         waiting = {pool.submit(read_part, *span): span for span in spans}

@@ -24,21 +24,19 @@ _STRIP = VARIABLE.encode()
 
 
 def _least(words: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Leave out the words that hold another: each word's parts are looked up, not each pair of words compared."""
-    literals = set(words)
-    lengths = sorted({len(word) for word in literals})
-    return tuple(sorted(word for word in literals if not _holds_another(word, literals, lengths)))
-
-
-def _holds_another(word: bytes, literals: set[bytes], lengths: Sequence[int]) -> bool:
-    """Whether a shorter literal is a part of the word; `lengths` are those of the literals, ascending."""
-    for length in lengths:
-        if length >= len(word):
-            return False
-        for start in range(len(word) - length + 1):
-            if word[start : start + length] in literals:
-                return True
-    return False
+    """Leave out the words that hold another: each is searched in all of them at once, as they were one text."""
+    literals = sorted(set(words))
+    joined = b"\n".join(literals)
+    starts = [0, *accumulate(len(word) + 1 for word in literals)]
+    longer: set[int] = set()
+    for own, word in enumerate(literals):
+        at = joined.find(word)
+        while at >= 0:
+            number = bisect_right(starts, at) - 1
+            if number != own:
+                longer.add(number)
+            at = joined.find(word, starts[number + 1])
+    return tuple(word for at, word in enumerate(literals) if at not in longer)
 
 
 def _without_digits(word: bytes) -> bytes:

@@ -15,7 +15,7 @@ from allranks.text import plural
 from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import ends
 from ..logs.sightings import Evidence, Sighting, quoted
-from ..signatures.mismatch import OP, SHAPE, compare_calls
+from ..signatures.mismatch import DTYPES, OP, SHAPE, compare_calls
 from ..words import count_ranks, numbers, short
 from .log_lines import read_candidate
 
@@ -39,10 +39,13 @@ def mismatch(evidence: Evidence) -> list[Candidate]:
     cause, confidence = compare_calls(text)
     candidate = read_candidate(evidence, reports)
     calls = ", ".join(dict.fromkeys(name for names in OP.findall(text) for name in names if name))
-    shapes = " against ".join(dict.fromkeys(f"[{s}]" for s in SHAPE.findall(text)))
-    message = f"ranks call different collectives: {calls} {shapes}"
-    if cause == "collective-shape-mismatch":
-        message = f"ranks call {calls or 'one collective'} with different shapes: {shapes}"
+    shapes = dict.fromkeys(f"[{s}]" for s in SHAPE.findall(text))
+    types = dict.fromkeys(DTYPES.findall(text))
+    message = f"ranks call different collectives: {calls} {' against '.join(shapes)}"
+    if cause == "collective-shape-mismatch" and len(shapes) == 1 and len(types) > 1:
+        message = f"ranks call {calls or 'one collective'} with different types: {' against '.join(types)}"
+    elif cause == "collective-shape-mismatch":
+        message = f"ranks call {calls or 'one collective'} with different shapes: {' against '.join(shapes)}"
     return [
         replace(
             candidate,

@@ -9,6 +9,7 @@ SCALAR = 64
 FAR = 100  # a count or a loss against a bucket of gradients is another call, not another shape
 OP = re.compile(r"OpType=(\w+)|\b([A-Za-z_]\w+) ?\(TensorShape|Rank \d+: +(\w+), TensorShape")
 SHAPE = re.compile(r"TensorShape=\[([\d, ]*)\]")
+DTYPES = re.compile(r"TensorDtypes=([\w ]+)")
 _ASPECTS = re.compile(r"aspects:(.*)", re.DOTALL)
 
 
