@@ -20,7 +20,7 @@ ALL = (0, 1, 2, 3)
 def entry(seq: int, done: bool, what: str = "all_reduce", backend: str = "gloo", shape: tuple[int, ...] = (1000,),
           group: str = "0", dtype: str = "Float", **more: Any) -> dict[str, Any]:  # fmt: skip
     """One entry of `_dump_fr_trace_json`; Gloo retires what is done, NCCL completes it."""
-    nccl = backend == "nccl"
+    nccl = backend != "gloo"
     return {"collective_seq_id": seq, "profiling_name": f"{backend}:{what}", "process_group": [group, "undefined"],
             "input_sizes": [list(shape)], "input_dtypes": [dtype], "is_p2p": False, "retired": done,
             "state": "completed" if done and nccl else "started" if nccl else "scheduled", **more}  # fmt: skip
@@ -246,10 +246,11 @@ def test_a_batch_of_transfers_ends_with_its_last_entry() -> None:
     assert judged(staged(0, *batch, {**end, "state": "scheduled", "retired": False}), *rest).culprits == (4,)
 
 
-def test_a_device_that_does_not_come_through_what_the_others_have() -> None:
-    """NCCL: 1 has called all that 0 has, and more than 0; its device stands at what 0 has come through."""
-    behind = answer(*(entry(seq, False, backend="nccl") for seq in (5, 6, 7)), groups={"0": (0, 1)})
-    ahead = answer(*(entry(seq, False, backend="nccl") for seq in (6, 7)), groups={"0": (0, 1)})
+@pytest.mark.parametrize("backend", ["nccl", "rccl", "xccl"])
+def test_a_device_that_does_not_come_through_what_the_others_have(backend: str) -> None:
+    """1 has called all that 0 has, and more than 0; its device stands at what 0 has come through."""
+    behind = answer(*(entry(seq, False, backend=backend) for seq in (5, 6, 7)), groups={"0": (0, 1)})
+    ahead = answer(*(entry(seq, False, backend=backend) for seq in (6, 7)), groups={"0": (0, 1)})
     found = judged(ahead, behind)
     assert (found.case, found.culprits) == (CollectiveFault.STUCK, (1,))
     assert found.message == "rank 1 is still in all_reduce #5 of 3.91 KB, which rank 0 has come through"

@@ -65,7 +65,7 @@ def attribute(
 
 def _queued(doings: Mapping[int, Doing], recordings: Sequence[Recording]) -> dict[int, Doing]:
     """Find the ranks that wait for NCCL: they spin anywhere in the program, and only their recorders tell it."""
-    waits = {r.rank: e for r in recordings if (e := r.waiting) is not None and e.what.startswith("nccl")}
+    waits = {r.rank: e for r in recordings if (e := r.waiting) is not None and e.is_on_device}
     return {
         rank: replace(doings[rank], kind=ActivityKind.WAITING, call=entry.name.partition(" ")[0])
         for rank, entry in waits.items()

@@ -100,9 +100,9 @@ class Stall:
         return len(self.kinds) > 1 or not all(entry.fits_itself for entry in self.inside.values())
 
     @property
-    def is_nccl(self) -> bool:
-        """Tell whether NCCL carries it."""
-        return next(iter(self.inside.values())).what.startswith("nccl")
+    def is_on_device(self) -> bool:
+        """Tell whether devices carry it."""
+        return next(iter(self.inside.values())).is_on_device
 
     @property
     def is_stuck(self) -> bool:
@@ -205,7 +205,7 @@ def account(recordings: Sequence[Recording]) -> Account | None:
     circles = [ranks for ranks in waits.ends() if len(ranks) > 1]
     _meetings(waits, stalls, matched)
     culprits = {rank for ranks in waits.ends() if len(ranks) == 1 for rank in ranks & waited_for}
-    stuck = {rank for stall in stalls if stall.is_stuck and stall.is_nccl for rank in stall.waiting}
+    stuck = {rank for stall in stalls if stall.is_stuck and stall.is_on_device for rank in stall.waiting}
     if culprits or stuck:
         culprits |= _idle(by_rank)
         lines = (*_votes(culprits | stuck, groups, by_rank), *unheard)
@@ -369,7 +369,7 @@ def _absences(stalls: Sequence[Stall], unmatched: Sequence[Unmatched]) -> _Waits
 def _meetings(waits: _Waits, stalls: Sequence[Stall], matched: Iterable[tuple[int, int]]) -> None:
     """Add to a graph those that stand in one call with all others that belong to it: they wait for each other."""
     for stall in stalls:
-        if not stall.missing and not (stall.is_stuck and stall.is_nccl):
+        if not stall.missing and not (stall.is_stuck and stall.is_on_device):
             waits.add(stall.waiting, (stall.group, stall.seq), (*stall.waiting, *stall.through))
     for pair in matched:
         waits.add(pair, pair, pair)
@@ -425,7 +425,7 @@ def _idle(by_rank: Mapping[int, Recording]) -> set[int]:
     """
     calls = [entry for r in by_rank.values() for of_group in r.entries.values() for entry in of_group]
     idle = {rank for rank, recording in by_rank.items() if recording.stands_at is None}
-    if len(idle) * 2 >= len(by_rank) or not all(entry.what.startswith("nccl") for entry in calls):
+    if len(idle) * 2 >= len(by_rank) or not all(entry.is_on_device for entry in calls):
         return set()
     return idle
 

@@ -106,6 +106,11 @@ class RecorderEntry:
         return (self.what, 0, "", 0, "")
 
     @property
+    def is_on_device(self) -> bool:
+        """Tell whether a device carries it (NCCL, RCCL, XCCL): the program queues it and goes on."""
+        return is_on_device(self.what)
+
+    @property
     def fits_itself(self) -> bool:
         """Tell whether its outputs fit its inputs (torch's analyser: flight_recorder/components/types.py, Op.match)."""
         if self.operation not in IN_PLACE or not self.result:
@@ -125,6 +130,11 @@ class RecorderEntry:
         if self.result and (self.elements, self.dtype) != (self.result, self.result_dtype):
             return f"{words} into {_elements(self.result, self.result_dtype)}"
         return words
+
+
+def is_on_device(what: str) -> bool:
+    """Tell by the backend's name of a call whether a device carries it: of torch's recorders only Gloo's are not."""
+    return not what.startswith("gloo")
 
 
 def _elements(count: int, dtype: str) -> str:
@@ -238,7 +248,7 @@ class DumpedEntry(NamedTuple):
 
         NCCL also retires what timed out.
         """
-        return self.state == "completed" or (bool(self.retired) and not self.profiling_name.startswith("nccl"))
+        return self.state == "completed" or (bool(self.retired) and not is_on_device(self.profiling_name))
 
     @property
     def number(self) -> tuple[str, bool, int]:
@@ -417,7 +427,7 @@ def _with_ends(entries: Sequence[DumpedEntry]) -> list[tuple[DumpedEntry, bool]]
     read = []
     for of_number in by_number.values():
         ends = [entry for entry in of_number if entry.profiling_name.endswith("coalesced")]
-        is_coalesced = len(of_number) > 1 and of_number[0].profiling_name.startswith("nccl")
+        is_coalesced = len(of_number) > 1 and is_on_device(of_number[0].profiling_name)
         if is_coalesced:
             read += [(entry, all(end.is_done for end in ends)) for entry in of_number]
         else:
