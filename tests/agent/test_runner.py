@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from tests.interpreters import interpreters
 
+from allranks.protocol.command_words import read_command
+
 pytestmark = pytest.mark.processes
 
 HERE = Path(__file__).parent
@@ -203,6 +205,12 @@ def outcome(place: Path, command: list[str], **more: str) -> tuple[int, list[str
     return done.returncode, text.splitlines()
 
 
+def through_template(place: Path, python: list[str], program: list[str], modules: str = "") -> tuple[int, list[str]]:
+    """The outcome of a program in a process that a template has forked; its own environment is the test's."""
+    driver = [sys.executable, "-s", str(HERE / "through_template.py"), modules]
+    return outcome(place, [*driver, *python, str(place / "agent/runner.py"), *program])
+
+
 def name_of(path: str) -> str:
     return "py" + re.sub(r".*/versions/([0-9]+\.[0-9]+).*", r"\1", path) if "/versions/" in path else "own"
 
@@ -230,6 +238,17 @@ def test_outcome_is_that_of_plain_python(place: Path, flags: str, program: str, 
     plain = outcome(place, [*before, *after])
     through = outcome(place, [*before, str(place / "agent/runner.py"), *after])
     assert through == plain
+
+
+@pytest.mark.slow  # tests/agent/test_template.py has some of them among the quick ones
+@pytest.mark.parametrize(("flags", "program", "python"), list(outcomes()))
+def test_outcome_through_a_template_is_that_of_plain_python(place: Path, flags: str, program: str, python: str) -> None:
+    before, after = [python, *shlex.split(flags)], shlex.split(program)
+    if read_command([*before, *after]).kind not in ("python-script", "python-module"):
+        pytest.skip("never forked: plan.against_template")
+    if program.startswith("-m") and name_of(python) == "py3.8":
+        before.append("-u")
+    assert through_template(place, before, after) == outcome(place, [*before, *after])
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=name_of)

@@ -83,6 +83,7 @@ from .processes import (
 from .rank_start import Rank
 from .receiver import TreeReceiver
 from .rendezvous_check import MasterPort, Nonce, port_failure, probe
+from .template import Forking, ImportRecord
 
 TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start
@@ -143,10 +144,15 @@ class Agent:
         self._signalled: Set[int] = set()  # ranks of this attempt that have had the signal for their stacks
         self._launch: Optional[Mapping[str, Json]] = None  # for a controller that takes the run over
         self._nonce = Nonce()
+        self._forking = Forking(self._tell, self._ask_imports, self._watch_template, self._forget_template)
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._exit_watcher = ExitWatcher(self._selector, os.path.join(node_dir, "report.sock"))
-        self._handlers = dict(
+        self._handlers = self._all_handlers()
+
+    def _all_handlers(self) -> Dict[type, Callable[[Order], None]]:
+        """Give what takes each kind of order."""
+        return dict(
             (
                 _handler(HelloOrder, self._on_hello),
                 _handler(KeepOrder, self._on_keep),
@@ -247,6 +253,8 @@ class Agent:
         self._note_drops()
         if self._attempt is not None:
             self._attempt.observe()
+            if not self._attempt.ending:
+                self._forking.tick(now)
         patience = self._lease
         is_idle = self._attempt is None and self._launch is None  # a hot spare of a run that goes on is not
         if not self._greeted or (self._link is None and is_idle):
@@ -377,6 +385,8 @@ class Agent:
                 continue
             if report.event == "initialised" and self._master_port is not None:
                 self._master_port.release()
+            if report.event == "initialised":
+                self._forking.initialised(report.rank)
             if not self._exit_watcher.heard(report, self._attempt):
                 self._tell(report)
 
@@ -571,10 +581,13 @@ class Agent:
         self._reported.clear()
         self._reported_in_all = 0
         self._signalled = set()  # a sample of the attempt before may still come
-        self._attempt = RankAttempt(order.attempt, self._header.run_tag, self._group, self._outlet, self._tell)
+        self._attempt = RankAttempt(
+            order.attempt, self._header.run_tag, self._group, self._outlet, self._tell, self._forking
+        )
         for stream, path in files.items():
             self._outlet.add_file(stream, path)
         if self._make_directories(order):
+            self._forking.begin(order, self._base)
             self._attempt.start(order.ranks, self._base, self._pass_pipe)
 
     def _make_directories(self, order: StartOrder) -> bool:
@@ -602,7 +615,7 @@ class Agent:
         self._nonce.remove()
         self._forget_master_port()
         if self._attempt is None:
-            self._attempt = RankAttempt(0, self._header.run_tag, self._group, self._outlet, self._tell)
+            self._attempt = RankAttempt(0, self._header.run_tag, self._group, self._outlet, self._tell, self._forking)
         if self._attempt.ended:
             self._attempt.tell_ended("already")
             self._drain_reported = False
@@ -646,6 +659,20 @@ class Agent:
     def _on_counters(self, order: CountersOrder) -> None:
         work = partial(_counters, self._sampled(order.ranks), self._dir)
         self._answer("the counters", work, CountersMessage, SAMPLE_SECONDS)
+
+    # -- the template --------------------------------------------------------------------------------------
+
+    def _ask_imports(self, done: Callable[[Optional[ImportRecord], str], None]) -> None:
+        """Ask all ranks of this node what they have imported, in a task."""
+        ranks = {rank.rank: rank.process for rank in self._running(tuple(self._attempt.ranks if self._attempt else ()))}
+        work = partial(_ask_imports, ranks, self._dir)
+        self._run_task("the question for imports", work, ImportRecord, SAMPLE_SECONDS, done)
+
+    def _watch_template(self, channel: socket.socket) -> None:
+        self._selector.register(channel, selectors.EVENT_READ, self._forking.on_channel)
+
+    def _forget_template(self, channel: socket.socket) -> None:
+        self._selector.unregister(channel)
 
     # -- peers -------------------------------------------------------------------------------------------
 
@@ -750,6 +777,12 @@ def _counters(processes: Dict[int, Process], node_dir: str) -> CountersMessage:
     from .asking import counters
 
     return counters(processes, node_dir)
+
+
+def _ask_imports(processes: Dict[int, Process], node_dir: str) -> ImportRecord:
+    from .asking import ask_imports
+
+    return ask_imports(processes, node_dir)
 
 
 def _reach(order: ReachOrder) -> ReachedMessage:

@@ -12,13 +12,14 @@ import socket
 import time
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from allranks.protocol.codec import decode_parts
+from allranks.protocol.codec import decode, decode_parts
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
 from allranks.protocol.messages import CountersMessage
 from allranks.protocol.records import NamedTuple
 
 from .files import append
 from .processes import Process, read_process
+from .template import ImportRecord
 
 SECONDS = 6.0  # a helper needs 1 ms, and the interpreter's lock on a machine that may be busy
 LIMIT = 32 << 20  # bytes of one answer
@@ -69,6 +70,13 @@ class HelperAnswer(NamedTuple):
     silent: bool = False
     groups: Tuple[CountedGroup, ...] = ()
     recorders: Mapping[str, FlightRecorder] = {}
+
+
+class RankImports(NamedTuple):
+    """The answer of one rank (agent/runner_recorder.py)."""
+
+    modules: Tuple[Tuple[str, str], ...]
+    changed: Mapping[str, Optional[str]]
 
 
 class Asking:
@@ -180,3 +188,20 @@ def counted(answer: JsonObject) -> JsonObject:
         for name, status in recorder.pg_status.items():
             numbers["%s/%s" % (backend, name)] = status
     return numbers
+
+
+def ask_imports(ranks: Dict[int, Process], node_dir: str) -> ImportRecord:
+    """Ask all ranks; keep the modules that all have, in the order of the first. Raise DecodeError."""
+    answers = []
+    for _, answer in sorted(Asking(ranks, node_dir, "imports").answers().items()):
+        if "error" in answer:
+            raise DecodeError(str(answer["error"]))
+        known = {name: answer.get(name) for name in RankImports._fields}
+        answers.append(decode(RankImports, known))
+    first = answers[0]
+    others = [dict(answer.modules) for answer in answers[1:]]
+    common = {name: file for name, file in first.modules if all(other.get(name) == file for other in others)}
+    changed: Dict[str, Optional[str]] = {}
+    for one in answers:
+        changed.update(one.changed)
+    return ImportRecord(common, changed)

@@ -34,16 +34,23 @@ from .processes import (
     send_signal,
 )
 from .rank_start import Rank, RankStartError, start_rank
+from .template import Forking
 
 ERROR_FILE_LIMIT = 128 << 10
 END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reported
 
 
 class RankAttempt:
-    """Ranks of one attempt. `tell` takes messages for the controller and the journal."""
+    """Ranks of one attempt. `tell` takes messages for the controller and the journal; `forking` may give ranks."""
 
     def __init__(
-        self, number: int, run_tag: str, group: Optional[str], outlet: Outlet, tell: Callable[[Message], None]
+        self,
+        number: int,
+        run_tag: str,
+        group: Optional[str],
+        outlet: Outlet,
+        tell: Callable[[Message], None],
+        forking: Forking,
     ) -> None:
         self.number = number
         self._group = group
@@ -51,6 +58,7 @@ class RankAttempt:
         self._run_tag = run_tag
         self._outlet = outlet
         self._tell = tell
+        self._forking = forking
         self._end_at: Optional[float] = None
         self._reason = ""
         self._began_end = 0.0
@@ -72,7 +80,7 @@ class RankAttempt:
         """Start all ranks. Where one cannot start, report the fault and begin no other."""
         for order in orders:
             try:
-                rank = start_rank(order, base, os.getpid())
+                rank = start_rank(order, base, os.getpid(), self._forking.fork)
             except RankStartError as error:
                 self._tell(FaultMessage("start-failed", str(error), order.rank, time.time()))
                 return
@@ -81,6 +89,7 @@ class RankAttempt:
             pass_pipe(rank)
             process = rank.process
             self._tell(StartedMessage(rank.rank, process.pid, self.number, process.start, time.time()))
+        self._forking.begun()
 
     def stream(self, rank: Rank) -> Stream:
         """Return the name of a rank's output."""
@@ -192,7 +201,10 @@ class RankAttempt:
         self.reaped(reap_children())
 
     def _everything(self) -> List[Process]:
-        return everything(self._run_tag, members(self._group))
+        """All but the template: what imports for the next attempt is no process of this one."""
+        kept = self._forking.process
+        pid = kept.pid if kept is not None else 0
+        return [process for process in everything(self._run_tag, members(self._group)) if process.pid != pid]
 
     def running(self) -> List[Rank]:
         """Ranks whose main process has not ended."""

@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 import struct
-from typing import Dict, List, NoReturn, Optional, Tuple
+from typing import Callable, Dict, List, NoReturn, Optional, Tuple
 
 from allranks.protocol.messages import ExitMessage
 from allranks.protocol.orders import RankOrder
@@ -16,6 +16,9 @@ from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_pr
 
 PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on; below a user's soft limit
 SYSTEM_PATHS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+
+# A template: gives the process and the read end of its output, None where the rank is to be started.
+Fork = Callable[[RankOrder, Dict[str, str]], Optional[Tuple[Process, int]]]
 
 
 class Rank:
@@ -46,23 +49,35 @@ def environment_of(order: RankOrder, base: Dict[str, str]) -> Dict[str, str]:
     return environment
 
 
-def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int) -> Rank:
-    """Fork and exec one rank as the controller ordered; raise RankStartError."""
+def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int, fork: Optional[Fork] = None) -> Rank:
+    """Start one rank as the controller ordered, from a template where that gives one; raise RankStartError."""
     environment = environment_of(order, base)
     _write_files(order)
-    pipes: List[int] = []
+    begun = fork(order, environment) if fork is not None else None
+    if begun is None:
+        begun = start_process(order, environment, agent_pid)
+    return Rank(order, *begun)
+
+
+def start_process(
+    order: RankOrder, environment: Dict[str, str], agent_pid: int, kept: Optional[int] = None
+) -> Tuple[Process, int]:
+    """Fork and exec; return the process and the read end of its output. `kept` is a descriptor that it keeps.
+
+    Raise RankStartError."""
+    ends: List[int] = []
     try:
-        pipes += os.pipe()
-        pipes += os.pipe()
-        read_end, write_end, error_read, error_write = pipes
-        _grow(read_end)
-        os.set_blocking(read_end, False)
+        ends += output_pipe()
+        ends += os.pipe()
         pid = os.fork()
     except OSError as error:  # the node has no descriptor or no process left
-        for end in pipes:
+        for end in ends:
             os.close(end)
         raise RankStartError("%s: %s" % (_step_text(0, order), error.strerror)) from None
+    read_end, write_end, error_read, error_write = ends
     if pid == 0:
+        if kept is not None:
+            os.set_inheritable(kept, True)
         _become_rank(order, environment, write_end, error_write, agent_pid)
     os.close(write_end)
     os.close(error_write)
@@ -72,7 +87,15 @@ def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int) -> Rank:
         os.close(read_end)
         number, step = _unpack_failure(failure)
         raise RankStartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
-    return Rank(order, process, read_end)
+    return process, read_end
+
+
+def output_pipe() -> Tuple[int, int]:
+    """Make the pipe for a rank's output; raise OSError."""
+    read_end, write_end = os.pipe()
+    _grow(read_end)
+    os.set_blocking(read_end, False)
+    return read_end, write_end
 
 
 def _path(path: str, first: Optional[str]) -> str:

@@ -31,22 +31,13 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType, TracebackType
-    from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
     from allranks.protocol.jsontext import JsonObject
 
 NAME = "<allranks importlib._bootstrap>"  # what the runner's frames are called, see the last lines
 C10D = "torch.distributed.distributed_c10d"
 LOADER = "torch.utils.data.dataloader"
-PID = os.getpid()  # forked children have all of this too and must not act for the rank
-ERROR_FILE = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
-STACKS_FILE = os.environ.get("ALLRANKS_STACKS_FILE", "")
-REPORT_SOCKET = os.environ.get("ALLRANKS_REPORT_SOCKET", "")
-ASK_SOCKET = os.environ.get("ALLRANKS_ASK_SOCKET", "")
-PG_TIMEOUT = os.environ.get("ALLRANKS_PG_TIMEOUT", "")
-FORCED = os.environ.get("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
-AUDIT = os.environ.get("ALLRANKS_AUDIT_BATCHES", "")
-RANK = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else None
 TRACEBACK_LIMIT = 64 << 10
 TEXT_LIMIT = 16 << 10
 CHAIN_LIMIT = 16
@@ -57,6 +48,53 @@ LOST_ENVIRONMENT = b"allranks: RANK is not set: the command of --wrap starts the
 REPORT_TRIES = 20
 REPORT_PAUSE = 0.05
 show = sys.__excepthook__  # displays as the interpreter does, in C
+
+
+class Known:
+    """What the agent has set for this process; the files beside the runner read it too.
+
+    It is read at the start, and once more in a rank that a template has forked. Processes that the program forks have
+    all of this too and must not act for the rank: their pid is another."""
+
+    pid = 0
+    rank: Optional[int] = None
+    template = -1  # the descriptor of a template's channel; -1 in a rank
+    environment: Mapping[str, str] = os.environ  # what the process was started with
+    error_file = stacks_file = reports = ask = limit = audit = ""
+    forced = False
+
+    @classmethod
+    def take(cls) -> None:
+        """Read the environment of this process."""
+        read = os.environ.get
+        cls.template = int(os.environ.pop("ALLRANKS_TEMPLATE", "-1"))
+        cls.pid = os.getpid()
+        cls.rank = None
+        if read("RANK", "").isdecimal():
+            cls.rank = int(os.environ["RANK"])
+        cls.environment = dict(os.environ)
+        cls.error_file = read("TORCHELASTIC_ERROR_FILE", "")
+        cls.stacks_file = read("ALLRANKS_STACKS_FILE", "")
+        cls.reports = read("ALLRANKS_REPORT_SOCKET", "")
+        cls.ask = read("ALLRANKS_ASK_SOCKET", "")
+        cls.limit = read("ALLRANKS_PG_TIMEOUT", "")
+        cls.forced = read("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
+        cls.audit = read("ALLRANKS_AUDIT_BATCHES", "")
+
+    @staticmethod
+    def report(event: str, **facts: object) -> None:
+        """Send the agent one datagram."""
+        report(event, **facts)
+
+    @staticmethod
+    def is_own(file: str) -> bool:
+        """Return whether a file is the user's: neither the library's nor an installed package's."""
+        return is_own(file)
+
+    @staticmethod
+    def beside(file: str, function: str) -> Callable[..., Any]:
+        """Return a function of a file that lies beside the runner."""
+        return beside(file, function)
 
 
 # ---- the program's own world: what differs between `python runner.py train.py` and `python train.py`
@@ -71,24 +109,32 @@ def prepare() -> Tuple[Optional[CodeType], str, bool]:
     del sys.argv[0]
     if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv == ["-m"] or sys.argv[0].endswith(".pyc"):
         become_plain(plain)
-    register_stacks()
-    if REPORT_SOCKET or ASK_SOCKET or PG_TIMEOUT:
+    if Known.reports or Known.ask or Known.limit:
         sys.meta_path.insert(0, TorchFinder(C10D, "runner_torch.py"))
-    if AUDIT:
+    if Known.audit:
         sys.meta_path.insert(0, TorchFinder(LOADER, "probe.py"))
-    if sys.argv[0] == "-m":
+    path = None
+    name = "__main__"
+    is_module = sys.argv[0] == "-m"
+    if is_module:
         name = sys.argv.pop(1)
         fresh_main(None)
         set_first_path(os.getcwd)
-        return None, name, True
-    path = script_path(sys.argv[0])
-    if has_importer(path):
-        fresh_main(None)
-        set_first_path(None)
-        sys.path.insert(0, path)
-        return None, "__main__", False
-    fresh_main(path)
-    set_first_path(lambda: os.path.dirname(os.path.realpath(path)))
+    else:
+        path = script_path(sys.argv[0])
+        if has_importer(path):
+            fresh_main(None)
+            set_first_path(None)
+            sys.path.insert(0, path)
+            path = None
+        else:
+            fresh_main(path)
+            set_first_path(lambda: os.path.dirname(os.path.realpath(sys.argv[0])))
+    if Known.template >= 0:  # all of the above is the same for every rank of this command
+        beside("runner_template.py", "become_rank")(Known)
+    register_stacks()
+    if path is None:
+        return None, name, is_module
     return compile_script(path, plain), "", False
 
 
@@ -97,7 +143,7 @@ def refuse_lost_environment() -> None:
 
     The program would train alone, or wait for nobody: it must not begin. Beside the runner of a rank lies the agent's
     socket, which the variables of every rank name."""
-    if "RANK" in os.environ or REPORT_SOCKET:
+    if "RANK" in os.environ or Known.reports:
         return
     try:
         os.stat(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "report.sock"))
@@ -121,7 +167,10 @@ def become_plain(command: List[str]) -> NoReturn:
     """Start over as plain Python, in the same process.
 
     For what the runner does not run, and for a script that cannot be read or compiled: nothing of the program
-    has run yet, and nobody prints the interpreter's own errors as well as the interpreter."""
+    has run yet, and nobody prints the interpreter's own errors as well as the interpreter. A template never runs the
+    program."""
+    if Known.template >= 0:
+        os._exit(1)
     os.execv(sys.executable, command)
 
 
@@ -264,7 +313,7 @@ def report_threads(code: int) -> None:
     Py_FinalizeEx calls threading._shutdown, which joins every thread that is no daemon, however long it takes
     (CPython Python/pylifecycle.c); functions of atexit run after that, the last one registered first."""
     threading = sys.modules.get("threading")
-    if not REPORT_SOCKET or threading is None:
+    if not Known.reports or threading is None:
         return
     try:
         main = threading.main_thread()
@@ -364,9 +413,9 @@ def record(error: BaseException) -> None:
     """Write the error file: torchelastic's document with one more key.
 
     Never raises, whatever happens (a broken __str__, a full disk, a signal handler that raises meanwhile)."""
-    if not ERROR_FILE or os.getpid() != PID:
+    if not Known.error_file or os.getpid() != Known.pid:
         return
-    temporary = "%s.%d.tmp" % (ERROR_FILE, PID)
+    temporary = "%s.%d.tmp" % (Known.error_file, Known.pid)
     try:
         import json
 
@@ -374,7 +423,7 @@ def record(error: BaseException) -> None:
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
-            os.rename(temporary, ERROR_FILE)
+            os.rename(temporary, Known.error_file)
         except BaseException:
             os.unlink(temporary)
     except BaseException:
@@ -392,7 +441,7 @@ def describe(error: BaseException) -> JsonObject:
     more = {"py_callstack": trace, "timestamp": str(int(now))}
     facts: JsonObject = {"schema": 1, "type": kind.__qualname__, "module": kind.__module__, "text": text}
     facts["file"], facts["line"], facts["function"] = place_of(error)
-    facts.update(t=now, rank=RANK, pid=PID, traceback=trace)
+    facts.update(t=now, rank=Known.rank, pid=Known.pid, traceback=trace)
     facts["chain"] = [describe_link(one, how) for one, how in causes_of(error)]
     facts["calls"] = newest_calls()
     return {"message": {"message": "%s: %s" % (kind.__name__, text), "extraInfo": more}, "allranks": facts}
@@ -477,20 +526,20 @@ def report(event: str, **facts: object) -> None:
     """One datagram to the agent, about this rank alone; one that cannot be sent is lost.
 
     It never blocks; at the end of the program it waits for room, as what it says then is said once."""
-    if not REPORT_SOCKET or os.getpid() != PID:
+    if not Known.reports or os.getpid() != Known.pid:
         return
     try:
         import _socket
         import json
 
-        message = {"event": event, "rank": RANK, "pid": PID, "t": time.time()}
+        message = {"event": event, "rank": Known.rank, "pid": Known.pid, "t": time.time()}
         data = json.dumps(dict(message, **facts)).encode("ascii")
         channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         try:
             channel.setblocking(False)
             for _ in range(REPORT_TRIES if event in ("raised", "leaving") else 1):
                 try:
-                    channel.sendto(data, REPORT_SOCKET)
+                    channel.sendto(data, Known.reports)
                     return
                 except BlockingIOError:  # the agent's queue is full
                     time.sleep(REPORT_PAUSE)
@@ -507,12 +556,12 @@ def register_stacks() -> None:
     """SIGRTMIN+7 makes faulthandler's C handler write all stacks, even while the program sits in C++.
 
     Other programs do not inherit the file; its number is high, so that the program's own first file is 3."""
-    if not STACKS_FILE:
+    if not Known.stacks_file:
         return
     try:
         from _signal import SIGRTMIN  # type: ignore[import-not-found]
 
-        file = os.open(STACKS_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(Known.stacks_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if 960 not in map(int, os.listdir("/proc/self/fd")) and os.sysconf("SC_OPEN_MAX") > 960:
             low = file
             file = os.dup2(file, 960, inheritable=False)
@@ -550,27 +599,10 @@ class TorchFinder:
     def attend(self, loader: Optional[Loader]) -> None:
         """In the rank itself, with the values that the agent gave: the program may have changed its environment."""
         try:
-            if os.getpid() == PID:
+            if os.getpid() == Known.pid:
                 beside(self.file, "attend")(loader, Known())
         except Exception:  # the program runs, without reports
             pass
-
-
-class Known:
-    """What the files beside the runner need to know."""
-
-    pid = PID
-    rank = RANK
-    reports = REPORT_SOCKET
-    ask = ASK_SOCKET
-    limit = PG_TIMEOUT
-    forced = FORCED
-    report = staticmethod(report)
-
-    @staticmethod
-    def beside(file: str, function: str) -> Callable[..., Any]:
-        """Return a function of a file that lies beside the runner."""
-        return beside(file, function)
 
 
 def beside(file: str, function: str) -> Callable[..., Any]:
@@ -590,4 +622,5 @@ if __name__ == "__main__":
     # Under this name the warnings module passes over the runner's frames as over the import system's own, and
     # strip() finds them. _fix_co_filename renames the code of this file in place, with all functions in it.
     _imp._fix_co_filename(sys._getframe().f_code, NAME)  # type: ignore[attr-defined]
+    Known.take()
     run()

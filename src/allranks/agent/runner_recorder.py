@@ -6,6 +6,7 @@ not run inside a collective, so a thread of its own waits at a socket of the nod
     counters    which collective each group is at: 0.2 ms, nothing but numbers is copied
     look        … and the stacks of all other threads
     dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
+    imports     nothing of that: which installed modules the program has imported, and which variables it has changed
 
 Stacks are taken here, with the interpreter's lock held, so that no other thread moves meanwhile. The dump signal
 (runner.py) is for ranks that do not answer: its handler reads the stacks of threads that run, which can end a process
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import socket
     from _thread import LockType
     from types import FrameType, ModuleType
-    from typing import Callable, Dict, List, Optional
+    from typing import Callable, Dict, List, Mapping, Optional
 
     from allranks.protocol.jsontext import JsonObject
 
@@ -117,11 +118,37 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known) -> None:
     channel.settimeout(PATIENCE)
     word = channel.recv(64).decode("ascii")
     reply: JsonObject = {"schema": 1, "rank": runner.rank, "pid": runner.pid, "t": time.time()}
+    if word == "imports":
+        reply["modules"] = imported(runner)
+        reply["changed"] = changed(runner.environment)
+        channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
+        return
     reply["groups"] = groups(module)
     reply.update(recorded(word == "dump"))
     if word != "counters":
         reply["stacks"] = stacks()
     channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
+
+
+def imported(runner: Known) -> List[List[str]]:
+    """List what was imported of the library and of installed packages, in that order: names, and files where they have
+    one. The user's own modules are not in it."""
+    modules = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        if name in ("__main__", "__mp_main__") or spec is None or getattr(spec, "loader", None) is None:
+            continue
+        origin = str(getattr(spec, "origin", None) or "")
+        if getattr(spec, "name", "") == name and not (os.path.isabs(origin) and runner.is_own(origin)):
+            modules.append([name, origin])
+    return modules
+
+
+def changed(before: Mapping[str, str]) -> Dict[str, Optional[str]]:
+    """Return the variables that the program, or what it has imported, has set; None where it has removed one."""
+    now = dict(os.environ)
+    names = {*before, *now}
+    return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
 
 
 def groups(module: ModuleType) -> List[JsonObject]:

@@ -32,6 +32,7 @@ from allranks.protocol.messages import (
     PongMessage,
     RefusedMessage,
     ReplacedMessage,
+    TemplateMessage,
     read_message,
 )
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
@@ -47,6 +48,7 @@ from allranks.runs.events import (
     OutputDropped,
     PlainNote,
     RankExit,
+    TemplateNoted,
 )
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import change_nodes, write_status
@@ -502,6 +504,9 @@ class Controller:
             self._ship_on(member, message)
         elif isinstance(message, RefusedMessage):
             self.undecodable.note(f"{message.source[:80]} of {member.node.name}", message.why[:200])
+        elif isinstance(message, TemplateMessage):
+            name = member.node.name
+            self.keep(TemplateNoted(message.state, name, message.modules, message.seconds, message.ranks, message.why))
         elif isinstance(message, ReplacedMessage):
             self.replaced = True
             self._over.set()

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 
 from allranks.cluster import Cluster, Node
+from allranks.protocol.command_words import read_command
 from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder, StartTerms
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
@@ -83,7 +84,32 @@ def orders(launch: NodeLaunch) -> StartOrder:
         make=(place.output_dir,),
         follow=_followed(launch),
         terms=terms(launch),
+        template=keeps_template(launch),
     )
+
+
+def keeps_template(launch: NodeLaunch) -> bool:
+    """Tell whether a node keeps a process that imports for the next attempt."""
+    attempt = launch.attempt
+    if launch.spec.recovery.preload == "never" or attempt.tests:
+        return False
+    may_follow = attempt.number - attempt.repeats < launch.spec.recovery.retries
+    return may_follow and not against_template(launch.spec)
+
+
+def against_template(spec: RunSpec) -> str:
+    """Say why no rank is forked from one that has imported; empty where nothing of what was asked forbids it."""
+    if spec.launch.launcher != "direct":
+        return f"--launcher {spec.launch.launcher} starts the ranks"
+    if spec.launch.wrap:
+        return "--wrap stands around each rank"
+    if spec.launch.prelude:
+        return "--prelude runs before the ranks"
+    if spec.recovery.audit_data:
+        return "--audit-data watches the imports"
+    if read_command(spec.launch.command).kind not in ("python-script", "python-module"):
+        return "the command is neither a Python script nor a module"
+    return ""
 
 
 def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:

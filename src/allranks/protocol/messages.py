@@ -141,6 +141,20 @@ class StartedMessage(NamedTuple):
     t: Optional[float] = None
 
 
+@omit_none
+class TemplateMessage(NamedTuple):
+    """What became of a node's template: `state` is ready, used (ranks of this attempt are forked from it) or off.
+
+    `modules` and `seconds` of import where it is ready, `ranks` where it is used, `why` where it is off."""
+
+    state: str
+    attempt: int
+    modules: Optional[int] = None
+    seconds: Optional[float] = None
+    ranks: Optional[int] = None
+    why: str = ""
+
+
 class EndedMessage(NamedTuple):
     """The node has ended its ranks and looked for others. Reason `lease`: its lease ran out, no order came."""
 
@@ -254,6 +268,7 @@ Message = Union[
     ListeningMessage,
     ProbedMessage,
     StartedMessage,
+    TemplateMessage,
     ReportMessage,
     ExitMessage,
     EndedMessage,
@@ -280,6 +295,7 @@ MESSAGES: Vocabulary[Message] = Vocabulary(
         "listening": ListeningMessage,
         "probed": ProbedMessage,
         "started": StartedMessage,
+        "template": TemplateMessage,
         "report": ReportMessage,
         "exit": ExitMessage,
         "ended": EndedMessage,

@@ -145,13 +145,16 @@ class StartTerms(NamedTuple):
 
 
 class StartOrder(NamedTuple):
-    """Make the directories and start the ranks. `terms` are for a joined node, which makes its own order of them."""
+    """Make the directories and start the ranks. `terms` are for a joined node, which makes its own order of them.
+
+    `template`: while these ranks run, keep a process that has imported what they have, and fork the next from it."""
 
     attempt: int
     ranks: Tuple[RankOrder, ...]
     make: Tuple[str, ...] = ()
     follow: Tuple[FollowedFile, ...] = ()
     terms: Optional[StartTerms] = None
+    template: bool = False
 
 
 class PingOrder(NamedTuple):

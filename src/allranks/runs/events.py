@@ -355,6 +355,24 @@ class PlanMade(EventRecord):
     ranks: Mapping[str, int]
 
 
+@omit_empty("node", "modules", "seconds", "ranks", "why")
+@dataclass(frozen=True)
+class TemplateNoted(EventRecord):
+    """What became of a template, the process that imports once for the ranks of later attempts; `node` has it.
+
+    `state` is ready (it took `seconds` to import `modules`), used (so many `ranks` are forked from it), or off: `why`
+    says why ranks are started instead. Without a node it is off for all of them.
+    """
+
+    kind = "template"
+    state: str
+    node: str = ""
+    modules: int | None = None
+    seconds: float | None = None
+    ranks: int | None = None
+    why: str = ""
+
+
 @dataclass(frozen=True)
 class GateListening(EventRecord):
     """The master's port is open: every node tries these addresses."""

@@ -273,6 +273,8 @@ _ROWS = (
                "run render join", variables=("MAX_RETRIES",), common="run join"),
     SettingRow("spares", whole_number(0, MAX_HOSTS), "number of the last hosts that stand by as hot spares", "run"),
     SettingRow("on_hang", choice("stop", "report", "restart"), "what to do about a hang", _TRAIN),
+    SettingRow("preload", choice("never", "retries"),
+               "attempts whose ranks come from a process that has imported once a node", "run render join"),
     SettingRow("audit_data", whole_number(0, 10_000), "number of batches of each rank to compare (0: none)", "run",
                example="20"),
     SettingRow("on_audit", choice("report", "stop"), "what to do where the data is not split", "run"),

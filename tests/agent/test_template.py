@@ -1,0 +1,137 @@
+"""Ranks from a template: equal to ranks that are started, or not from it at all.
+
+tests/agent/test_runner.py runs its programs through a template too (slow)."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tests.agent.test_runner import HERE, RUNNER
+
+from allranks.agent.template import OWN_NAMES, devices_seen, difference, same
+
+pytestmark = pytest.mark.processes
+
+FACTS = """
+import json, os, random, resource, signal, sys
+print(json.dumps({
+    "argv": sys.argv, "original": getattr(sys, "orig_argv", None), "path": sys.path,
+    "environment": dict(os.environ), "shell": os.popen("env | sort").read(),
+    "command": open("/proc/self/cmdline").read(), "name": open("/proc/self/comm").read(),
+    "files": {n: os.path.exists("/proc/self/fd/" + n) for n in os.listdir("/proc/self/fd") if int(n) < 960},
+    "limits": [resource.getrlimit(n) for n in range(16)], "place": os.getcwd(), "mask": os.umask(0),
+    "leads": os.getsid(0) == os.getpgrp() == os.getpid(), "affinity": sorted(os.sched_getaffinity(0)),
+    "policy": [os.sched_getscheduler(0), os.nice(0)], "oom": open("/proc/self/oom_score_adj").read(),
+    "signals": [str(signal.getsignal(n)) for n in sorted(signal.valid_signals())],
+    "caught": [line for line in open("/proc/self/status") if line.startswith(("Sig", "Shd"))][1:],
+    "threads": len(os.listdir("/proc/self/task")), "modules": sorted(m for m in sys.modules if m != "json"),
+}, default=str))
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The runner, and a directory of installed packages."""
+    (tmp_path / "agent").mkdir()
+    for path in RUNNER.parent.glob("runner*.py"):
+        (tmp_path / "agent" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "site-packages").mkdir()
+    return tmp_path
+
+
+def run(place: Path, program: str, modules: str | None = None, **more: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program as a rank; of a template where `modules` (installed in `place`) are named."""
+    (place / "program.py").write_text(program)
+    command = [sys.executable, str(place / "agent/runner.py"), "program.py", "one", "two"]
+    files = ",".join(f"{name}={place}/site-packages/{name}.py" for name in (modules or "").split())
+    driver = [sys.executable, str(HERE / "through_template.py"), files]
+    environment = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": str(place / "site-packages"), "PYTHONHASHSEED": "0", "RANK": "3",
+        "LOCAL_RANK": "1", "ALLRANKS_STACKS_FILE": str(place / "stacks"), **more,
+    }  # fmt: skip
+    return subprocess.run(
+        command if modules is None else [*driver, *command],
+        cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def install(place: Path, **modules: str) -> None:
+    for name, text in modules.items():
+        (place / "site-packages" / f"{name}.py").write_text(text)
+
+
+def test_a_forked_rank_has_all_that_a_started_one_has(place: Path) -> None:
+    install(place, library="value = 1\n")
+    started, forked = (json.loads(run(place, FACTS, modules).stdout) for modules in (None, "library"))
+    assert [name for name in forked["modules"] if name not in started["modules"]] == ["library"]
+    del started["modules"], forked["modules"]
+    assert forked == started
+    assert forked["leads"] and forked["environment"]["RANK"] == "3"
+
+
+UNFIT = {
+    "import os\nrank = os.environ.get('LOCAL_RANK')": "library reads LOCAL_RANK when it is imported",
+    "import os\nrank = os.getenv('RANK')": "library reads RANK when it is imported",
+    "import os\nhas = 'MASTER_PORT' in os.environ": "library reads MASTER_PORT when it is imported",
+    "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "a Python thread",
+    "file = open(__file__)": "leaves %s/site-packages/library.py open",
+    "import os\nos.chdir('/')": "changes the working directory",
+    "import subprocess\nprocess = subprocess.Popen(['sleep', '60'])": "starts a process",
+    "print('hello')": "what it imports prints: hello",
+    "raise ValueError": "import library raises ValueError",
+    "import os\nos._exit(3)": "the process that imports ended",
+    "import mine": "an installed package imports your %s/mine.py",
+    "import sys; sys.modules[__name__].__spec__.origin = '/elsewhere'": "the ranks have it from",
+}
+
+
+@pytest.mark.parametrize(("library", "why"), UNFIT.items(), ids=UNFIT.values())
+def test_no_rank_is_forked_where_the_program_would_notice(place: Path, library: str, why: str) -> None:
+    install(place, library=library)
+    (place / "mine.py").write_text("")
+    ended = run(place, "print('the program ran')", "library")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("off: ") and (why.replace("%s", str(place))) in ended.stderr
+    assert "the program ran" not in ended.stdout
+
+
+def test_random_numbers_of_each_rank_are_its_own(place: Path) -> None:
+    """numpy draws its seed when it is imported, as torch does (tests/local/test_template.py)."""
+    program = "import numpy, random\nprint(numpy.random.random(), random.random())"
+    command = [sys.executable, str(place / "agent/runner.py"), "program.py"]
+    (place / "program.py").write_text(program)
+    names = ("numpy", "numpy.random", "random")
+    specs = {name: find_spec(name) for name in names}
+    files = ",".join(f"{name}={spec.origin}" for name, spec in specs.items() if spec is not None)
+    ended = subprocess.run(
+        [sys.executable, str(HERE / "through_template.py"), files, *command],
+        cwd=place,
+        capture_output=True,
+        env={"PATH": os.environ["PATH"], "RANKS": "2"},
+        timeout=120,
+        check=True,
+    )
+    lines = [line.split() for line in ended.stdout.splitlines()]
+    assert len(lines) == 2
+    assert not set(lines[0]) & set(lines[1])
+
+
+def test_an_environment_that_differs_is_named() -> None:
+    common = {"OMP_NUM_THREADS": "1", "PATH": "/bin"}
+    own = dict.fromkeys(OWN_NAMES, "x")
+    assert same(common, {**common, **own})
+    assert difference(common, {**common, "OMP_NUM_THREADS": "2"}) == "OMP_NUM_THREADS"
+    assert difference(common, {"OMP_NUM_THREADS": "1"}) == "PATH"
+    assert difference(common, {**common, "NCCL_SOCKET_IFNAME": "eth0"}) == "NCCL_SOCKET_IFNAME"
+
+
+def test_ranks_that_see_a_device_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not devices_seen({})
+    monkeypatch.setattr("allranks.agent.template.DEVICES", ("/dev/null",))
+    assert devices_seen({}) == devices_seen({"CUDA_VISIBLE_DEVICES": "0"}) == "the ranks see GPUs"
+    assert not devices_seen({"CUDA_VISIBLE_DEVICES": ""})
