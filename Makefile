@@ -125,7 +125,7 @@ $(VENV)/.docs: pyproject.toml constraints.txt
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m tests.links
-	$(BIN)/python -m sphinx -q -W --keep-going -n -j auto -d build/doctrees docs build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -n -j auto -d build/doctrees -c docs . build/docs
 
 # The pictures of README and docs, from a real run. Without Chromium the one that needs it is left as it is.
 pictures: $(VENV)/.test

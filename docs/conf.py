@@ -1,4 +1,4 @@
-"""Sphinx: the pages of docs/ as one site. `make docs` builds it."""
+"""Sphinx: the pages of docs/ and examples/ as one site. `make docs` builds it, with the repository as source directory."""
 
 import re
 from pathlib import Path
@@ -11,9 +11,10 @@ release = re.search(r'__version__ = "([^"]+)"', _SOURCE.read_text(encoding="utf-
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
-# Pages of examples/ are not part of the site. All links, these too, are checked before the build (tests/test_links.py).
-suppress_warnings = ["myst.xref_missing"]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "examples/**"]
+exclude_patterns = [".*", "bench", "build", "dist", "runs", "src", "tests"]  # not even walked
 
 html_theme = "furo"
+html_extra_path = ["site"]  # index.html, which leads to docs/index.html
 html_title = f"allranks {release}"

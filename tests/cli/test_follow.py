@@ -49,5 +49,5 @@ def test_controller_log_says_why_a_daemon_ended(tmp_path: Path, error: str, says
     command = [sys.executable, "-c", DETACHES, str(run.path), error]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     log = run.path / "controller.log"
-    assert done.stdout == f"the detached launcher ended at once. See {log}\n", done.stderr
+    assert done.stdout == f"the detached controller ended at once. See {log}\n", done.stderr
     assert log.read_text().startswith(says)

@@ -54,7 +54,7 @@ def test_the_page_stands_alone_and_escapes(traces: Path, capsys: pytest.CaptureF
     assert "<svg" in page and page.count('class="computed"') == 3 and page.count('class="exposed"') == 3
     assert "<script" not in page and "<b>" not in page and "<i>" not in page and "&lt;i&gt;.json" in page
     assert "http" not in page.replace("http-equiv", "")
-    assert "stands in the open" in page
+    assert "is exposed" in page
 
 
 def test_a_bar_adds_up_to_the_step(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:

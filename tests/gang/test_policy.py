@@ -139,7 +139,7 @@ def test_a_blamed_node_is_replaced_where_a_spare_is_there() -> None:
     blamed = tried("gpu-hardware-error", where=H2)
     decision = on(blamed, spares={"h5": None, "h6": None})
     assert decision.replace == {"h2": "h5"}
-    assert decision.reason == "the node is at fault, not the program; h2 was replaced by h5 in attempt 1"
+    assert decision.reason == "the node is at fault, not the program. h2 was replaced by h5 in attempt 1"
     assert on(blamed).replace == {} and on(blamed).kind == "retry", "without one it gets another chance"
 
 
@@ -153,7 +153,7 @@ def test_a_lost_node_must_be_replaced_or_is_reached_again() -> None:
     assert on(lost, spares={"h5": None}).replace == {"h2": "h5"}
     alone = on(lost)
     assert (alone.kind, alone.replace) == ("retry", {"h2": "h2"})
-    assert "no spare is there for h2, which is reached again" in alone.reason
+    assert "No spare is left for h2: allranks connects again" in alone.reason
 
 
 def test_a_killed_agent_is_no_failure_of_the_program() -> None:
@@ -208,7 +208,7 @@ def test_starts_that_fail_alike_are_tried_again_after_longer_pauses() -> None:
     decisions = [on(*starts[: n + 1], retries=7) for n in range(8)]
     assert [d.pause for d in decisions] == [2.0, 5.0, 10.0, 20.0, 30.0, 30.0, 30.0, 0.0]
     assert [d.replace for d in decisions[:7]] == [{"h2": "h2"}] * 7
-    assert decisions[0].reason.endswith("no spare is there for h2, which is reached again; in 2 s")
+    assert decisions[0].reason.endswith("No spare is left for h2: allranks connects again. The next attempt begins in 2 s")
     assert decisions[7].reason.startswith("the 7 retries are used up")
 
 
@@ -223,7 +223,7 @@ def test_a_pause_begins_anew_after_ranks_ran() -> None:
 def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
     dead = tried("ssh-unreachable", where=H2, ran=False, step=None, unusable_nodes=("h2",))
     assert on(dead, spares={"h5": None}) == Decision(
-        "retry", "the node is at fault, not the program; h2 was replaced by h5 in attempt 1", {"h2": "h5"}
+        "retry", "the node is at fault, not the program. h2 was replaced by h5 in attempt 1", {"h2": "h5"}
     )
     two = tried("ssh-unreachable", where=H2, ran=False, step=None, unusable_nodes=("h2", "h3"))
     assert on(two, spares={"h5": None}).replace == {"h2": "h5", "h3": "h3"}

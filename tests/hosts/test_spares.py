@@ -61,7 +61,7 @@ def test_a_host_without_power_gives_its_place_to_the_spare(bed4: Bed, launch: La
     said = "h2 was replaced by h4 in attempt 1"
     assert said in first["verdict"]["decision"]
     assert re.search(
-        rf"^attempt 0  failed after .*: node-network-down, h2; tried again: .*{said}$", launch.stdout, re.M
+        rf"^attempt 0  failed after .*: node-network-down, h2. Tried again: .*{said}$", launch.stdout, re.M
     )
     logs = launch.run_dir / "logs"
     assert [p.name for p in sorted((logs / "attempt_1").iterdir())] == ["node_00_h1", "node_02_h3", "node_03_h4"]

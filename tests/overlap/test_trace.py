@@ -31,7 +31,7 @@ def test_not_overlapped_at_all() -> None:
     found = measured([step(1, 0, 1000), kernel(0, 600), nccl(600, 400, elements=1 << 20)])
     assert micros(found) == split(seconds=1000, computing=600, communicating=400)
     said = verdict(found)
-    assert said.startswith("Communication is hardly hidden") and "400 µs (40 % of the time) stands in the open" in said
+    assert said.startswith("Communication is hardly hidden") and "400 µs (40 % of the time) is exposed" in said
     assert "100 % of it all_reduce of 2 MB in default_pg" in said and "waiting" not in said and "idle" not in said
 
 

@@ -198,9 +198,9 @@ def test_verdict_first_with_three_lines_of_evidence():
     assert "          then that" in lines
     assert "  victims ranks 0-2,4-5,7 ended because of it" in lines
     assert lines[-3:-1] == [
-        "attempt 0  failed after 35.2 s at step 12: node-network-down, h3; tried again: h3 was replaced by h5 in "
+        "attempt 0  failed after 35.2 s at step 12: node-network-down, h3. Tried again: h3 was replaced by h5 in "
         "attempt 1",
-        "attempt 1  failed after 2.0 s: unknown, rank 3 on h2; not tried again: the retry is used up",
+        "attempt 1  failed after 2.0 s: unknown, rank 3 on h2. Not tried again: the retry is used up",
     ]
     assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1), logs in runs/x/logs"
     assert "(confidence 40%)" in verdict_lines(as_record(VerdictDocument, {**VERDICT, "confidence": 0.4}))[1]

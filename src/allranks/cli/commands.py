@@ -148,7 +148,7 @@ LOGS = Declared(
 )
 ATTACH = Declared(
     "attach",
-    "Follow a run again. Where its launcher died, take it over before the lease is up.",
+    "Follow a run again. Where its controller died, take it over before the lease is up.",
     ("attach",),
     "attach.command",
     arguments=(RUN,),
@@ -156,7 +156,7 @@ ATTACH = Declared(
 )
 STOP = Declared(
     "stop",
-    "End a run in order: ranks get SIGTERM and 30 s to save. It works when the launcher is dead, too.",
+    "End a run in order: ranks get SIGTERM and 30 s to save. It works when the controller is dead, too.",
     ("stop",),
     "stop.command",
     arguments=(RUN,),

@@ -130,7 +130,7 @@ def _await_ranks(run: RunDirectory, pid: int, view: FollowerView) -> ResultDocum
     if result is not None and result.exit:
         return result
     if result is None and has_ended:
-        raise AllranksError(f"the detached launcher ended at once. See {run.path}/controller.log")
+        raise AllranksError(f"the detached controller ended at once. See {run.path}/controller.log")
     return None
 
 

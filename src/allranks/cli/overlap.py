@@ -88,7 +88,7 @@ def pieces(file: Path) -> Iterator[str]:
 
 
 def text(answer: OverlapDocument) -> str:
-    """Write the verdict, a line a rank, and the collectives in the open."""
+    """Write the verdict, a line a rank, and the exposed collectives."""
     ranks = answer.ranks
     rows = [[cut(rank.name, NAME_LENGTH), str(len(rank.steps)), *split_cells(rank.mean)] for rank in ranks[:RANKS]]
     lines = [answer.verdict, "", *align_columns([["", "steps", *SPLIT_COLUMNS], *rows], left=[0])]
@@ -99,10 +99,10 @@ def text(answer: OverlapDocument) -> str:
         collectives = [collective_cells(summary, answer.steps) for summary in answer.collectives]
         lines += [
             "",
-            "collectives, those in the open longest first:",
+            "collectives, those exposed longest first:",
             *align_columns([COLLECTIVE_COLUMNS, *collectives], left=[0]),
         ]
-        lines.append("size: what a rank puts in. In the open, waiting: means of a rank's step")
+        lines.append("size: what a rank puts in. Exposed, waiting: means of a rank's step")
     if answer.collectives_left_out:
         lines.append(f"and {answer.collectives_left_out} more kinds (--top)")
     notes = [f"{rank.name}: {note}" for rank in ranks for note in rank.notes]

@@ -39,7 +39,7 @@ class Charge(enum.Enum):
     NODE = "node"
     NETWORK = "network"  # a link or a service
     SCHEDULER = "preempted"  # it took the machines back
-    PERSON = "stopped"  # somebody wanted it to end
+    PERSON = "stopped"  # a person or a service ended it
     ALLRANKS = "allranks"
     UNKNOWN = "unknown"
 

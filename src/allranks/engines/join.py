@@ -79,7 +79,7 @@ def require_loopback(host: str, port: int) -> None:
     if outside:
         raise UsageError(
             f"no join secret, and {name_with(host, outside[0])} is not a loopback address. "
-            f"Anybody who reaches it could take part\n{NEW_SECRET}"
+            f"Every host that reaches it could take part\n{NEW_SECRET}"
         )
 
 

@@ -35,8 +35,8 @@ TABLE = {
     Charge.SETTINGS: ("never", False, "what is set wrongly fails the same way again"),
     Charge.PROGRAM: ("never", False, "the program's own fault comes again at the same place"),
     Charge.MEMORY: ("never", False, "the program needs more memory than it has, and would need it again"),
-    Charge.LIMIT: ("never", False, "a limit of the system stays until somebody raises it"),
-    Charge.PERSON: ("never", False, "somebody wanted it to end"),
+    Charge.LIMIT: ("never", False, "a limit of the system stays until it is raised"),
+    Charge.PERSON: ("never", False, "the run was asked to end"),
     Charge.ALLRANKS: ("never", False, "a defect of allranks comes again"),
     Charge.HANG: ("hang", False, "--on-hang restart is set"),
     Charge.NODE: ("always", True, "the node is at fault, not the program"),
@@ -44,8 +44,8 @@ TABLE = {
     Charge.SCHEDULER: ("always", True, "the scheduler took the machine away, the program did nothing wrong"),
     Charge.CRASH: ("always", False, "a crash may be the machine's, and need not come again"),
     Charge.EXIT: ("always", False, "an exit code without an exception does not say that it comes again"),
-    Charge.KILLED: ("progress", False, "a signal from outside need not come again, and it had come forward"),
-    Charge.UNKNOWN: ("progress", False, "nothing says why it failed, and it had come forward"),
+    Charge.KILLED: ("progress", False, "a signal from outside need not come again, and the run had made progress"),
+    Charge.UNKNOWN: ("progress", False, "nothing says why it failed, and the run had made progress"),
 }
 ROWS = {charge: PolicyRow(charge.value, *row) for charge, row in TABLE.items()}
 # What the label alone does not tell; a verdict's sentence does. Read before the table.
@@ -152,8 +152,8 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     pause = _pause(history, replace)
     reasons = [row.why, *_replacements(replace, last.verdict.attempt + 1)]
     if pause:
-        reasons.append(f"in {pause:g} s")
-    return Decision("retry", "; ".join(reasons), replace, pause)
+        reasons.append(f"The next attempt begins in {pause:g} s")
+    return Decision("retry", ". ".join(reasons), replace, pause)
 
 
 def _pause(history: Sequence[Tried], replace: Mapping[str, str]) -> float:
@@ -178,7 +178,7 @@ def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Ma
     if row.again == "hang" and means.on_hang != "restart":
         return "a hang is tried again with --on-hang restart only"
     if row.again == "progress" and not _moved(last):
-        return "nothing says why it failed, and it had not come forward (--step-pattern shows allranks the steps)"
+        return "nothing says why it failed, and the run had made no progress (--step-pattern shows allranks the steps)"
     if any(_same(before, last, row) for before in history[:-1]):
         at = f"at step {last.step} again" if last.step is not None else "again, and no step was seen in between"
         return f"the same cause, {last.verdict.cause}, {at}: another attempt would end there too"
@@ -191,7 +191,7 @@ def _against_start(history: Sequence[Tried], row: PolicyRow, replace: Mapping[st
     if _is_replaced(last, replace) and (len(history) > 1 or (last.unusable_nodes and row.name == "node")):
         return ""
     if last.refused:
-        return "a check of the nodes said no, and would again"
+        return "a check of the nodes failed, and would fail again"
     if row.again == "always":
         return ""
     return row.why
@@ -237,7 +237,7 @@ def _replacements(replace: Mapping[str, str], attempt: int) -> list[str]:
     reasons = [f"{old} was replaced by {new} in attempt {attempt}" for old, new in replace.items() if new != old]
     same = [old for old, new in replace.items() if new == old]
     if same:
-        reasons.append(f"no spare is there for {join_words(same)}, which is reached again")
+        reasons.append(f"No spare is left for {join_words(same)}: allranks connects again")
     return reasons
 
 

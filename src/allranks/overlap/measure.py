@@ -1,4 +1,4 @@
-"""How the time of each step divides, and which collectives stand in the open (pure). Seconds, from here on."""
+"""How the time of each step divides, and which collectives are exposed (pure). Seconds, from here on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = ("seconds", "computing", "communicating", "both", "copying", "idle")
 class TimeSplit:
     """A span of time. `computing` and `communicating` each contain `both`; `copying` and `idle` lie beside them.
 
-    `exposed` is communication in the open: nothing is computed meanwhile. `hidden` is the share of communication that
+    `exposed` is communication while nothing is computed. `hidden` is the share of communication that
     computation hides, None without communication.
     """
 
@@ -186,7 +186,7 @@ def _within_windows(trace: Trace) -> Iterator[tuple[Window, Collective]]:
 
 
 def _compared(calls: Iterable[Call]) -> Iterator[Call]:
-    """Say of each call how long it stood in the open until the last rank took part.
+    """Say of each call how long it was exposed until the last rank took part.
 
     The last rank's own call is the shortest, so clocks do not matter. Only where each rank has as many calls of a kind
     in a step, so that the first of one is the first of another.
@@ -205,7 +205,7 @@ def _compared(calls: Iterable[Call]) -> Iterator[Call]:
 
 
 def _summaries(calls: Iterable[Call]) -> list[CollectiveSummary]:
-    """Sum up by kind, the same on each node; what stands in the open longest comes first."""
+    """Sum up by kind, the same on each node; what is exposed longest comes first."""
     by_kind: dict[CollectiveKind, list[Call]] = defaultdict(list)
     for call in calls:
         by_kind[call.kind._replace(ranks=())].append(call)

@@ -9,11 +9,11 @@ from allranks.text import format_percent, format_size, format_time
 
 from .measure import CollectiveSummary, Overlap, RankOverlap, TimeSplit
 
-LITTLE = 0.05  # of a step: communication in the open that isn't worth work
+LITTLE = 0.05  # of a step: exposed communication that isn't worth work
 MOSTLY = 0.5  # of communication, hidden
 HARDLY = 0.2
 MUCH_IDLE = 0.25  # of a step
-WAITING = 0.5  # of what is in the open: the ranks differ more than the network costs
+WAITING = 0.5  # of what is exposed: the ranks differ more than the network costs
 CHIEFLY = 0.6  # of all that was waited for, because of one rank
 NOTHING_TRACED = "Nothing was traced in any step: neither computation nor communication."
 NO_COMMUNICATION = "No communication was traced: there is one rank, or the profiler ran while none took place"
@@ -21,7 +21,7 @@ NO_COMMUNICATION = "No communication was traced: there is one rank, or the profi
 
 @dataclass(frozen=True)
 class OverlapDocument:
-    """What `--json` prints. Seconds throughout; `collectives` holds those that stand in the open longest."""
+    """What `--json` prints. Seconds throughout; `collectives` holds those that are exposed longest."""
 
     verdict: str
     mean: TimeSplit
@@ -50,7 +50,7 @@ def document(overlap: Overlap, top: int, notes: Sequence[str] = ()) -> OverlapDo
 
 
 def verdict(overlap: Overlap) -> str:
-    """Say whether communication is hidden, what stands in the open, and why, where that can be seen."""
+    """Say whether communication is hidden, what is exposed, and why, where that can be seen."""
     mean = overlap.mean
     if not overlap.steps:
         return NOTHING_TRACED
@@ -61,8 +61,8 @@ def verdict(overlap: Overlap) -> str:
     text = (
         f"{_judgement(mean.hidden, share)}: of {format_time(mean.communicating)} in a "
         f"{'step' if has_steps else 'trace'} of {format_time(mean.seconds)}, computation covers "
-        f"{format_percent(mean.hidden)}, and {format_time(mean.exposed)} ({format_percent(share)} of the time) stands "
-        "in the open"
+        f"{format_percent(mean.hidden)}, and {format_time(mean.exposed)} ({format_percent(share)} of the time) is "
+        "exposed"
     )
     if share >= LITTLE:
         text += _costliest(overlap.collectives) + _waiting(overlap)
@@ -70,7 +70,7 @@ def verdict(overlap: Overlap) -> str:
 
 
 def _judgement(hidden: float, exposed: float) -> str:
-    """Judge by the hidden share of communication and the share of time in which it stands in the open."""
+    """Judge by the hidden share of communication and the share of time in which it is exposed."""
     if exposed < LITTLE:
         if hidden >= MOSTLY:
             return "Communication is hidden"
@@ -120,10 +120,10 @@ def _idle(overlap: Overlap) -> str:
 
 # -- cells of tables ---------------------------------------------------------------------------------
 
-SPLIT_COLUMNS = ("step", "computing", "communicating", "both", "in the open", "copying", "idle")
+SPLIT_COLUMNS = ("step", "computing", "communicating", "both", "exposed", "copying", "idle")
 COLLECTIVE_COLUMNS = (
     *("collective", "size", "times", "median", "longest", "on"),
-    *("hidden", "in the open", "waiting", "group"),
+    *("hidden", "exposed", "waiting", "group"),
 )
 
 
@@ -134,7 +134,7 @@ def split_cells(split: TimeSplit) -> list[str]:
 
 
 def collective_cells(summary: CollectiveSummary, steps: int) -> list[str]:
-    """Write the cells under COLLECTIVE_COLUMNS; what is in the open is the mean of a rank's step."""
+    """Write the cells under COLLECTIVE_COLUMNS; what is exposed is the mean of a rank's step."""
     longest = summary.longest
     return [
         summary.name,

@@ -52,7 +52,7 @@ class RankBar(NamedTuple):
 PARTS = (
     StepPart("computed", "#0072b2", "computation alone"),
     StepPart("both", "#009e73", "computation and communication at once"),
-    StepPart("exposed", "#d55e00", "communication in the open"),
+    StepPart("exposed", "#d55e00", "exposed communication"),
     StepPart("copying", "#8a7000", "copies alone"),
     StepPart("idle", "#9aa3b0", "idle"),
 )

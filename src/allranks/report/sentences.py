@@ -300,8 +300,8 @@ def _attempt(attempt: AttemptRecord) -> str:
         who = " on ".join(word for word in (rank, place) if word)
         line += f": {attempt.cause}, {who}" if who else f": {attempt.cause}"
     if attempt.reason:
-        followed = {"retry": "tried again: ", "finish": "not tried again: "}.get(attempt.decision, "")
-        line += f"; {followed}{attempt.reason}"
+        followed = {"retry": "Tried again: ", "finish": "Not tried again: "}.get(attempt.decision, "")
+        line += f". {followed}{attempt.reason}"
     return line
 
 

@@ -30,7 +30,7 @@ LONGEST = 300  # characters of a line
 GROUPS = 6  # of nodes that are alike
 FINDINGS = 6
 TESTS = 5
-WORDS = {"done": "done", "failed": "FAILED", "stopped": "stopped", "orphaned": "its launcher has died"}
+WORDS = {"done": "done", "failed": "FAILED", "stopped": "stopped", "orphaned": "its controller has died"}
 OF_A_NODE = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA ports")
 
 

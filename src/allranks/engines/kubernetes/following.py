@@ -216,8 +216,8 @@ class PodsFollower(RemoteRun):
             return Finding(
                 "unknown",
                 "fail",
-                f"the pods of {self.name} were removed, and left no word",
-                "somebody removed them, or the machine that had them went away",
+                f"the pods of {self.name} were removed before they gave a result",
+                "see who removed them: kubectl get events --sort-by=.lastTimestamp",
                 check="kubernetes",
             )
         words = tuple(self.replay.last_words[-5:]) or self.kubectl.last_words(pod.name)

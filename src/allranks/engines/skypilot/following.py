@@ -100,7 +100,7 @@ class SkyFollower(RemoteRun):
             return None
         if self.stopping:
             return least_result(self.run, TERMINATED, None)
-        message = f"sky ended (exit code {self._sky.code}) and node 0 has said nothing of a result"
+        message = f"sky ended (exit code {self._sky.code}) and node 0 gave no result"
         return without_result(self.run, message, self._last_lines[-5:])
 
     def _line(self, line: str) -> None:
