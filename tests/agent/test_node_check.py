@@ -292,6 +292,8 @@ def test_files_of_the_user(tmp_path: Path) -> None:
     assert not encode(facts.find_target(script, str(tmp_path), environ))["exists"]
     put(tmp_path, "sub/train.py", "")
     assert encode(facts.find_target(script, str(tmp_path), environ))["exists"]
+    misspelt = facts.find_target(read_command(["sub/trian.py"]), str(tmp_path), environ)
+    assert (misspelt.exists, misspelt.beside) == (False, ("train.py",))
     program = encode(facts.find_target(read_command(["no-such-program"]), str(tmp_path), environ))
     assert program == {"kind": "program", "name": "no-such-program", "path": "no-such-program", "exists": False}
 

@@ -47,7 +47,11 @@ def test_version_and_usage(tmp_path):
         (["run", "--local", "1", "--lease", "soon", "--", "x.py"], "--lease"),
         (["run", "--local", "1", "--launcher", "mpirun", "--", "x.py"], "launcher"),
         (["status", "nothing"], "no run 'nothing'"),
-        (["fly"], "no verb 'fly'"),
+        (["run", "--hosts", "h1,h2"], "hint: allranks run --hosts h1,h2 train.py"),
+        (["run", "--slurm"], "hint: allranks run --slurm train.py"),
+        (["run", "--hosts", "h1,,h2", "x.py"], "a host name is missing beside a comma"),
+        (["rnu", "--hosts", "h 1", "x.py"], "unknown verb\nhint: allranks run --hosts 'h 1' x.py"),
+        (["fly"], "fly: unknown verb. Expected one of run, "),
     ],
 )
 def test_wrong_use_is_exit_2_and_one_sentence(words, said, tmp_path):
@@ -56,6 +60,13 @@ def test_wrong_use_is_exit_2_and_one_sentence(words, said, tmp_path):
     assert done.stderr.startswith("allranks: ") and said in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_hostfile_with_another_name_is_proposed(tmp_path):
+    (tmp_path / "hosts.txt").write_text("h1\n")
+    done = call("run", "--hosts", "host.txt", "--dry-run", "x.py", cwd=tmp_path)
+    assert done.stderr.splitlines()[1] == "hint: --hosts hosts.txt"
+    assert "hint" not in call("run", "--hosts", "nodes/far.txt", "--dry-run", "x.py", cwd=tmp_path).stderr
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from allranks.cli import status
+from allranks.cli.status import EngineReport, JobReport
 from allranks.diagnose.slurm_jobs import SlurmJob
 from allranks.engines import following as loop
 from allranks.engines import settle
@@ -48,6 +52,34 @@ def signals() -> Iterator[Signals]:
     made = Signals()
     yield made
     made.restore()
+
+
+def test_a_run_whose_job_runs_is_not_queued(run: RunDirectory) -> None:
+    report = replace(status.describe(run, 2.0), state="queued")
+    waiting = replace(report, engine=EngineReport(JobReport("12", "PENDING", "the queue is full")))
+    assert status.lines(waiting) == [f"{run.name}: queued", "Slurm job 12: PENDING, the queue is full"]
+    starting = replace(report, engine=EngineReport(JobReport("12", "RUNNING")))
+    assert status.lines(starting) == [f"{run.name}: starting", "Slurm job 12: RUNNING"]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("sbatch: error: invalid partition specified: man", "hint: sinfo -s"),
+        ("sbatch: unrecognized option '--tiem=1'", "hint: sbatch --help"),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", "hint: sacctmgr show qos"),
+        ("sbatch: error: fetch_config: DNS SRV lookup failed", "sbatch does not find the cluster from this machine"),
+    ],
+)
+def test_what_sbatch_refuses_has_a_command_that_shows_what_there_is(
+    words: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\necho {shlex.quote(words)} >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(jobs.SlurmError, match=hint):
+        jobs.submit("", dict(os.environ), str(tmp_path))
 
 
 # -- who ended it --------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def test_a_new_agent_where_agent_or_supervisor_was_killed(launch: Launch, who: s
     ("how", "seen", "says"),
     [
         ("bug", [(0, "failed")], "the program's own fault comes again at the same place"),
-        ("stuck", [(0, "failed"), (1, "failed")], "the same cause, rank-killed, at step 10 again"),
+        ("stuck", [(0, "failed"), (1, "failed")], "rank-killed came again at step 10"),
         pytest.param(
             "code", [(0, "failed"), (1, "failed"), (2, "failed")], "the 2 retries are used up", marks=pytest.mark.slow
         ),

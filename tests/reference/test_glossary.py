@@ -10,7 +10,8 @@ from tests.links import slug_of
 from tests.reference.all_pages import REFERENCE
 
 GLOSSARY = REFERENCE / "glossary.md"
-ORDINARY = {"agent", "attempt", "cause", "culprit", "engine", "finding", "launcher", "run directory", "verdict", "victim"}
+ORDINARY = {"agent", "attempt", "cause", "culprit", "engine", "finding", "launcher", "verdict", "victim"}
+ORDINARY |= {"run directory"}  # each page shows one
 ROOT = REFERENCE.parents[1]
 PAGES = [
     ROOT / "README.md",
@@ -43,7 +44,7 @@ def unexplained(text: str) -> list[str]:
 
 def test_the_terms_stand_in_order() -> None:
     assert terms() == sorted(terms())
-    assert ORDINARY < set(terms())
+    assert set(terms()) > ORDINARY
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

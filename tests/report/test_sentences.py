@@ -200,10 +200,36 @@ def test_verdict_first_with_three_lines_of_evidence():
     assert lines[-3:-1] == [
         "attempt 0  failed after 35.2 s at step 12: node-network-down, h3. Tried again: h3 was replaced by h5 in "
         "attempt 1",
-        "attempt 1  failed after 2.0 s: unknown, rank 3 on h2. Not tried again: the retry is used up",
+        "attempt 1  failed after 2.0 s: unknown, rank 3 on h2",
     ]
     assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1), logs in runs/x/logs"
     assert "(confidence 40%)" in verdict_lines(as_record(VerdictDocument, {**VERDICT, "confidence": 0.4}))[1]
+
+
+def test_evidence_that_the_sentence_has_is_not_repeated():
+    document = {**VERDICT, "message": "h9: ssh: no such name", "evidence": ["ssh: no such name", "no such", "a line"]}
+    said = verdict_lines(as_record(VerdictDocument, document))
+    assert [line for line in said if "saw" in line] == ["  saw     a line"]
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"event": "all-initialised", "seconds": 9.0, "ranks": 4}, "all 4 ranks initialised in 9.0 s"),
+        (
+            {"event": "all-initialised", "seconds": 37.1, "ranks": 4, "attempt": 1},
+            "all 4 ranks initialised 37.1 s after the start of the run",
+        ),
+        ({"event": "attempt-start", "attempt": 1}, "attempt   1"),
+        (
+            {"event": "ending", "reason": "sigterm", "ranks": 2, "grace": 30.0},
+            "SIGTERM or `allranks stop`: ending 2 ranks, with 30 s to save",
+        ),
+        ({"event": "ending", "reason": "ctrl-c", "ranks": 0, "grace": 30.0}, "Ctrl-C: ending the run"),
+    ],
+)
+def test_a_further_attempt_and_an_end_that_was_asked_for(event, line):
+    assert event_line(event, 2) == line
 
 
 def test_what_is_left_and_what_is_missing_are_said():

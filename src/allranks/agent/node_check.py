@@ -47,6 +47,8 @@ NCCL_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_")
 PLUGIN_PREFIXES = ("libnccl-net", "librccl-net", "libnccl-env")
 
 INTERPRETER_SECONDS = 20.0
+MOST_LISTED = 1000  # entries of a directory in which a script is missing
+MOST_SCRIPTS = 50
 ANSWER = "ALLRANKS-PYTHON"
 ANSWER_LIMIT = 1 << 20  # bytes: the site of an interpreter may print before it
 
@@ -372,7 +374,18 @@ def find_target(program: Words, workdir: str, environ: Mapping[str, str]) -> Tar
         return TargetFacts(program.kind, name=target, path=place or target, exists=place is not None)
     path = os.path.join(workdir, target)
     exists = os.path.isfile(path) or (os.path.exists(path) and not os.path.isdir(path))
-    return TargetFacts(program.kind, path=path, exists=exists, readable=os.access(path, os.R_OK))
+    beside = () if exists else _scripts_beside(path)
+    return TargetFacts(program.kind, path=path, exists=exists, readable=os.access(path, os.R_OK), beside=beside)
+
+
+def _scripts_beside(path: str) -> Tuple[str, ...]:
+    """Give names of Python files in the directory of a script that is absent, one of which may be meant."""
+    try:
+        with os.scandir(os.path.dirname(path)) as entries:
+            first = [entry.name for entry, _ in zip(entries, range(MOST_LISTED))]
+    except OSError:
+        return ()
+    return tuple(sorted(name for name in first if name.endswith(".py"))[:MOST_SCRIPTS])
 
 
 def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from allranks.gang.plugins import all_checks
 from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
 from allranks.preflight.judge import of_level, table
-from allranks.preflight.rank_network import NetworkSetting, explain
+from allranks.preflight.rank_network import explain
 from allranks.protocol.codec import document_line
 from allranks.report import can_write_pages
 from allranks.report.checks_table import CheckReport, counts, finding_lines, grouped, setting_lines, table_lines
@@ -155,7 +155,8 @@ def close(
         for line in finding_lines(wrong, shows_colour(sys.stdout), verbose=False):
             sys.stdout.write(f"{line}\n")
     else:
-        _print(evidence, checks, findings, rows, explained, directory, printing.verbose)
+        settings = [] if spec.preflight.only else setting_lines(explained)  # checks by name were asked for, and no more
+        _print(evidence, checks, findings, rows, settings, directory, printing.verbose)
     return exit_code(findings)
 
 
@@ -178,14 +179,14 @@ def _print(
     checks: Sequence[Check],
     findings: Sequence[Finding],
     rows: dict[str, dict[str, str]],
-    explained: Mapping[str, Sequence[NetworkSetting]],
+    settings: Sequence[str],
     directory: str | None,
     verbose: bool,
 ) -> None:
     colour = shows_colour(sys.stdout)
     width = shutil.get_terminal_size((120, 40)).columns
     lines = table_lines(rows, {c.name: c for c in checks}, width, verbose, colour)
-    for block in (finding_lines(findings, colour, verbose), setting_lines(explained)):
+    for block in (finding_lines(findings, colour, verbose), settings):
         if block:
             lines += ["", *block]
     if evidence.get("covered"):

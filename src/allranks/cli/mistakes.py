@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from allranks.settings.table import SettingRow, suggestion
@@ -31,8 +32,9 @@ def unknown_verb(word: str, others: Iterable[str], verbs: Iterable[str]) -> str:
     if word.endswith(".py") or word == "torchrun":
         return f"{word} is not a verb\nhint: allranks run {word} …"
     meant = suggestion(word, [*names, "help"])
-    hint = f"allranks {meant or '--help'}"
-    return f"no verb {word!r}. There are {join_words(names)}\nhint: {hint}"
+    if meant:
+        return f"{word}: unknown verb\nhint: {shlex.join(['allranks', meant, *others])}"
+    return f"{word}: unknown verb. Expected one of {join_words(names)}\nhint: allranks --help"
 
 
 def unknown_option(name: str, path: str, declared: Declared | None) -> str:

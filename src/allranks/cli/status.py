@@ -126,8 +126,9 @@ def to_document(report: StatusReport) -> JsonObject:
 
 def lines(report: StatusReport) -> list[str]:
     """Write for people: a line for the run, one a node, and of a run in progress the ranks' pids."""
-    ranks = count_of(report.world_size, "rank") if report.world_size else "? ranks"
-    first = f"{report.run}: {report.state}, {ranks}"
+    first = f"{report.run}: {_state(report)}"
+    if report.world_size:
+        first += f", {count_of(report.world_size, 'rank')}"
     if report.master is not None and report.master.address and report.master.port:
         first += f", master {report.master.address}:{report.master.port}"
     described = [first, *_whereabouts(report)]
@@ -140,6 +141,14 @@ def lines(report: StatusReport) -> list[str]:
     if report.verdict is not None:
         described.append(f"verdict: {report.verdict.message}")
     return [part for line in described for part in line.split("\n")]
+
+
+def _state(report: StatusReport) -> str:
+    """Name the state of a run; one whose job runs has left the queue, though its controller has not said so yet."""
+    job = report.engine.job
+    if report.state == "queued" and job is not None and job.state == "RUNNING":
+        return "starting"
+    return report.state
 
 
 def _whereabouts(report: StatusReport) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -107,4 +108,14 @@ def say_notes(resolved: Resolved) -> None:
 def require_command(resolved: Resolved, verb: str = "allranks run") -> None:
     """Refuse settings without a training command: raise UsageError."""
     if not resolved.spec.launch.command:
-        raise UsageError(f"the training command is missing\nhint: {verb} --local 2 train.py")
+        raise UsageError(f"the training command is missing\nhint: {verb} {_target_option(resolved.spec)} train.py")
+
+
+def _target_option(spec: RunSpec) -> str:
+    """Write how the user named the nodes; two virtual ones where nothing does."""
+    if spec.target.hosts:
+        return f"--hosts {shlex.quote(spec.target.hosts)}"
+    flag = next((flag for flag in ENGINE_FLAGS if spec.value(flag)), "")
+    if flag:
+        return f"--{flag}"
+    return f"--local {spec.target.local or 2}"

@@ -40,7 +40,9 @@ def split_list(text: str) -> list[str]:
     if last or not items:
         items.append(last)
     if not all(items):
-        raise UsageError(f"{show(text)}: a host name is missing between commas or there is none at all")
+        if not any(items):
+            raise UsageError(f"{show(text)}: a host name is missing")
+        raise UsageError(f"{show(text)}: a host name is missing beside a comma")
     return items
 
 

@@ -178,8 +178,15 @@ class DryRun:
             lines += ["", "PATH begins with the directory of the training interpreter, as after `activate`"]
         if self._setting.handed_over.sentence:
             lines += ["", f"variables {self._setting.handed_over.sentence}"]
-        lines += ["", "nproc auto counts GPUs only on the nodes. Addresses and ports are checked before ranks start"]
+        lines += ["", self._later()]
         return lines
+
+    def _later(self) -> str:
+        """Say what is known only once the nodes are reached."""
+        chosen = "Addresses and ports are chosen and checked before ranks start"
+        if self._spec.launch.nproc is None:
+            return f"Without --nproc a node with GPUs starts a rank for each. {chosen}"
+        return chosen
 
 
 def reached_nodes(spec: RunSpec, cluster: Cluster) -> list[ReachedNode]:

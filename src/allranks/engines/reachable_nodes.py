@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.errors import HostfileError
 from allranks.gang.transport import Transport
 from allranks.settings import RunSpec
+from allranks.settings.table import suggestion
 
 from . import find_nodes, reach_nodes
 from .nodegroups import expand_groups, has_groups
@@ -54,12 +56,25 @@ def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
         nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts)
         source = spec.target.hosts
     elif "/" in spec.target.hosts or spec.target.hosts.endswith((".txt", ".hosts")):
-        raise HostfileError(f"{spec.target.hosts}: no such file. --hosts takes a hostfile or a list such as h1,h2")
+        raise HostfileError(_no_hostfile(path))
     else:
         listed = expand_groups(spec.target.hosts, os.environ) if has_groups(spec.target.hosts) else spec.target.hosts
         nodes = parse_host_argument(listed)
         source = "--hosts"
     return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
+
+
+def _no_hostfile(path: Path) -> str:
+    """Word the refusal of a hostfile that does not exist, with the file beside it that was probably meant."""
+    message = f"{path}: no such file. --hosts takes a hostfile or a list such as h1,h2"
+    try:
+        beside = sorted(entry.name for entry in path.parent.iterdir())
+    except OSError:
+        return message
+    meant = suggestion(path.name, beside)
+    if not meant:
+        return message
+    return f"{message}\nhint: --hosts {shlex.quote(str(path.with_name(meant)))}"
 
 
 def _read_hostfile(path: Path) -> str:

@@ -146,7 +146,7 @@ def _finding(node: Node, cause: str, last_line: str, evidence: tuple[str, ...], 
         "ssh-auth": ("" if have_key else "ssh-keygen -t ed25519\n") + f"ssh-copy-id {port}{to}",
         "ssh-hostkey": f"check the key with the node's owner, then: ssh {port}{to} true"
         + (f"   (a changed key: ssh-keygen -R {shlex.quote(node.host)})" if "CHANGED" in last_line else ""),
-        "name-resolution": f"write {node.name}'s address into the host list, or add it to /etc/hosts here",
+        "name-resolution": f"correct the name in the host list, or add {node.name} to /etc/hosts here",
         "ssh-unreachable": f"is the host up, and sshd on port {node.port or 22}? try: ssh {port}{to} true",
     }
     return Finding(cause, "fail", f"{node.name}: {last_line}", remedies[cause], Where(node=node.name), evidence)

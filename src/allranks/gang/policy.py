@@ -180,8 +180,10 @@ def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Ma
     if row.again == "progress" and not _moved(last):
         return "nothing says why it failed, and the run had made no progress (--step-pattern shows allranks the steps)"
     if any(_same(before, last, row) for before in history[:-1]):
-        at = f"at step {last.step} again" if last.step is not None else "again, and no step was seen in between"
-        return f"the same cause, {last.verdict.cause}, {at}: another attempt would end there too"
+        again = f"{last.verdict.cause} came again at step {last.step}"
+        if last.step is None:
+            again = f"{last.verdict.cause} came again, and no step was seen in between"
+        return f"{again}. Another attempt would end there too"
     return ""
 
 

@@ -131,7 +131,8 @@ class DirectoryFacts(NamedTuple):
 class TargetFacts(NamedTuple):
     """What the command runs, and whether it is there.
 
-    `kind` is python-script, python-module, python-other or program.
+    `kind` is python-script, python-module, python-other or program. `beside`: scripts in the directory of one that is
+    absent.
     """
 
     kind: str = ""
@@ -140,6 +141,7 @@ class TargetFacts(NamedTuple):
     path: str = ""
     exists: Optional[bool] = None
     readable: Optional[bool] = None
+    beside: Tuple[str, ...] = ()
 
 
 class PathFacts(NamedTuple):

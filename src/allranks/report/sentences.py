@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,6 @@ FILES_SHOWN = 4
 RUNNER_UP_WIDTH = 160  # characters of what else it may be
 # Events that one sentence tells.
 _SENTENCES = {
-    "all-initialised": "{who} initialised in {seconds:.1f} s",
     "test-passed": "collective tests passed on {count} in {seconds:.1f} s: starting the program",
     "hang-suspected": "nothing has moved for {quiet:.0f} s: taking stack samples of every rank",
     "first-step": "first step after {seconds:.1f} s",
@@ -35,6 +35,8 @@ _SENTENCES = {
     "node-replaced": "{by} takes the place of {node}",
     "node-anew": "reaching {node} again",
 }
+# Who asked for the end, as a terminal has it.
+_ASKED = {"ctrl-c": "Ctrl-C", "sigterm": "SIGTERM or `allranks stop`"}
 
 
 def opening_lines(info: Document) -> list[str]:
@@ -83,8 +85,7 @@ def _line_of(event: Document, nodes: int) -> str | None:
     if kind in _SENTENCES:
         ranks = event.get("ranks")
         count = ranks if isinstance(ranks, int) else 0
-        who = f"all {count} ranks" if count > 1 else "the rank"
-        values = {"job": None, "message": None, **event, "who": who, "count": count_of(count, "rank")}
+        values = {"job": None, "message": None, **event, "count": count_of(count, "rank")}
         return _SENTENCES[kind].format_map(values)
     writer = _WRITERS.get(kind)
     if kind == "gate-proved":
@@ -111,10 +112,19 @@ def counts_text(ranks: Mapping[str, int]) -> str:
     return f"{total} in all: " + ", ".join(f"{name} {count}" for name, count in ranks.items())
 
 
+def _initialised_line(event: Document) -> str:
+    ranks = event["ranks"]
+    who = f"all {ranks} ranks" if ranks > 1 else "the rank"
+    seconds = f"{event['seconds']:.1f} s"
+    if event.get("attempt"):
+        return f"{who} initialised {seconds} after the start of the run"
+    return f"{who} initialised in {seconds}"
+
+
 def _attempt_line(event: Document) -> str | None:
     if not event.get("attempt"):
         return None
-    return f"attempt {event['attempt']}"
+    return f"attempt   {event['attempt']}"
 
 
 def _dropped_line(event: Document) -> str | None:
@@ -144,7 +154,7 @@ def _tree_line(event: Document) -> str:
 
 def _retry_line(event: Document) -> str:
     verdict = as_record(VerdictDocument, event["verdict"])
-    return "\n".join([*verdict_lines(verdict), f"attempt {event['attempt'] + 1} follows"])
+    return "\n".join(["", *verdict_lines(verdict), ""])
 
 
 def _ending_line(event: Document) -> str | None:
@@ -159,10 +169,11 @@ def _ending_line(event: Document) -> str | None:
         return "ending the remaining rank"
     if reason == "done":
         return None
+    asked = _ASKED.get(reason, reason)
     if ranks == 0:
-        return f"{reason}: ending the run"
+        return f"{asked}: ending the run"
     who = "all ranks" if ranks is None else count_of(ranks, "rank")
-    return f"{reason}: ending {who}, with {event['grace']:g} s to save"
+    return f"{asked}: ending {who}, with {event['grace']:g} s to save"
 
 
 def _exit_line(event: Document) -> str | None:
@@ -191,6 +202,7 @@ def finding_line(finding: Document) -> str:
 
 _WRITERS: dict[str, Callable[[Document], str | None]] = {
     "tree": _tree_line,
+    "all-initialised": _initialised_line,
     "attempt-start": _attempt_line,
     "finding": finding_line,
     "dropped": _dropped_line,
@@ -203,7 +215,10 @@ _WRITERS: dict[str, Callable[[Document], str | None]] = {
 
 
 def verdict_lines(verdict: VerdictDocument, with_runners_up: bool = False) -> list[str]:
-    """Write cause and culprit in a sentence, its process, evidence (three lines at most), fix, victims, its page."""
+    """Write cause and culprit in a sentence, its process, evidence, fix, victims, its page.
+
+    Of the evidence stand at most three lines, and none whose words the sentence has already.
+    """
     doubt = ""
     if verdict.confidence is not None and verdict.confidence < 0.9:
         doubt = f" (confidence {verdict.confidence:.0%})"
@@ -212,7 +227,7 @@ def verdict_lines(verdict: VerdictDocument, with_runners_up: bool = False) -> li
     if where.pid is not None:
         gpu = f", GPU {where.gpu}" if where.gpu is not None else ""
         lines.append(f"  culprit rank {where.rank} on {where.node or '?'}, pid {where.pid}{gpu}")
-    lines += [f"  saw     {item}" for item in verdict.evidence[:3]]
+    lines += [f"  saw     {item}" for item in verdict.evidence[:3] if not _says(verdict.message, item)]
     fix = [line for line in verdict.remedy.splitlines() if line.strip()]
     lines += [f"  {head:<8}{line}" for head, line in zip(["fix", *[""] * len(fix)], fix, strict=False)]
     if verdict.victims:
@@ -225,6 +240,11 @@ def verdict_lines(verdict: VerdictDocument, with_runners_up: bool = False) -> li
     if more:
         lines.append(f"  more    {more}")
     return lines
+
+
+def _says(message: str, words: str) -> bool:
+    """Tell whether a message has these words already."""
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", message) is not None
 
 
 def left_lines(left: Left) -> list[str]:
@@ -283,7 +303,7 @@ def _bytes(count: int) -> str:
 
 
 def attempt_lines(attempts: Sequence[AttemptRecord]) -> list[str]:
-    """Write a line an attempt, where there were several."""
+    """Write a line an attempt, where there were several. Why no further one follows stands in the verdict above."""
     if len(attempts) < 2:
         return []
     return [_attempt(attempt) for attempt in attempts]
@@ -299,9 +319,8 @@ def _attempt(attempt: AttemptRecord) -> str:
         place = culprit.node or ", ".join(culprit.nodes)
         who = " on ".join(word for word in (rank, place) if word)
         line += f": {attempt.cause}, {who}" if who else f": {attempt.cause}"
-    if attempt.reason:
-        followed = {"retry": "Tried again: ", "finish": "Not tried again: "}.get(attempt.decision, "")
-        line += f". {followed}{attempt.reason}"
+    if attempt.reason and attempt.decision == "retry":
+        line += f". Tried again: {attempt.reason}"
     return line
 
 

@@ -144,7 +144,9 @@ _OUTSIDE = {
         "", 0.85, "check the disk or the network file system on {node} with `dmesg; mount; nfsstat`"
     ),
     ActivityKind.ELSEWHERE: Outside(
-        "", 0.85, "find out what rank {rank} waits for there (its whole stack is in evidence/stacks)"
+        "",
+        0.85,
+        "find out what rank {rank} waits for there (its whole stack is in evidence/stacks of the run directory)",
     ),
     ActivityKind.BUSY: Outside(
         "busy",

@@ -103,15 +103,17 @@ class Inside:
         wait = jobs.kill_wait()
         if wait is None or self.stop_grace <= wait - MARGIN:
             return []
-        short = f"leaves ranks {wait} s to save (Slurm's KillWait), not the {self.stop_grace:g} s of --stop-grace"
+        seconds = f"ranks {wait} s to save (Slurm's KillWait), not the {self.stop_grace:g} s of --stop-grace"
+        short = f"leaves {seconds}"
+        both = f"scancel and the time limit leave {seconds}"
         origin = self.advice.origin
         if origin is Origin.ALLRANKS:
             return [f"scancel {short}. `allranks stop` gives them all of it"]
         if origin is Origin.SCRIPT and asks_for_signal(jobs.batch_script(self.allocation.job), os.environ):
             return [f"scancel {short}. `allranks stop` gives them all of it"]
         if origin is Origin.SCRIPT:
-            return [f"scancel {short}. So does the time limit. {self.advice.warning}"]
-        return [f"scancel {short}. So does the time limit. Before it, `salloc --signal=USR1@60` sends ranks SIGUSR1"]
+            return [f"{both}. {self.advice.warning}"]
+        return [f"{both}. With `salloc --signal=USR1@60` ranks get SIGUSR1 before the limit"]
 
     def warning(self) -> None:
         """Note that Slurm has announced the end."""

@@ -16,6 +16,15 @@ from allranks.plan.slurm_commands import knows_containers, read_version
 SECONDS = 30.0  # for a command that asks slurmctld; it answers late while it is loaded
 SBATCH = ("sbatch", "--parsable")
 _JOB = re.compile(r"[0-9]+")
+# Which command shows what there is, by what sbatch does not know.
+_LOOK_UP = (
+    (re.compile("partition", re.IGNORECASE), "sinfo -s"),
+    (re.compile("account|association", re.IGNORECASE), "sacctmgr show assoc user=$USER"),
+    (re.compile("qos", re.IGNORECASE), "sacctmgr show qos"),
+    (re.compile("node configuration|generic resource", re.IGNORECASE), "sinfo -o '%P %D %c %m %G'"),
+    (re.compile("option"), "sbatch --help"),
+)
+_NO_CLUSTER = re.compile(r"configuration source|slurm_load_ctl_conf|DNS SRV")
 
 
 class SlurmError(NodeError):
@@ -38,7 +47,11 @@ def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
     done = _call(SBATCH, script, environ, cwd)
     submitted = _JOB.match(done.stdout.strip())
     if done.returncode != 0 or submitted is None:
-        raise SlurmError(f"sbatch refused the job: {words(done.stderr) or done.stdout.strip()}")
+        said = words(done.stderr) or done.stdout.strip()
+        if _NO_CLUSTER.search(said):
+            raise SlurmError(f"sbatch does not find the cluster from this machine: {said}\nhint: sinfo")
+        hint = next((f"\nhint: {command}" for words_of, command in _LOOK_UP if words_of.search(said)), "")
+        raise SlurmError(f"sbatch refused the job: {said}{hint}")
     return submitted[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 from typing import List
 
@@ -40,6 +41,10 @@ def _remedy(request: Request, script: TargetFacts, absent: List[str], is_elsewhe
     if script.kind == "program" and "/" not in script.name:
         return advise("install it there, or set PATH with --prelude", absent[0], "which", script.name)
     if not is_elsewhere:
+        directory, _, name = script.path.rpartition("/")
+        meant = difflib.get_close_matches(name, script.beside, n=1)
+        if meant:
+            return f"correct the name of the script: {directory or '/'} has {meant[0]}"
         return or_ship(request, "check the path of the script (a relative one is looked up in --workdir)")
     path = shlex.quote(script.path)
     return or_ship(request, f"rsync -a {path} {absent[0]}:{path}{and_so_for(absent[1:])}")

@@ -32,6 +32,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 def copy_remedy(request: Request, path: str, absent: List[str], is_elsewhere: bool) -> str:
     """One rsync line for the first node that lacks it; where all do, the path is the thing to correct."""
     if not is_elsewhere:
+        if request.asked.spec.get("workdir"):
+            return "correct --workdir, or make the directory on the nodes"
         return NO_NODE_HAS_IT
     quoted = shlex.quote(path.rstrip("/") + "/")
     copy = f"rsync -a {quoted} {absent[0]}:{quoted}{and_so_for(absent[1:])}"
