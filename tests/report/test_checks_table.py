@@ -59,7 +59,7 @@ def test_findings_with_remedies_then_what_could_not_be_looked_at() -> None:
         "?    could not look: routes (-v says more)",
     ]  # fmt: skip
     assert "        h1 -> h3: timeout" in finding_lines(FOUND, colour=False, verbose=True)
-    assert counts(FOUND, rows()) == "3 checks on 4 nodes: 1 failed, 1 warn, 1 could not look"
+    assert counts(FOUND, rows()) == "3 checks on 4 nodes: 1 failed, 1 warned, 1 could not look"
     assert "\x1b[31m" in finding_lines(FOUND, colour=True, verbose=False)[0]
 
 
@@ -71,7 +71,7 @@ def test_every_check_is_counted_once() -> None:
     some = {**half, "routes": {"h1": "skipped", "h2": "ok"}}
     assert counts([], some) == "3 checks on 2 nodes: 2 ok, 1 skipped"
     warned = [Finding("shm", "warn", "small", check="shm"), Finding("disk-full", "warn", "full", check="shm")]
-    assert counts(warned, half) == "2 checks on 2 nodes: 1 warn, 1 skipped"
+    assert counts(warned, half) == "2 checks on 2 nodes: 1 warned, 1 skipped"
     unreached = [Finding("ssh-auth", "fail", "h3: refused", where=Where(node="h3"), check="reached")]
     assert counts(unreached, {"shm": {}}) == "1 check on 0 of 1 node: 1 skipped"
     assert counts(unreached, half) == "2 checks on 2 of 3 nodes: 1 ok, 1 skipped"

@@ -226,6 +226,11 @@ def test_evidence_that_the_sentence_has_is_not_repeated():
             "SIGTERM or `allranks stop`: ending 2 ranks, with 30 s to save",
         ),
         ({"event": "ending", "reason": "ctrl-c", "ranks": 0, "grace": 30.0}, "Ctrl-C: ending the run"),
+        (
+            {"event": "ending", "reason": "ctrl-c", "ranks": 2, "grace": 30.0},
+            "Ctrl-C: ending 2 ranks, with 30 s to save. Ctrl-C again ends them at once",
+        ),
+        ({"event": "ending", "reason": "ctrl-c", "ranks": 2, "grace": 0.0}, "Ctrl-C: ending 2 ranks at once"),
     ],
 )
 def test_a_further_attempt_and_an_end_that_was_asked_for(event, line):

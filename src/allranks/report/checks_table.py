@@ -16,12 +16,12 @@ Rows = Mapping[str, Mapping[str, str]]
 WORDS = {"fail": "FAIL", "warn": "warn", "unknown": "?", "ok": "ok", "skipped": "-"}
 COLOURS = {"fail": "\x1b[31m", "warn": "\x1b[33m", "unknown": "\x1b[36m", "ok": "\x1b[32m", "skipped": "\x1b[2m"}
 # What a count of checks says of each status, the worst first.
-COUNTED = {"fail": "failed", "warn": "warn", "unknown": "could not look", "ok": "ok", "skipped": "skipped"}
+COUNTED = {"fail": "failed", "warn": "warned", "unknown": "could not look", "ok": "ok", "skipped": "skipped"}
 WIDEST_NAME = 16
 
 
 def counts(findings: Sequence[Finding], rows: Rows) -> str:
-    """Count every check once, by the worst that it says: `38 checks on 4 nodes: 1 failed, 2 warn, 30 ok, 5 skipped`."""
+    """Count every check once, by the worst that it says: `38 checks on 4 nodes: 1 failed, 2 warned, 30 ok, 5 skipped`."""
     unreached = len({f.where.node for f in findings if f.check == "reached"})
     looked_at = len(next(iter(rows.values()), {}))
     nodes = count_of(looked_at, "node")

@@ -173,7 +173,12 @@ def _ending_line(event: Document) -> str | None:
     if ranks == 0:
         return f"{asked}: ending the run"
     who = "all ranks" if ranks is None else count_of(ranks, "rank")
-    return f"{asked}: ending {who}, with {event['grace']:g} s to save"
+    if not event["grace"]:
+        return f"{asked}: ending {who} at once"
+    line = f"{asked}: ending {who}, with {event['grace']:g} s to save"
+    if reason == "ctrl-c":
+        line += ". Ctrl-C again ends them at once"
+    return line
 
 
 def _exit_line(event: Document) -> str | None:

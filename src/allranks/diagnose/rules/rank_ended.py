@@ -289,10 +289,11 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
         remedy = "check the command, PATH and --prelude on the node"
         return Reading(NOT_STARTED[end.code], 0.8, name_with(with_reason(what, last), group.pid) + threads, remedy)
     alone = group.scope == "all" or incident.world_size == 1  # no rank went on
-    words = name_with(f"{what} and said nothing", group.pid)
-    if last:
-        words = f"{name_with(what, group.pid)}, its last line: {last}"
-    return Reading("program-exception" if alone else "rank-exited-early", 0.6, words + threads)
+    cause = "program-exception" if alone else "rank-exited-early"
+    if not last:
+        remedy = f"look for sys.exit({end.code}) and os._exit({end.code}) in the program and in what it calls"
+        return Reading(cause, 0.6, name_with(f"{what} and printed nothing", group.pid) + threads, remedy)
+    return Reading(cause, 0.6, f"{name_with(what, group.pid)}, its last line: {last}" + threads)
 
 
 RULES = {
