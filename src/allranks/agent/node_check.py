@@ -7,6 +7,7 @@ checks that the order names collect theirs, each under its own name.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import socket
@@ -382,7 +383,7 @@ def _scripts_beside(path: str) -> Tuple[str, ...]:
     """Give names of Python files in the directory of a script that is absent, one of which may be meant."""
     try:
         with os.scandir(os.path.dirname(path)) as entries:
-            first = [entry.name for entry, _ in zip(entries, range(MOST_LISTED))]
+            first = [entry.name for entry in itertools.islice(entries, MOST_LISTED)]
     except OSError:
         return ()
     return tuple(sorted(name for name in first if name.endswith(".py"))[:MOST_SCRIPTS])
