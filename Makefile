@@ -49,7 +49,7 @@ $(VENV)/.collected: $(VENV)/.test $(shell find src tests -name '*.py')
 	touch $@
 
 test: $(VENV)/.collected system
-	$(PYTEST) -m 'not (slow or install or docs)' -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not (slow or install or docs)' -n 6 --dist loadfile --no-loadscope-reorder
 
 # No hosts, no torch, no program but this one: under a minute.
 test-fast: $(VENV)/.collected
@@ -57,7 +57,7 @@ test-fast: $(VENV)/.collected
 
 # The commands of README and docs print what the pages show: on this machine, on ssh hosts, on Slurm.
 test-docs: $(VENV)/.collected system
-	$(PYTEST) -m 'docs and not slow' -n 4 --dist loadfile --no-loadscope-reorder tests/docs
+	$(PYTEST) -m 'docs and not slow' -n 6 --dist loadfile --no-loadscope-reorder tests/docs
 
 test-slow: $(VENV)/.collected system browser
 	$(PYTEST) -m slow

@@ -25,8 +25,14 @@ from tests.shell import shell  # noqa: E402, F401
 
 # -- order ---------------------------------------------------------------------------------------------
 
-# Directories whose files take minutes come first: what comes last should be short, as the other workers then idle.
-LONG = ("slurm", "fabric", "hosts", "agent", "sky", "examples", "data")
+# What takes longest comes first, files of a minute or two and then their directories: what comes last should be short,
+# as the other workers then idle. `--durations` shows what has become long.
+LONG = (
+    "hosts/test_join.py", "fabric/ranks/", "examples/test_train", "hosts/test_lease.py", "hosts/test_teardown.py",
+    "hosts/test_hangs.py", "hosts/test_faults_network.py", "slurm/test_slurm_inside.py", "agent/test_runner_torch.py",
+    "slurm/", "data/test_probe.py", "data/test_loaders.py", "hosts/test_launchers.py", "hosts/test_verbs.py",
+    "local/test_endings.py", "hosts/", "fabric/", "agent/", "sky/", "examples/", "data/", "local/",
+)  # fmt: skip
 # These fork ranks from one process that has imported torch: it is started once, in the worker that has them all.
 FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/examples/test_train_lm.py")
 
@@ -40,13 +46,17 @@ MARKS |= dict.fromkeys(("examples", "local", "sky"), "processes")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start hosts or processes, and put files into the order in which xdist hands them out."""
-    place = {name: at for at, name in enumerate(LONG)}
-    directory_of = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
+    names = {path: path.relative_to(HERE).as_posix() for path in {item.path for item in items}}
+    order = {path: place_in_order(name) for path, name in names.items()}
     for item in items:
-        mark = MARKS.get(directory_of[item.path])
+        mark = MARKS.get(names[item.path].partition("/")[0])
         if mark:
             item.add_marker(mark)
-    items.sort(key=lambda item: place.get(directory_of[item.path], len(LONG)))
+    items.sort(key=lambda item: order[item.path])
+
+
+def place_in_order(name: str) -> int:
+    return next((at for at, start in enumerate(LONG) if name.startswith(start)), len(LONG))
 
 
 @pytest.hookimpl(optionalhook=True)
