@@ -24,6 +24,9 @@ TRACES = {
     "checkpoint-short": "PyTorchFileReader(name)",
     "checkpoint-empty": 'File "x/torch/serialization.py", line 9, in load',
     "accelerate-refuses": '  File "x/accelerate/accelerator.py", line 9, in prepare',
+    "deepspeed-refuses": '  File "x/deepspeed/runtime/config.py", line 9, in f\n  File "x/pydantic.py", line 2, in g',
+    "accelerate-command": '  File "x/accelerate/commands/launch.py", line 9, in launch_command',
+    "torchrun-refuses": '  File "x/torch/distributed/run.py", line 9, in config_from_args',
     "library-argument": '  File "/v/site-packages/transformers/trainer.py", line 9, in training_step',
 }
 

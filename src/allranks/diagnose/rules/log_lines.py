@@ -152,14 +152,6 @@ _TRANSPORT = re.compile(
     r"NCCL (?:error|Error)|NCCL communicator|gloo/|\[c10d\]|Connection (?:closed|reset)|Broken pipe"
     r"|Caught \w+ in DataLoader worker|Engine core|EngineCore"
 )
-_CONFIGURATION = frozenset({"ValueError", "AssertionError", "TypeError", "KeyError"})
-OTHERS_CONFIG = (
-    ("deepspeed/runtime/config", "deepspeed-config"),
-    ("deepspeed/runtime/zero/config", "deepspeed-config"),
-    ("accelerate/commands/", "accelerate-config"),
-    ("torch/distributed/run.py", "bad-launch-arguments"),
-    ("torch/distributed/argparse_util", "bad-launch-arguments"),
-)
 
 
 def exceptions(evidence: Evidence) -> list[Candidate]:
@@ -187,11 +179,7 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
         return replace(
             candidate, cause=row.cause, strength=STRENGTH[row.role], confidence=row.confidence, message=explained
         )
-    causes = (cause for part, cause in OTHERS_CONFIG for module in head.modules[-4:] if part in module)
-    config = next(causes, None)
-    if config is None or head.kind not in _CONFIGURATION:
-        return candidate
-    return replace(candidate, cause=config, strength=Strength.ROOT, confidence=0.75)
+    return candidate
 
 
 def _trace(raised: Sighting) -> str:

@@ -8,6 +8,9 @@ ACCUSES = "rank-accuses"
 GONE = "peer-gone"
 AWAITED = "peer-awaited"
 _LAST_FRAME = r'(?s)File "[^"\n]*%s", line (?!.*\n  File ")'
+# The innermost frame; one of the four innermost.
+_LAST_FOUR_FRAMES = r'(?s)File "[^"\n]*%s[^"\n]*", line (?!(?:.*?\n  File "){4})'
+_REFUSALS = ("ValueError", "AssertionError", "TypeError", "KeyError")
 ROWS = (
     Row("loader-handover", "dataloader-worker-killed", Role.ROOT,
         "torch multiprocessing/reductions.py, CPython multiprocessing/resource_sharer.py", ("Error",),
@@ -27,6 +30,18 @@ ROWS = (
         ("ValueError",), r"^\S*ValueError\b", 0.75, "accelerate refuses its configuration, or what it does not fit",
         scope=Scope.EXCEPTION,
         trace=_LAST_FRAME % r"/accelerate/(?:accelerator|state|utils/(?:dataclasses|launch|fsdp_utils))\.py"),
+    *(
+        Row(id_, cause, Role.ROOT, source, _REFUSALS, r"^\S*(?:Value|Assertion|Type|Key)Error\b", 0.75, means,
+            scope=Scope.EXCEPTION, trace=_LAST_FOUR_FRAMES % path)
+        for id_, cause, source, path, means in (
+            ("deepspeed-refuses", "deepspeed-config", "DeepSpeed runtime/config.py, runtime/zero/config.py",
+             r"deepspeed/runtime/(?:zero/)?config", "DeepSpeed refuses its configuration"),
+            ("accelerate-command", "accelerate-config", "accelerate commands/launch.py, commands/config",
+             r"accelerate/commands/", "accelerate refuses its configuration"),
+            ("torchrun-refuses", "bad-launch-arguments", "torch distributed/run.py, distributed/argparse_util.py",
+             r"torch/distributed/(?:run\.py|argparse_util)", "torchrun refuses its arguments"),
+        )
+    ),
     # torch calls a module's forward with what the program gave it, so there the program may be wrong.
     Row("library-argument", "environment-mismatch", Role.ROOT, "CPython: Python/ceval.c, Objects/call.c",
         ("unexpected keyword argument",), r"TypeError: .* got an unexpected keyword argument", 0.65,
