@@ -39,7 +39,7 @@ def test_two_collectives_in_another_order(bed2: Bed, launch: Launch) -> None:
 def test_another_shape(bed2: Bed, launch: Launch) -> None:
     """Gloo ends the rank that is sent too much, and the others' recorders show who sent it."""
     apart(launch, "shapes", "1")
-    says = ("bytes where its collective expects", "rank 1 on h1 called it unlike the others", "4,096 Float elements")
+    says = ("bytes where the collective expects", "rank 1 on h1 called it unlike the others", "4,096 Float elements")
     explained(bed2, launch, "collective-shape-mismatch", ("h1", 1), *says)
 
 

@@ -155,7 +155,9 @@ def of_run(name: str, directory: Path) -> dict[str, Any]:
     text = re.sub(r"/[\w./-]*/site-packages/", "/venv/lib/python3.11/site-packages/", text)
     verdict = judge(incident)
     assert verdict is not None
-    expect = {"cause": verdict.cause, "where": encode(verdict.finding.where), "victims": list(verdict.victims),
+    place = {key: value for key, value in encode(verdict.finding.where).items() if key != "pid"}
+    expect = {"cause": verdict.cause, "where": place,
+              "culprits": list(verdict.culprits), "victims": list(verdict.victims),
               "says": [verdict.finding.message[:120]]}  # fmt: skip
     return {"source": f"a run of tests/hosts, {name}: real processes, torch 2.13.0 gloo",
             "incident": json.loads(text), "expect": expect}  # fmt: skip

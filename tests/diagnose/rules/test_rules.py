@@ -1,6 +1,6 @@
 """Every fixture tests/diagnose/rules/<rule>/<case>.json: an incident and what its verdict must say.
 
-`expect`: cause, where, victims (exactly), says / not_says (parts of the message), evidence (parts of its lines), fix
+`expect`: cause, where, culprits and victims (exactly), says / not_says (parts of the message), evidence (parts of its lines), fix
 (parts of the remedy), runners_up (their ids), confidence ([low, high]), or null where there must be no verdict.
 """
 
@@ -43,6 +43,8 @@ def test_fixture(path: Path) -> None:
         pid = where.pop("pid", None)  # of the day it was provoked
         assert where == expect["where"], message
         assert pid is None or pid in {e["pid"] for e in fixture["incident"]["exits"] if e["rank"] == where["rank"]}
+    if "culprits" in expect:
+        assert list(verdict.culprits) == expect["culprits"]
     if "victims" in expect:
         assert list(verdict.victims) == expect["victims"]
     if "runners_up" in expect:

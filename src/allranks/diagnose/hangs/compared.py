@@ -23,11 +23,14 @@ class OddCall(NamedTuple):
     is_shape: bool
 
 
-def odd_call(calls: Mapping[int, Sequence[ErrorCall]], crashed: Collection[int] = ()) -> OddCall | None:
+def odd_call(
+    calls: Mapping[int, Sequence[ErrorCall]], crashed: Collection[int] = (), all_ranks: Collection[int] = ()
+) -> OddCall | None:
     """Compare what ranks called at one number of one group; None where they called alike.
 
     `crashed` are ranks without a record that got more bytes than they expected (Gloo ends those): they called the
-    smaller one of two sizes. Where the others called alike, they called otherwise.
+    smaller one of two sizes. Where the others called alike, they called otherwise. Where most of `all_ranks` crashed,
+    the one that did not has sent it to them.
     """
     unheard = frozenset(crashed) - calls.keys()
     numbered: dict[tuple[str, int], dict[int, RecorderEntry]] = {}
@@ -38,12 +41,12 @@ def odd_call(calls: Mapping[int, Sequence[ErrorCall]], crashed: Collection[int] 
     for _, entries in sorted(numbered.items(), key=lambda item: item[0][1]):
         if len(ranks_by_call(entries)) > 1:
             return _compared(_with_crashed(entries, unheard))
-    return _by_elimination(numbered, unheard)
+    return _by_elimination(numbered, unheard) or _only_sender(frozenset(crashed), frozenset(all_ranks))
 
 
 def _with_crashed(entries: Mapping[int, RecorderEntry], crashed: Iterable[int]) -> Mapping[int, RecorderEntry]:
     """Add the crashed ranks: they expected the smallest of what others called."""
-    smallest = min(entries.values(), key=lambda entry: entry.elements)
+    smallest = min(entries.values(), key=lambda entry: entry.size or entry.elements)
     if len({entry.what for entry in entries.values()}) > 1:
         return entries
     return {**entries, **dict.fromkeys(crashed, smallest)}
@@ -72,5 +75,13 @@ def _by_elimination(
     heard = numbered[newest]
     if len(heard) < 2:
         return None
-    words = f"{count_ranks(sorted(heard))} call {next(iter(heard.values())).detail} alike"
+    words = f"{count_ranks(sorted(heard))} have called alike, {next(iter(heard.values())).detail} as the last"
     return OddCall(crashed, words, True)
+
+
+def _only_sender(crashed: frozenset[int], all_ranks: frozenset[int]) -> OddCall | None:
+    """Blame the one rank that did not crash, where all others got more than they expected: they agree."""
+    senders = all_ranks - crashed
+    if len(senders) != 1 or len(crashed) < 2:
+        return None
+    return OddCall(senders, f"{count_ranks(sorted(crashed))} expected less than {count_ranks(sorted(senders))} sent", True)

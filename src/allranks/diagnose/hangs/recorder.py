@@ -117,10 +117,14 @@ class RecorderEntry:
             return True
         return (self.elements, self.dtype) == (self.result, self.result_dtype)
 
+    @property
+    def size(self) -> int:
+        """Give its bytes; 0 where the type is not known."""
+        return self.elements * BYTES.get(self.dtype, 0)
+
     def __str__(self) -> str:
-        size = self.elements * BYTES.get(self.dtype, 0)
-        if size:
-            return f"{self.name} of {format_size(size)}"
+        if self.size:
+            return f"{self.name} of {format_size(self.size)}"
         return self.name
 
     @property

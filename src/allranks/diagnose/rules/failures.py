@@ -231,11 +231,15 @@ class AlikeFailures:
     ranks: frozenset[int]
     scope: str
 
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether what the ranks say concerns ranks as a whole: who said it first is not at fault for that."""
+        return self.first.signature is not None and self.first.signature.cause in SHARED
+
     def where(self) -> Where:
         """Give the place to blame: one rank, one node, or none."""
         end = self.first.exit
-        is_shared = self.first.signature is not None and self.first.signature.cause in SHARED
-        if self.scope == "all" or is_shared:
+        if self.scope == "all" or self.is_shared:
             return Where()
         if self.scope == "node":
             return Where(node=end.node or None)

@@ -65,8 +65,12 @@ def _rule(
         first = group.first
         reading = read(incident, group)
         where = group.where()
+        culprits = group.ranks
+        if group.is_shared:
+            culprits = frozenset()
         if reading.late:
             where = place_of(incident, reading.late)
+            culprits = reading.late
         further = further_words(incident, first.rank)
         return Candidate(
             f"rank-{kind}",
@@ -78,7 +82,7 @@ def _rule(
             reading.remedy,
             where,
             reading.evidence or last_lines(first.exit.tail),
-            reading.late or group.ranks,
+            culprits,
         )
 
     return apply
@@ -171,7 +175,7 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
         cause = first.signature.cause
         confidence = first.signature.confidence
         what = _other_shape(tail)
-        odd = odd_call(incident.calls, group.ranks)
+        odd = odd_call(incident.calls, group.ranks, incident.all_ranks)
         if odd is not None:
             late = odd.ranks
             cause = cause if odd.is_shape else "collective-mismatch"
@@ -199,8 +203,8 @@ def _got(tail: str) -> str:
     """Read Gloo's check (pair.cc): the bytes that came, and those there is room for."""
     match = _OTHER_SIZE.search(tail)
     if match:
-        return f"got {match[1]} bytes where its collective expects {match[2]}"
-    return "got a message of another size than its collective expects"
+        return f"got {match[1]} bytes where the collective expects {match[2]}"
+    return "got a message of another size than the collective expects"
 
 
 def _other_shape(tail: str) -> str:
