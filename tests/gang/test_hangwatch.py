@@ -125,18 +125,18 @@ def test_a_busy_rank_is_told_of_and_left_alone() -> None:
     drive.answer(h0=WAITS, h1={**LOADS, "cpu": 10.0}, h2=WAITS)
     drive.quiet(GAP)
     drive.answer(h0=WAITS, h1={**LOADS, "cpu": 10.0 + GAP}, h2=WAITS)
-    assert drive.quiet(0.2) == ["finding"]
+    assert drive.quiet(0.2) == ["hang-noted", "finding"]
     assert drive.hang is None and drive.roster.state is State.RUNNING
     assert drive.quiet(59) == [] and drive.quiet(1)[0] == "hang-suspected"
 
 
 def test_report_goes_on() -> None:
     drive = Hang(on_hang="report")
-    assert drive.looked(h0=WAITS, h1=LOADS, h2=WAITS) == ["finding"]
+    assert drive.looked(h0=WAITS, h1=LOADS, h2=WAITS) == ["hang-noted", "finding"]
     (finding,) = drive.said("finding")
     pid = next(iter(drive.roster.nodes["h1"].ranks.values())).pid
     assert finding["where"] == {"node": "h1", "rank": 1, "pid": pid}
-    assert "nothing has moved for 64 s" in finding["message"]
+    assert "no rank has come further for 64 s" in finding["message"]
     assert drive.roster.state is State.RUNNING
 
 

@@ -102,13 +102,22 @@ class Left:
 
 
 @dataclass(frozen=True)
+class NotedHang:
+    """A standstill at `t`, with which the run went on: nothing had moved for `quiet` seconds."""
+
+    t: float
+    quiet: float
+    hang: Hang
+
+
+@dataclass(frozen=True)
 class Incident:
     """Everything known about one attempt.
 
     `addresses`: the node of an address that only one node has; `departed`: ranks that have called
     destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
     has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
-    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known;
+    program, `became` the programs that ranks have become by exec; `noted` is the newest standstill without an end; `lease` is in seconds, 0 where it is not known;
     `local_nodes` are nodes that are the launching machine. `is_slurm`: a Slurm job has the nodes; `is_joined`: each was
     started by somebody else, who may be a scheduler.
     """
@@ -125,6 +134,7 @@ class Incident:
     departed: Mapping[int, float] = field(default_factory=dict)
     init_timeout_hit: bool = False
     hang: Hang | None = None
+    noted: NotedHang | None = None
     stop_reason: str | None = None
     started_t: float = 0.0
     detected_t: float | None = None

@@ -14,7 +14,7 @@ from allranks.protocol.codec import DecodeError, decode, decode_each, decode_par
 from allranks.protocol.jsontext import Json
 
 from .hangs.attribute import Hang
-from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, Pause
+from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, NotedHang, Pause
 
 COUNTED = ("warn", "fail")  # what is in order is no evidence of a failure
 
@@ -42,6 +42,7 @@ class RunEvent:
     addresses: tuple[str, ...] = ()
     gpus: int = 0
     memory: int = 0
+    quiet: float = 0.0
 
 
 def last_attempt(lines: Iterable[Json]) -> int:
@@ -87,6 +88,7 @@ def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: st
         departed={rank: e.t for rank, e in last_joined.items() if e.event == "rank-departed"},
         init_timeout_hit=bool(_all(of_attempt, "init-timeout")),
         hang=next(iter(decode_each(Hang, lines_of.get("hang", [])[-1:])), None),
+        noted=_noted(_all(of_attempt, "hang-noted"), lines_of.get("hang-noted", [])),
         stop_reason=next((e.reason for e in _all(events, "stop-asked")), None),
         started_t=started.t,
         detected_t=next((e.t for e in reversed(_all(of_attempt, "failed"))), None),
@@ -132,6 +134,13 @@ def _ranks(of_attempt: Sequence[RunEvent], nodes: Sequence[str], launcher: str) 
         by_node[node] = ranks[:1] if is_one else ranks
         first += count
     return by_node
+
+
+def _noted(events: Sequence[RunEvent], lines: Sequence[Json]) -> NotedHang | None:
+    """Read the newest standstill with which the run went on."""
+    for hang in decode_each(Hang, lines[-1:]):
+        return NotedHang(events[-1].t, events[-1].quiet, hang)
+    return None
 
 
 def _exit(event: RunEvent, pids: Mapping[int, int]) -> ExitRecord:

@@ -34,6 +34,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         departed={r.rank: r.departed_t for r in ranks if r.departed_t is not None},
         init_timeout_hit=roster.init_timeout_hit,
         hang=gang.hang_watch.hang,
+        noted=gang.hang_watch.noted,
         stop_reason=roster.stop_reason,
         started_t=roster.attempt_started,
         detected_t=roster.failed_t,

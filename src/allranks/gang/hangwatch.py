@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import Hang, attribute
 from allranks.diagnose.hangs.doing import StackSample, doing
-from allranks.diagnose.hangs.links import dead_link
+from allranks.diagnose.hangs.links import dead_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.diagnose.hangs.uneven import out_of_data
+from allranks.diagnose.incident import NotedHang
 from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Where
 from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import CountersOrder, StacksOrder
-from allranks.runs.events import HangConcluded, HangSuspected, PlainNote
+from allranks.runs.events import HangConcluded, HangNoted, HangSuspected, PlainNote
 
 from .ending import Ending
 from .remarks import moved_by_look
@@ -74,6 +75,7 @@ class HangWatch:
     def begin_attempt(self) -> None:
         """Forget the attempt before."""
         self.hang: Hang | None = None
+        self.noted: NotedHang | None = None
         self.suspicion: Suspicion | None = None
         self._counted = Counted()
         self._rest_until = 0.0
@@ -199,12 +201,13 @@ class HangWatch:
             return self._go_on(suspicion, now)
         self._rest_until = now + roster.spec.limits.hang_timeout
         names = roster.node_of_rank()
-        hang = self._attribute(suspicion, names)
         quiet = now - suspicion.since
+        hang = self._attribute(suspicion, names, quiet)
         if hang is None:
             return [PlainNote("no rank waits for others: it may be busy. It is sampled again later")]
         if hang.slow or roster.spec.recovery.on_hang == "report":
-            return [roster.add_finding(self._hang_finding(hang, names, quiet))]
+            self.noted = NotedHang(roster.event_t, round(quiet, 1), hang)
+            return [HangNoted(round(quiet, 1), hang), roster.add_finding(self._hang_finding(hang, names, quiet))]
         self.hang = hang
         return [HangConcluded(round(quiet, 1), hang), *self.ending.fail(now)]
 
@@ -220,7 +223,7 @@ class HangWatch:
         finding = Finding("hang-pattern", "warn", f"{quiet}, but collectives go on", remedy)
         return [self.roster.add_finding(finding)]
 
-    def _attribute(self, suspicion: Suspicion, names: Mapping[int, str]) -> Hang | None:
+    def _attribute(self, suspicion: Suspicion, names: Mapping[int, str], quiet: float) -> Hang | None:
         roster = self.roster
         first, second = suspicion.samples
         seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
@@ -230,7 +233,8 @@ class HangWatch:
         blind = StackSample(-1, error="its node gave no answer")
         doings = {r: doing(first.get(r, blind), second.get(r, blind), seconds) for r in running}
         recordings = [read_recording(rank, look.recorder) for rank, look in sorted(second.items()) if look.recorder]
-        link = dead_link(first, second, names, self._addresses())
+        link = dead_link(first, second, names, self._addresses(), quiet)
+        link = link or slow_link(first, second, names, seconds)
         hang = link or attribute(doings, [e.rank for e in roster.exits if e.code == 0], names, recordings)
         if hang is not None:
             hang = out_of_data(hang, doings, names)
@@ -255,7 +259,7 @@ class HangWatch:
             where = Where(node=nodes[0], rank=rank, pid=pid)
         if hang.nodes:
             where = Where(node=hang.nodes[0], peer=hang.nodes[1])
-        message = f"nothing has moved for {quiet:.0f} s: {hang.message}"
+        message = f"no rank has come further for {quiet:.0f} s: {hang.message}"
         return Finding(hang.cause, "warn", message, hang.remedy, where, hang.evidence)
 
 

@@ -537,6 +537,16 @@ class HangConcluded(EventRecord):
     hang: Hang
 
 
+@dataclass(frozen=True)
+class HangNoted(EventRecord):
+    """Nothing has moved for `quiet` seconds; the run goes on, as what the others wait for works or --on-hang says so."""
+
+    kind = "hang-noted"
+    spread = "hang"
+    quiet: float
+    hang: Hang
+
+
 # -- output --------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.diagnose.hangs.doing import StackSample
-from allranks.diagnose.hangs.links import dead_link
+from allranks.diagnose.hangs.links import dead_link, slow_link
 from allranks.protocol.sockets import RankSocket
 
 NAMES = {0: "h1", 1: "h2"}
@@ -57,3 +57,46 @@ def test_a_connection_that_is_never_answered() -> None:
 )
 def test_no_link_is_blamed(sender: RankSocket, before: RankSocket | None) -> None:
     assert found(sender, RECEIVER, before) is None
+
+
+def test_after_a_long_silence_a_link_that_gets_through_now_and_then_is_not_dead() -> None:
+    """A link that was dead for ten minutes has been tried eleven times, one with much loss a few times."""
+    pair = {0: StackSample(0, sockets=(SENDER,)), 1: StackSample(1, sockets=(RECEIVER,))}
+    assert dead_link(pair, pair, NAMES, ADDRESSES, 12.0) is not None
+    assert dead_link(pair, pair, NAMES, ADDRESSES, 600.0) is None
+    often = {**pair, 0: StackSample(0, sockets=(SENDER._replace(retransmits=11),))}
+    assert dead_link(often, often, NAMES, ADDRESSES, 600.0) is not None
+
+
+def slow(sender: RankSocket, before: RankSocket) -> Hang | None:
+    first = {0: StackSample(0, sockets=(before,)), 1: StackSample(1, sockets=(RECEIVER,))}
+    second = {0: StackSample(0, sockets=(sender,)), 1: StackSample(1, sockets=(RECEIVER,))}
+    return slow_link(first, second, NAMES, 4.0)
+
+
+FULL = SENDER._replace(queued=2_000_000, retransmits=0)
+
+
+def test_data_that_moves_slowly_is_a_slow_link_and_no_hang() -> None:
+    hang = slow(FULL._replace(acked=590_001), FULL)
+    assert hang is not None and hang.slow and (hang.cause, hang.nodes, hang.culprits) == ("slow-link", ("h1", "h2"), ())
+    assert "h1 sends 125 KB/s to h2" in hang.message
+    assert "2 MB on their way to rank 1" in hang.evidence[0] and "500 KB acknowledged" in hang.evidence[0]
+
+
+def test_data_that_is_sent_again_and_may_yet_arrive_is_loss_and_no_hang() -> None:
+    hang = slow(FULL._replace(retransmits=2), FULL)
+    assert hang is not None and hang.slow and hang.cause == "mtu-or-packet-loss"
+    assert "packets between h1 and h2 get lost" in hang.message
+
+
+@pytest.mark.parametrize(
+    ("sender", "before"),
+    [
+        pytest.param(FULL, FULL, id="the peer does not read"),
+        pytest.param(FULL._replace(acked=590_001), FULL._replace(queued=0), id="the link keeps up"),
+        pytest.param(FULL._replace(acked=590_001, peer="10.9.9.9:1"), FULL._replace(peer="10.9.9.9:1"), id="no rank"),
+    ],
+)
+def test_no_link_is_slow(sender: RankSocket, before: RankSocket) -> None:
+    assert slow(sender, before) is None

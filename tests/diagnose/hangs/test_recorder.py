@@ -113,6 +113,18 @@ def test_the_earliest_counts() -> None:
     assert "all_reduce #5 of" in judged(ahead, ahead, behind, ahead).message
 
 
+def test_gloos_asynchronous_calls_are_waited_for_in_native_code() -> None:
+    """`work.wait()` leaves no frame of torch: the rank sleeps at a lock, and its recorder has something unfinished."""
+    at_wait = seen(at(61), wchan="futex_wait_queue")
+    asleep = seen(at(41), wchan="hrtimer_nanosleep")
+    inside, behind = recorder(ALL, (3, True), (4, False)), recorder(ALL, (3, True))
+    found = hang([at_wait, at_wait, asleep, at_wait], inside, inside, behind, inside)
+    assert (found.cause, found.culprits, found.victims) == (STRAGGLER, (2,), (0, 1, 3))
+    assert "ranks 0, 1 and 3 wait in all_reduce #4 (data.py:61 in load)" in found.message
+    idle = attribute(dict.fromkeys(ALL, at_wait), (), NAMES, read(behind, behind, behind, behind))
+    assert idle is None, "a lock of the program's own"
+
+
 def test_nccl_retires_what_has_timed_out() -> None:
     timed_out = answer(entry(5, False, backend="nccl", retired=True))
     assert judged(timed_out, timed_out, timed_out, answer(entry(4, True, backend="nccl"))).culprits == (3,)

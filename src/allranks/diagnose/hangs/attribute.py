@@ -16,7 +16,7 @@ from allranks.text import count_of, group, join_words, name_with, plural
 
 from ..words import name_by_node, numbers
 from .account_words import CONDITION, PAIRS, read_account
-from .doing import ActivityKind, Doing
+from .doing import AT_LOCK, ActivityKind, Doing
 from .frontier import Account, CollectiveFault, account
 from .recorder import Recording
 
@@ -64,13 +64,23 @@ def attribute(
 
 
 def _queued(doings: Mapping[int, Doing], recordings: Sequence[Recording]) -> dict[int, Doing]:
-    """Find the ranks that wait for NCCL: they spin anywhere in the program, and only their recorders tell it."""
-    waits = {r.rank: e for r in recordings if (e := r.waiting) is not None and e.is_on_device}
+    """Find the ranks that wait for a collective without a call of torch.distributed on their stack.
+
+    With NCCL they spin anywhere in the program. With Gloo `work.wait()` of an asynchronous call is C++, and sleeps at
+    a lock. Only their recorders tell it.
+    """
+    waits = {r.rank: entry for r in recordings if (entry := r.waiting) is not None}
     return {
         rank: replace(doings[rank], kind=ActivityKind.WAITING, call=entry.name.partition(" ")[0])
         for rank, entry in waits.items()
-        if rank in doings and doings[rank].kind in (ActivityKind.ELSEWHERE, ActivityKind.BUSY)
+        if rank in doings and _may_wait(doings[rank], entry.is_on_device)
     }
+
+
+def _may_wait(item: Doing, is_on_device: bool) -> bool:
+    if is_on_device:
+        return item.kind in (ActivityKind.ELSEWHERE, ActivityKind.BUSY)
+    return item.kind is ActivityKind.ELSEWHERE and item.why == AT_LOCK
 
 
 def _by_stacks(

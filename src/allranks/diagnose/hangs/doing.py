@@ -55,12 +55,13 @@ GRADIENTS = (
 )
 BACKWARD = frozenset({"backward", "_engine_run_backward", "wait", "unshard", "finalize_backward"})
 WRAPPERS = ("torch/distributed/utils.py", "torch/nn/parallel/distributed.py")
+AT_LOCK = "waiting for a lock"
 # wchan (fs/proc/base.c) in words; names differ by kernel version, so their beginnings.
 WAITS = (
     ("hrtimer_nanosleep", "sleeping"),
     ("do_nanosleep", "sleeping"),
     ("common_nsleep", "sleeping"),
-    ("futex", "waiting for a lock"),
+    ("futex", AT_LOCK),
     ("pipe", "waiting at a pipe"),
     ("fifo", "waiting for the other end of a FIFO"),
     ("wait_for_partner", "waiting for the other end of a FIFO"),

@@ -2,7 +2,8 @@
 
 A rank's kernel sends what is not acknowledged again and again. If the other end has received it, its
 acknowledgements are what is lost, and so the other direction. A peer that merely does not read acknowledges: a
-stopped or busy rank is not mistaken for a link.
+stopped or busy rank is not mistaken for a link. What is acknowledged from one sample to the next moves: the link is
+slow, and nothing hangs.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from allranks.protocol.sockets import RankSocket
-from allranks.text import format_size, group, join_words
+from allranks.text import format_rate, format_size, group, join_words
 
 from .attribute import Hang
 from .doing import StackSample
 
-RETRANSMITS = 3  # time-outs in a row: 1.4 s without an acknowledgement at the least RTO of Linux, 0.2 s
+RETRANSMITS = 3  # time-outs in a row, at the least
+RTO = 0.2  # seconds: the least of Linux (TCP_RTO_MIN); each time-out in a row takes twice as long
+SHARE = 0.25  # of the silence for which a dead link has sent again and again; a lossy one gets through before
 CAUSE = "mtu-or-packet-loss"
+SLOW = "slow-link"
+SAID = 3  # links that a message names
 ACK_OF_SYN = 1  # tcpi_bytes_acked of who connected counts the SYN
 
 
@@ -40,34 +45,120 @@ def dead_link(
     second: Mapping[int, StackSample],
     names: Mapping[int, str],
     addresses: Mapping[str, str],
+    quiet: float = 0.0,
 ) -> Hang | None:
     """Name the link on which nothing was acknowledged between two samples, with its direction; None without one.
 
-    `names` are nodes by rank, `addresses` nodes by an address that only one of them has.
+    `names` are nodes by rank, `addresses` nodes by an address that only one of them has. `quiet`: the seconds for
+    which nothing has moved.
     """
+    least = _least_retransmits(quiet)
     ends = [end for rank in sorted(second) for end in _dead_ends(rank, first, second, names, addresses)]
+    ends = [end for end in ends if end.connection.retransmits >= least]
     if not ends:
         return None
     directed = [end for end in ends if end.is_directed]
     links = group(directed or ends, lambda end: (end.sender, end.receiver))
-    words = join_words([_link(of_link[0]) for of_link in list(links.values())[:3]])
-    if len(links) > 3:
-        words += f" and {len(links) - 3} more"
+    words = join_words([_link(of_link[0]) for of_link in list(links.values())[:SAID]])
+    if len(links) > SAID:
+        words += f" and {len(links) - SAID} more"
     sender, receiver = next(iter(links))
-    suspects = _only_node(links) or f"{sender} and {receiver}"
-    remedy = (
-        f"look at the network of {suspects}: `ip -s link; ethtool -S IFACE | grep -i -E 'err|drop'; nft list ruleset`. "
-        f"`allranks test --hosts HOSTS --suite pairs` tries every link again"
-    )
     return Hang(
         CAUSE,
         f"the link is at fault: {words}",
-        remedy,
+        _look_at(links),
         0.9 if directed else 0.8,
         (),
         tuple(sorted(second)),
         tuple(_line(end) for end in ends[:3]),
         nodes=(sender, receiver),
+    )
+
+
+def slow_link(
+    first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str], seconds: float
+) -> Hang | None:
+    """Name the links over which ranks wait for data that still moves or gets lost; None where none waits.
+
+    The samples are `seconds` apart. Both have data that the peer's kernel has not acknowledged: a link that keeps up
+    has none twice.
+    """
+    ends = [end for rank in sorted(second) for end in _waiting_ends(rank, first, second, names)]
+    links = group(ends, lambda end: (end.sender, end.receiver))
+    moved = {link: sum(end.moved for end in of_link) for link, of_link in links.items()}
+    slow = sorted((link for link in links if moved[link]), key=lambda link: moved[link])
+    lossy = [link for link, of_link in links.items() if not moved[link] and any(e.retransmits for e in of_link)]
+    shown = (slow or lossy)[:SAID]
+    if not shown:
+        return None
+    said = [f"{sender} sends {format_rate(moved[sender, receiver] / seconds)} to {receiver}" for sender, receiver in shown]
+    cause = SLOW
+    if not slow:
+        said = [f"packets between {sender} and {receiver} get lost" for sender, receiver in shown]
+        cause = CAUSE
+    return Hang(
+        cause,
+        f"a link is slow and nothing hangs: {join_words(said)}, and the ranks wait for it",
+        _look_at(shown),
+        0.8,
+        (),
+        tuple(sorted(second)),
+        tuple(_waiting_line(links[link][0]) for link in shown),
+        slow=True,
+        nodes=shown[0],
+    )
+
+
+class WaitingEnd(NamedTuple):
+    """A connection of a rank to another with data on its way in both samples; `moved` bytes were acknowledged."""
+
+    rank: int
+    peer_rank: int
+    sender: str
+    receiver: str
+    moved: int
+    queued: int
+    retransmits: int
+
+
+def _waiting_ends(
+    rank: int, first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
+) -> Iterable[WaitingEnd]:
+    """Find the connections of a rank to other ranks that had data on its way in both samples."""
+    before = {(one.local, one.peer): one for one in first[rank].sockets} if rank in first else {}
+    for one in second[rank].sockets:
+        earlier = before.get((one.local, one.peer))
+        other = _find_other_end(one, second)
+        if earlier is None or other is None or not (earlier.queued and one.queued):
+            continue
+        moved = one.acked - earlier.acked
+        yield WaitingEnd(
+            rank, other[0], names.get(rank, ""), names.get(other[0], ""), moved, one.queued, one.retransmits
+        )
+
+
+def _waiting_line(end: WaitingEnd) -> str:
+    """Write `rank 0: 2 MB on their way to rank 2, 480 KB acknowledged between two samples`."""
+    again = f", sent {end.retransmits + 1} times" if end.retransmits else ""
+    on_way = f"{format_size(end.queued)} on their way to rank {end.peer_rank}{again}"
+    return f"rank {end.rank}: {on_way}, {format_size(end.moved)} acknowledged between two samples"
+
+
+def _least_retransmits(quiet: float) -> int:
+    """Count the time-outs in a row that a link has had which was dead for a share of the silence."""
+    least = RETRANSMITS
+    while RTO * (2 ** (least + 1) - 1) <= quiet * SHARE:
+        least += 1
+    return least
+
+
+def _look_at(links: Iterable[tuple[str, str]]) -> str:
+    """Write where to look: at the node that all links have in common, or at both ends of the first."""
+    listed = list(links)
+    suspects = _only_node(listed) or " and ".join(listed[0])
+    return (
+        f"look at the network of {suspects}: `ip -s link; ethtool -S IFACE | grep -i -E 'err|drop'; nft list ruleset`. "
+        f"`allranks test --hosts HOSTS --suite pairs` tries every link again"
     )
 
 

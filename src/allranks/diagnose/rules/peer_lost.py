@@ -10,13 +10,14 @@ from allranks.findings import Where
 
 from ..candidate import Candidate, Strength
 from ..hangs.compared import odd_call
-from ..incident import Incident
+from ..incident import Incident, NotedHang
 from ..signatures.raised import AWAITED
 from ..words import DECIDE_AT_START, LEFT_AT_START, STARTING_CALLS, last_lines, name_ranks, one_line, summary
 from .failures import Failure, FailureRole, telling
 from .hung import missing_ranks, place_of
 
 BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
+SAMPLING = 60.0  # seconds: more than two samples of all ranks take
 COLLECT = "run with --debug, and take the stacks of all ranks while it hangs: the rank that is elsewhere is at fault"
 PEER = re.compile(r"(?:by (?:remote )?peer |remote=)(?:\[([0-9a-fA-F.:]+)\]:\d+|([\w.:-]+)<\d+>)")  # gloo, NCCL
 
@@ -29,12 +30,36 @@ def peer_lost(incident: Incident, failed: Sequence[Failure]) -> Candidate | None
     first = complaints[0]
     text = _text(first)
     base = Candidate("peer-lost", "peer-died", Strength.SYMPTOM, "", 0.4, first.t, evidence=(text,))
+    if any(f.peer == AWAITED for f in complaints) and _stands(incident.noted, first.t):
+        return _given_up(incident, base, text)
     if first.peer == AWAITED:
         return _awaited(incident, first, base, text)
     if "connectFullMesh" in text:
         return _mesh(incident, first, base, text)
     complaining = {f.rank for f in failed if f.peer}
     return _left(incident, first, base) or _lost(incident, first, base, text, complaining)
+
+
+def _stands(noted: NotedHang | None, t: float) -> bool:
+    """Tell whether the standstill went on until `t`: it is noted again before it is twice as long, and sampled."""
+    return noted is not None and t - noted.t <= noted.quiet + SAMPLING
+
+
+def _given_up(incident: Incident, base: Candidate, text: str) -> Candidate:
+    """Name the rank that the others had waited for, by the samples that were taken before they gave up."""
+    assert incident.noted is not None
+    hang = incident.noted.hang
+    culprits = frozenset(hang.culprits)
+    return replace(
+        base,
+        cause=hang.cause,
+        confidence=0.75,
+        message=f"ranks gave up waiting: {hang.message}",
+        remedy=hang.remedy,
+        where=place_of(incident, culprits),
+        evidence=(*hang.evidence[:2], text),
+        culprits=culprits,
+    )
 
 
 def _text(failure: Failure) -> str:
