@@ -539,7 +539,7 @@ class HangConcluded(EventRecord):
 
 @dataclass(frozen=True)
 class HangNoted(EventRecord):
-    """Nothing has moved for `quiet` seconds; the run goes on, as what the others wait for works or --on-hang says so."""
+    """Nothing has moved for `quiet` seconds, and the run goes on: who is waited for works, or --on-hang says so."""
 
     kind = "hang-noted"
     spread = "hang"

@@ -120,7 +120,7 @@ def test_gloos_asynchronous_calls_are_waited_for_in_native_code() -> None:
     inside, behind = recorder(ALL, (3, True), (4, False)), recorder(ALL, (3, True))
     found = hang([at_wait, at_wait, asleep, at_wait], inside, inside, behind, inside)
     assert (found.cause, found.culprits, found.victims) == (STRAGGLER, (2,), (0, 1, 3))
-    assert "ranks 0, 1 and 3 wait in all_reduce #4 (data.py:61 in load)" in found.message
+    assert "ranks 0, 1 and 3 wait in all_reduce (data.py:61 in load)" in found.message
     idle = attribute(dict.fromkeys(ALL, at_wait), (), NAMES, read(behind, behind, behind, behind))
     assert idle is None, "a lock of the program's own"
 

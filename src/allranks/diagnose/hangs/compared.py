@@ -84,4 +84,6 @@ def _only_sender(crashed: frozenset[int], all_ranks: frozenset[int]) -> OddCall 
     senders = all_ranks - crashed
     if len(senders) != 1 or len(crashed) < 2:
         return None
-    return OddCall(senders, f"{count_ranks(sorted(crashed))} expected less than {count_ranks(sorted(senders))} sent", True)
+    return OddCall(
+        senders, f"{count_ranks(sorted(crashed))} expected less than {count_ranks(sorted(senders))} sent", True
+    )

@@ -91,7 +91,9 @@ def slow_link(
     shown = (slow or lossy)[:SAID]
     if not shown:
         return None
-    said = [f"{sender} sends {format_rate(moved[sender, receiver] / seconds)} to {receiver}" for sender, receiver in shown]
+    said = [
+        f"{sender} sends {format_rate(moved[sender, receiver] / seconds)} to {receiver}" for sender, receiver in shown
+    ]
     cause = SLOW
     if not slow:
         said = [f"packets between {sender} and {receiver} get lost" for sender, receiver in shown]
