@@ -31,6 +31,7 @@ _MESSAGE = struct.Struct("=BBBB2s2s16s16sIIIIIIII")  # inet_diag_msg
 _COUNTED = struct.Struct("=2xB")  # tcpi_retransmits
 _BYTES = struct.Struct("=QQ")  # tcpi_bytes_acked, tcpi_bytes_received
 BYTES_AT = 120  # their place in tcp_info, Linux 4.1 and newer
+_RESENT = struct.Struct("=100xI")  # tcpi_total_retrans
 
 
 def connections(pid: int) -> Tuple[RankSocket, ...]:
@@ -88,7 +89,7 @@ def _read(family: int, message: bytes) -> Tuple[int, RankSocket]:
         one = one._replace(retransmits=_COUNTED.unpack_from(info)[0])
     if len(info) >= BYTES_AT + _BYTES.size:
         acked, received = _BYTES.unpack_from(info, BYTES_AT)
-        one = one._replace(acked=acked, received=received)
+        one = one._replace(acked=acked, received=received, resent=_RESENT.unpack_from(info)[0])
     return inode, one
 
 

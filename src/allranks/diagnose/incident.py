@@ -118,8 +118,8 @@ class Incident:
     destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
     has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
     program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known;
-    `noted` is the newest standstill with which the run went on. `local_nodes` are nodes that are the launching machine. `is_slurm`: a Slurm job has the nodes; `is_joined`: each was
-    started by somebody else, who may be a scheduler.
+    `noted` is the newest standstill with which the run went on. `local_nodes` are nodes that are the launching machine.
+    `is_slurm`: a Slurm job has the nodes; `is_joined`: each was started by somebody else, who may be a scheduler.
     """
 
     attempt: int = 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import Hang, attribute
 from allranks.diagnose.hangs.doing import StackSample, doing
-from allranks.diagnose.hangs.links import dead_link, slow_link
+from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.diagnose.hangs.uneven import out_of_data
 from allranks.diagnose.incident import NotedHang
@@ -238,6 +238,8 @@ class HangWatch:
         hang = link or attribute(doings, [e.rank for e in roster.exits if e.code == 0], names, recordings)
         if hang is not None:
             hang = out_of_data(hang, doings, names)
+            if hang.cause == "unknown" and not hang.culprits:
+                hang = lossy_link(first, second, names) or hang
         pids: dict[int, list[int]] = {}
         for rank in roster.ranks():
             pids.setdefault(rank.pid or 0, []).append(rank.rank)

@@ -9,7 +9,8 @@ class RankSocket(NamedTuple):
     """One connection; `local` and `peer` are ADDRESS:PORT.
 
     `connecting`: the peer has not answered yet. `queued`: bytes that the program has written and the peer has not
-    acknowledged. `retransmits`: time-outs in a row without an answer. `acked` and `received`: bytes, since it began.
+    acknowledged. `retransmits`: time-outs in a row without an answer. `acked` and `received`: bytes, since it began;
+    `resent`: packets that were sent again, since it began.
     """
 
     local: str
@@ -19,3 +20,4 @@ class RankSocket(NamedTuple):
     retransmits: int = 0
     acked: int = 0
     received: int = 0
+    resent: int = 0

@@ -6,7 +6,7 @@ import pytest
 
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.diagnose.hangs.doing import StackSample
-from allranks.diagnose.hangs.links import dead_link, slow_link
+from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.protocol.sockets import RankSocket
 
 NAMES = {0: "h1", 1: "h2"}
@@ -84,10 +84,14 @@ def test_data_that_moves_slowly_is_a_slow_link_and_no_hang() -> None:
     assert "1.91 MB on their way to rank 1" in hang.evidence[0] and "488.28 KB acknowledged" in hang.evidence[0]
 
 
-def test_data_that_is_sent_again_and_may_yet_arrive_is_loss_and_no_hang() -> None:
-    hang = slow(FULL._replace(retransmits=2), FULL)
+@pytest.mark.parametrize("counted", [{"retransmits": 2}, {"resent": 40}])
+def test_data_that_is_sent_again_and_may_yet_arrive_is_loss_and_no_hang(counted: dict[str, int]) -> None:
+    first = {0: StackSample(0, sockets=(FULL,)), 1: StackSample(1, sockets=(RECEIVER,))}
+    second = {**first, 0: StackSample(0, sockets=(FULL._replace(**counted),))}
+    hang = lossy_link(first, second, NAMES)
     assert hang is not None and hang.slow and hang.cause == "mtu-or-packet-loss"
     assert "packets between h1 and h2 get lost" in hang.message
+    assert lossy_link(first, first, NAMES) is None, "the peer does not read"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Every fixture tests/diagnose/rules/<rule>/<case>.json: an incident and what its verdict must say.
 
 `expect`: cause, where, culprits and victims (exactly), says / not_says (parts of the message), evidence (parts of its
-lines), fix (parts of the remedy), runners_up (their ids), confidence ([low, high]), or null where there must be no verdict.
+lines), fix (parts of the remedy), runners_up (their ids), confidence ([low, high]), or null where there must be no
+verdict.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ slow, and nothing hangs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.protocol.sockets import RankSocket
@@ -22,6 +22,7 @@ RTO = 0.2  # seconds: the least of Linux (TCP_RTO_MIN); each time-out in a row t
 SHARE = 0.25  # of the silence for which a dead link has sent again and again; a lossy one gets through before
 CAUSE = "mtu-or-packet-loss"
 SLOW = "slow-link"
+RESENT = 10  # packets sent again since a connection began: a sound network loses fewer
 SAID = 3  # links that a message names
 ACK_OF_SYN = 1  # tcpi_bytes_acked of who connected counts the SYN
 
@@ -78,37 +79,56 @@ def dead_link(
 def slow_link(
     first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str], seconds: float
 ) -> Hang | None:
-    """Name the links over which ranks wait for data that still moves or gets lost; None where none waits.
+    """Name the links over which ranks wait for data that still moves; None where none does.
 
     The samples are `seconds` apart. Both have data that the peer's kernel has not acknowledged: a link that keeps up
     has none twice.
     """
-    ends = [end for rank in sorted(second) for end in _waiting_ends(rank, first, second, names)]
-    links = group(ends, lambda end: (end.sender, end.receiver))
+    links = _waiting_links(first, second, names)
     moved = {link: sum(end.moved for end in of_link) for link, of_link in links.items()}
-    slow = sorted((link for link in links if moved[link]), key=lambda link: moved[link])
-    lossy = [link for link, of_link in links.items() if not moved[link] and any(e.retransmits for e in of_link)]
-    shown = (slow or lossy)[:SAID]
-    if not shown:
+    slow = sorted((link for link in links if moved[link]), key=lambda link: moved[link])[:SAID]
+    if not slow:
         return None
     said = [
-        f"{sender} sends {format_rate(moved[sender, receiver] / seconds)} to {receiver}" for sender, receiver in shown
+        f"{sender} sends {format_rate(moved[sender, receiver] / seconds)} to {receiver}" for sender, receiver in slow
     ]
-    cause = SLOW
-    if not slow:
-        said = [f"packets between {sender} and {receiver} get lost" for sender, receiver in shown]
-        cause = CAUSE
+    return _slow(SLOW, said, {link: links[link] for link in slow})
+
+
+def lossy_link(
+    first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
+) -> Hang | None:
+    """Name the links whose packets were sent again and may yet arrive; None without one.
+
+    To be asked where nothing else explains why all ranks wait: a peer that does not read is no lossy link.
+    """
+    links = _waiting_links(first, second, names)
+    lossy = [link for link, ends in links.items() if any(end.retransmits or end.resent >= RESENT for end in ends)]
+    if not lossy:
+        return None
+    said = [f"packets between {sender} and {receiver} get lost" for sender, receiver in lossy[:SAID]]
+    return _slow(CAUSE, said, {link: links[link] for link in lossy[:SAID]})
+
+
+def _slow(cause: str, said: Sequence[str], links: Mapping[tuple[str, str], Sequence[WaitingEnd]]) -> Hang:
     return Hang(
         cause,
         f"a link is slow and nothing hangs: {join_words(said)}, and the ranks wait for it",
-        _look_at(shown),
+        _look_at(links),
         0.8,
         (),
-        tuple(sorted(second)),
-        tuple(_waiting_line(links[link][0]) for link in shown),
+        (),
+        tuple(_waiting_line(ends[0]) for ends in links.values()),
         slow=True,
-        nodes=shown[0],
+        nodes=next(iter(links)),
     )
+
+
+def _waiting_links(
+    first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
+) -> dict[tuple[str, str], list[WaitingEnd]]:
+    ends = [end for rank in sorted(second) for end in _waiting_ends(rank, first, second, names)]
+    return group(ends, lambda end: (end.sender, end.receiver))
 
 
 class WaitingEnd(NamedTuple):
@@ -121,6 +141,7 @@ class WaitingEnd(NamedTuple):
     moved: int
     queued: int
     retransmits: int
+    resent: int
 
 
 def _waiting_ends(
@@ -134,9 +155,8 @@ def _waiting_ends(
         if earlier is None or other is None or not (earlier.queued and one.queued):
             continue
         moved = one.acked - earlier.acked
-        yield WaitingEnd(
-            rank, other[0], names.get(rank, ""), names.get(other[0], ""), moved, one.queued, one.retransmits
-        )
+        ends = (names.get(rank, ""), names.get(other[0], ""))
+        yield WaitingEnd(rank, other[0], *ends, moved, one.queued, one.retransmits, one.resent)
 
 
 def _waiting_line(end: WaitingEnd) -> str:
