@@ -28,12 +28,14 @@ from .logs.sightings import Evidence, quoted
 from .rules import FAILURE_RULES, LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR, failures
 from .rules.log_ends import locate
+from .signatures import Role
 from .words import name_ranks, short, speaks_of_amd
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
 ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
+IF_HEALTHY = "A job that goes on, or has ended well, needs nothing. If it failed or stands still, the reason is elsewhere"
 COMPLAINTS = (
     *("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited", "barrier-reached"),
 )
@@ -246,4 +248,7 @@ def _nothing(logs: Evidence) -> Verdict:
     message = f"nothing in these logs says why{ends_with}"
     evidence = tuple(quoted(line) for line in last)
     remedy = UNKNOWN.remedy(reader=FixReader.LOGS)
+    if last and all(sighting.row.role is Role.HARMLESS for sighting in logs.sightings):
+        message = f"no line of these logs tells of a failure{ends_with}"
+        remedy = f"{IF_HEALTHY}. {remedy}"
     return Verdict(Finding("unknown", "unknown", message, remedy, Where(), evidence), UNKNOWN.id, 0.1)
