@@ -35,7 +35,7 @@ CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
 ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
-IF_HEALTHY = "A job that goes on, or has ended well, needs nothing. If it failed or stands still, the reason is elsewhere"
+IF_HEALTHY = "A job that goes on, or has ended well, needs nothing. If it failed or stands still, look elsewhere"
 COMPLAINTS = (
     *("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited", "barrier-reached"),
 )
