@@ -62,10 +62,12 @@ def watch() -> None:
 
 def _after(kind: type[Any], look: Callable[[Any], tuple[str, ...]]) -> None:
     plain = kind.__init__
+    is_tuple = issubclass(kind, tuple)  # whose __new__ has taken the arguments
 
     @functools.wraps(plain)
     def init(self: Any, *args: Any, **named: Any) -> None:
-        plain(self, *args, **named)
+        if not is_tuple:
+            plain(self, *args, **named)
         faults.extend(fault for fault in look(self) if fault)
 
     kind.__init__ = init

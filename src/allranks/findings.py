@@ -9,19 +9,18 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from allranks.protocol.codec import SCHEMA, decode, encode, omit_empty
 from allranks.protocol.jsontext import Json, JsonObject
+from allranks.protocol.records import NamedTuple
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
 SURE = 0.5  # a verdict of at least this confidence stands, whatever the logs say
 
 
 @omit_empty()
-@dataclass(frozen=True)
-class Where:
+class Where(NamedTuple):
     """The place a finding is about; every part may be absent. `nodes` are all nodes, where they are several.
 
     `pid` is the rank's process on its node."""
@@ -37,8 +36,7 @@ class Where:
 
 
 @omit_empty("check")
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One sentence about one place, with what to do about it.
 
     `id` is a cause label (see `allranks.diagnose.causes`) or a check's own id; `evidence` holds short
@@ -49,7 +47,7 @@ class Finding:
     status: Status
     message: str
     remedy: str = ""
-    where: Where = field(default_factory=Where)
+    where: Where = Where()
     evidence: tuple[str, ...] = ()
     check: str = ""
 
@@ -70,7 +68,7 @@ def typed_here(finding: Finding, local_nodes: Collection[str]) -> Finding:
     def here(match: re.Match[str]) -> str:
         return " ".join(shlex.split(match["word"])) if match["node"] in local_nodes else match[0]
 
-    return replace(finding, remedy=re.sub(_SSH, here, finding.remedy)) if local_nodes else finding
+    return finding._replace(remedy=re.sub(_SSH, here, finding.remedy)) if local_nodes else finding
 
 
 def explain_command(name: str | None) -> str:
@@ -91,8 +89,7 @@ def unset(name: str, of_run: Collection[str], forwarded: Collection[str] = ()) -
 
 
 @omit_empty("decision")
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The finding that explains the rest: one cause, one culprit, the victims.
 
     `confidence` is 0 to 1; `culprits` and `victims` are ranks; `detected_after_s` is seconds from the failure to its

@@ -6,12 +6,25 @@ import os
 from typing import List, Optional
 
 LIMIT = 64 << 10  # bytes
+PART = 64 << 10  # bytes of one read
 
 
 def read_file(path: str, limit: int = LIMIT) -> bytes:
-    """Give the first bytes of a file; raise OSError."""
-    with open(path, "rb") as file:
-        return file.read(limit)
+    """Give the first bytes of a file; raise OSError.
+
+    Without a file object, which asks four more system calls of each file: an end looks at every process of the machine.
+    """
+    data = b""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while len(data) < limit:
+            part = os.read(fd, min(limit - len(data), PART))
+            if not part:
+                break
+            data += part
+    finally:
+        os.close(fd)
+    return data
 
 
 def read_bytes(path: str, limit: int = LIMIT) -> bytes:

@@ -6,7 +6,7 @@ All times are unix seconds on the controller's clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from allranks.findings import Finding, Where
@@ -166,7 +166,7 @@ class Incident:
         ended = next((e.pid for e in self.exits if e.rank == where.rank), None)
         pid = self.pids.get(where.rank, ended)
         gpu = self.gpus.get(where.rank)
-        return replace(where, pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
+        return where._replace(pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
 
     def ranks_of(self, nodes: Iterable[str]) -> frozenset[int]:
         """Give the ranks of these nodes."""

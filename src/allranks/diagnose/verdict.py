@@ -50,14 +50,14 @@ def judge(incident: Incident, logs: Evidence | None = None, concluded: Verdict |
     verdict = _on_run(incident)
     if concluded is not None:
         unsure = verdict is None or verdict.confidence < SURE <= concluded.confidence
-        verdict = concluded if verdict is None or unsure else replace(verdict, decision=concluded.decision)
+        verdict = concluded if verdict is None or unsure else verdict._replace(decision=concluded.decision)
     if verdict is None:
         return None
     if logs is not None:
         verdict = _complete(verdict, judge_logs(logs))
     local = incident.local_nodes
     runners_up = tuple(typed_here(finding, local) for finding in verdict.runners_up)
-    return replace(verdict, finding=typed_here(verdict.finding, local), runners_up=runners_up)
+    return verdict._replace(finding=typed_here(verdict.finding, local), runners_up=runners_up)
 
 
 def judge_logs(logs: Evidence) -> Verdict:
@@ -104,7 +104,7 @@ def _on_run(incident: Incident) -> Verdict | None:
     reader = _reader(incident)
     finding = chosen.finding(reader)
     return Verdict(
-        finding=replace(finding, where=incident.complete(finding.where)),
+        finding=finding._replace(where=incident.complete(finding.where)),
         cause=chosen.cause,
         confidence=round(chosen.confidence, 2),
         victims=_victims(incident, chosen),
@@ -140,13 +140,12 @@ def _complete(verdict: Verdict, read: Verdict) -> Verdict:
     first = verdict
     second = read
     if not stands:
-        first = replace(read, attempt=verdict.attempt)
+        first = read._replace(attempt=verdict.attempt)
         second = verdict
     evidence = (first.finding.evidence or second.finding.evidence)[:3]
-    others = (*first.runners_up, replace(second.finding, id=second.cause), *second.runners_up)
-    return replace(
-        first,
-        finding=replace(first.finding, evidence=evidence),
+    others = (*first.runners_up, second.finding._replace(id=second.cause), *second.runners_up)
+    return first._replace(
+        finding=first.finding._replace(evidence=evidence),
         victims=first.victims or second.victims,
         runners_up=_one_each(others, {first.cause, UNKNOWN.id}),
     )

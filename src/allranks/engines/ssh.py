@@ -53,8 +53,8 @@ class ProcessClient:
                 os.set_blocking(fd, False)
 
     @classmethod
-    def of_process(cls, argv: Sequence[str]) -> ProcessClient:
-        """Start a client process, such as ssh; raise OSError."""
+    def of_process(cls, argv: Sequence[str], is_remote: bool = True) -> ProcessClient:
+        """Start a client process, such as ssh; raise OSError. One on this machine ends with its standard input."""
         process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -62,7 +62,7 @@ class ProcessClient:
             stderr=subprocess.PIPE,
             start_new_session=True,
             bufsize=0,
-            preexec_fn=die_with_the_controller,
+            preexec_fn=die_with_the_controller if is_remote else None,  # with one, all of our memory is forked
         )
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         return cls(process.stdin.fileno(), process.stdout.fileno(), process.stderr.fileno(), process)
@@ -111,7 +111,7 @@ class SshTransport:
         Raises OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.
         """
         raise_limits()  # here, where no srun starts: it would take these limits to the nodes
-        return ProcessClient.of_process(self.argv(node))
+        return ProcessClient.of_process(self.argv(node), not self._boots_directly(node))
 
     def argv(self, node: Node) -> list[str]:
         """Return the command whose standard input and output are the channel."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,5 +50,5 @@ def look(
 def judge_evidence(document: Mapping[str, Any], checks: Iterable[Check], allow: Sequence[str]) -> list[Finding]:
     """Unreachable nodes, then what the checks say of the others."""
     lost = decode_each(Finding, document.get("unreachable"))
-    lost = [dataclasses.replace(finding, check="reached") for finding in lost]
+    lost = [finding._replace(check="reached") for finding in lost]
     return lost + judge(document.get("request") or {}, document["nodes"], checks, allow)

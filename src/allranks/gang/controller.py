@@ -410,7 +410,7 @@ class Controller:
     def _not_renewed(self, failure: Finding) -> None:
         """Keep why a channel was not renewed, where this machine itself is the reason: a node may come back."""
         if failure.where.node is None and all(f.check != CHANNEL for f in self.roster.findings):
-            finding = dataclasses.replace(failure, status="warn", check=CHANNEL)
+            finding = failure._replace(status="warn", check=CHANNEL)
             self.roster.findings.append(finding)
             self.note(FindingMade(finding))
 

@@ -7,8 +7,6 @@ launcher of process groups in which there never was one.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from allranks.findings import Finding, Status, Where
 from allranks.runs.events import AllInitialised, RankBecame, RankDeparted, RankEntered, RankInitialised
 from allranks.settings.tools import FRAMEWORKS, read_tool
@@ -130,5 +128,5 @@ class ProcessGroups:
         )
         finding = self._world_size_finding(message, Where())
         if self.tool not in FRAMEWORKS:
-            finding = replace(finding, status="warn")
+            finding = finding._replace(status="warn")
         return self._refuse_once(finding, now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from allranks.findings import Verdict
@@ -51,7 +50,7 @@ class History:
             decision = self._decide(gang, against)
             if gang.roster.spec.recovery.retries:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
-                verdict = dataclasses.replace(verdict, decision=f"{again}: {decision.reason}")
+                verdict = verdict._replace(decision=f"{again}: {decision.reason}")
         record = AttemptRecord(
             attempt=gang.roster.attempt,
             outcome=outcome,

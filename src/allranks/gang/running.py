@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 
 from allranks.diagnose.words import ABORT
@@ -159,7 +158,7 @@ class Running:
         read (tensor and pipeline parallelism), and only the user knows."""
         if self.roster.spec.recovery.on_audit == "stop":
             return list(findings)
-        return [dataclasses.replace(f, status="warn") if f.status == "fail" else f for f in findings]
+        return [f._replace(status="warn") if f.status == "fail" else f for f in findings]
 
     def on_tick(self, event: Event, now: float) -> list[Action]:
         """Time limits while ranks run."""

@@ -101,7 +101,7 @@ def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> 
     links: list[Finding] = []
     for end in decode_each(SuiteEndRow, rows.get("end")):
         if end.findings:
-            links = [dataclasses.replace(link, check="links") for link in end.findings]
+            links = [link._replace(check="links") for link in end.findings]
     tests = []
     for row in decode_each(CollectiveRow, rows.get("collective")):
         if row.status == "hang":

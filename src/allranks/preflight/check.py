@@ -18,10 +18,10 @@ look at (no GPU, no InfiniBand: `skipped`); {"error": …} that it could not loo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 
 from .compare import Differs, Nodes, collected
 from .host import Host
@@ -34,8 +34,7 @@ GROUPS = ("host", "gpu", "network", "software", "code", "data", "storage", "left
 LEVELS = ("quick", "full")
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One check; `title` says what passes, `about` how it is judged.
 
     Both are the module's docstring, the first line and the paragraphs below it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import (
     Callable,
@@ -275,7 +274,6 @@ def slow_machines(
 # -- what nodes should have in common --------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Difference(Generic[Value]):
     """Nodes with a `value` other than the `norm` of those that are `fine`: more than half, at least two.
 
@@ -283,13 +281,27 @@ class Difference(Generic[Value]):
     `the other 3`, or `3 of 5 nodes` where the odd ones differ among themselves.
     """
 
-    nodes: List[str]
-    fine: List[str]
-    rest: str
-    value: Optional[Value]
-    norm: Optional[Value]
-    what: str = ""
-    message: str = ""
+    def __init__(
+        self,
+        nodes: List[str],
+        fine: List[str],
+        rest: str,
+        value: Optional[Value],
+        norm: Optional[Value],
+        what: str = "",
+        message: str = "",
+    ) -> None:
+        self.nodes = nodes
+        self.fine = fine
+        self.rest = rest
+        self.value = value
+        self.norm = norm
+        self.what = what
+        self.message = message
+
+    def worded(self, message: str, what: str = "") -> Difference[Value]:
+        """Give the same difference with its sentence."""
+        return Difference(self.nodes, self.fine, self.rest, self.value, self.norm, what or self.what, message)
 
 
 def split(values: Mapping[str, Value]) -> List[Difference[Value]]:
@@ -337,7 +349,7 @@ def differences(
             return f"{who(odd.nodes)} no {what} {rest}"
         return f"{who(odd.nodes, one, many)} {phrase.format(what=what, value=show(odd.value))} {rest}"
 
-    return [replace(odd, what=what, message=sentence(odd)) for odd in split(values)]
+    return [odd.worded(sentence(odd), what) for odd in split(values)]
 
 
 def unlike(values: Mapping[str, Value], verb: str = "differs") -> List[Difference[Value]]:
@@ -347,7 +359,7 @@ def unlike(values: Mapping[str, Value], verb: str = "differs") -> List[Differenc
         sentence = f" {verb} between {join_names(odd.nodes)}"
         if odd.fine:
             sentence = f" on {join_names(odd.nodes)} {verb} from {odd.rest}"
-        odds.append(replace(odd, message=sentence))
+        odds.append(odd.worded(sentence))
     return odds
 
 

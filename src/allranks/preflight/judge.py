@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -43,7 +42,7 @@ def judge(
         for finding in _judge_one(check, asked, nodes):
             is_allowed = finding.status == "fail" and (finding.id in allow or check.name in allow)
             status = "warn" if is_allowed else finding.status
-            findings.append(typed_here(dataclasses.replace(finding, status=status, check=check.name), local))
+            findings.append(typed_here(finding._replace(status=status, check=check.name), local))
     return sorted(findings, key=lambda finding: finding.status != "fail")
 
 

@@ -115,5 +115,5 @@ def _without(run: RunDirectory, read: Verdict | None) -> Verdict:
         return read
     message = f"{run.name} is {run.state()}" + (f": {read.finding.message}" if read else ", and has no logs")
     base = read or Verdict(Finding("unknown", "unknown", message), "unknown", 0.1)
-    finding = replace(base.finding, id="unknown", status="unknown", message=message)
-    return replace(base, finding=finding, cause="unknown", confidence=0.1)
+    finding = base.finding._replace(id="unknown", status="unknown", message=message)
+    return base._replace(finding=finding, cause="unknown", confidence=0.1)

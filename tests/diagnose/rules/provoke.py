@@ -20,7 +20,6 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +148,7 @@ def of_run(name: str, directory: Path) -> dict[str, Any]:
     """The incident of a run directory; what is expected is what is said, to be read before it is kept."""
     incident = read_incident(RunDirectory(directory))
     assert incident is not None
-    found = asdict(incident)
+    found = encode(incident)
     text = json.dumps(found, default=sorted).replace(str(directory.resolve().parent.parent), "/job")
     text = re.sub(r"/[\w./-]*/(tests/hosts/programs)/", r"/job/", text)
     text = re.sub(r"/[\w./-]*/site-packages/", "/venv/lib/python3.11/site-packages/", text)

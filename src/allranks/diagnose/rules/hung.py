@@ -110,7 +110,7 @@ def place_of(incident: Incident, ranks: Collection[int]) -> Where:
     if len(nodes) == 1:
         where = Where(node=nodes.pop() or None)
     if len(ranks) == 1:
-        where = replace(where, rank=next(iter(ranks)))
+        where = where._replace(rank=next(iter(ranks)))
     return where
 
 

@@ -53,7 +53,7 @@ def mismatch(evidence: Evidence) -> list[Candidate]:
             confidence=confidence,
             message=short(message),
             culprits=frozenset(),
-            where=replace(candidate.where, rank=None),
+            where=candidate.where._replace(rank=None),
         )
     ]
 
@@ -95,7 +95,7 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
         candidate,
         rule="collective-timeout",
         strength=Strength.SYMPTOM,
-        where=replace(candidate.where, rank=None),
+        where=candidate.where._replace(rank=None),
         evidence=tuple(quoted(line) for line in lines[:3]),
         culprits=frozenset(),
     )
@@ -117,7 +117,7 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
         ]
     where = candidate.where
     if len(reading.late) == 1:
-        where = replace(where, rank=min(reading.late))
+        where = where._replace(rank=min(reading.late))
     return [
         replace(
             candidate,
@@ -187,7 +187,7 @@ def uneven_end(evidence: Evidence) -> list[Candidate]:
             confidence=0.66,
             message=f"rank {wait.rank} waited in {wait.op} number {wait.seq} for ranks that had already ended without "
             "failure: it had more batches",
-            where=replace(candidate.where, rank=wait.rank),
+            where=candidate.where._replace(rank=wait.rank),
             evidence=(quoted(wait.sighting.line), *(quoted(s.line) for s in reports[:1])),
         )
     ]

@@ -66,7 +66,7 @@ def _read(evidence: Evidence, end: End) -> Reading:
 def _candidate(evidence: Evidence, end: End) -> Candidate:
     reading = _read(evidence, end)
     candidate = read_candidate(evidence, [end.sighting])
-    where = replace(candidate.where, rank=end.rank, node=end.node or candidate.where.node)
+    where = candidate.where._replace(rank=end.rank, node=end.node or candidate.where.node)
     return replace(
         candidate,
         rule="exit-code",
@@ -102,11 +102,11 @@ def locate(evidence: Evidence, chosen: Candidate) -> Candidate:
         failed = [e for e in ends(evidence) if e.signal == KILL]
     nodes = {e.node for e in failed if e.node}
     if where.node is None and len(nodes) == 1 and not where.nodes:
-        where = replace(where, node=nodes.pop())
+        where = where._replace(node=nodes.pop())
     ranks = {e.rank for e in failed if e.rank is not None}
     if len(ranks) != 1 or evidence.names_ranks:
         return replace(chosen, where=where)
-    where = replace(where, rank=next(iter(ranks)))
+    where = where._replace(rank=next(iter(ranks)))
     name = name_place(where)
     message = chosen.message.replace("the program raised", f"{name} raised", 1)
     if not message.startswith(name):

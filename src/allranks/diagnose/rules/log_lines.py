@@ -35,7 +35,7 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     head = next(s for s in sightings if s.row.confidence >= surest - 0.05)
     where = _place(head, sightings)
     if "late" in head.groups and where.rank is not None:
-        where = replace(where, node=evidence.node_of_rank(where.rank))
+        where = where._replace(node=evidence.node_of_rank(where.rank))
     ranks = frozenset(s.line.rank for s in sightings if s.line.rank is not None)
     is_named = "late" in head.groups  # by another
     if is_named:
@@ -44,7 +44,7 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     name = name_place(where) or name_place(head.place)
     if is_everybody:
         name = every_rank(ranks)
-        where = replace(where, rank=None)
+        where = where._replace(rank=None)
     message = ": ".join(filter(None, (name, short(head.line.text))))
     if head.row.means:
         message += f" ({head.row.means})"
@@ -84,16 +84,16 @@ def _place(head: Sighting, sightings: Sequence[Sighting]) -> Where:
     where = head.place
     if head.complains:
         named = first(head.groups.get("node"), head.groups.get("node2")) or None
-        where = replace(where, rank=None, gpu=None, node=named)
+        where = where._replace(rank=None, gpu=None, node=named)
     places = [s.place for s in sightings]
     keys = ("peer", "interface", "port") if head.complains else ("node", "peer", "interface", "port", "gpu")
     for key in keys:
         values = {getattr(place, key) for place in places} - {None}
         if getattr(where, key) is None and len(values) == 1:
-            where = replace(where, **{key: values.pop()})
+            where = where._replace(**{key: values.pop()})
     nodes = tuple(dict.fromkeys(place.node for place in places if place.node))
     if len(nodes) > 1 and where.rank is None and not head.complains:
-        where = replace(where, node=None, nodes=nodes)
+        where = where._replace(node=None, nodes=nodes)
     return where
 
 
@@ -207,7 +207,7 @@ def accused(evidence: Evidence) -> list[Candidate]:
     if len(set(nodes.values())) == 1:
         where = Where(node=next(iter(nodes.values())))
     if len(read.ranks) == 1:
-        where = replace(where, rank=min(read.ranks))
+        where = where._replace(rank=min(read.ranks))
     named = replace(candidate, rule="accused", cause=read.cause, message=message, where=where, culprits=read.ranks)
     return [replace(named, confidence=0.8 if read.ranks else 0.72)]
 
@@ -263,7 +263,7 @@ def _with_peer(evidence: Evidence, candidate: Candidate, complaints: Sequence[Si
     peer = peers.most_common(1)[0][0]
     node = evidence.node_of_address(peer)
     if node is None:
-        return replace(candidate, where=replace(candidate.where, peer=peer))
+        return replace(candidate, where=candidate.where._replace(peer=peer))
     culprits = evidence.ranks_of_node(node) - {s.line.rank for s in complaints}
     where = Where(node=node, rank=min(culprits) if len(culprits) == 1 else None)
     name = name_place(where)

@@ -64,7 +64,7 @@ def _in_order(incident: Incident, findings: Iterable[Finding]) -> list[Finding]:
 
 def _shared_place(same: Sequence[Finding]) -> Where:
     """Give one finding's own place; of several, only what they share."""
-    first = vars(same[0].where)
+    first = same[0].where._asdict()
     return Where(**{k: v for k, v in first.items() if all(getattr(f.where, k) == v for f in same)})
 
 

@@ -136,7 +136,7 @@ def _mesh(incident: Incident, first: Failure, base: Candidate, text: str) -> Can
         candidate,
         confidence=0.9,
         message=f"{shown[0].message}; {message}",
-        where=replace(candidate.where, interface=shown[0].where.interface),
+        where=candidate.where._replace(interface=shown[0].where.interface),
         remedy=shown[0].remedy,
     )
 

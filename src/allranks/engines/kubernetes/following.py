@@ -258,7 +258,7 @@ class PodsFollower(RemoteRun):
             reasons = [reason for reason in reasons if reason.where.node in (blamed, None)]
         if not reasons:
             return result
-        finding = dataclasses.replace(reasons[0], evidence=(*reasons[0].evidence, verdict.message))
+        finding = reasons[0]._replace(evidence=(*reasons[0].evidence, verdict.message))
         nearer = Verdict(finding, finding.id, 0.95, verdict.victims, attempt=verdict.attempt)
         code = NODE_FAILED if result.exit == DONE else result.exit
         return dataclasses.replace(result, verdict=verdict_document(nearer), exit=code)

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from allranks.findings import Finding, Where
@@ -86,7 +86,7 @@ def unconfirmed(facts: SentenceFacts) -> Finding:
     """Make the finding about a suspect that was not measured again."""
     plain = finding(facts)
     message = f"{plain.message}. It was not measured again, so this may be chance"
-    return replace(plain, status="unknown", message=message, remedy="run the test once more")
+    return plain._replace(status="unknown", message=message, remedy="run the test once more")
 
 
 def passed_again(culprit: Culprit) -> str:
@@ -103,11 +103,11 @@ def _where(facts: SentenceFacts) -> Where:
     nodes = facts.culprit.nodes
     place = Where(interface=facts.interface() or None)
     if facts.culprit.kind == "link":
-        return replace(place, node=nodes[0], peer=nodes[1])
+        return place._replace(node=nodes[0], peer=nodes[1])
     if len(nodes) > 1:
-        return replace(place, node=nodes[0], nodes=nodes)
+        return place._replace(node=nodes[0], nodes=nodes)
     if nodes:
-        return replace(place, node=nodes[0])
+        return place._replace(node=nodes[0])
     return place
 
 

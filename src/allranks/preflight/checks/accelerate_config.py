@@ -6,7 +6,6 @@ Names: accelerate/commands/config/config_args.py (ClusterConfig), torch/distribu
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
@@ -63,7 +62,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         if request.asked.launching.accelerate:
             yield finding
         else:  # the default file: nobody said that it is for this run
-            yield replace(finding, status="warn")
+            yield finding._replace(status="warn")
     yield from judge_options(request, files.ranks, facts_by_node)
 
 
@@ -95,7 +94,7 @@ class Files:
             message += "where accelerate does not read it and it has no effect"
             remedy = "write DeepSpeed's own keys into a JSON file and name that as deepspeed_config_file:, or use "
             remedy += "accelerate's keys there (zero_stage, gradient_accumulation_steps, offload_optimizer_device)"
-            yield replace(fail(_LABEL, nodes, message, remedy), status="warn")
+            yield fail(_LABEL, nodes, message, remedy)._replace(status="warn")
 
     def _values(self, key: str) -> "dict[str, str]":
         return having(self.tables, lambda table: table.get(key))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Dict, List, Mapping
 
 from allranks.protocol.facts import Interpreter
@@ -46,7 +45,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     works = those(interpreters, lambda one: not one.error)
     for finding in (*_absent(interpreters, list(works)), *_broken(request, interpreters), *_lacking(request, works)):
         # another interpreter may be inside the wrapper
-        yield replace(finding, status="warn") if request.asked.wrap else finding
+        yield finding._replace(status="warn") if request.asked.wrap else finding
     if request.asked.launcher != "command":  # else the runner (Python ≥ 3.8) stands before the script
         yield from _too_old(works)
     yield from _torch(works)
