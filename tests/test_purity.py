@@ -21,7 +21,7 @@ PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "fabric/analysis", "overlap")
 GANG = ("gang", "roster", "states", "members", "places", "remarks", "hangwatch", "gathering", "spares",
         "connections", "ending", "rendezvous", "running", "lingering", "policy", "history", "groups",
-        "passed_signals")  # fmt: skip
+        "passed_signals", "saving")  # fmt: skip
 REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "runs/documents.py", "runs/events.py", "findings.py",

@@ -2,8 +2,8 @@
 
 `import allranks` imports nothing else. The public names come when they are used:
 
-    init_process_group, report_step     in a training script (allranks.program)
-    launch, check                       the commands `run` and `check` as functions (allranks.api)
+    init_process_group, report_step, should_save, checkpoint_dir     in a training script (allranks.program)
+    launch, check                                                    the commands as functions (allranks.api)
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .api import check, launch
-    from .program import init_process_group, report_step
+    from .program import checkpoint_dir, init_process_group, report_step, should_save
 
 __version__ = "0.1.0"
-__all__ = ["check", "init_process_group", "launch", "report_step"]
-_PLACES = {"check": "api", "launch": "api", "init_process_group": "program", "report_step": "program"}
+__all__ = ["check", "checkpoint_dir", "init_process_group", "launch", "report_step", "should_save"]
+_PLACES = dict.fromkeys(__all__, "program") | {"check": "api", "launch": "api"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a training program may call: start its process group with reasons instead of a hang, and report its steps.
+"""What a training program may call: start its process group with reasons instead of a hang, report its steps, and save.
 
 One file that needs the standard library alone, torch where a group is started, and Python 3.8 or later: where
 allranks is not installed in the training image, copy it beside the script. Works under torchrun, allranks, accelerate,
@@ -7,21 +7,25 @@ DeepSpeed, srun, mpirun, and as a single process:
     group = allranks.init_process_group()
     model = Model().to(group.device)
     allranks.report_step(step, steps, loss=loss)
+    if allranks.should_save(step):
+        save(os.path.join(allranks.checkpoint_dir(), f"step_{step}.pt"))
 
 All that is printed is ASCII.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
+import mmap
 import os
 import re
 import socket
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +47,17 @@ SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, 
 GROUP_NAMES = ("ALLRANKS_PG_TIMEOUT", "COLOSSALAI_DIST_TIMEOUT", "NCCL_TIMEOUT")
 MASTER_NAMES = ("COLOSSALAI_MASTER_READY_TIMEOUT",)
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+# The numbers that a rank shares with its agent, by their places (agent/saving.py has the same). Each has 8 bytes.
+# The rank's: how often it has called, its newest two steps, the request that it waits for, and the last request that it
+# has answered with True, at which step and in which call.
+CALLS, LAST, BEFORE, HOLDS, ANSWERED, ANSWERED_STEP, ANSWERED_CALL = range(7)
+# The agent's: the request, how far it is, and the step to save at.
+REQUEST, PHASE, STEP = range(8, 11)
+SHARED_NUMBERS = 12
+PROPOSED, AGREED = 2, 3  # phases; before them ranks go on
+HOLD_SECONDS = 10.0  # that a rank waits at a proposed step for the word that all others come to it (gang/saving.py)
+HOLD_PAUSE = 0.001
 
 
 class Launcher(NamedTuple):
@@ -581,3 +596,108 @@ def _append(path: str, row: Row) -> None:
             os.close(file)
     except OSError:
         pass
+
+
+# ---- saving
+
+
+class SaveRequests:
+    """This rank's side of requests to save, in numbers that it shares with its agent.
+
+    Without a file they are this process's alone, and no request ever comes."""
+
+    def __init__(self, path: str) -> None:
+        self._numbers: MutableSequence[int] | memoryview = [0] * SHARED_NUMBERS
+        # Not under allranks, in a container without its directory, or on a full disk.
+        with contextlib.suppress(OSError, ValueError):
+            self._numbers = map_numbers(path)
+        self._answered = self._numbers[ANSWERED]
+
+    def call(self, step: int) -> bool:
+        """Tell whether this is the step to save at."""
+        numbers = self._numbers
+        numbers[BEFORE] = numbers[LAST]
+        numbers[LAST] = step  # before the request is read: the agent writes the request, then reads the step
+        numbers[CALLS] += 1
+        if numbers[REQUEST] == self._answered:
+            return False
+        numbers[HOLDS] = numbers[REQUEST]
+        answer = self._answer(step)
+        numbers[HOLDS] = 0
+        return answer
+
+    def _answer(self, step: int) -> bool:
+        """Wait at a step that is proposed until it is agreed, or another one is proposed."""
+        numbers = self._numbers
+        ends = time.monotonic() + HOLD_SECONDS
+        while True:
+            phase = numbers[PHASE]  # before the step, which does not change any more once it is agreed
+            if phase < PROPOSED or step < numbers[STEP]:
+                return False
+            if phase == AGREED:
+                self._answered = numbers[REQUEST]
+                numbers[ANSWERED_STEP] = step
+                numbers[ANSWERED_CALL] = numbers[CALLS]
+                numbers[ANSWERED] = self._answered
+                return True
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(HOLD_PAUSE)
+
+
+def map_numbers(path: str) -> memoryview:
+    """Map the shared numbers; raise OSError or ValueError.
+
+    A full disk raises here: a write to the mapping would end the rank.
+    """
+
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(file, 0, 8 * SHARED_NUMBERS)
+        return memoryview(mmap.mmap(file, 8 * SHARED_NUMBERS)).cast("q")
+    finally:
+        os.close(file)
+
+
+_requests: list[SaveRequests] = []
+
+
+def should_save(step: int) -> bool:
+    """Tell whether this rank should save after `step`: True once a request, at the same step on all ranks.
+
+    A request is SIGUSR1 or SIGUSR2 to `allranks run`, a scheduler's notice, and any orderly stop. Call it after each
+    step, or after the same steps on all ranks. It takes a microsecond, and needs no process group. Where no step can be
+    agreed within 10 s it goes on with False. False without `allranks run`.
+
+    >>> should_save(1)
+    False
+    """
+    if not _requests:
+        path = os.environ.get("ALLRANKS_SAVE_FILE", "")
+        _requests.append(SaveRequests(path))
+        if path:
+            _report_first_call(int(step))
+    return _requests[0].call(int(step))
+
+
+def _report_first_call(step: int) -> None:
+    """Tell the agent that this rank can be asked to save; it is asked then, where that is wanted already."""
+    word = {"event": "saves", "rank": _rank(), "pid": os.getpid(), "t": time.time(), "step": step}
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.settimeout(1.0)
+            channel.sendto(json.dumps(word).encode(), os.environ.get("ALLRANKS_REPORT_SOCKET", ""))
+    except OSError:
+        pass
+
+
+def checkpoint_dir() -> str:
+    """Make the directory for this run's checkpoints, and give its path: the same in every attempt of the run.
+
+    It is `checkpoints` in ALLRANKS_OUTPUT_DIR, or in the working directory without `allranks run`. Ranks on several
+    hosts have one place, and a later run finds it again, where `--output-dir` names a shared directory. Raise OSError
+    where it cannot be made.
+    """
+    path = os.path.join(os.environ.get("ALLRANKS_OUTPUT_DIR", ""), "checkpoints")
+    os.makedirs(path, exist_ok=True)
+    return os.path.abspath(path)

@@ -40,6 +40,7 @@ from allranks.protocol.orders import (
     MOST_PATH,
     MOST_RANKS,
     ORDERS,
+    SAVE_PHASES,
     AckOrder,
     CountersOrder,
     EndOrder,
@@ -51,6 +52,7 @@ from allranks.protocol.orders import (
     ProbeOrder,
     ReachOrder,
     ReleaseOrder,
+    SaveOrder,
     ServeOrder,
     SetupOrder,
     ShipOrder,
@@ -83,6 +85,7 @@ from .processes import (
 from .rank_start import Rank
 from .receiver import TreeReceiver
 from .rendezvous_check import MasterPort, Nonce, port_failure, probe
+from .saving import Saving
 from .template import Forking, ImportRecord
 
 TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
@@ -145,6 +148,7 @@ class Agent:
         self._launch: Optional[Mapping[str, Json]] = None  # for a controller that takes the run over
         self._nonce = Nonce()
         self._forking = Forking(self._tell, self._ask_imports, self._watch_template, self._forget_template)
+        self._saving = Saving(node_dir, self._reply)
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._exit_watcher = ExitWatcher(self._selector, os.path.join(node_dir, "report.sock"))
@@ -171,6 +175,7 @@ class Agent:
                 _handler(ReachOrder, self._on_reach),
                 _handler(ReleaseOrder, self._on_release),
                 _handler(SignalOrder, self._on_signal),
+                _handler(SaveOrder, self._on_save),
             )
         )
 
@@ -228,6 +233,8 @@ class Agent:
                 deadlines.append(due)
             if self._link is not None and not self._attempt.ended:
                 deadlines.append(time.monotonic() + FILE_TICK)
+        if self._saving.is_open:
+            deadlines.append(self._saving.next_look)
         deadlines += [task.deadline for task in self._tasks.values()]
         return max(0.0, min(deadlines) - time.monotonic())
 
@@ -238,9 +245,11 @@ class Agent:
             if now >= task.deadline:
                 self._forget_task(task)
                 task.expire()
+        self._saving.look(now)
         if self._attempt is not None and self._attempt.ending and not self._attempt.ended:
             self._attempt.advance_end()
             if self._attempt.ended:
+                self._saving.forget()
                 self._pump_rest()
         if now >= self._next_tick:
             self._next_tick = now + TICK
@@ -350,6 +359,7 @@ class Agent:
     def _on_children(self, wake: int) -> None:
         clear_wake(wake)
         statuses = reap_children()
+        self._saving.look(float("inf"))  # what a rank has saved comes before its end
         if self._attempt is not None:
             self._attempt.reaped(statuses)
 
@@ -628,7 +638,15 @@ class Agent:
         attempt = self._attempt
         if number is None or attempt is None or attempt.number != order.attempt:
             return
-        attempt.pass_signal(order.order, number, self._exit_watcher.processes)
+        launched = self._exit_watcher.processes
+        spares = self._saving.is_used(attempt.number, [*attempt.ranks, *launched])
+        attempt.pass_signal(order.order, number, launched, spares)
+
+    def _on_save(self, order: SaveOrder) -> None:
+        """Show the ranks a request to save, and answer with how far they are."""
+        attempt = self._attempt
+        if order.phase in SAVE_PHASES and attempt is not None and attempt.number == order.attempt:
+            self._saving.obey(order)
 
     def _running(self, ranks: Tuple[int, ...]) -> List[Rank]:
         if self._attempt is None:

@@ -32,6 +32,7 @@ from .processes import (
     everything,
     reap_children,
     send_signal,
+    would_end,
 )
 from .rank_start import Rank, RankStartError, start_rank
 from .template import Forking
@@ -151,21 +152,23 @@ class RankAttempt:
         else:
             self._end_at = min(self._end_at, now + grace)
 
-    def pass_signal(self, order: int, number: int, launched: Dict[int, Process]) -> None:
+    def pass_signal(self, order: int, number: int, launched: Dict[int, Process], spares: bool) -> None:
         """Send a signal to each rank's process once; `order` counts the signals of this attempt, one that came before
         is not repeated.
 
         `launched` are the processes of ranks that another launcher has started, by rank: the launcher itself is
         left out, as it would end (torchrun handles neither SIGUSR1 nor SIGUSR2).
+
+        With `spares`, a process that has no handler is left out too: it saves where it is asked to, and a notice of
+        the end must not be the end.
         """
         if order <= self.signals:
             return
         self.signals = order
-        for rank in self.running():
-            if not rank.starts_ranks:
-                send_signal(rank.process, number)
-        for process in launched.values():
-            send_signal(process, number)
+        processes = {rank.rank: rank.process for rank in self.running() if not rank.starts_ranks}
+        for process in {**processes, **launched}.values():
+            if not (spares and would_end(process.pid, number)):
+                send_signal(process, number)
 
     def next_deadline(self) -> Optional[float]:
         """When SIGKILL is due (CLOCK_MONOTONIC seconds)."""

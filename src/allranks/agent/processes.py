@@ -38,6 +38,20 @@ def survive_user_signals() -> None:
         signal.signal(number, lambda *_: None)
 
 
+def would_end(pid: int, number: int) -> bool:
+    """Whether a signal whose default action ends a process would end this one: it is not caught, ignored or blocked.
+
+    /proc/PID/status has the masks; its main thread's blocked signals count (proc_pid_status(5))."""
+    masks = 0
+    is_known = False
+    for line in read_text("/proc/%d/status" % pid).splitlines():
+        name, _, mask = line.partition(":")
+        if name in ("SigBlk", "SigIgn", "SigCgt"):
+            masks |= int(mask, 16)
+            is_known = True
+    return is_known and not masks >> (number - 1) & 1
+
+
 def raise_limits() -> None:
     """Raise this process's soft limits to the hard ones; what it starts inherits them.
 

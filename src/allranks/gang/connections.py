@@ -14,6 +14,7 @@ from allranks.protocol.orders import (
     ListenOrder,
     Order,
     ProbeOrder,
+    SaveOrder,
     SetupOrder,
     ShipOrder,
     SignalOrder,
@@ -57,7 +58,7 @@ class Connections:
     def remember(self, actions: Iterable[Action]) -> None:
         """Keep the last request to each node."""
         for action in actions:
-            if isinstance(action, Send) and not isinstance(action.order, SignalOrder):
+            if isinstance(action, Send) and not isinstance(action.order, (SignalOrder, SaveOrder)):
                 self._last_requests[action.node] = action.order
 
     def forget(self, names: Iterable[str]) -> None:
@@ -151,6 +152,7 @@ class Connections:
             fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
             actions += [roster.add_fault(fault), *self.ending.fail(now)]
         actions += self.signals.missed(node, summary.signals)
+        actions += self.signals.saving.missed(node.name)
         return actions + self._resend(node, only_end=True)
 
     def _catch_up_rank(

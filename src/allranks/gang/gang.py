@@ -23,6 +23,7 @@ from .places import Setting
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .running import Running
+from .saving import Saving
 from .spares import HotSpares
 from .states import OF_AN_ATTEMPT, SPARE_TABLE, TABLE, Action, Event
 
@@ -37,8 +38,9 @@ class Gang:
         self.roster = Roster(spec, cluster, setting, now, t)
         self.ending = Ending(self.roster)
         self.spares = HotSpares(self.roster)
-        self.signals = UserSignals(self.roster)
-        self.running = Running(self.roster, self.ending)
+        self.saving = Saving(self.roster, self.ending)
+        self.signals = UserSignals(self.roster, self.saving)
+        self.running = Running(self.roster, self.ending, self.saving)
         self.hang_watch = HangWatch(self.roster, self.ending)
         self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running)
         self.gathering = Gathering(self.roster, self.ending, self.spares, self.rendezvous)
@@ -92,6 +94,7 @@ class Gang:
         self.running.begin_attempt(is_repeat=why != "retry")
         self.ending.begin_attempt()
         self.signals.begin_attempt()
+        self.saving.begin_attempt()
         self.hang_watch.begin_attempt()
         self.connections.forget(old for old, new in (replace or {}).items() if old == new)
         actions: list[Action] = [AttemptStart()]

@@ -59,6 +59,7 @@ class History:
             decision=decision.kind,
             reason=decision.reason,
             replaced=tuple(Replacement(old, new) for old, new in decision.replace.items() if new != old),
+            saved=gang.saving.saved,
         )
         if verdict is not None:
             document = verdict_document(verdict)

@@ -14,6 +14,7 @@ from allranks.runs.events import PlainNote, SignalPassed
 
 from .members import NodeState
 from .roster import Roster
+from .saving import Saving
 from .states import Action, Send, UserSignal
 
 CONTROLLER = ""  # as the source of a signal; nodes have their names
@@ -57,10 +58,11 @@ class SignalWays:
 
 
 class UserSignals:
-    """Passes SIGUSR1 and SIGUSR2 on to the ranks, and remembers those of the present attempt."""
+    """Passes SIGUSR1 and SIGUSR2 on to the ranks, remembers those of the present attempt, and has the ranks save."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, saving: Saving) -> None:
         self.roster = roster
+        self.saving = saving
         self._ways = SignalWays()
         self._passed_on: list[SignalOrder] = []
         self._before = 0  # in this attempt, by the controller before this one
@@ -87,7 +89,8 @@ class UserSignals:
         signal = SignalOrder(roster.attempt, self._before + len(self._passed_on) + 1, event.name)
         self._passed_on.append(signal)
         passed = SignalPassed(f"SIG{event.name}", len(running), event.source or None)
-        return [passed, *(Send(n.name, signal) for n in roster.nodes.values() if not n.gone)]
+        sent: list[Action] = [Send(n.name, signal) for n in roster.nodes.values() if not n.gone]
+        return [passed, *sent, *self.saving.ask(now, f"SIG{event.name}")]
 
     def on_early_signal(self, event: UserSignal, now: float) -> list[Action]:
         """Before the ranks run it would have to wait, and then end those that handle it later."""

@@ -18,6 +18,7 @@ from .groups import ProcessGroups
 from .lingering import remark
 from .places import keep_order, place_for
 from .roster import Roster
+from .saving import Saving
 from .states import Action, Audited, Event, Exit, Report, Send, Started, State
 
 PEERS_SPEAK = 0.5  # seconds from the abort of a rank in which the others may raise
@@ -27,9 +28,10 @@ STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and 
 class Running:
     """The phase in which ranks run."""
 
-    def __init__(self, roster: Roster, ending: Ending) -> None:
+    def __init__(self, roster: Roster, ending: Ending, saving: Saving) -> None:
         self.roster = roster
         self.ending = ending
+        self.saving = saving
         self.groups = ProcessGroups(roster, ending)
         self._stacks_asked_at: float | None = None
         self._peers_may_speak_until: float | None = None
@@ -113,7 +115,7 @@ class Running:
             event.oom_kills,
             event.error,
         )
-        actions: list[Action] = [kept]
+        actions: list[Action] = [kept, *self.saving.check(now)]
         if roster.state is not State.RUNNING:
             return actions
         if event.signal == ABORT and self._peers_may_speak_until is None:
@@ -140,6 +142,8 @@ class Running:
 
     def on_report(self, event: Report, now: float) -> list[Action]:
         """Take a report of how far a rank is."""
+        if event.what == "saves":
+            return self.saving.on_first_call(event, now)
         return self.groups.on_report(event, now)
 
     def on_audited(self, event: Audited, now: float) -> list[Action]:
@@ -164,7 +168,7 @@ class Running:
         """Time limits while ranks run."""
         if self._peers_may_speak_until is not None:
             return self._fail_when_heard(now)
-        actions = self._watch_departures(now)
+        actions = self.saving.on_tick(now) or self._watch_departures(now)
         if actions:
             return actions
         if not self.roster.is_past_init_limit(now):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from allranks.diagnose.hangs.doing import StackSample
 from allranks.findings import Finding
 from allranks.protocol.jsontext import JsonObject
-from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure
+from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RankSaving
 from allranks.protocol.orders import Order
 from allranks.protocol.processes import RemainingProcess
 from allranks.runs.events import EventRecord
@@ -100,7 +100,7 @@ class Started(Event):
 @dataclass(frozen=True)
 class Report(Event):
     """The runner says: init-entered, initialised, destroyed, raised, leaving, threads-ended; agent/observing.py:
-    main-gone, became; agent/runner_launched.py: alone.
+    main-gone, became; agent/runner_launched.py: alone; program.py: saves.
 
     `size` is the process group's. Of a program that leaves: the `code` of its process and the names of the `threads`
     that this waits for; `program` is what a rank has become by exec."""
@@ -111,6 +111,7 @@ class Report(Event):
     code: int = 0
     threads: tuple[str, ...] = ()
     program: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,17 @@ class Counters(Event):
 
 
 @dataclass(frozen=True)
+class SavingAnswer(Event):
+    """How far a node's ranks are with a request to save; the first fields are those of the order that it answers."""
+
+    attempt: int
+    request: int
+    phase: str
+    step: int
+    ranks: Mapping[int, RankSaving]
+
+
+@dataclass(frozen=True)
 class Audited(Event):
     """What the ranks' first batches say of how the data is split; `node` is empty."""
 
@@ -253,7 +265,7 @@ class Tick(Event):
 
 
 # A node may say these twice (the end is asked for again after a reconnect), and the second word may come late.
-OF_AN_ATTEMPT = (Started, Exit, Ended, Drained, Audited)
+OF_AN_ATTEMPT = (Started, Exit, Ended, Drained, Audited, SavingAnswer)
 
 
 # -- actions -------------------------------------------------------------------------------------------
@@ -331,6 +343,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
     },
     State.RUNNING: {
         **_ALWAYS,
+        Stop: "saving.on_stop",
+        SavingAnswer: "saving.on_answer",
         Tick: "running.on_tick",
         Started: "running.on_started",
         Report: "running.on_report",
@@ -351,6 +365,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Ended: "ending.on_ended",
         Drained: "ending.on_drained",
         UserSignal: "signals.on_user_signal",
+        SavingAnswer: "saving.on_answer",
         # late answers of a start that is being given up
         Shipped: "ignore",
         Facts: "ignore",
@@ -368,6 +383,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Counters: "ignore",
         Quiet: "ignore",
         Audited: "ignore",
+        SavingAnswer: "ignore",
         UserSignal: "ignore",
         Tick: "ignore",
         Paused: "ignore",

@@ -16,6 +16,7 @@ from allranks.protocol.messages import (
     ListeningMessage,
     Message,
     ProbedMessage,
+    SavingMessage,
     ShippedMessage,
     StacksMessage,
     StartedMessage,
@@ -34,6 +35,7 @@ from .states import (
     Listening,
     Probed,
     Report,
+    SavingAnswer,
     Shipped,
     Stacks,
     Started,
@@ -77,6 +79,8 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
         return Stacks(node, t, samples, message.ras or "")
     if isinstance(message, CountersMessage):
         return Counters(node, t, message.ranks)
+    if isinstance(message, SavingMessage):
+        return SavingAnswer(node, t, message.attempt, message.request, message.phase, message.step, message.ranks)
     if isinstance(message, FaultMessage):
         return Fault(node, t, message.id, message.message, message.rank)
     return None
@@ -119,4 +123,5 @@ def _report(node: str, message: ReportMessage, t: float) -> Report:
         message.code or 0,
         threads,
         message.program[:MOST_LETTERS],
+        message.step,
     )

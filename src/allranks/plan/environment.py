@@ -86,6 +86,10 @@ class Place:
         """Name the socket at which a rank's runner says which collective it is at (as agent/asking.py does)."""
         return f"{self.node_dir}/ask_{_digits(rank)}"
 
+    def save(self, rank: int | str, attempt: int) -> str:
+        """Where a rank and its agent share what should_save needs (agent/saving.py has the same name)."""
+        return f"{self.node_dir}/save_a{attempt}_rank_{_digits(rank)}"
+
     def flight(self, rank: int) -> str:
         """Where the agent keeps a rank's flight-recorder dumps (agent/asking.py has the same name)."""
         return f"{self.node_dir}/flight_rank_{rank:03d}.jsonl"
@@ -217,6 +221,7 @@ def _contract(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
         "ALLRANKS_STACKS_FILE": place.stacks(process.rank),
         "ALLRANKS_ASK_SOCKET": place.asked(process.rank),
+        "ALLRANKS_SAVE_FILE": place.save(process.rank, attempt.number),
     }
     if node.nproc > 1:
         contract["OMP_NUM_THREADS"] = 1  # as torchrun does

@@ -20,6 +20,7 @@ from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.orders import (
     ORDERS,
+    SAVE_PHASES,
     AckOrder,
     CountersOrder,
     EndOrder,
@@ -31,6 +32,7 @@ from allranks.protocol.orders import (
     ProbeOrder,
     ReachOrder,
     ReleaseOrder,
+    SaveOrder,
     ServeOrder,
     SetupOrder,
     SignalOrder,
@@ -193,6 +195,8 @@ class Pin:
                 return CountersOrder(_ranks(order.ranks))
             case SignalOrder():
                 return _signal(order)
+            case SaveOrder():
+                return _save(order)
             case EndOrder():
                 return EndOrder(_within("grace", order.grace, 0, DAY), _matching("reason", order.reason, REASON))
             case ReleaseOrder():
@@ -402,6 +406,14 @@ def _signal(order: SignalOrder) -> SignalOrder:
     if order.name not in USER_SIGNALS:
         raise NotPinned(f"the signal {order.name[:40]!r}")
     return SignalOrder(_whole("attempt", order.attempt, 65535), _whole("order", order.order, 1 << 53), order.name)
+
+
+def _save(order: SaveOrder) -> SaveOrder:
+    if order.phase not in SAVE_PHASES or abs(order.step) >= 1 << 53:
+        raise NotPinned(f"to save at step {order.step} ({order.phase[:40]!r})")
+    attempt = _whole("attempt", order.attempt, 65535)
+    request = _whole("request", order.request, 1 << 53)
+    return SaveOrder(attempt, request, order.phase, order.step, _ranks(order.ranks))
 
 
 def _ranks(ranks: Sequence[int]) -> tuple[int, ...]:

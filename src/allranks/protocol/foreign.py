@@ -21,6 +21,7 @@ TRACE = 64 << 10
 LINKS = 32
 NAME = 200  # characters of a type, a function, a program
 THREADS = 64
+LARGEST_STEP = (1 << 53) - 1
 CALLS = 64
 # characters of a field, by its name; others have TEXT
 LONGEST = {
@@ -148,10 +149,10 @@ def error_time(error: Optional[JsonObject]) -> Optional[float]:
 @omit_empty()
 class ReportMessage(NamedTuple):
     """The runner's word on a rank (init-entered, initialised, destroyed, never-joined, raised, leaving,
-    threads-ended; a launcher's: alone, launched), or what the agent observes (main-gone, became).
+    threads-ended; a launcher's: alone, launched; the program's: saves), or what the agent observes (main-gone, became).
 
-    `code` and `threads` are of a program that leaves: its exit code, and the threads that its process waits for;
-    `program` is what a rank has become by exec."""
+    `step` is that of the first call of should_save. `code` and `threads` are of a program that leaves: its exit code,
+    and the threads that its process waits for; `program` is what a rank has become by exec."""
 
     event: str
     rank: int
@@ -162,6 +163,7 @@ class ReportMessage(NamedTuple):
     threads: Tuple[str, ...] = ()
     backend: str = ""
     program: str = ""
+    step: Optional[int] = None
 
 
 BOUNDS = (
@@ -169,6 +171,7 @@ BOUNDS = (
     ("pid", 1, 1 << 31),
     ("world_size", 0, MOST_RANKS),
     ("code", -255, 255),
+    ("step", -LARGEST_STEP, LARGEST_STEP),
 )
 
 

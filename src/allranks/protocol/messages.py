@@ -191,6 +191,30 @@ class CountersMessage(NamedTuple):
     error: str = ""
 
 
+class RankSaving(NamedTuple):
+    """How far a rank is with a request to save: how often it has called `should_save`, and its newest two steps.
+
+    `holds`: it waits at the proposed step. `saved` is the step at which it was let save, and `is_back`: it has called
+    again since."""
+
+    calls: int = 0
+    last: int = 0
+    before: int = 0
+    holds: bool = False
+    saved: Optional[int] = None
+    is_back: bool = False
+
+
+class SavingMessage(NamedTuple):
+    """The answer to an order to save, and what changes after it. The first fields are the order's."""
+
+    attempt: int
+    request: int
+    phase: str
+    step: int
+    ranks: Mapping[int, RankSaving] = {}
+
+
 @omit_none
 class FaultMessage(NamedTuple):
     """An agent's own failure, or that of the way to it."""
@@ -275,6 +299,7 @@ Message = Union[
     DrainedMessage,
     StacksMessage,
     CountersMessage,
+    SavingMessage,
     FaultMessage,
     PongMessage,
     RefusedMessage,
@@ -302,6 +327,7 @@ MESSAGES: Vocabulary[Message] = Vocabulary(
         "drained": DrainedMessage,
         "stacks": StacksMessage,
         "counters": CountersMessage,
+        "saving": SavingMessage,
         "fault": FaultMessage,
         "pong": PongMessage,
         "refused": RefusedMessage,

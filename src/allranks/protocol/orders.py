@@ -233,6 +233,20 @@ class SignalOrder(NamedTuple):
     name: str
 
 
+class SaveOrder(NamedTuple):
+    """Where `allranks.should_save` returns True: a request to save, numbered in its attempt, and how far it is.
+
+    `phase` is one of SAVE_PHASES: asked (the ranks go on), proposed (a rank that comes to `step` waits there), agreed.
+    """
+
+    attempt: int
+    request: int
+    phase: str
+    step: int = 0
+    ranks: Tuple[int, ...] = ()
+
+
+SAVE_PHASES = ("asked", "proposed", "agreed")
 Order = Union[
     HelloOrder,
     KeepOrder,
@@ -251,6 +265,7 @@ Order = Union[
     ReachOrder,
     ReleaseOrder,
     SignalOrder,
+    SaveOrder,
 ]
 
 ORDERS: Vocabulary[Order] = Vocabulary(
@@ -273,6 +288,7 @@ ORDERS: Vocabulary[Order] = Vocabulary(
         "reach": ReachOrder,
         "release": ReleaseOrder,
         "signal": SignalOrder,
+        "save": SaveOrder,
     },
 )
 

@@ -10,7 +10,15 @@ from typing import Any
 
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Finding, Where, explain_command
-from allranks.runs.documents import TEMPORARY, AttemptRecord, Left, ResultDocument, VerdictDocument, as_record
+from allranks.runs.documents import (
+    TEMPORARY,
+    AttemptRecord,
+    Left,
+    ResultDocument,
+    SavedStep,
+    VerdictDocument,
+    as_record,
+)
 from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
 Document = dict[str, Any]
@@ -25,6 +33,8 @@ _SENTENCES = {
     "first-step": "first step after {seconds:.1f} s",
     "fault": "note: {node}: {message}",
     "signal": "{signal} sent to {count}",
+    "save-asked": "{reason}: all ranks that call should_save are asked to save at one step",
+    "save-agreed": "{count} save at step {step}",
     "job": "job       {job}: {message}",
     "join": "join      {message}",
     "note": "note: {message}",
@@ -195,6 +205,10 @@ def _clean_line(event: Document) -> str | None:
     return f"processes on {event.get('node')} could not be ended: {', '.join(left)}"
 
 
+def _saved_line(event: Document) -> str:
+    return f"{as_record(SavedStep, event).sentence} in {event['seconds']:.1f} s"
+
+
 def finding_line(finding: Document) -> str:
     """Write a finding as one or two lines."""
     sign = {"fail": "FAIL", "warn": "warning", "unknown": "unknown"}.get(str(finding.get("status")), "note")
@@ -215,6 +229,7 @@ _WRITERS: dict[str, Callable[[Document], str | None]] = {
     "retry": _retry_line,
     "ending": _ending_line,
     "rank-exit": _exit_line,
+    "saved": _saved_line,
     "node-clean": _clean_line,
 }
 
@@ -324,6 +339,8 @@ def _attempt(attempt: AttemptRecord) -> str:
         place = culprit.node or ", ".join(culprit.nodes)
         who = " on ".join(word for word in (rank, place) if word)
         line += f": {attempt.cause}, {who}" if who else f": {attempt.cause}"
+    if attempt.saved is not None:
+        line += f". {attempt.saved.sentence.capitalize()}"
     if attempt.reason and attempt.decision == "retry":
         line += f". Tried again: {attempt.reason}"
     return line

@@ -19,6 +19,7 @@ from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
+from allranks.text import count_of, list_first
 
 LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be gone tomorrow
@@ -189,6 +190,28 @@ class Replacement(NamedTuple):
     by: str = ""
 
 
+class SavedStep(NamedTuple):
+    """Where ranks were asked to save: `ranks` of those that call should_save did at `step`, the `others` elsewhere."""
+
+    step: int = 0
+    ranks: int = 0
+    of: int = 0
+    others: Mapping[str, int] = {}
+
+    @property
+    def sentence(self) -> str:
+        """Say what was saved.
+
+        >>> SavedStep(120, 4, 4).sentence, SavedStep(120, 3, 4, {"2": 121}).sentence
+        ('step 120 saved on 4 of 4 ranks', 'step 120 saved on 3 of 4 ranks (rank 2 at step 121)')
+        """
+        sentence = f"step {self.step} saved on {self.ranks} of {count_of(self.of, 'rank')}"
+        if not self.others:
+            return sentence
+        return f"{sentence} ({list_first([f'rank {rank} at step {step}' for rank, step in self.others.items()], 4)})"
+
+
+@omit_empty("saved")
 class AttemptRecord(NamedTuple):
     """An attempt that is over; `decision` is what followed, `step` the furthest, or the culprit's."""
 
@@ -202,6 +225,7 @@ class AttemptRecord(NamedTuple):
     reason: str = ""
     replaced: tuple[Replacement, ...] = ()
     verdict: VerdictDocument | None = None
+    saved: SavedStep | None = None
 
 
 @omit_none

@@ -520,6 +520,39 @@ class SignalPassed(EventRecord):
 
 
 @dataclass(frozen=True)
+class SaveAsked(EventRecord):
+    """All ranks that call should_save are asked to save at one step. `reason`: a signal's name, or why the run ends."""
+
+    kind = "save-asked"
+    reason: str
+
+
+@dataclass(frozen=True)
+class SaveAgreed(EventRecord):
+    """None of so many ranks had come to `step`, which was the last of `proposals`: all save there."""
+
+    kind = "save-agreed"
+    step: int
+    ranks: int
+    proposals: int
+
+
+@dataclass(frozen=True)
+class SaveDone(EventRecord):
+    """So many ranks of those that call should_save have saved at `step`, and the `others`, by rank, at another one.
+
+    They have called it again or ended, `seconds` after they were asked.
+    """
+
+    kind = "saved"
+    step: int
+    ranks: int
+    of: int
+    seconds: float
+    others: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class HangSuspected(EventRecord):
     """Nothing has moved for `quiet` seconds: stack samples are taken."""
 

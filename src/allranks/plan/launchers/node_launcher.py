@@ -46,6 +46,7 @@ def _environment_for_ranks(launch: NodeLaunch) -> dict[str, str]:
         "TORCHELASTIC_ERROR_FILE": place.error(ANY, number),
         "ALLRANKS_STACKS_FILE": place.stacks(ANY),
         "ALLRANKS_ASK_SOCKET": place.asked(ANY),
+        "ALLRANKS_SAVE_FILE": place.save(ANY, number),
         "NCCL_DEBUG_FILE": place.nccl_log(ANY, number),
     }
     return {

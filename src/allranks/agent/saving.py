@@ -1,0 +1,154 @@
+"""The agent's side of `allranks.should_save`: numbers that it shares with each rank (program.py has the other side).
+
+A rank writes its step and then reads the request. The agent writes the request, lets a moment pass, and then reads the
+rank's step. So a rank whose step is below the proposed one meets the proposal when it comes there, without a lock. The
+file is read and written, not mapped: a program that cuts it short must not end the agent (SIGBUS).
+"""
+
+import os
+import stat
+import struct
+import time
+from typing import Callable, Dict, Iterable, Optional
+
+from allranks.protocol.messages import RankSaving, SavingMessage
+from allranks.protocol.orders import SAVE_PHASES, SaveOrder
+
+# Places of the numbers, as in program.py.
+CALLS, LAST, BEFORE, HOLDS, ANSWERED, ANSWERED_STEP, ANSWERED_CALL = range(7)
+REQUEST, PHASE, STEP = range(8, 11)
+SHARED_NUMBERS = 12
+SIZE = 8 * SHARED_NUMBERS
+SETTLE = 0.003  # seconds for a rank that has read the old request to show its step: it needs microseconds
+LOOK_EVERY = 0.1
+READS = 3  # of numbers that change meanwhile
+LARGEST = (1 << 53) - 1  # the numbers come from the training program, and JSON has no larger whole ones
+
+
+def save_file(node_dir: str, attempt: int, rank: int) -> str:
+    """Where a rank and its agent share numbers (plan/environment.py has the same name)."""
+    return os.path.join(node_dir, "save_a%d_rank_%03d" % (attempt, rank))
+
+
+class Saving:
+    """The request to save that this node has been sent last. `tell` takes what becomes of it."""
+
+    def __init__(self, node_dir: str, tell: Callable[[SavingMessage], None]) -> None:
+        self._dir = node_dir
+        self._tell = tell
+        self._order: Optional[SaveOrder] = None
+        self._told: Dict[int, RankSaving] = {}
+        self.next_look = 0.0  # CLOCK_MONOTONIC seconds
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ranks have yet to answer."""
+        return self._order is not None
+
+    def obey(self, order: SaveOrder) -> None:
+        """Show the ranks an order, and answer with their steps."""
+        before = self._order
+        is_new = before is None or (before.attempt, before.request) != (order.attempt, order.request)
+        self._order = order
+        for rank in order.ranks:
+            self._write(rank, order, is_new)
+        time.sleep(SETTLE)
+        self._report(order, self._read_all(order))
+
+    def is_used(self, attempt: int, ranks: Iterable[int]) -> bool:
+        """Whether one of these ranks has called should_save."""
+        return any(self._read(rank, SaveOrder(attempt, 0, "")).calls > 0 for rank in ranks)
+
+    def forget(self) -> None:
+        """Leave the request: the attempt is over."""
+        self._order = None
+        self._told = {}
+
+    def look(self, now: float) -> None:
+        """Report what has changed since the last answer."""
+        order = self._order
+        if order is None or now < self.next_look:
+            return
+        ranks = self._read_all(order)
+        if any(_differs(rank, self._told.get(number, RankSaving())) for number, rank in ranks.items()):
+            self._report(order, ranks)
+        else:
+            self.next_look = time.monotonic() + LOOK_EVERY
+
+    def _report(self, order: SaveOrder, ranks: Dict[int, RankSaving]) -> None:
+        self._told = ranks
+        self.next_look = time.monotonic() + LOOK_EVERY
+        self._tell(SavingMessage(order.attempt, order.request, order.phase, order.step, ranks))
+
+    def _read_all(self, order: SaveOrder) -> Dict[int, RankSaving]:
+        return {rank: self._read(rank, order) for rank in order.ranks}
+
+    def _write(self, rank: int, order: SaveOrder, is_new: bool) -> None:
+        """Show one rank the order: each number alone, so that the rank meets no half of a step or a phase."""
+        file = self._open(rank, order)
+        if file is None:
+            return
+        try:
+            if is_new:
+                _put(file, PHASE, 0)
+                _put(file, REQUEST, order.request)
+            _put(file, STEP, order.step)
+            _put(file, PHASE, 1 + SAVE_PHASES.index(order.phase))
+        except OSError:
+            pass
+        finally:
+            os.close(file)
+
+    def _read(self, rank: int, order: SaveOrder) -> RankSaving:
+        """Read a rank's numbers; none that count where the program has spoilt the file."""
+        file = self._open(rank, order)
+        if file is None:
+            return RankSaving()
+        try:
+            data = os.pread(file, SIZE, 0)
+            for _ in range(READS):
+                again = os.pread(file, SIZE, 0)
+                if again == data:
+                    break
+                data = again
+        except OSError:
+            return RankSaving()
+        finally:
+            os.close(file)
+        if len(data) < SIZE:
+            return RankSaving()
+        numbers = struct.unpack("=%dq" % SHARED_NUMBERS, data)
+        if any(abs(number) > LARGEST for number in numbers):
+            return RankSaving()
+        saved: Optional[int] = None
+        is_back = False
+        if numbers[ANSWERED] == order.request:
+            saved = numbers[ANSWERED_STEP]
+            is_back = numbers[CALLS] > numbers[ANSWERED_CALL]
+        holds = numbers[HOLDS] == order.request
+        return RankSaving(numbers[CALLS], numbers[LAST], numbers[BEFORE], holds, saved, is_back)
+
+    def _open(self, rank: int, order: SaveOrder) -> Optional[int]:
+        """Open the file that a rank has, or will have."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            file = os.open(save_file(self._dir, order.attempt, rank), flags, 0o600)
+        except OSError:
+            return None
+        try:
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                os.posix_fallocate(file, 0, SIZE)  # changes nothing of what is there
+                return file
+        except OSError:
+            pass
+        os.close(file)
+        return None
+
+
+def _differs(rank: RankSaving, told: RankSaving) -> bool:
+    """Whether a rank has begun to call, has saved, or goes on after it; steps alone are no news."""
+    return (min(rank.calls, 2), rank.saved, rank.is_back) != (min(told.calls, 2), told.saved, told.is_back)
+
+
+def _put(file: int, place: int, number: int) -> None:
+    os.pwrite(file, struct.pack("=q", number), 8 * place)
