@@ -15,6 +15,7 @@ from tests.slurm.bed import SlurmBed
 from tests.slurm.jobs import SlurmLaunch
 
 from allranks.gang.passed_signals import SAME_SECONDS
+from allranks.gang.saving import RECENT
 
 LIMIT_BOUND = 180.0  # Slurm looks at time limits every half minute
 
@@ -111,4 +112,37 @@ def test_the_end_of_srun_is_the_end_of_the_run(slurm: SlurmBed, tmp_path: Path) 
     verdict = result["verdict"]
     assert (result["exit"], verdict["where"].get("node")) == (4, "h2"), verdict
     assert "Killed" in verdict["message"] and "srun" in verdict["message"], verdict
+    launch.nothing_left()
+
+
+NOTICES = 50
+
+
+@pytest.mark.slow
+def test_every_notice_is_one_step_on_all_ranks(slurm: SlurmBed, tmp_path: Path) -> None:
+    """As before a preemption: Slurm's signal to steps and batch script, again and again, then the end of the time."""
+    launch = SlurmLaunch(slurm, tmp_path)
+    job = launch.script(program("v_saving.py", "0.002", "handler"), "--nproc", "2", directives=["-N3"])
+    launch.until_running(6)
+    ways = (["--signal=USR1"], ["--full", "--signal=USR1"], ["--batch", "--signal=USR1"])
+    for number in range(1, NOTICES):
+        slurm.call("scancel", *ways[number % len(ways)], job)
+        wait_until(lambda n=number: len(launch.events("saved")) >= n, BOUND, f"save {number}")
+        sent = time.time()
+        wait_until(lambda t=sent: time.time() > t + SAME_SECONDS, BOUND, "the next one is another signal")
+    wait_until(lambda: time.time() > launch.events("saved")[-1]["t"] + RECENT, BOUND, "another save before the end")
+    slurm.call("scancel", "--batch", "--signal=XCPU", job)
+    verdict = launch.written_result()["verdict"]
+    assert verdict["cause"] == "slurm-preempted-or-timeout", verdict
+    saved = [(event["ranks"], event["of"], event["others"]) for event in launch.events("saved")]
+    assert saved == [(6, 6, {})] * NOTICES
+    agreed = [event["step"] for event in launch.events("save-agreed")]
+    times: list[list[float]] = []
+    for rank in range(6):
+        lines = [line.split() for line in launch.log(rank).splitlines()]
+        assert [int(line[1]) for line in lines if line[0] == "SAVED"] == agreed
+        times.append([float(line[1]) for line in lines if line[0] == "GOT"])
+    spreads = [max(at) - min(at) for at in zip(*times, strict=True)]
+    assert max(spreads) < 1.0, spreads
+    print(f"{NOTICES} of {NOTICES} at one step; SIGUSR1 within {max(spreads) * 1000:.0f} ms on all ranks")
     launch.nothing_left()

@@ -24,13 +24,14 @@ def say(text: str) -> None:
 if "handler" in sys.argv:
     signal.signal(signal.SIGUSR1, lambda *_: say(f"GOT {time.time()}"))
 say(f"rank {RANK} is up")
-Path(f"up-{RANK}").touch()
 step = 0
 while not os.path.exists("go"):
     step += 1
     time.sleep(PAUSE * (1 + RANK % 3 / 10))
     if allranks.should_save(step):
         say(f"SAVED {step} {time.time()}")
+    if step == 1:
+        Path(f"up-{RANK}").touch()
     if step % 10 == 0:
         Path(f"at-{step}-{RANK}").touch()
         while not all(os.path.exists(f"at-{step}-{rank}") for rank in range(WORLD_SIZE)) and not os.path.exists("go"):
