@@ -33,6 +33,7 @@ OWN_NAMES = (
     "ALLRANKS_ATTEMPT",
     "ALLRANKS_STACKS_FILE",
     "ALLRANKS_ASK_SOCKET",
+    "ALLRANKS_SAVE_FILE",
     "NCCL_DEBUG_FILE",
 )
 ASK_SECONDS = 2.0  # between two questions to the ranks
