@@ -144,13 +144,13 @@ Norms = Mapping[str, Norm]
 
 def norms(cells: Mapping[Cell, CellState]) -> dict[str, Norm]:
     """Find the norm of each metric that was measured."""
-    logs: dict[Metric, dict[OneWay, float]] = {}  # more is better
+    logs: dict[str, dict[OneWay, float]] = {metric.name: {} for metric in METRICS}  # more is better
     for cell, state in cells.items():
         if not state.is_dead:
             for metric, start, value in state.figures():
                 way = (*cell, start)
-                logs.setdefault(metric, {})[way] = metric.better * math.log(value)
-    return {metric.name: _norm(metric, logs_of_metric) for metric, logs_of_metric in logs.items()}
+                logs[metric.name][way] = metric.better * math.log(value)
+    return {metric.name: _norm(metric, logs[metric.name]) for metric in METRICS if logs[metric.name]}
 
 
 def _norm(metric: Metric, logs: Mapping[OneWay, float]) -> Norm:
