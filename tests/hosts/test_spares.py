@@ -140,7 +140,7 @@ def test_a_lost_host_without_a_spare_is_named(bed4: Bed, launch: Launch) -> None
     result = launch.result()
     assert (result["exit"], outcomes(result)) == (4, [(0, "failed"), (1, "failed")])
     assert result["verdict"]["where"]["node"] == "h2"
-    assert "which is reached again" in result["attempts"][0]["reason"]
+    assert "allranks connects again" in result["attempts"][0]["reason"]
     assert result["attempts"][1]["reason"].startswith("the retry is used up")
     assert launch.all_gone()
 
