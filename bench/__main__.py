@@ -8,10 +8,11 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import audit, bare, check, hang, kill, localise, logs, scale, scan, start, table, teardown
+from bench import audit, bare, check, hang, kill, localise, logs, restart, scale, scan, start, table, teardown
 
 ALL = {
     "start": start.run,
+    "restart": restart.run,
     "teardown": teardown.run,
     "kill": kill.run,
     "logs": logs.run,
