@@ -26,6 +26,7 @@ from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.protocol.codec import document_line, omit_empty
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
+from allranks.settings.placeholders import used
 from allranks.settings.table import settings_of
 from allranks.unpacked import own_command
 
@@ -41,6 +42,11 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
         options["launcher"] = what
     resolved = resolve_options(options, config, renderer=what)
     require_command(resolved, f"allranks render {what}")
+    placeholders = used(resolved.spec.launch.command)
+    if placeholders and RENDERERS[what].hosts:
+        raise UsageError(
+            f"the command has {placeholders[0]}, which only `allranks run` can fill. Write the value itself"
+        )
     say_notes(resolved)
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:

@@ -48,6 +48,7 @@ from allranks.runs.events import (
     OutputDropped,
     PlainNote,
     RankExit,
+    StepsResumed,
     TemplateNoted,
 )
 from allranks.runs.logs import LogWriter
@@ -193,6 +194,7 @@ class Controller:
         self._next_status = self._next_beat = self._next_ack = 0.0
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self._dirty = True
+        self._resumed_attempt = 0  # the last whose first step was told
         self._disk_was_full = False
         self.released: set[str] = set()
         self.dropped: dict[str, dict[int, int]] = {}  # bytes by node and rank
@@ -298,6 +300,7 @@ class Controller:
 
     def _attempt_over(self) -> None:
         self.progress.drain()
+        self._say_resumed()
         decision = self._judge(self.gang)
         if decision.kind == "finish":
             self._over.set()
@@ -656,6 +659,7 @@ class Controller:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY
             self._first_step()
+            self._say_resumed()
             if self.auditor is not None and self.roster.state is State.RUNNING:
                 self.auditor.look(self.roster.layout(), self.feed)
             self._write_status()
@@ -726,6 +730,13 @@ class Controller:
         if at is not None and not self.progress.first_step_told:
             self.progress.first_step_told = True
             self.note(FirstStep(round(at - self.roster.began_at, 3)))
+
+    def _say_resumed(self) -> None:
+        """Say once where a further attempt goes on."""
+        resumed = self.progress.resumed()
+        if resumed is not None and self._resumed_attempt != self.roster.attempt:
+            self._resumed_attempt = self.roster.attempt
+            self.note(StepsResumed(*resumed))
 
     def status(self) -> StatusDocument:
         """Describe the run as it is now."""

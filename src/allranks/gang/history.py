@@ -9,6 +9,7 @@ from allranks.protocol.codec import DecodeError, encode
 from allranks.runs.documents import AttemptRecord, Replacement, verdict_document
 
 from .gang import Gang
+from .members import Resumption
 from .policy import Decision, Means, Tried, decide
 
 
@@ -32,10 +33,16 @@ class History:
                 self._failed.append(Tried(before, record.step, record.seconds or 0.0))
 
     def add(
-        self, gang: Gang, verdict: Verdict | None, steps: Mapping[int, int | None], now: float, against: str
+        self,
+        gang: Gang,
+        verdict: Verdict | None,
+        steps: Mapping[int, int | None],
+        now: float,
+        against: str,
+        resumed: Resumption | None = None,
     ) -> tuple[Decision, Verdict | None]:
         """Decide what follows on an attempt; return that, and its verdict with it. `steps` are those by rank,
-        `against` is why there can be no further attempt, whatever the cause."""
+        `against` is why there can be no further attempt, whatever the cause. `resumed` is where this one went on."""
         if gang.roster.stop_reason:
             outcome = "stopped"
         elif verdict is not None:
@@ -61,6 +68,8 @@ class History:
             replaced=tuple(Replacement(old, new) for old, new in decision.replace.items() if new != old),
             saved=gang.saving.saved,
         )
+        if resumed is not None:
+            record = record._replace(first_step=resumed.step, lost_steps=resumed.lost)
         if verdict is not None:
             document = verdict_document(verdict)
             record = record._replace(cause=verdict.cause, culprit=verdict.finding.where, verdict=document)

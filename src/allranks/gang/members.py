@@ -26,6 +26,18 @@ class RankProgress(NamedTuple):
     last_output: float | None = None
 
 
+class Resumption(NamedTuple):
+    """At which step an attempt goes on, how far those before came, and how many steps are done again.
+
+    `starts_over`: at the first step of the first attempt.
+    """
+
+    step: int
+    reached: int
+    lost: int
+    starts_over: bool
+
+
 @dataclass
 class RankState:
     """One rank of the present attempt."""

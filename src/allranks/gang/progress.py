@@ -13,7 +13,7 @@ from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_metrics
 
 from .matching import Match, Matching
-from .members import RankProgress
+from .members import RankProgress, Resumption
 
 WINDOW = 20  # steps the rate is taken over
 LINE_LIMIT = 64 << 10
@@ -35,6 +35,8 @@ class StepReader:
         self._steps: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._rest = b""
         self.step: int | None = None
+        self.first: int | None = None
+        self.furthest: int | None = None
 
     @property
     def rate(self) -> float | None:
@@ -66,6 +68,10 @@ class StepReader:
         if self.step is not None and step < self.step:
             self._steps.clear()  # a restart
         self.step = step
+        if self.first is None or self.furthest is None:
+            self.first = step
+            self.furthest = step
+        self.furthest = max(self.furthest, step)
         self._steps.append((t, step))
 
     def _lines(self, data: bytes) -> list[bytes]:
@@ -102,11 +108,37 @@ class Progress:
         self.last_activity = 0.0
         self.first_step_at: float | None = None
         self.first_step_told = False
+        self.reached: int | None = None  # by the attempts before
+        self.origin: int | None = None  # the first step of the first attempt that showed one
 
     def begin_attempt(self) -> None:
-        """Forget the steps of the attempt before."""
+        """Forget the steps of the attempt before, but for how far it came."""
+        self.came_to(self._furthest())
+        if self.origin is None:
+            self.origin = self._first()
         self._readers.clear()
         self._last_output.clear()
+
+    def came_to(self, step: int | None) -> None:
+        """Keep how far an attempt came."""
+        if step is not None:
+            self.reached = step if self.reached is None else max(step, self.reached)
+
+    def resumed(self) -> Resumption | None:
+        """Where this attempt goes on after those before; None until it shows a step, and in the first."""
+        first = self._first()
+        if first is None or self.reached is None:
+            return None
+        starts_over = self.origin is not None and first <= self.origin < self.reached
+        return Resumption(first, self.reached, max(0, self.reached - first + 1), starts_over)
+
+    def _first(self) -> int | None:
+        firsts = (reader.first for reader in self._readers.values())
+        return min((first for first in firsts if first is not None), default=None)
+
+    def _furthest(self) -> int | None:
+        steps = (reader.furthest for reader in self._readers.values())
+        return max((step for step in steps if step is not None), default=None)
 
     def output(self, stream: Stream, data: bytes, now: float, t: float) -> None:
         """Bytes of a rank's log or metrics went by; `now` and `t` as in `Gang.handle`."""

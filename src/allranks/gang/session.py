@@ -233,7 +233,9 @@ class Session:
         if verdict is not None and verdict.confidence < SURE:
             verdict = self._completed(verdict)
         steps = {rank: progress.step for rank, progress in self.controller.progress.by_rank().items()}
-        decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), self._against_retry())
+        against = self._against_retry()
+        resumed = self.controller.progress.resumed()
+        decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), against, resumed)
         self.controller.keep(AttemptEnd(self.history.attempts[-1]))
         if decision.kind == "retry" and self.verdict is not None:
             self.controller.note(RetryDecided(decision.reason, self.verdict))
@@ -478,6 +480,8 @@ def continue_run(session: Session) -> None:
     before = reopen(run)
     if before is not None:
         session.history.attempts = list(before.attempts)
+    for attempt in session.history.attempts:
+        session.controller.progress.came_to(attempt.step)
     numbers = [attempt.attempt for attempt in session.history.attempts]
     numbers += [attempt for attempt, _ in read_back(AttemptStart, run.read_events()[0])]
     session.controller.roster.attempt = max(numbers, default=-1) + 1

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 from allranks.cluster import Cluster, Node
 from allranks.protocol.command_words import read_command
 from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder, StartTerms
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
+from allranks.settings.placeholders import fill
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
 from .launchers import LAUNCHERS, collectives
@@ -58,6 +60,7 @@ def room_on(node: Node, facts: NodeFacts, shared_by: int = 1) -> int | None:
 
 def orders(launch: NodeLaunch) -> StartOrder:
     """Make the order to start for one node's agent."""
+    launch = _filled(launch)
     spec = launch.spec
     place = launch.place
     launcher = collectives if launch.attempt.tests else LAUNCHERS[spec.launch.launcher]
@@ -110,6 +113,16 @@ def against_template(spec: RunSpec) -> str:
     if read_command(spec.launch.command).kind not in ("python-script", "python-module"):
         return "the command is neither a Python script nor a module"
     return ""
+
+
+def _filled(launch: NodeLaunch) -> NodeLaunch:
+    """Put this node's values into the placeholders of the command."""
+    place = launch.place
+    values = {"run": place.run, "output_dir": place.output_dir, "attempt": str(launch.attempt.number)}
+    command = fill(launch.spec.launch.command, values)
+    if command == launch.spec.launch.command:
+        return launch
+    return replace(launch, spec=launch.spec.changed(command=command))
 
 
 def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:

@@ -205,6 +205,20 @@ def _clean_line(event: Document) -> str | None:
     return f"processes on {event.get('node')} could not be ended: {', '.join(left)}"
 
 
+def _resumed_line(event: Document) -> str:
+    """Say where a further attempt goes on, and warn of one that begins from nothing."""
+    attempt = event["attempt"]
+    step = event["step"]
+    reached = event["reached"]
+    if event["starts_over"]:
+        return (
+            f"warning: attempt {attempt} begins at step {step} although step {reached} was reached. No checkpoint was "
+            "loaded"
+        )
+    lost = f"{count_of(event['lost'], 'step')} of those up to {reached} {plural(event['lost'], 'is', 'are')} done again"
+    return f"attempt {attempt} goes on at step {step}, {lost}"
+
+
 def _saved_line(event: Document) -> str:
     return f"{as_record(SavedStep, event).sentence} in {event['seconds']:.1f} s"
 
@@ -230,6 +244,7 @@ _WRITERS: dict[str, Callable[[Document], str | None]] = {
     "ending": _ending_line,
     "rank-exit": _exit_line,
     "saved": _saved_line,
+    "resumed": _resumed_line,
     "node-clean": _clean_line,
 }
 
@@ -339,6 +354,8 @@ def _attempt(attempt: AttemptRecord) -> str:
         place = culprit.node or ", ".join(culprit.nodes)
         who = " on ".join(word for word in (rank, place) if word)
         line += f": {attempt.cause}, {who}" if who else f": {attempt.cause}"
+    if attempt.first_step is not None:
+        line += f". Went on at step {attempt.first_step}, {count_of(attempt.lost_steps or 0, 'step')} lost"
     if attempt.saved is not None:
         line += f". {attempt.saved.sentence.capitalize()}"
     if attempt.reason and attempt.decision == "retry":

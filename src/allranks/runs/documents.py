@@ -211,9 +211,12 @@ class SavedStep(NamedTuple):
         return f"{sentence} ({list_first([f'rank {rank} at step {step}' for rank, step in self.others.items()], 4)})"
 
 
-@omit_empty("saved")
+@omit_empty("first_step", "lost_steps", "saved")
 class AttemptRecord(NamedTuple):
-    """An attempt that is over; `decision` is what followed, `step` the furthest, or the culprit's."""
+    """An attempt that is over; `decision` is what followed, `step` the furthest, or the culprit's.
+
+    Of a further attempt, `first_step` is where it went on, and `lost_steps` were done again.
+    """
 
     attempt: int = 0
     outcome: str = ""
@@ -226,6 +229,8 @@ class AttemptRecord(NamedTuple):
     replaced: tuple[Replacement, ...] = ()
     verdict: VerdictDocument | None = None
     saved: SavedStep | None = None
+    first_step: int | None = None
+    lost_steps: int | None = None
 
 
 @omit_none

@@ -463,6 +463,20 @@ class FirstStep(EventRecord):
 
 
 @dataclass(frozen=True)
+class StepsResumed(EventRecord):
+    """A further attempt has shown its first step: attempts before came to `reached`, and `lost` steps are done again.
+
+    `starts_over`: it is the first step of the first attempt, so no checkpoint was loaded.
+    """
+
+    kind = "resumed"
+    step: int
+    reached: int
+    lost: int
+    starts_over: bool
+
+
+@dataclass(frozen=True)
 class RankLeaving(EventRecord):
     """A rank's program has ended, or failed; `waits`: its process goes on, for `threads`."""
 

@@ -27,6 +27,7 @@ from ..cluster.names import show
 from ..errors import ConfigError, UsageError
 from ..protocol.jsontext import Json
 from ..text import join_words
+from .placeholders import refuse_slips
 from .runspec import RunSpec
 from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
@@ -107,6 +108,7 @@ def resolve(
     notes += _remarks(values, environ)
     notes += _misplaced(values.get("command"))
     spec = RunSpec.of(**values, env=variables.env, forward=variables.forward)
+    refuse_slips(spec.launch.command)
     asked = spec.launch.launcher if "launcher" in values else None
     launcher, note = choose_launcher(spec.launch.command, asked)
     if note:

@@ -1,0 +1,38 @@
+"""Placeholders in the command: filled where ranks are started, refused where they are slips, else left alone."""
+
+from __future__ import annotations
+
+import pytest
+from tests.gang.test_gang import Drive
+
+from allranks.errors import UsageError
+from allranks.settings.layers import resolve
+from allranks.settings.placeholders import refuse_slips, used
+
+FOREIGN = ('{"lr": 1e-3, "run": {"x": {}}}', "{epoch:02d}-{val_loss}", "${run}", "{{attempt}}", "{}", "{rank}")
+
+
+def test_ranks_get_the_values_and_every_other_brace() -> None:
+    words = ("train.py", "--out={output_dir}/a{attempt}", "{run}", *FOREIGN)
+    drive = Drive(count=1)
+    drive.roster.spec = drive.spec.changed(command=words, retries=1)
+    drive.running()
+    argv = drive.last("start")["ranks"][0]["argv"]
+    node_dir = "/tmp/allranks-0/h0"
+    assert list(argv[-len(words) + 1 :]) == [f"--out={node_dir}/outputs/a0", "run-1", *FOREIGN]
+    drive.exit("0", "code=3")
+    drive.through_the_end()
+    drive.retry()
+    drive.running()
+    assert f"--out={node_dir}/outputs/a1" in drive.last("start")["ranks"][0]["argv"]
+
+
+@pytest.mark.parametrize("slip", ["{outputdir}", "{output-dir}", "{OUTPUT_DIR}", "{ouput_dir}", "{attempts}", "{runs}"])
+def test_a_slip_is_refused_before_anything_starts(slip: str) -> None:
+    with pytest.raises(UsageError, match=r"is unknown: placeholders are \{run\}, \{output_dir\}, \{attempt\}"):
+        resolve({"command": ("train.py", f"--out={slip}")}, {}, {}, config_source="")
+
+
+def test_braces_of_programs_are_no_slips() -> None:
+    refuse_slips(FOREIGN)
+    assert used(("{run}", *FOREIGN)) == ["{run}"]
