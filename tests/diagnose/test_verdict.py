@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
 
-from allranks.diagnose.causes import CAUSES
+from allranks.diagnose.causes import CAUSES, likeliest
 from allranks.diagnose.exceptions import ExceptionLink, Raised
 from allranks.diagnose.incident import AgentFault, ExitRecord, Incident, LostNode
 from allranks.diagnose.rules.failures import FailureRole, alike, failures
@@ -149,7 +149,9 @@ def test_ended_by_allranks_but_raised_before() -> None:
 def test_what_ranks_raise_while_they_are_ended_is_no_cause() -> None:
     handler = raised(3, 5.3, "Preempted", "saving on SIGTERM", expected=True)
     found = verdict(lost_peer(0, 5.01), handler, detected_t=T + 5.1)
-    assert found.cause == "peer-died" and found.victims == (0, 3)
+    assert found.cause == "unknown" and found.victims == (0, 3)
+    assert found.finding.message.startswith("nothing here is sure enough. Most likely peer-died: rank 0 on h1 lost")
+    assert [f.id for f in found.runners_up][:1] == ["peer-died"] and likeliest(found) == "peer-died"
 
 
 def test_only_ended_ranks_give_no_cause() -> None:

@@ -485,6 +485,16 @@ UNKNOWN = CAUSES["unknown"]
 OF_THE_PROGRAM = {"collective-mismatch": " raised ", "uneven-data": "destroy_process_group"}
 
 
+UNSURE = "nothing here is sure enough. Most likely "
+
+
+def likeliest(verdict: Verdict) -> str:
+    """Give the cause of a verdict; of one that is not sure enough, the cause that it says is most likely."""
+    if verdict.cause == UNKNOWN.id and verdict.runners_up and verdict.finding.message.startswith(UNSURE):
+        return verdict.runners_up[0].id
+    return verdict.cause
+
+
 def cause_or_unknown(label: str) -> str:
     """Give the label where it names a cause, else `unknown`."""
     return CAUSES.get(label, UNKNOWN).id

@@ -21,7 +21,7 @@ from allranks.text import group
 
 from .calibration import figure
 from .candidate import Candidate, Strength
-from .causes import CAUSES, UNKNOWN, FixReader, in_place
+from .causes import CAUSES, UNKNOWN, UNSURE, FixReader, in_place
 from .incident import ExitRecord, Incident
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
@@ -29,7 +29,7 @@ from .rules import FAILURE_RULES, LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR, failures
 from .rules.log_ends import locate
 from .signatures import Role
-from .words import name_ranks, short, speaks_of_amd
+from .words import DECIDE_AT_START, name_ranks, short, speaks_of_amd
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
@@ -73,9 +73,7 @@ def judge_logs(logs: Evidence) -> Verdict:
     sureness = figure(chosen)
     if sureness < SURE and chosen.cause != UNKNOWN.id:
         runners_up = (chosen.finding(FixReader.LOGS), *runners_up)[:RUNNERS_UP]
-        message = f"nothing here is sure enough. Most likely {chosen.cause}: {chosen.message}"
-        decides = f"{in_place(CAUSES[chosen.cause].next_step, chosen.where)}. This decides whether it is {chosen.cause}"
-        chosen = replace(chosen, cause=UNKNOWN.id, remedy=decides, message=message, where=Where())
+        chosen = _not_sure(chosen, FixReader.LOGS)
         culprits = ()
     if chosen.cause == UNKNOWN.id:
         sureness = min(sureness, chosen.confidence, UNDECIDED)
@@ -102,17 +100,32 @@ def _on_run(incident: Incident) -> Verdict | None:
         candidates = [replace(c, is_amd=True) for c in candidates]
     chosen = choose(candidates)
     reader = _reader(incident)
+    runners_up = _runners_up(candidates, chosen, reader)
+    victims = _victims(incident, chosen)
+    if chosen.confidence < SURE and chosen.cause != UNKNOWN.id:
+        runners_up = (chosen.finding(reader), *runners_up)[:RUNNERS_UP]
+        chosen = _not_sure(chosen, reader)
     finding = chosen.finding(reader)
     return Verdict(
         finding=finding._replace(where=incident.complete(finding.where)),
         cause=chosen.cause,
         confidence=round(chosen.confidence, 2),
-        victims=_victims(incident, chosen),
+        victims=victims,
         culprits=tuple(sorted(chosen.culprits)),
         attempt=incident.attempt,
         detected_after_s=_delay(incident, chosen),
-        runners_up=_runners_up(candidates, chosen, reader),
+        runners_up=runners_up,
     )
+
+
+def _not_sure(chosen: Candidate, reader: FixReader) -> Candidate:
+    """Make an answer of less than 50 % `unknown`, of a run as of logs: what is most likely, and what decides it."""
+    message = f"{UNSURE}{chosen.cause}: {chosen.message}"
+    step = in_place(CAUSES[chosen.cause].next_step, chosen.where, reader)
+    if chosen.remedy == DECIDE_AT_START:
+        step = chosen.remedy.rstrip(".")
+    decides = f"{step}. This decides whether it is {chosen.cause}"
+    return replace(chosen, cause=UNKNOWN.id, remedy=decides, message=message, where=Where(), culprits=frozenset())
 
 
 def _words_of(exit_record: ExitRecord) -> tuple[str, ...]:

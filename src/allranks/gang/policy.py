@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from allranks.diagnose.causes import CAUSES, UNKNOWN, Charge
+from allranks.diagnose.causes import CAUSES, UNKNOWN, Charge, likeliest
 from allranks.findings import Verdict
 from allranks.text import join_words
 
@@ -133,7 +133,7 @@ def row_of(tried: Tried) -> PolicyRow:
         return ROWS[Charge.PROGRAM]  # torch saw it and raised: nothing hung
     if tried.unusable_nodes and cause == "unknown":
         return ROWS[Charge.NODE]  # an agent was killed: the program did not fail
-    return ROWS[CAUSES.get(cause, UNKNOWN).charge]
+    return ROWS[CAUSES.get(likeliest(tried.verdict), UNKNOWN).charge]
 
 
 def decide(history: Sequence[Tried], means: Means) -> Decision:

@@ -262,7 +262,7 @@ net = torch.nn.parallel.DistributedDataParallel(Net())
         says=["rank 3 on h2"],
     ),
     "peer_lost/store-lost-before-any-step": case(  # somebody else listens on the master's port, and hangs up
-        INIT, start=[1], hang_up=True, cause="peer-died", where={"node": "h1"},
+        INIT, start=[1], hang_up=True, cause="unknown", where={},
         says=["before any step", "rank 1 on h2", "inside init_process_group", "another program answers"],
         incident={"init_entered": [1]},
     ),
