@@ -121,8 +121,8 @@ class Progress:
 
     def came_to(self, step: int | None) -> None:
         """Keep how far an attempt came."""
-        if step is not None:
-            self.reached = step if self.reached is None else max(step, self.reached)
+        known = [one for one in (step, self.reached) if one is not None]
+        self.reached = max(known, default=None)
 
     def resumed(self) -> Resumption | None:
         """Where this attempt goes on after those before; None until it shows a step, and in the first."""
