@@ -165,6 +165,7 @@ def test_one_request_is_one_step_on_all_ranks(rig: Rig) -> None:
     assert rig.drive.gang.saving.saved == SavedStep(12, 4, 4)
 
 
+@pytest.mark.fuzz
 def test_whatever_is_late_and_whoever_is_ahead_all_ranks_save_at_one_step(campaign: Campaign) -> None:
     """Words cross and wait, ranks run on meanwhile by their own speed; requests come again and again."""
     for chance in campaign.cases(60):
