@@ -143,7 +143,7 @@ def fabric_zip() -> bytes:
         bundle.writestr("__main__.py", "from allranks.fabric.__main__ import main\n\nmain()\n")
         bundle.writestr("allranks/__init__.py", "")
         names = ("findings", "program", "text")
-        protocol = ("__init__", "codec", "interface_names", "jsontext")
+        protocol = ("__init__", "codec", "interface_names", "jsontext", "records")
         modules = [HOME / f"{name}.py" for name in (*names, *(f"protocol/{name}" for name in protocol))]
         for path in sorted([*(HOME / "fabric").rglob("*.py"), *modules]):
             bundle.writestr(f"allranks/{path.relative_to(HOME)}", path.read_bytes())
