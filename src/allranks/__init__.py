@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["check", "checkpoint_dir", "init_process_group", "launch", "report_step", "should_save"]
-_PLACES = dict.fromkeys(__all__, "program") | {"check": "api", "launch": "api"}
+_PLACES = {**dict.fromkeys(__all__, "program"), "check": "api", "launch": "api"}
 
 
 def __getattr__(name: str) -> Any:

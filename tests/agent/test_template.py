@@ -4,6 +4,7 @@ tests/agent/test_runner.py runs its programs through a template too (slow)."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,17 +13,24 @@ from pathlib import Path
 import pytest
 from tests.agent.test_runner import HERE, RUNNER
 
-from allranks.agent.template import OWN_NAMES, devices_seen, difference, same
+from allranks.agent.rank_start import RankStartError
+from allranks.agent.template import OWN_NAMES, ImportRecord, TemplateProcess, devices_seen, difference, same
+from allranks.protocol.orders import RankOrder
 
 pytestmark = pytest.mark.processes
 
 FACTS = """
-import json, os, random, resource, signal, sys
+import json, os, random, resource, signal, subprocess, sys
+
+def kind(fd):
+    path = "/proc/self/fd/" + fd
+    return os.path.lexists(path) and os.readlink(path).rstrip("0123456789[]")
+
 print(json.dumps({
     "argv": sys.argv, "original": getattr(sys, "orig_argv", None), "path": sys.path,
-    "environment": dict(os.environ), "shell": os.popen("env | sort").read(),
+    "environment": dict(os.environ), "shell": subprocess.run("env | sort", shell=True, stdout=subprocess.PIPE).stdout,
     "command": open("/proc/self/cmdline").read(), "name": open("/proc/self/comm").read(),
-    "files": {n: os.path.exists("/proc/self/fd/" + n) for n in os.listdir("/proc/self/fd") if int(n) < 960},
+    "files": {n: kind(n) for n in os.listdir("/proc/self/fd") if int(n) < 960},
     "limits": [resource.getrlimit(n) for n in range(16)], "place": os.getcwd(), "mask": os.umask(0),
     "leads": os.getsid(0) == os.getpgrp() == os.getpid(), "affinity": sorted(os.sched_getaffinity(0)),
     "policy": [os.sched_getscheduler(0), os.nice(0)], "oom": open("/proc/self/oom_score_adj").read(),
@@ -30,6 +38,14 @@ print(json.dumps({
     "caught": [line for line in open("/proc/self/status") if line.startswith(("Sig", "Shd"))][1:],
     "threads": len(os.listdir("/proc/self/task")), "modules": sorted(m for m in sys.modules if m != "json"),
 }, default=str))
+"""
+
+
+DEFAULT_SIGNALS = """
+import os, signal, sys
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
@@ -53,8 +69,8 @@ def run(place: Path, program: str, modules: str | None = None, **more: str) -> "
         "PATH": os.environ["PATH"], "PYTHONPATH": str(place / "site-packages"), "PYTHONHASHSEED": "0", "RANK": "3",
         "LOCAL_RANK": "1", "ALLRANKS_STACKS_FILE": str(place / "stacks"), **more,
     }  # fmt: skip
-    return subprocess.run(
-        command if modules is None else [*driver, *command],
+    return subprocess.run(  # by a process that ignores nothing: an agent's rank gets signals as they are by default
+        [sys.executable, "-c", DEFAULT_SIGNALS, *(command if modules is None else [*driver, *command])],
         cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
         start_new_session=True,
     )  # fmt: skip
@@ -135,3 +151,18 @@ def test_ranks_that_see_a_device_are_started(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("allranks.agent.template.DEVICES", ("/dev/null",))
     assert devices_seen({}) == devices_seen({"CUDA_VISIBLE_DEVICES": "0"}) == "the ranks see GPUs"
     assert not devices_seen({"CUDA_VISIBLE_DEVICES": ""})
+
+
+def children() -> set[int]:
+    """The processes that this one has started and not waited for."""
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def test_names_that_do_not_fit_are_said_and_the_process_ends() -> None:
+    modules = {f"library.part{number}": "/usr/lib/python3/site-packages/library.py" for number in range(100_000)}
+    order = RankOrder(0, 0, (sys.executable, "-c", "import time; time.sleep(600)"), {}, os.getcwd())
+    before = children()
+    with pytest.raises(RankStartError, match="the names of 100000 modules do not reach it"):
+        TemplateProcess(order, {}, ImportRecord(modules, {}))
+    (begun,) = children() - before
+    assert os.WTERMSIG(os.waitpid(begun, 0)[1]) == signal.SIGKILL

@@ -27,6 +27,7 @@ CALL = re.compile(r"\bre\.\w+\(")
 # Files that put a pattern together as they run, and why that can't be known before.
 BUILT = {
     "report/redact.py": "the user's own, and values escaped",
+    "report/sentences.py": "words escaped",
     "report/steps.py": "the user's own",
     "gang/matcher.py": "the user's own, in a process that is ended when it takes long",
     "settings/parsers.py": "the user's own, and the table's words",
@@ -79,6 +80,7 @@ class _Call(NamedTuple):
     pattern: str | bytes | None  # None: no constant
     flags: int
     name: str  # what the compiled pattern is bound to
+    constant: str = ""  # the name of the module that holds the pattern
 
 
 def _calls(tree: ast.AST, file: str) -> Iterator[_Call]:
@@ -107,7 +109,8 @@ def _calls(tree: ast.AST, file: str) -> Iterator[_Call]:
         while isinstance(first, ast.BinOp) and isinstance(first.op, ast.Mod):
             first = first.left  # a program's pattern with a name in it
         known = first.value if isinstance(first, ast.Constant) and isinstance(first.value, (str, bytes)) else None
-        yield _Call(file, node.lineno, node.func.attr, known, _flags(node), names.get(id(node), ""))
+        constant = first.id if isinstance(first, ast.Name) else ""
+        yield _Call(file, node.lineno, node.func.attr, known, _flags(node), names.get(id(node), ""), constant)
 
 
 def _flags(call: ast.Call) -> int:
@@ -137,12 +140,20 @@ def _imports(source: str, module: str, name: str) -> bool:
     )
 
 
+def _constant(call: _Call) -> str | bytes | None:
+    """The pattern that the call's module holds under that name."""
+    module = sys.modules.get("allranks." + call.file.removesuffix(".py").replace("/", "."))
+    value = getattr(module, call.constant, None)
+    return value if isinstance(value, (str, bytes)) else None
+
+
 def _main() -> None:
     sources = {str(p.relative_to(ROOT)): p.read_text() for p in sorted(ROOT.rglob("*.py"))}
     calls = [
         call for file, source in sources.items() if CALL.search(source) for call in _calls(ast.parse(source), file)
     ]
     at_import = _at_import()
+    calls = [call._replace(pattern=_constant(call)) if call.constant else call for call in calls]
     found: dict[tuple[str | bytes, int], tuple[str, set[str], bool]] = {}
 
     def note(pattern: str | bytes, flags: int, where: str, methods: frozenset[str]) -> None:

@@ -216,7 +216,7 @@ PROBE = {"type": "probe", "addresses": ["a"], "port": 29500, "token": TOKEN, "se
 REACH = {"type": "reach", "token": TOKEN, "sender": 1, "names": ["b"], "seconds": 31.0, "peers": {
     "b": {"address": "10.0.0.3", "ways": ["10.1.0.3"], "port": 40000, "udp": 40001}}}  # fmt: skip
 PASSED = [
-    ({"type": "hello", "protocol": 1, "lease": 60.0, "have": {"0/3/0": 17}}, {}),
+    ({"type": "hello", "protocol": 1, "lease": 60.0, "have": {"0/3/0": 17}}, {"asks_launch": False}),
     ({"type": "ping", "sent": 1.5}, {}),
     ({"type": "ack", "sizes": {"0/3/0": 17}}, {}),
     ({"type": "taken", "output": 65536}, {}),

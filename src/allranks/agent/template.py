@@ -40,6 +40,7 @@ ASK_SECONDS = 2.0  # between two questions to the ranks
 MOST_QUESTIONS = 150  # a program that imports something new for so long has no template
 FORK_SECONDS = 10.0  # a fork takes 10 ms
 ANSWER_LIMIT = 1 << 20
+SEND_BUFFER = 1 << 20  # bytes; the kernel gives twice net.core.wmem_max, 416 KB. 2,000 modules take 190 KB
 OUTPUT_SHOWN = 200
 DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, WSL
 NO_DEVICES = ("", "-1", "NoDevFiles")
@@ -79,11 +80,18 @@ class TemplateProcess:
             raise
         finally:
             other.close()
-        self.channel.settimeout(FORK_SECONDS)
         words = [*OWN_NAMES, ""]
         for name, file in record.modules.items():
             words += [name, file]
-        self._send(words)
+        # The interpreter reads this once it has started; the agent waits for nobody, so all of it must fit now.
+        self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        self.channel.setblocking(False)
+        try:
+            self._send(words)
+        except OSError as error:
+            self.close()
+            raise RankStartError("the names of %d modules do not reach it: %s" % (len(record.modules), error)) from None
+        self.channel.settimeout(FORK_SECONDS)
 
     def _send(self, fields: Sequence[str], descriptors: Sequence[int] = ()) -> None:
         """Send one message; raise OSError."""
@@ -160,10 +168,12 @@ class TemplateProcess:
         poll.poll(FORK_SECONDS * 1000)
         os.set_blocking(pipe, False)
         try:
-            text = os.read(pipe, 64)
+            text = os.read(pipe, 64).decode("ascii", "replace").strip()
         except BlockingIOError:
-            text = b""
-        process = read_process(int(text)) if text.strip().isdigit() else None
+            text = ""
+        process = None
+        if text.isdecimal():
+            process = read_process(int(text))
         if process is None or process.parent != os.getpid():
             raise TemplateLost("it forked no rank within %g s" % FORK_SECONDS)
         return process

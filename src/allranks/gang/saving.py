@@ -160,7 +160,9 @@ class Saving:
         is_another = round_.phase == "proposed"
         round_.overtaken += is_another and not is_ahead
         margin = MARGINS[min(round_.overtaken, len(MARGINS) - 1)]
-        above = round_.step if is_another else None
+        above = None
+        if is_another:
+            above = round_.step
         round_.phase = "proposed"
         round_.step = choose_step(callers, margin, above)
         round_.proposals += 1

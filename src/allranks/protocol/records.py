@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
 else:
-    from _collections import _tuplegetter  # what collections.namedtuple takes for its fields (CPython 3.8 and newer)
+    from operator import itemgetter
+
+    try:  # as collections.namedtuple does
+        from _collections import _tuplegetter
+    except ImportError:
+
+        def _tuplegetter(index, doc):
+            return property(itemgetter(index), doc=doc)
 
     class _Record(tuple):
         """What all records can do; `_fields` and `_field_defaults` are each class's own."""

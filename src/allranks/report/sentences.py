@@ -124,7 +124,9 @@ def counts_text(ranks: Mapping[str, int]) -> str:
 
 def _initialised_line(event: Document) -> str:
     ranks = event["ranks"]
-    who = f"all {ranks} ranks" if ranks > 1 else "the rank"
+    who = "the rank"
+    if ranks > 1:
+        who = f"all {ranks} ranks"
     seconds = f"{event['seconds']:.1f} s"
     if event.get("attempt"):
         return f"{who} initialised {seconds} after the start of the run"

@@ -144,11 +144,18 @@ class WaitingEnd(NamedTuple):
     resent: int
 
 
+def _by_ends(rank: int, samples: Mapping[int, StackSample]) -> dict[tuple[str, str], RankSocket]:
+    """Return the connections of a rank by their two addresses; none where it has no sample."""
+    if rank not in samples:
+        return {}
+    return {(one.local, one.peer): one for one in samples[rank].sockets}
+
+
 def _waiting_ends(
     rank: int, first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
 ) -> Iterable[WaitingEnd]:
     """Find the connections of a rank to other ranks that had data on its way in both samples."""
-    before = {(one.local, one.peer): one for one in first[rank].sockets} if rank in first else {}
+    before = _by_ends(rank, first)
     for one in second[rank].sockets:
         earlier = before.get((one.local, one.peer))
         other = _find_other_end(one, second)
@@ -161,8 +168,9 @@ def _waiting_ends(
 
 def _waiting_line(end: WaitingEnd) -> str:
     """Write `rank 0: 2 MB on their way to rank 2, 480 KB acknowledged between two samples`."""
-    again = f", sent {end.retransmits + 1} times" if end.retransmits else ""
-    on_way = f"{format_size(end.queued)} on their way to rank {end.peer_rank}{again}"
+    on_way = f"{format_size(end.queued)} on their way to rank {end.peer_rank}"
+    if end.retransmits:
+        on_way += f", sent {end.retransmits + 1} times"
     return f"rank {end.rank}: {on_way}, {format_size(end.moved)} acknowledged between two samples"
 
 
@@ -192,7 +200,7 @@ def _dead_ends(
     addresses: Mapping[str, str],
 ) -> Iterable[DeadEnd]:
     """Find the connections of a rank that got no answer from one sample to the next."""
-    before = {(one.local, one.peer): one for one in first[rank].sockets} if rank in first else {}
+    before = _by_ends(rank, first)
     for one in second[rank].sockets:
         earlier = before.get((one.local, one.peer))
         has_moved = earlier is None or earlier.acked != one.acked

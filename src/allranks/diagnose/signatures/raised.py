@@ -9,7 +9,7 @@ GONE = "peer-gone"
 AWAITED = "peer-awaited"
 _LAST_FRAME = r'(?s)File "[^"\n]*%s", line (?!.*\n  File ")'
 # The innermost frame; one of the four innermost.
-_LAST_FOUR_FRAMES = r'(?s)File "[^"\n]*%s[^"\n]*", line (?!(?:.*?\n  File "){4})'
+_LAST_FOUR_FRAMES = r'(?s)File "(?=[^"\n]*%s)[^"\n]*", line (?!(?:.*?\n  File "){4})'
 _REFUSALS = ("ValueError", "AssertionError", "TypeError", "KeyError")
 ROWS = (
     Row("loader-handover", "dataloader-worker-killed", Role.ROOT,
