@@ -25,7 +25,6 @@ NAMES_SHOWN = 4
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_BARE_NUMBER = _NUMBER
 _DURATION = "".join(r"(?:(?P<%s>%s)%s)?" % (unit, _NUMBER, unit) for unit in _SECONDS)
 _SIZE = r"(?i)(%s)[ ]?(?:([KMGT])(?:I?B)?|B)?" % _NUMBER
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
@@ -259,7 +258,7 @@ def _bare_number(value: Json, expected: str) -> Union[int, float]:
 def _typed_duration(text: str) -> float:
     if len(text) > MAX_TYPED or not text:
         raise ValueError(EXPECTED_DURATION)
-    if re.fullmatch(_BARE_NUMBER, text):
+    if re.fullmatch(_NUMBER, text):
         return float(text)
     match = re.fullmatch(_DURATION, text)
     if not match:

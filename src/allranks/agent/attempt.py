@@ -204,7 +204,7 @@ class RankAttempt:
         self.reaped(reap_children())
 
     def _everything(self) -> List[Process]:
-        """All but the template: what imports for the next attempt is no process of this one."""
+        """All but the template: what imports for the next attempt does not belong to this one."""
         kept = self._forking.process
         pid = kept.pid if kept is not None else 0
         return [process for process in everything(self._run_tag, members(self._group)) if process.pid != pid]

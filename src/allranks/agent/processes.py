@@ -42,14 +42,8 @@ def would_end(pid: int, number: int) -> bool:
     """Whether a signal whose default action ends a process would end this one: it is not caught, ignored or blocked.
 
     /proc/PID/status has the masks; its main thread's blocked signals count (proc_pid_status(5))."""
-    masks = 0
-    is_known = False
-    for line in read_text("/proc/%d/status" % pid).splitlines():
-        name, _, mask = line.partition(":")
-        if name in ("SigBlk", "SigIgn", "SigCgt"):
-            masks |= int(mask, 16)
-            is_known = True
-    return is_known and not masks >> (number - 1) & 1
+    masks = signal_masks(pid, pid)
+    return bool(masks) and not any(masks[name] >> (number - 1) & 1 for name in ("SigBlk", "SigIgn", "SigCgt"))
 
 
 def raise_limits() -> None:
@@ -173,11 +167,17 @@ def command_line(pid: int) -> List[str]:
 
 def signal_mask(pid: int, thread: int, name: str) -> int:
     """Read a set of signals in the status of a thread (SigBlk, SigCgt), one bit each; 0 where it may not be read."""
+    return signal_masks(pid, thread).get(name, 0)
+
+
+def signal_masks(pid: int, thread: int) -> Dict[str, int]:
+    """Read all sets of signals in the status of a thread, by their names there; none where it may not be read."""
+    masks: Dict[str, int] = {}
     for line in read_text("/proc/%d/task/%d/status" % (pid, thread)).splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value, 16)
-    return 0
+        name, _, value = line.partition(":")
+        if name.startswith("Sig") and name != "SigQ":
+            masks[name] = int(value, 16)
+    return masks
 
 
 def tagged(run_tag: str, processes: Dict[int, Process]) -> List[Process]:

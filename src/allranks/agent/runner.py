@@ -81,6 +81,13 @@ class Known:
         cls.forced = read("ALLRANKS_PG_TIMEOUT_FORCED") == "1"
         cls.audit = read("ALLRANKS_AUDIT_BATCHES", "")
 
+    @classmethod
+    def changed(cls) -> Dict[str, Optional[str]]:
+        """Return the variables that have been set since the start; None where one has been removed."""
+        now = dict(os.environ)
+        names = {*cls.environment, *now}
+        return {name: now.get(name) for name in names if cls.environment.get(name) != now.get(name)}
+
     @staticmethod
     def report(event: str, **facts: object) -> None:
         """Send the agent one datagram."""

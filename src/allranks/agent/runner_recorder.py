@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import socket
     from _thread import LockType
     from types import FrameType, ModuleType
-    from typing import Callable, Dict, List, Mapping, Optional
+    from typing import Callable, Dict, List, Optional
 
     from allranks.protocol.jsontext import JsonObject
 
@@ -120,7 +120,7 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known) -> None:
     reply: JsonObject = {"schema": 1, "rank": runner.rank, "pid": runner.pid, "t": time.time()}
     if word == "imports":
         reply["modules"] = imported(runner)
-        reply["changed"] = changed(runner.environment)
+        reply["changed"] = runner.changed()
         channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
         return
     reply["groups"] = groups(module)
@@ -142,13 +142,6 @@ def imported(runner: Known) -> List[List[str]]:
         if getattr(spec, "name", "") == name and not (os.path.isabs(origin) and runner.is_own(origin)):
             modules.append([name, origin])
     return modules
-
-
-def changed(before: Mapping[str, str]) -> Dict[str, Optional[str]]:
-    """Return the variables that the program, or what it has imported, has set; None where it has removed one."""
-    now = dict(os.environ)
-    names = {*before, *now}
-    return {name: now.get(name) for name in names if before.get(name) != now.get(name)}
 
 
 def groups(module: ModuleType) -> List[JsonObject]:

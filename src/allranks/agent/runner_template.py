@@ -52,9 +52,7 @@ def become_rank(runner: Type[Known]) -> None:
     except Unfit as error:
         say(channel, ["off", str(error)])
         os._exit(0)
-    now = dict(os.environ)
-    both = {*now, *runner.environment}
-    changed = ["%s=%s" % (name, now.get(name, "")) for name in both if now.get(name) != runner.environment.get(name)]
+    changed = ["%s=%s" % (name, value or "") for name, value in runner.changed().items()]
     say(channel, ["ready", str(len(sys.modules)), *changed])
     while True:
         fields, descriptors = take(channel)

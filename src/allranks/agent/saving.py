@@ -5,12 +5,15 @@ rank's step. So a rank whose step is below the proposed one meets the proposal w
 file is read and written, not mapped: a program that cuts it short must not end the agent (SIGBUS).
 """
 
+from __future__ import annotations
+
 import os
 import stat
 import struct
 import time
 from typing import Callable, Dict, Iterable, Optional
 
+from allranks.protocol.foreign import LARGEST_STEP
 from allranks.protocol.messages import RankSaving, SavingMessage
 from allranks.protocol.orders import SAVE_PHASES, SaveOrder
 
@@ -22,7 +25,6 @@ SIZE = 8 * SHARED_NUMBERS
 SETTLE = 0.003  # seconds for a rank that has read the old request to show its step: it needs microseconds
 LOOK_EVERY = 0.1
 READS = 3  # of numbers that change meanwhile
-LARGEST = (1 << 53) - 1  # the numbers come from the training program, and JSON has no larger whole ones
 
 
 def save_file(node_dir: str, attempt: int, rank: int) -> str:
@@ -118,7 +120,7 @@ class Saving:
         if len(data) < SIZE:
             return RankSaving()
         numbers = struct.unpack("=%dq" % SHARED_NUMBERS, data)
-        if any(abs(number) > LARGEST for number in numbers):
+        if any(abs(number) > LARGEST_STEP for number in numbers):
             return RankSaving()
         saved: Optional[int] = None
         is_back = False

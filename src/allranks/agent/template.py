@@ -5,16 +5,19 @@ just as a rank is, with the variables that the ranks have in common; agent/runne
 forked from it only where everything else is the same; whatever is not, or fails, is said, and the rank is started.
 """
 
+from __future__ import annotations
+
 import array
 import os
 import select
 import signal
 import socket
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.messages import Message, TemplateMessage
 from allranks.protocol.orders import RankOrder, StartOrder
+from allranks.protocol.records import NamedTuple
 
 from .processes import Process, lives, read_process, send_signal
 from .rank_start import RankStartError, environment_of, output_pipe, start_process
@@ -276,8 +279,9 @@ class Forking:
         environments = [environment_of(rank, self._base) for rank in order.ranks]
         common = {name: value for name, value in environments[0].items() if name not in OWN_NAMES}
         for environment in environments[1:]:
-            if not same(common, environment):
-                self._off("the ranks of this node differ in %s" % difference(common, environment))
+            name = difference(common, environment)
+            if name:
+                self._off("the ranks of this node differ in %s" % name)
                 return
         try:
             self._template = TemplateProcess(order.ranks[0], common, record)
@@ -317,8 +321,9 @@ class Forking:
         if (order.argv, order.workdir) != (template.order.argv, template.order.workdir):
             self._off("the command of this attempt is another")
             return None
-        if not same(template.common, environment):
-            self._off("this attempt differs in %s" % difference(template.common, environment))
+        name = difference(template.common, environment)
+        if name:
+            self._off("this attempt differs in %s" % name)
             return None
         try:
             begun = template.fork(environment)
@@ -341,13 +346,8 @@ class Forking:
             self._template = None
 
 
-def same(common: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Tell whether a rank's environment is the template's, but for what is its own."""
-    return not difference(common, environment)
-
-
 def difference(common: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """Name the variable in which a rank differs from the template; empty where none does."""
+    """Name the variable in which a rank differs from the template, but for what is its own; empty where none does."""
     for name in sorted({*common, *environment}):
         if name not in OWN_NAMES and common.get(name) != environment.get(name):
             return name

@@ -153,7 +153,7 @@ class DetachedRun(NamedTuple):
 
 
 def print_detached(run: RunDirectory, quiet: bool, json_: bool, job: str | None = None) -> None:
-    """Say that a run goes on without this process and which commands reach it. Where `quiet`, print its name alone."""
+    """Say that a run goes on without this process and which commands reach it. Where `quiet`, print only its name."""
     if json_:
         click.echo(document_line(DetachedRun(run.name, str(run.path), job)))
         return

@@ -52,6 +52,9 @@ class Running:
         tests = SuiteNodes(tuple(roster.nodes), roster.setting.dead) if roster.testing else None
         attempt = Attempt(roster.attempt, roster.master_addr, roster.master_port, self._repeats, tests)
         actions: list[Action] = []
+        keep = None
+        if roster.setting.keeps_launch:
+            keep = keep_order(roster.spec, roster.setting)
         temporary: dict[str, str] = {}
         for planned in roster.plan.nodes:
             node = roster.nodes[planned.node.name]
@@ -61,8 +64,8 @@ class Running:
             if is_own and place.output_dir.startswith(TEMPORARY):
                 temporary[node.name] = place.output_dir
             launch = NodeLaunch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
-            if roster.setting.keeps_launch:
-                actions.append(Send(node.name, keep_order(roster.spec, roster.setting)))
+            if keep is not None:
+                actions.append(Send(node.name, keep))
             actions.append(Send(node.name, orders(launch)))
         if roster.spec.launch.launcher == "command" and not self.groups.tool and not roster.testing:
             for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them

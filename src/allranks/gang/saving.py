@@ -13,13 +13,14 @@ checkpoint of two different steps.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from allranks.protocol.messages import RankSaving
 from allranks.protocol.orders import SaveOrder
 from allranks.runs.documents import SavedStep
 from allranks.runs.events import SaveAgreed, SaveAsked, SaveDone, StopAsked
+from allranks.text import group
 
 from .ending import Ending
 from .roster import Roster
@@ -119,16 +120,18 @@ class Saving:
         """Repeat the last word to a node, which may have been lost with its old channel."""
         if self._round is None or self._round.saved is not None or self.roster.state is not State.RUNNING:
             return []
-        return [Send(node, self._order(self._round, node))]
+        return self._send(self._round, [node])
 
     def _say(self, round_: SaveRound) -> list[Action]:
         nodes = [n.name for n in self.roster.nodes.values() if n.node_dir and not n.gone]
         round_.awaited = set(nodes)
-        return [Send(name, self._order(round_, name)) for name in nodes]
+        return self._send(round_, nodes)
 
-    def _order(self, round_: SaveRound, node: str) -> SaveOrder:
-        ranks = tuple(rank for rank, name in self.roster.node_of_rank().items() if name == node)
-        return SaveOrder(self.roster.attempt, round_.number, round_.phase, round_.step, ranks)
+    def _send(self, round_: SaveRound, nodes: Iterable[str]) -> list[Action]:
+        places = self.roster.node_of_rank()
+        ranks = group(places, places.__getitem__)
+        order = SaveOrder(self.roster.attempt, round_.number, round_.phase, round_.step)
+        return [Send(name, order._replace(ranks=tuple(ranks.get(name, ())))) for name in nodes]
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -148,7 +151,7 @@ class Saving:
 
     def _go_on(self, round_: SaveRound, now: float) -> list[Action]:
         """All nodes have answered: agree on the step, or propose one."""
-        callers = [saving for rank, saving in round_.ranks.items() if saving.calls > 0 and not self._has_ended(rank)]
+        callers = list(self._callers(round_))
         if not callers or any(saving.calls < 2 for saving in callers):
             return []  # which steps a rank calls at shows with its second call, and its agent says so
         is_fresh = now - round_.proposed_at < FRESH
@@ -169,17 +172,20 @@ class Saving:
         round_.proposed_at = now
         return self._say(round_)
 
-    def _has_ended(self, rank: int) -> bool:
-        return any(r.exit is not None for r in self.roster.ranks() if r.rank == rank)
+    def _callers(self, round_: SaveRound) -> Iterator[RankSaving]:
+        """Give the answers of the ranks that call should_save and have not ended."""
+        ended = {rank.rank for rank in self.roster.ranks() if rank.exit is not None}
+        for rank, saving in round_.ranks.items():
+            if saving.calls > 0 and rank not in ended:
+                yield saving
 
     def check(self, now: float) -> list[Action]:
         """See whether all ranks have saved and gone on, or ended after it."""
         round_ = self._round
         if round_ is None or round_.phase != "agreed" or round_.saved is not None:
             return []
-        for rank, saving in round_.ranks.items():
-            if saving.calls > 0 and not self._has_ended(rank) and not saving.is_back:
-                return []
+        if not all(saving.is_back for saving in self._callers(round_)):
+            return []
         saved = _saved_so_far(round_)
         if saved is None:
             return []

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from allranks.cluster import Node
 from allranks.protocol.codec import DecodeError
+from allranks.protocol.foreign import LARGEST_STEP
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.orders import (
@@ -409,7 +410,7 @@ def _signal(order: SignalOrder) -> SignalOrder:
 
 
 def _save(order: SaveOrder) -> SaveOrder:
-    if order.phase not in SAVE_PHASES or abs(order.step) >= 1 << 53:
+    if order.phase not in SAVE_PHASES or abs(order.step) > LARGEST_STEP:
         raise NotPinned(f"to save at step {order.step} ({order.phase[:40]!r})")
     attempt = _whole("attempt", order.attempt, 65535)
     request = _whole("request", order.request, 1 << 53)

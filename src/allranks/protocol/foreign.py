@@ -21,7 +21,7 @@ TRACE = 64 << 10
 LINKS = 32
 NAME = 200  # characters of a type, a function, a program
 THREADS = 64
-LARGEST_STEP = (1 << 53) - 1
+LARGEST_STEP = (1 << 53) - 1  # a step comes from the training program, and JSON has no larger whole numbers
 CALLS = 64
 # characters of a field, by its name; others have TEXT
 LONGEST = {

@@ -106,7 +106,7 @@ class Stall:
 
     @property
     def is_stuck(self) -> bool:
-        """Tell whether ranks stand in what others have come through, though nobody can before all have called it."""
+        """Tell whether ranks stand in what others have come through, which needs the call of every rank."""
         entry = next(iter(self.inside.values()))
         return entry.operation in SYNCHRONISING and bool(self.through) and bool(self.waiting)
 
@@ -123,7 +123,7 @@ class Stall:
         return f"{text}, {count_ranks(self.absent)} {plural(len(self.absent), 'has', 'have')} not called it"
 
     def _verb(self, ranks: Sequence[int]) -> str:
-        """Say `are in`, or `have called` where nobody stands in it any more."""
+        """Say `are in`, or `have called` where every rank has come out of it."""
         if self.waiting:
             return f"{plural(len(ranks), 'is', 'are')} in"
         return f"{plural(len(ranks), 'has', 'have')} called"
@@ -351,7 +351,7 @@ class _Waits:
                 self.edges.setdefault(rank, set()).add(call)
 
     def ends(self) -> list[set[int]]:
-        """List the ranks at the end of each chain: one rank that waits for nobody, or the ranks of a circle."""
+        """List the ranks at the end of each chain: one rank that does not wait, or the ranks of a circle."""
         components = terminal_components(self.edges)
         return [{node for node in component if isinstance(node, int)} for component in components]
 
@@ -460,7 +460,7 @@ def _different(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
 def _blamed(
     absent: Collection[int], stuck: Collection[int], reasons: Sequence[Stall | Unmatched], lines: Sequence[str]
 ) -> Account:
-    """Make the account of ranks that wait for nobody or do not come through. Each rank is named once."""
+    """Make the account of ranks that do not wait, or do not come through. Each rank is named once."""
     texts: dict[str, None] = {}
     left = set(stuck)
     for reason in reasons:
