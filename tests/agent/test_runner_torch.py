@@ -92,8 +92,14 @@ def test_timeouts_of_groups(words, more, expected, full_socket, tmp_path):
 def test_absent_rank_ends_the_collective_by_the_timeout(tmp_path):
     """Torch's default is 30 minutes: that rank 0 ends within the test's bound is the timeout's work."""
     file = str(tmp_path / "error.json")
-    ranks = start("absent", ALLRANKS_PG_TIMEOUT="3", TORCHELASTIC_ERROR_FILE=file)
+    ranks = start("absent", ALLRANKS_PG_TIMEOUT="10", TORCHELASTIC_ERROR_FILE=file)
     try:
+        for rank in ranks:
+            assert rank.stdout is not None and rank.stdin is not None
+            assert rank.stdout.readline() == "imported\n"
+        for rank in ranks:
+            rank.stdin.write("go\n")
+            rank.stdin.flush()
         assert ranks[0].wait(timeout=90) == 1
         assert ranks[1].poll() is None, "rank 1 only stays away"
     finally:

@@ -28,7 +28,9 @@ def timeouts():
 
 
 def absent():
-    """Rank 1 never joins the collective."""
+    """Rank 1 never joins the collective. The timeout is that of the start, too: both begin it at a word."""
+    say("imported")
+    sys.stdin.readline()
     dist.init_process_group("gloo")
     if dist.get_rank() == 1:
         say("stays away")
