@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import controller_identity
+from allranks.runs.reading import LogReader
 
 NODES = [{"name": "h1", "index": 0}, {"name": "h2", "index": 1}]
 DEAD = {"host": "elsewhere", "pid": 1, "start_time": 1}
@@ -136,10 +138,86 @@ def test_the_same_lines_of_all_ranks_are_one_unless_not_wanted(runs, capsys):
     assert call(capsys, "logs", "--node", "h2")[1] == "[h2 1] hello\n[h2 1] me too\n"
 
 
+def test_ranks_and_nodes_are_chosen_by_lists_and_indexes(runs, capsys):
+    write_logs(make(runs), (0, b"zero\n"), (1, b"one\n"))
+    assert call(capsys, "logs", "--rank", "0,1")[1] == "[h1 0] zero\n[h2 1] one\n"
+    assert call(capsys, "logs", "--node", "1")[1] == "[h2 1] one\n"
+    assert call(capsys, "logs", "--node", "0,h2", "--rank", "1")[1] == "[h2 1] one\n"
+
+
+def test_a_node_whose_name_is_a_number_is_found_by_its_name(runs, capsys):
+    run = make(runs)
+    nodes = [{"name": "1", "index": 0}, {"name": "0", "index": 1}]
+    run.write_document("run.json", {**run.read_document("run.json"), "nodes": nodes})
+    writer = LogWriter(run)
+    writer.write(0, "1", Stream(RANK_LOG, 0, 0), 0, b"first\n")
+    writer.write(1, "0", Stream(RANK_LOG, 1, 0), 0, b"second\n")
+    assert call(capsys, "logs", "--node", "0")[1] == "[0 1] second\n"
+
+
+def test_grep_finds_lines_as_they_are_shown(runs, capsys, monkeypatch):
+    monkeypatch.setattr("allranks.runs.reading.CHUNK", 5)
+    write_logs(make(runs), (0, b"loss 0.5\n\x1b[31mlo\x1b[0mss nan\nbar 1\rbar 2\nend nan"), (1, b"loss nan\nok\n"))
+    assert call(capsys, "logs", "--grep", "loss nan|bar 1")[1] == "[2 ranks] loss nan\n"
+    assert call(capsys, "logs", "--grep", "^end|bar 2$")[1] == "[h1 0] bar 2\n[h1 0] end nan\n"
+    lines = call(capsys, "logs", "--grep", "nan", "--json")[1].splitlines()
+    assert [json.loads(line)["rank"] for line in lines] == [0, 1, 0]
+    assert call(capsys, "logs", "--grep", "loss", "--tail", "1")[1] == "[2 ranks] loss nan\n"
+
+
+def test_a_pattern_that_takes_for_ever_is_refused(runs, capsys):
+    write_logs(make(runs), (0, b"fine\n" + b"a" * 60 + b"b\n"))
+    code, out, err = call(capsys, "logs", "--no-fold", "--grep", "fine|(a+)+$")
+    assert (code, out) == (2, "")
+    assert "took more than 0.5 s of processor time on one line" in err
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_tail_is_the_last_lines_that_are_shown(runs, capsys, monkeypatch):
+    monkeypatch.setattr("allranks.runs.reading.CHUNK", 7)
+    write_logs(make(runs), (0, b"a\nb\nc\nmine\nunfinished"), (1, b"a\nb\nc\n"))
+    assert call(capsys, "logs", "--tail", "3")[1] == "[2 ranks] c\n[h1 0] mine\n[h1 0] unfinished\n"
+    assert call(capsys, "logs", "-n", "2", "--rank", "1")[1] == "[h2 1] b\n[h2 1] c\n"
+    lines = call(capsys, "logs", "--tail", "1", "--json")[1].splitlines()
+    assert [json.loads(line)["line"] for line in lines] == ["unfinished"]
+    assert len(call(capsys, "logs", "--tail", "99", "--no-fold")[1].splitlines()) == 8
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("text", [b"", b"one", b"one\n", b"\n\n\n", b"one\ntwo\nthree", b"x" * 20 + b"\ntwo\n"])
+def test_the_last_lines_of_a_log_are_found_from_its_end(runs, monkeypatch, text, count):
+    monkeypatch.setattr("allranks.runs.reading.CHUNK", 4)
+    run = make(runs)
+    write_logs(run, (0, text))
+    reader = LogReader(run)
+    reader.skip_to_last_lines(count)
+    assert b"".join(data for _, _, data in reader.fresh()) == b"".join(text.splitlines(keepends=True)[-count:])
+
+
+@pytest.mark.processes
+def test_tail_goes_on_with_f(runs, tmp_path):
+    run = make(runs, over=False, controller=encode(controller_identity()))
+    write_logs(run, (0, b"".join(b"line %d\n" % number for number in range(9))))
+    read_end, write_end = os.pipe()
+    follower = forked.popen(["logs", "-f", "--no-fold", "--tail", "2"], cwd=tmp_path, stdout=write_end)
+    os.close(write_end)
+    with open(read_end) as shown:
+        assert [shown.readline() for _ in range(2)] == ["[h1 0] line 7\n", "[h1 0] line 8\n"]
+        with open(run.path / "logs" / "node_00_h1" / "rank_000.log", "ab") as log:
+            log.write(b"line 9\n")
+        assert shown.readline() == "[h1 0] line 9\n"
+        run.write_document("result.json", {"exit": 0, "verdict": None})
+        assert shown.read() == ""
+    assert follower.wait(60) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["--node", "h9"], "the nodes of"), (["--rank", "7"], "ranks 0 to 1"), (["--metrics", "-f"], "Leave out -f"),
-     (["--since", "soon"], "--since"), (["--metrics", "-n", "0"], "-n")],
+     (["--since", "soon"], "--since"), (["--metrics", "-n", "0"], "--tail"), (["--rank", "0,x"], "--rank"),
+     (["--grep", "("], "--grep"), (["-f", "--until", "1m"], "Leave out one"),
+     (["--metrics", "--grep", "x", "--until", "1m"], "Leave out --grep and --until"),
+     (["--since", "5m", "--until", "1h"], "--since 1h --until 5m")],
 )  # fmt: skip
 def test_what_cannot_be_shown_is_refused(runs, capsys, words, said):
     make(runs)

@@ -59,6 +59,22 @@ def test_since_shows_the_second_it_falls_into(run, clock):
     assert list(reader.merged()) == []
 
 
+def test_until_shows_the_second_it_falls_into_and_no_log_that_begins_later(run, clock):
+    writer = LogWriter(run)
+    for tenth in range(30):
+        say(writer, clock, tenth / 10, 0, b"%02d\n" % tenth)
+    say(writer, clock, 3, 1, b"late\n")
+    reader = LogReader(run)
+    reader.stop_at_time(NOW + 1.5)
+    said = b"".join(data for *_, data in reader.merged())
+    assert said.startswith(b"00\n") and said.endswith(b"19\n")
+    say(writer, clock, 9, 0, b"later\n")
+    assert list(reader.fresh()) == []
+    early = LogReader(run)
+    early.stop_at_time(NOW - 1)
+    assert list(early.merged()) == []
+
+
 def test_a_long_index_is_thinned_and_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(index, "LIMIT", 2000)
     log = tmp_path / "rank_000.log"

@@ -6,7 +6,7 @@ line need this file and no other of a command: the module that does the work is 
 
 from __future__ import annotations
 
-from allranks.settings.parsers import FLAG, choice, duration, path, several, size, text, whole_number
+from allranks.settings.parsers import FLAG, PATTERN, choice, duration, path, several, size, text, whole_number
 from allranks.settings.table import LAUNCHERS, SUITES, SettingRow, engine_of, settings_of
 
 from .declare import AS_JSON, COLOR, CONFIG, DRY_RUN, PATH, RUN, RUNS_DIR, Argument, Declared, DeclaredVerbs, quiet
@@ -118,28 +118,35 @@ STATUS = Declared(
 LOGS = Declared(
     "logs",
     "Output of all ranks in the order it arrived, each line with its node and rank.",
-    ("logs -f --rank 0",),
+    ("logs -f --rank 0,1", "logs --grep 'loss nan|Traceback' --since 10m"),
     "logs.command",
     arguments=(RUN,),
     options=(
         SettingRow("follow", FLAG, "go on until the run ends", options="-f --follow"),
         SettingRow(
             "node",
-            several(text("a node's name", "NODE"), "names of nodes"),
-            "only this node",
+            several(text("a node's name or index", "NODE"), "names or indexes of nodes", commas=True),
+            "only these nodes, by name or index, such as 0,1",
             complete="nodes",
             default=(),
         ),
-        SettingRow("rank", several(whole_number(0, 999_999), "ranks"), "only this rank", complete="ranks", default=()),
-        SettingRow("since", duration(0), "only what arrived in the last 10m"),
-        SettingRow("metrics", FLAG, "metrics lines instead of output"),
         SettingRow(
-            "number",
-            whole_number(1, 999_999_999),
-            "with --metrics: the last N lines of each rank",
-            options="-n",
-            default=5,
+            "rank",
+            several(whole_number(0, 999_999), "ranks such as 0,1", commas=True),
+            "only these ranks, such as 0,1",
+            complete="ranks",
+            default=(),
         ),
+        SettingRow("grep", PATTERN, "only lines in which this is found"),
+        SettingRow("since", duration(0), "only what arrived in the last 10m"),
+        SettingRow("until", duration(0), "only what had arrived 5m ago"),
+        SettingRow(
+            "tail",
+            whole_number(1, 999_999_999),
+            "only the last N lines (with --metrics those of each rank, 5 unless set)",
+            options="--tail -n",
+        ),
+        SettingRow("metrics", FLAG, "metrics lines instead of output"),
         SettingRow("no_fold", FLAG, "show identical lines of all ranks"),
         COLOR,
         RUNS_DIR,

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import signal
 import sys
 import time
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import document_line
 from allranks.protocol.jsontext import DecodeError, Json, read_metrics
-from allranks.report.fold import Folder
-from allranks.report.terminal import shows_colour
+from allranks.report.fold import Folder, last_state
+from allranks.report.terminal import clean, shows_colour
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
 from allranks.runs.regular import read_end
+from allranks.text import format_duration, join_words
 
 from .chosen_run import find_run
 
 PAUSE = 0.2
 TAIL = 256 << 10
+METRICS_TAIL = 5  # lines of each rank
+TAIL_CONTEXT = 1000  # further lines of each rank, so that the last ones are folded as they are without --tail
 WINDOW = 2.0  # seconds between the same line of two ranks that folds them: arrival is known to the second
-LINE_LIMIT = 1 << 20  # bytes of a line in --json that wait for its end
+LINE_LIMIT = 1 << 20  # bytes of a line that wait for its end
+GREP_SECONDS = 0.5  # of processor time for one line
+GREP_LIMIT = 64 << 10  # bytes of a line that are searched: as many as are displayed
+
+
+class Excerpt(NamedTuple):
+    """Which lines of the logs are wanted: times in seconds before now, `tail` the number of the last lines."""
+
+    grep: str | None = None
+    since: float | None = None
+    until: float | None = None
+    tail: int | None = None
+
+    @property
+    def needs_all(self) -> bool:
+        """Tell whether the last lines are found only by reading all of them."""
+        return self.grep is not None or self.until is not None
 
 
 def command(
@@ -30,53 +54,135 @@ def command(
     follow: bool,
     node: tuple[str, ...],
     rank: tuple[int, ...],
+    grep: str | None,
     since: float | None,
+    until: float | None,
+    tail: int | None,
     metrics: bool,
-    number: int,
     no_fold: bool,
     runs_dir: str | None,
     json_: bool,
 ) -> int:
     """Show output, or metrics."""
+    excerpt = Excerpt(grep, since, until, tail)
+    refuse_contradictions(excerpt, follow, metrics)
     run_dir = find_run(run, runs_dir)
     settle(run_dir, time.time())
-    ranks = _wanted(run_dir, list(node), list(rank))
+    nodes = _chosen_nodes(run_dir, node)
+    ranks = _wanted(run_dir, nodes, rank)
     if metrics:
-        if follow or since is not None:
-            raise UsageError("--metrics shows the last lines. Leave out -f and --since")
-        _metrics(run_dir, number, ranks if node or rank else None, json_)
+        _metrics(run_dir, tail or METRICS_TAIL, ranks if node or rank else None, json_)
         return DONE
-    reader = LogReader(run_dir, node, rank)
+    reader = LogReader(run_dir, nodes, rank)
+    now = time.time()
     if since is not None:
-        reader.skip_to_time(time.time() - since)
-    _output(run_dir, reader, JsonLines() if json_ else LogPrinter(run_dir, not no_fold), follow)
+        reader.skip_to_time(now - since)
+    if until is not None:
+        reader.stop_at_time(now - until)
+    if tail is not None and not excerpt.needs_all:
+        reader.skip_to_last_lines(tail + TAIL_CONTEXT)
+    lines: LogPrinter | JsonLines = JsonLines(tail) if json_ else LogPrinter(run_dir, not no_fold, tail)
+    if grep is None:
+        _output(run_dir, reader, lines, follow)
+        return DONE
+    with time_limit_of_a_line() as watched:
+        _output(run_dir, reader, MatchingLines(lines, grep, watched), follow)
     return DONE
+
+
+def refuse_contradictions(excerpt: Excerpt, follow: bool, metrics: bool) -> None:
+    """Raise UsageError for options that leave nothing to show, or that one of them would ignore."""
+    of_output = [
+        ("--grep", excerpt.grep),
+        ("--since", excerpt.since),
+        ("--until", excerpt.until),
+        ("-f", follow or None),
+    ]
+    given = [name for name, value in of_output if value is not None]
+    if metrics and given:
+        raise UsageError(f"--metrics shows the last lines. Leave out {join_words(given)}")
+    if follow and excerpt.until is not None:
+        raise UsageError("-f goes on with what arrives now, and --until leaves that out. Leave out one of them")
+    if excerpt.since is not None and excerpt.until is not None and excerpt.since <= excerpt.until:
+        since = format_duration(excerpt.since)
+        until = format_duration(excerpt.until)
+        raise UsageError(
+            f"--since {since} --until {until} leaves nothing: --since must be longer ago\n"
+            f"hint: allranks logs --since {until} --until {since}"
+        )
+
+
+class LineSink(Protocol):
+    """Where the bytes of ranks go to be shown."""
+
+    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
+        """Take bytes of a rank."""
+        ...
+
+    def begin_following(self, now: float) -> None:
+        """Note that what was there has been read."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Print the lines that are due."""
+        ...
+
+    def end(self, now: float) -> None:
+        """Print the lines that are left."""
+        ...
+
+
+class LastLines:
+    """Prints lines; of those that were there before `begin_following` only the last `tail` (None: all)."""
+
+    def __init__(self, tail: int | None) -> None:
+        self._held: deque[str] | None = None if tail is None else deque(maxlen=tail)
+
+    def print(self, lines: Iterable[str]) -> None:
+        """Print lines, or hold them back."""
+        if self._held is not None:
+            self._held.extend(lines)
+            return
+        text = "".join(f"{line}\n" for line in lines)
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def begin_following(self, waiting: int) -> None:
+        """Print what was held back, less for the lines that wait to be printed."""
+        held = self._held
+        if held is not None:
+            self._held = None
+            most = max(0, (held.maxlen or 0) - waiting)
+            self.print(list(held)[max(0, len(held) - most) :])
 
 
 class LogPrinter:
     """Output as lines for people."""
 
-    def __init__(self, run: RunDirectory, fold: bool) -> None:
+    def __init__(self, run: RunDirectory, fold: bool, tail: int | None = None) -> None:
         self._folder = Folder(fold=fold, colour=shows_colour(sys.stdout), most=None, window=WINDOW)
         self._folder.ranks = run.read_status().world_size or 0
+        self._lines = LastLines(tail)
 
     def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
         """Bytes of a rank."""
         self._folder.feed(node, rank, data, t)
         self.tick(t)
 
+    def begin_following(self, now: float) -> None:
+        """Print the last lines of what was there."""
+        self.tick(now)
+        self._lines.begin_following(waiting=len(self._folder.queue))
+
     def tick(self, now: float) -> None:
         """Print the lines that are due."""
-        self._print(self._folder.lines(now))
+        self._lines.print(self._folder.lines(now))
 
     def end(self, now: float) -> None:
         """Print the lines that are left."""
-        self._print(self._folder.rest(now))
-
-    def _print(self, lines: list[str]) -> None:
-        if lines:
-            sys.stdout.write("\n".join(lines) + "\n")
-            sys.stdout.flush()
+        self._lines.print(self._folder.rest(now))
+        self._lines.begin_following(waiting=0)
 
 
 class PrintedLine(NamedTuple):
@@ -94,46 +200,154 @@ class MetricsLine(NamedTuple):
     metrics: Json
 
 
-class JsonLines:
-    """Output as a JSON object a line; a line is whole, however its bytes were cut."""
+class LineSplitter:
+    """Cuts the bytes of ranks into whole lines, however they arrived; one longer than LINE_LIMIT is several."""
 
     def __init__(self) -> None:
         self._rest: dict[tuple[str, int], bytes] = {}
 
-    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
-        """Bytes of a rank."""
+    def split(self, node: str, rank: int, data: bytes) -> list[bytes]:
+        """Return the lines that end in `data`, without their ends."""
         *lines, rest = (self._rest.get((node, rank), b"") + data).split(b"\n")
         if len(rest) > LINE_LIMIT:
             lines = [*lines, rest]
             rest = b""
         self._rest[(node, rank)] = rest
-        for line in lines:
-            self._write(node, rank, line)
-        sys.stdout.flush()
+        return lines
+
+    def rest(self) -> list[tuple[str, int, bytes]]:
+        """Take (node, rank, line) of the lines without an end."""
+        left = [(node, rank, line) for (node, rank), line in self._rest.items() if line]
+        self._rest.clear()
+        return left
+
+
+class JsonLines:
+    """Output as a JSON object a line; a line is whole, however its bytes were cut."""
+
+    def __init__(self, tail: int | None = None) -> None:
+        self._splitter = LineSplitter()
+        self._lines = LastLines(tail)
+
+    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
+        """Bytes of a rank."""
+        self._lines.print(_written(node, rank, line) for line in self._splitter.split(node, rank, data))
+
+    def begin_following(self, now: float) -> None:
+        """Print the last lines of what was there."""
+        self._lines.begin_following(waiting=0)
 
     def tick(self, now: float) -> None:
         """Nothing waits."""
 
     def end(self, now: float) -> None:
         """Lines without an end."""
-        for (node, rank), rest in self._rest.items():
-            if rest:
-                self._write(node, rank, rest)
-
-    def _write(self, node: str, rank: int, line: bytes) -> None:
-        text = line.removesuffix(b"\r").decode("utf-8", "replace")
-        sys.stdout.write(document_line(PrintedLine(node, rank, text)) + "\n")
+        self._lines.print(_written(node, rank, rest) for node, rank, rest in self._splitter.rest())
+        self._lines.begin_following(waiting=0)
 
 
-def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines, follow: bool) -> None:
+def _written(node: str, rank: int, line: bytes) -> str:
+    text = line.removesuffix(b"\r").decode("utf-8", "replace")
+    return document_line(PrintedLine(node, rank, text))
+
+
+# -- --grep --------------------------------------------------------------------------------------------
+
+
+class SearchTooLong(Exception):
+    """A pattern takes too long on one line."""
+
+
+class Watched:
+    """Which line is searched at the moment: `line` counts them, `searching` tells whether one is."""
+
+    def __init__(self) -> None:
+        self.line = 0
+        self.searching = False
+        self._last = -1
+
+    def look(self) -> None:
+        """Raise SearchTooLong where the same line is searched as at the last look."""
+        if self.searching and self.line == self._last:
+            raise SearchTooLong
+        self._last = self.line
+
+
+@contextlib.contextmanager
+def time_limit_of_a_line() -> Iterator[Watched]:
+    """Look every GREP_SECONDS of processor time whether one line still takes a search of Python's `re`.
+
+    The search runs handlers of signals as it goes (MAYBE_CHECK_SIGNALS of Modules/_sre/sre_lib.h), so that what one
+    raises ends it. A timer for each line would be two system calls a line.
+    """
+    watched = Watched()
+    before = signal.signal(signal.SIGPROF, lambda number, frame: watched.look())
+    signal.setitimer(signal.ITIMER_PROF, GREP_SECONDS, GREP_SECONDS)
+    try:
+        yield watched
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+class MatchingLines:
+    """Passes on the lines in which a pattern is found, as they are displayed: without colours, cut at GREP_LIMIT."""
+
+    def __init__(self, lines: LineSink, pattern: str, watched: Watched) -> None:
+        self._lines = lines
+        self._pattern = re.compile(pattern)
+        self._splitter = LineSplitter()
+        self._watched = watched
+
+    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
+        """Bytes of a rank."""
+        matching = [line for line in self._splitter.split(node, rank, data) if self._matches(line)]
+        if matching:
+            self._lines.feed(node, rank, b"\n".join(matching) + b"\n", t)
+
+    def begin_following(self, now: float) -> None:
+        """Nothing waits but unfinished lines."""
+        self._lines.begin_following(now)
+
+    def tick(self, now: float) -> None:
+        """Print the lines that are due."""
+        self._lines.tick(now)
+
+    def end(self, now: float) -> None:
+        """Lines without an end, then what is left."""
+        for node, rank, rest in self._splitter.rest():
+            if self._matches(rest):
+                self._lines.feed(node, rank, rest, now)
+        self._lines.end(now)
+
+    def _matches(self, line: bytes) -> bool:
+        text = clean(last_state(line)[:GREP_LIMIT].decode("utf-8", "replace"), colour=False)
+        self._watched.line += 1
+        self._watched.searching = True
+        try:
+            return self._pattern.search(text) is not None
+        except SearchTooLong:
+            raise UsageError(
+                f"--grep {self._pattern.pattern!r} took more than {GREP_SECONDS:g} s of processor time on one line. "
+                "It probably repeats a repetition, as (a+)+ does\nhint: write it without nested + and *"
+            ) from None
+        finally:
+            self._watched.searching = False
+
+
+def _output(run: RunDirectory, reader: LogReader, out: LineSink, follow: bool) -> None:
     for t, node, rank, data in reader.merged():
         out.feed(node, rank, data, t)
+    follows = False
     while True:
         over = run.state() in ("done", "failed", "stopped", "orphaned")
         for node, rank, data in reader.fresh():
             out.feed(node, rank, data, time.time())
         if over or not follow:
             break
+        if not follows:
+            follows = True
+            out.begin_following(time.time())
         out.tick(time.time())
         time.sleep(PAUSE)
     out.end(time.time())
@@ -142,13 +356,26 @@ def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines, f
 # -- what is wanted ------------------------------------------------------------------------------------
 
 
-def _wanted(run: RunDirectory, nodes: list[str], ranks: list[int]) -> set[int]:
-    """Return the ranks that --node and --rank leave. Raise UsageError for a node or rank that the run does not have."""
-    where = _places(run)
-    names = _names(run)
-    for name in nodes:
+def _chosen_nodes(run: RunDirectory, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of nodes that --node names, each by its name, else by its index.
+
+    Raise UsageError for a node that the run does not have.
+    """
+    nodes = run.read_run().nodes
+    names = {node.name for node in nodes}
+    by_index = {str(node.index): node.name for node in nodes if node.index is not None}
+    chosen = []
+    for word in wanted:
+        name = word if word in names else by_index.get(word, word)
         if names and name not in names:
-            raise UsageError(f"--node {name}: the nodes of {run.name} are {', '.join(sorted(names))}")
+            raise UsageError(f"--node {word}: the nodes of {run.name} are {', '.join(sorted(names))}")
+        chosen.append(name)
+    return tuple(chosen)
+
+
+def _wanted(run: RunDirectory, nodes: Sequence[str], ranks: Sequence[int]) -> set[int]:
+    """Return the ranks that --node and --rank leave. Raise UsageError for a rank that the run does not have."""
+    where = _places(run)
     for rank in ranks:
         if where and rank not in where:
             raise UsageError(f"--rank {rank}: {run.name} has ranks 0 to {max(where)}")
@@ -158,10 +385,6 @@ def _wanted(run: RunDirectory, nodes: list[str], ranks: list[int]) -> set[int]:
 def _places(run: RunDirectory) -> dict[int, str]:
     """Return the node of each rank; empty before ranks are planned."""
     return {rank.rank: node.name for node in run.read_status().nodes for rank in node.ranks}
-
-
-def _names(run: RunDirectory) -> set[str]:
-    return {node.name for node in run.read_run().nodes}
 
 
 def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool) -> None:

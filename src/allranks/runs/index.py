@@ -99,3 +99,13 @@ def offset_at(log: Path, t: float) -> int:
             return block.start
         end = block.end
     return end
+
+
+def offset_until(log: Path, t: float) -> int:
+    """Return the end of what may have arrived before `t`; 0 where all arrived later."""
+    end = 0
+    for block in blocks(log):
+        if block.first >= t:
+            break
+        end = block.end
+    return end

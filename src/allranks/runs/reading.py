@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .directory import RunDirectory, safe_name
-from .index import Block, blocks, offset_at
+from .index import Block, blocks, offset_at, offset_until
 from .regular import open_regular, size_of
 
 CHUNK = 256 << 10
@@ -34,6 +34,7 @@ class LogReader:
         self._nodes = nodes
         self._ranks = ranks
         self._offsets: dict[Path, int] = {}
+        self._ends: dict[Path, int] | None = None  # of what arrived in time; None: no time was set
         self._names = node_folders(run)
 
     def files(self) -> list[LogFile]:
@@ -64,11 +65,25 @@ class LogReader:
         for log in self.files():
             self._offsets[log.path] = offset_at(log.path, t)
 
+    def stop_at_time(self, t: float) -> None:
+        """Leave out what arrived after a time (unix seconds, to the second), logs that begin later too."""
+        self._ends = {log.path: offset_until(log.path, t) for log in self.files()}
+
+    def skip_to_last_lines(self, count: int) -> None:
+        """Leave out what is before the last `count` lines of each log."""
+        for log in self.files():
+            begin = self._offsets.get(log.path, 0)
+            self._offsets[log.path] = _start_of_last_lines(log.path, begin, count)
+
+    def _end_of(self, path: Path, end: int) -> int:
+        """Return `end`, or where the log ends for this reader."""
+        return end if self._ends is None else min(end, self._ends.get(path, 0))
+
     def fresh(self) -> Iterator[tuple[str, int, bytes]]:
         """(node, rank, bytes) of everything new, one log after the other."""
         for log in self.files():
             start = self._offsets.get(log.path, 0)
-            for data in _read(log.path, start, size_of(log.path)):
+            for data in _read(log.path, start, self._end_of(log.path, size_of(log.path))):
                 start += len(data)
                 self._offsets[log.path] = start
                 yield log.node, log.rank, data
@@ -77,7 +92,7 @@ class LogReader:
         """(time, node, rank, bytes) of everything new, in order of arrival as far as the indexes tell."""
         for t, _, log, block in heapq.merge(*map(_timed, self.files()), key=lambda item: item[:2]):
             start = max(block.start, self._offsets.get(log.path, 0))
-            for data in _read(log.path, start, block.end):
+            for data in _read(log.path, start, self._end_of(log.path, block.end)):
                 start += len(data)
                 self._offsets[log.path] = start
                 yield t, log.node, log.rank, data
@@ -106,3 +121,24 @@ def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
             return
         start += len(data)
         yield data
+
+
+def _start_of_last_lines(path: Path, begin: int, count: int) -> int:
+    """Return where the last `count` lines begin that start at `begin` or later; a line without an end is one."""
+    at = size_of(path)
+    missing = count
+    is_last = True
+    while at > begin:
+        start = max(begin, at - CHUNK)
+        piece = b"".join(_read(path, start, at))
+        if is_last and piece.endswith(b"\n"):
+            missing += 1  # the end of the last line is not the start of another
+        is_last = False
+        place = len(piece)
+        while missing and place >= 0:
+            place = piece.rfind(b"\n", 0, place)
+            missing -= place >= 0
+        if not missing:
+            return start + place + 1
+        at = start
+    return begin
