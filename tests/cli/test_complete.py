@@ -26,6 +26,10 @@ def place(tmp_path: Path) -> Path:
     run.write_document("status.json", {"state": "done", "world_size": 4, "nodes": nodes})
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Host login1 *.cluster\n  User me\nhost=login2\n")
+    (tmp_path / ".config" / "allranks").mkdir(parents=True)
+    (tmp_path / ".config" / "allranks" / "config.toml").write_text(
+        "[cluster.lab]\nhosts='a'\n[cluster.big]\nslurm=true\n"
+    )
     return tmp_path
 
 
@@ -53,6 +57,7 @@ def offered(place: Path, *words: str) -> list[str]:
         (["diagnose", "--exit"], ["--exit-code"]),
         (["run", "--on-hang", ""], ["stop", "report", "restart"]),
         (["run", "--hosts", "log"], ["login1", "login2"]),
+        (["check", "--cluster", ""], ["lab", "big"]),
         (["run", "--local", "1", "--nod"], ["--nodes", "--node-dir"]),
         (["logs", "--rank", ""], ["0", "1", "2", "3"]),
         (["logs", "--node", "gpu"], ["gpu1", "gpu2"]),

@@ -78,10 +78,11 @@ def test_none_empty_lists_and_empty_variables_are_not_given() -> None:
         ("DEBUG_DISTRIBUTED", "True", "debug", True),
         ("DEBUG_DISTRIBUTED", "0", "debug", False),
         ("ALLRANKS_RUNS_DIR", "/data/runs", "runs_dir", "/data/runs"),
+        ("ALLRANKS_CLUSTER", "empty", "cluster", "empty"),
     ],
 )
 def test_variables_people_have(name: str, value: str, field: str, expected: object) -> None:
-    resolved = run({}, {name: value})
+    resolved = mine({}, {name: value})
     assert resolved.spec.value(field) == expected
     assert resolved.notes == ()
 
@@ -366,3 +367,78 @@ def test_an_option_of_ours_behind_the_program_is_remarked_upon(command: list[str
     """`allranks run train.py --nproc 2` trains on one rank, as torchrun would, and nothing else says so."""
     found = [note for note in run({"command": command}).notes if "stands before the program" in note]
     assert len(found) == notes
+
+
+MINE = {
+    "lease": "70s",
+    "cluster": {
+        "lab": {
+            "hosts": ["h1", "h2"],
+            "python": "/opt/lab/bin/python",
+            "network": "10.1.0.0/16",
+            "nodes": 2,
+            "env": {"NCCL_IB_HCA": "mlx5"},
+        },
+        "cloud": {"k8s": True, "namespace": "team"},
+        "empty": {},
+    },
+}
+
+
+def mine(
+    options: dict[str, Any], environ: dict[str, str] | None = None, config: dict[str, Any] | None = None
+) -> Resolved:
+    return resolve(
+        options, environ or {}, config or {}, config_source="allranks.toml", user_config=MINE, user_source="config.toml"
+    )
+
+
+def test_a_cluster_gives_its_settings_right_behind_what_names_it() -> None:
+    """Of --cluster they override the environment and all files, and an option overrides them, its target too."""
+    resolved = mine({"cluster": "lab"}, {"NNODES": "8"}, {"hosts": "other.txt", "retries": 3, "env": {"A": "1"}})
+    spec = resolved.spec
+    assert (spec.target.cluster, spec.target.hosts, spec.target.nodes) == ("lab", "h1,h2", 2)
+    assert (spec.launch.python, spec.recovery.retries, spec.limits.lease) == ("/opt/lab/bin/python", 3, 70.0)
+    assert spec.launch.env == {"NCCL_IB_HCA": "mlx5"}
+    assert "nodes = 2 in config.toml: [cluster.lab] overrides NNODES=8" in resolved.notes
+    assert 'hosts in config.toml: [cluster.lab] overrides hosts = "other.txt" in allranks.toml' in resolved.notes
+    spec = mine({"cluster": "lab", "local": "3", "python": "py"}).spec
+    assert (spec.target.local, spec.target.hosts, spec.launch.python) == (3, None, "py")
+
+
+def test_a_cluster_that_the_project_names_yields_to_the_project() -> None:
+    spec = mine({}, {}, {"cluster": "lab", "python": "mine", "env": {"A": "1"}}).spec
+    assert (spec.target.hosts, spec.launch.python, spec.launch.env) == ("h1,h2", "mine", {"A": "1"})
+    spec = mine({}, {"ALLRANKS_CLUSTER": "cloud"}, {"cluster": "lab"}).spec
+    assert (spec.target.cluster, spec.target.k8s, spec.target.hosts, spec.cloud.namespace) == (
+        "cloud",
+        True,
+        None,
+        "team",
+    )
+    assert mine({}).spec.target.hosts is None, "a cluster that is not named gives nothing"
+
+
+@pytest.mark.parametrize(
+    ("user", "name", "message"),
+    [
+        (MINE, "lap", "--cluster: found 'lap', which is not a cluster\nhint: --cluster lab"),
+        (MINE, "zzz", "Defined are lab, cloud and empty in config.toml"),
+        ({}, "lab", "hint: write [cluster.lab] with hosts"),
+        ({"cluster": "lab"}, "lab", "cluster is 'lab', expected tables such as [cluster.lab]"),
+        ({"cluster": {"lab": 3}}, "lab", "cluster.lab is 3, expected a table [cluster.lab]"),
+        (
+            {"cluster": {"lab": {"leese": 1}}},
+            "other",
+            r"config.toml: [cluster.lab]: 'leese' is not a setting. Did you mean lease?",
+        ),
+        ({"cluster": {"lab": {"cluster": "b"}}}, "lab", "names another cluster"),
+        ({"cluster": {"lab": {"runs-dir": "/r"}}}, "lab", "Set runs-dir above all tables"),
+        ({"cluster": {"lab": {"hosts": "a", "slurm": True}}}, "lab", "are both set. Keep one of them"),
+        (MINE, "-x", "set the name of a cluster"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_refused_in_words(user: dict[str, Any], name: str, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        resolve({"cluster": name}, {}, {}, config_source="allranks.toml", user_config=user, user_source="config.toml")
+    assert message in str(refused.value)

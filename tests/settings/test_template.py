@@ -27,7 +27,10 @@ def uncommented(text: str) -> str:
 
 def load(text: str) -> Resolved:
     config: dict[str, Any] = tomllib.loads(text)
-    return resolve({}, {"WANDB_API_KEY": "x"}, config, config_source="allranks.toml")
+    mine = {"cluster": {"lab": {}}}
+    return resolve(
+        {}, {"WANDB_API_KEY": "x"}, config, config_source="allranks.toml", user_config=mine, user_source="config.toml"
+    )
 
 
 def test_as_written_it_changes_nothing() -> None:

@@ -5,6 +5,7 @@ Click asks when Tab is pressed. Nothing here starts a process or reaches a node,
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,9 +15,11 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from allranks.errors import AllranksError
 from allranks.protocol.jsontext import Json
+from allranks.settings.layers import cluster_names
 from allranks.settings.parsers import Parser
 
 from .chosen_run import find_run, list_runs, runs_directory
+from .config_files import read_user_config
 
 MOST = 200
 HELP_VERB = "help"
@@ -67,6 +70,8 @@ def _words(kind: str, typed: Mapping[str, Json]) -> list[str]:
             return [str(rank) for ranks in nodes.values() for rank in ranks]
         if kind == "hosts":
             return ssh_hosts(Path.home() / ".ssh" / "config")
+        if kind == "clusters":
+            return cluster_names(read_user_config(os.environ).values)
         if kind == "checks":
             from allranks.gang.plugins import all_checks  # imported late: it reads what is installed
 

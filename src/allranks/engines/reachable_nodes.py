@@ -51,7 +51,7 @@ def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
     if spec.target.hosts is None:
         virtual = virtual_cluster(spec.target.local or 1)
         return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)
-    path = Path(spec.target.hosts)
+    path = Path(spec.target.hosts).expanduser()
     if path.is_file():
         nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts)
         source = spec.target.hosts

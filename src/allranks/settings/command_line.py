@@ -13,13 +13,15 @@ from .table import SettingRow, settings_of
 def as_options(spec: RunSpec, command: str, without: Collection[str] = ()) -> list[str]:
     """Options of `command` (run or join) and, after `--`, the training command.
 
+    The cluster is not among them: the settings that it has given are.
+
     Values of secret variables are never in it: their names are forwarded, so the environment of that command line must
     have them (`secret_values`).
     """
     words: list[str] = []
     for row in settings_of(command):
         value = spec.value(row.name)
-        if row.name != "env" and row.name not in without and value != row.default:
+        if row.name not in ("env", "cluster") and row.name not in without and value != row.default:
             words += _option(row, value)
     open_ones = {name: value for name, value in spec.launch.env.items() if not is_secret_name(name)}
     for name, value in sorted(open_ones.items()):

@@ -1,6 +1,8 @@
 """Options, environment and settings files into one RunSpec.
 
-An option overrides the environment, that allranks.toml, that the user's own file, and that the default.
+An option overrides the environment, that allranks.toml, that the user's own file, and that the default. The settings of
+a cluster, `[cluster.NAME]` in the user's own file, come right behind the place that names it: those of `--cluster lab`
+override the environment and all files.
 
 A settings file has top-level keys named as the long options, with `-` or `_`, and their values:
 
@@ -20,6 +22,7 @@ arguments.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -35,6 +38,7 @@ from .tools import choose_launcher, read_tool
 from .variables import read_variables
 
 TABLES = ("env", "forward")
+CLUSTER = "cluster"  # a setting, and the table of the user's own file that defines what it names
 # Keys that people write after the option of another name.
 _ALIASES = {
     option.lstrip("-"): row.name
@@ -46,6 +50,18 @@ _ALIASES = {
 
 # Options that hardly any training program has.
 _OURS_ALONE = ("--hang-timeout", "--hosts", "--k8s", "--nproc", "--nproc-per-node", "--sky", "--slurm", "--sync")
+
+
+class Layer(enum.IntEnum):
+    """Sources of settings, the strongest first. Each that can name a cluster is followed by that cluster."""
+
+    OPTION = 0
+    CLUSTER_OF_OPTION = 1
+    ENVIRONMENT = 2
+    CLUSTER_OF_ENVIRONMENT = 3
+    PROJECT = 4
+    CLUSTER_OF_PROJECT = 5
+    USER = 6
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ class _Given:
     value: Json
     written: str
     where: str
-    layer: int
+    layer: Layer
     error: type[UsageError]
 
     @property
@@ -84,26 +100,29 @@ def resolve(
     user_source: str = "",
 ) -> Resolved:
     """One RunSpec out of all layers; UsageError or ConfigError names the source and what to set."""
+    user_keys = dict(user_config or {})
+    clusters = _clusters(user_keys.pop(CLUSTER, None), user_source)
     config = _config_keys(config, config_source)
-    user_config = _config_keys(user_config or {}, user_source)
-    values_by_field = _collect(
-        (
-            *_options(options),
-            *_environment(environ),
-            *_file(config, config_source, 2),
-            *_file(user_config, user_source, 3),
-        )
-    )
+    user_config = _config_keys(user_keys, user_source)
+    items = [
+        *_options(options),
+        *_environment(environ),
+        *_file(config, config_source, Layer.PROJECT),
+        *_file(user_config, user_source, Layer.USER),
+    ]
+    cluster = _named_cluster(items, clusters, user_source)
+    if cluster is not None:
+        items += _file(cluster.keys, cluster.source, cluster.layer)
+    values_by_field = _collect(sorted(items, key=lambda item: item[1].layer))
     notes: list[str] = []
     chosen = _targets(values_by_field, notes)
     values: dict[str, Json] = {}
     for field, candidates in chosen.items():
         values[field] = _merge(field, candidates, notes)
     if "pg_timeout" in chosen:
-        values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer == 0
-    tables = {name: user_config[name] for name in TABLES if name in user_config}
-    tables_source = user_source if tables and not any(name in config for name in TABLES) else config_source
-    variables = read_variables(_env_items(options), {**tables, **config}, environ, tables_source)
+        values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
+    tables, tables_source = _tables((config, config_source), cluster, (user_config, user_source))
+    variables = read_variables(_env_items(options), tables, environ, tables_source)
     notes += variables.notes
     notes += _remarks(values, environ)
     notes += _misplaced(values.get("command"))
@@ -114,6 +133,77 @@ def resolve(
     if note:
         notes.append(note)
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ))
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """The settings of a cluster that a source names; `source` is for messages."""
+
+    keys: Mapping[str, Json]
+    source: str
+    layer: Layer
+
+
+def cluster_names(user_config: Mapping[str, Json]) -> list[str]:
+    """Return the names of the clusters that the user's own file defines, in its order; none where it is damaged."""
+    tables = user_config.get(CLUSTER)
+    return [str(name) for name in tables] if isinstance(tables, Mapping) else []
+
+
+def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
+    """Return the keys of each cluster by its name; refuse what is no table of settings."""
+    if tables is None:
+        return {}
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"{source}: cluster is {show(tables)}, expected tables such as [cluster.lab]")
+    keys_by_name: dict[str, dict[str, Json]] = {}
+    for name, keys in tables.items():
+        where = f"{source}: [cluster.{name}]"
+        if not isinstance(keys, Mapping):
+            raise ConfigError(f"{source}: cluster.{name} is {show(keys)}, expected a table [cluster.{name}]")
+        keys_by_name[str(name)] = _config_keys(keys, where)
+        if CLUSTER in keys_by_name[str(name)]:
+            raise ConfigError(f"{where}: cluster names another cluster. Write its settings here")
+        if "runs_dir" in keys_by_name[str(name)]:
+            raise ConfigError(f"{where}: commands that read runs know no cluster. Set runs-dir above all tables")
+    return keys_by_name
+
+
+def _named_cluster(
+    items: Iterable[tuple[str, _Given]], clusters: Mapping[str, dict[str, Json]], user_source: str
+) -> _Cluster | None:
+    """Return the cluster that the strongest source names; UsageError or ConfigError for one that is not defined."""
+    given = min((item for field, item in items if field == CLUSTER), key=lambda item: item.layer, default=None)
+    if given is None:
+        return None
+    name = str(_read(CLUSTER, given))
+    if name in clusters:
+        return _Cluster(clusters[name], f"{user_source}: [cluster.{name}]", Layer(given.layer + 1))
+    meant = suggestion(name, clusters)
+    if meant:
+        hint = f"hint: --cluster {meant}"
+    elif clusters:
+        hint = f"Defined are {join_words(list(clusters))} in {user_source}"
+    else:
+        hint = f'hint: write [cluster.{name}] with hosts = "…" into ~/.config/allranks/config.toml'
+    raise given.error(f"{given.where}: found {show(name)}, which is not a cluster\n{hint}")
+
+
+def _tables(
+    project: tuple[Mapping[str, Json], str], cluster: _Cluster | None, user: tuple[Mapping[str, Json], str]
+) -> tuple[dict[str, Json], str]:
+    """Return the variables of the ranks that files name, of each table the strongest one, and where they stand."""
+    sources = [project, user]
+    if cluster is not None:
+        sources.insert(0 if cluster.layer < Layer.PROJECT else 1, (cluster.keys, cluster.source))
+    tables: dict[str, Json] = {}
+    named_in = ""
+    for keys, source in sources:
+        for name in TABLES:
+            if name in keys and name not in tables:
+                tables[name] = keys[name]
+                named_in = named_in or source
+    return tables, named_in or project[1]
 
 
 def _config_keys(config: Mapping[str, Json], source: str) -> dict[str, Json]:
@@ -155,17 +245,17 @@ def _options(options: Mapping[str, Json]) -> Iterator[tuple[str, _Given]]:
         if field not in SETTINGS:
             raise UsageError(f"{option_name(field)} is not an option{_close(field, list(SETTINGS))}")
         name = option_name(field)
-        yield field, _Given(value, _option_label(field, value), name, 0, UsageError)
+        yield field, _Given(value, _option_label(field, value), name, Layer.OPTION, UsageError)
 
 
 def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for name, field in VARIABLES.items():
         value = environ.get(name, "").strip()
         if value:
-            yield field, _Given(value, f"{name}={value}", name, 1, ConfigError)
+            yield field, _Given(value, f"{name}={value}", name, Layer.ENVIRONMENT, ConfigError)
 
 
-def _file(config: Mapping[str, Json], source: str, layer: int) -> Iterator[tuple[str, _Given]]:
+def _file(config: Mapping[str, Json], source: str, layer: Layer) -> Iterator[tuple[str, _Given]]:
     for field, value in config.items():
         if field not in TABLES:
             key = field.replace("_", "-")
@@ -224,7 +314,7 @@ def _merge(field: str, candidates: list[_Given], notes: list[str]) -> Json:
     if field == "ssh_options":
         return tuple(word for item in candidates for word in _as_tuple(_read(field, item)))
     for other in candidates[1:]:
-        if _differs(field, other, value, lenient=other.layer == 1):
+        if _differs(field, other, value, lenient=other.layer is Layer.ENVIRONMENT):
             notes.append(f"{candidates[0].label} overrides {other.label}")
     return value
 

@@ -243,6 +243,9 @@ ID = matching(r"[a-z0-9][a-z0-9_-]{0,63}", "", "ID")
 RUN_NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", "at most 40 letters, digits, '.', '_', '-', a letter or digit first", "NAME"
 )
+CLUSTER_NAME = matching(
+    r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "the name of a cluster: letters, digits, '_', '-', no sign first", "NAME"
+)
 SSH_OPTION = matching(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=|[ \t])[^\x00-\x08\x0a-\x1f\x7f]+", "", "KEY=VALUE")
 NAMESPACE = matching(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace: small letters, digits and '-'", "NAME")
 IMAGE = matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,499}", "an image such as registry/name:tag", "IMAGE")

@@ -17,6 +17,7 @@ from ..protocol.jsontext import Json
 class Target:
     """Which nodes. One of local, hosts, slurm, k8s, sky is set; none of them is one virtual node."""
 
+    cluster: str | None = None  # a table of the user's own file, which has given settings
     local: int | None = None  # virtual nodes on this machine
     hosts: str | None = None  # a hostfile's path, or a list
     slurm: bool = False  # the allocation we are in, else a job that is submitted

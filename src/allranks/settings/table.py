@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..cluster.hostlist import MAX_HOSTS
 from ..protocol.jsontext import Json
 from .parsers import (
+    CLUSTER_NAME,
     CONTAINER,
     FLAG,
     GPUS,
@@ -161,6 +162,8 @@ _READ = "status logs attach stop report diagnose data clean"
 
 _ROWS = (
     # -- target
+    SettingRow("cluster", CLUSTER_NAME, "settings of [cluster.NAME] in ~/.config/allranks/config.toml",
+               "run check test render clean", example='"lab"', variables=("ALLRANKS_CLUSTER",), complete="clusters"),
     SettingRow("local", whole_number(1, 1024), "virtual nodes on this machine", "run check test render clean",
                example="2", common="run check test"),
     SettingRow("hosts", HOSTS, "hostfile, or a list such as h1,h2 or node[01-04]. The first host is node 0",
