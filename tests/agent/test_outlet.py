@@ -7,7 +7,7 @@ import pytest
 
 from allranks.agent.link import LEAST_AHEAD, MOST_AHEAD, SLOWEST, Link
 from allranks.agent.outlet import Outlet
-from allranks.protocol.frames import CHUNK, RANK_LOG, Decoder, Stream
+from allranks.protocol.frames import CHUNK, METRICS, NODE_LOG, RANK_LOG, Decoder, Stream
 from allranks.protocol.messages import PongMessage
 
 SIZE = 8 << 20
@@ -102,3 +102,37 @@ def test_all_arrives_in_the_end(pair):
         assert pair.send(0.0)
         pair.taken(0.0)
     assert pair.output == {0: SIZE, 1: SIZE, 2: SIZE}
+
+
+def sent(outlet):
+    """What an outlet gives for a controller that has nothing yet of it: offset and bytes of each frame."""
+    frames, _ = outlet.fill(1 << 20)
+    return [(frame.offset, frame.data) for frame in Decoder().feed(frames)]
+
+
+def test_of_metrics_only_what_comes_from_now_on(tmp_path):
+    """An output directory that several nodes share has the rows that another node's agent has sent already, and one
+    that an earlier run has used has that run's."""
+    path = tmp_path / "rank_02_metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n')
+    outlet = Outlet(str(tmp_path))
+    stream = Stream(METRICS, 2, 0)
+    outlet.add_file(stream, str(path))
+    assert sent(outlet) == []
+    with path.open("ab") as file:
+        file.write(b'{"step": 21}\n')
+    assert sent(outlet) == [(0, b'{"step": 21}\n')]
+    outlet.add_file(stream, str(path))  # at the next attempt of the same agent
+    with path.open("ab") as file:
+        file.write(b'{"step": 22}\n')
+    assert sent(outlet) == [(13, b'{"step": 22}\n')]
+    outlet.controller_has({})  # a new controller, which has nothing
+    assert sent(outlet) == [(0, b'{"step": 21}\n{"step": 22}\n')]
+
+
+def test_of_other_files_all_there_is(tmp_path):
+    path = tmp_path / "node.log"
+    path.write_bytes(b"started\n")
+    outlet = Outlet(str(tmp_path))
+    outlet.add_file(Stream(NODE_LOG, 0, 0), str(path))
+    assert sent(outlet) == [(0, b"started\n")]

@@ -10,7 +10,7 @@ import os
 import stat
 from typing import Dict, List, Mapping, Optional, Tuple, Union
 
-from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output, stream_key
+from allranks.protocol.frames import CHUNK, METRICS, RANK_LOG, Stream, pack_output, stream_key
 from allranks.protocol.messages import DroppedMessage
 
 from .link import Link
@@ -31,16 +31,19 @@ def parse_spool_name(name: str) -> Optional[Stream]:
 
 
 class _File:
-    """A file that grows, written by somebody else; it may not exist yet, or be no file."""
+    """A file that grows, written by somebody else; it may not exist yet, or be no file.
+
+    With `only_new` it begins behind what it has now: offsets count from there.
+    """
 
     bounded = False
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, only_new: bool = False) -> None:
         self.path = path
         self.dropped = 0
+        self._start = self._size() if only_new else 0
 
-    @property
-    def end(self) -> int:
+    def _size(self) -> int:
         try:
             status = os.lstat(self.path)
         except OSError:
@@ -49,13 +52,17 @@ class _File:
             return 0
         return status.st_size
 
+    @property
+    def end(self) -> int:
+        return max(0, self._size() - self._start)
+
     def read(self, offset: int, count: int) -> Tuple[int, bytes]:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return offset, b""
         try:
-            return offset, os.pread(fd, count, offset)
+            return offset, os.pread(fd, count, self._start + offset)
         except OSError:  # EISDIR, or a file server's EIO and ESTALE
             return offset, b""
         finally:
@@ -94,8 +101,13 @@ class Outlet:
                 self.add_spool(stream)
 
     def add_file(self, stream: Stream, path: str) -> None:
-        """Follow a file under a stream's name."""
-        self._sources[stream] = _File(path)
+        """Follow a file under a stream's name, as long as this process lives.
+
+        Of metrics only what comes from now on: a directory of several nodes or runs has what others have sent.
+        """
+        known = self._sources.get(stream)
+        if not isinstance(known, _File) or known.path != path:
+            self._sources[stream] = _File(path, only_new=stream.kind == METRICS)
         self._sent.setdefault(stream, self._have.get(stream_key(stream), 0))
 
     def spool(self, stream: Stream) -> Optional[Spool]:
