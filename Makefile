@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers fuzz lint bench corpus external pages pictures docs setup system browser clean
+.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers fuzz lint bench chaos corpus external pages pictures docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -142,6 +142,14 @@ external: $(VENV)/.test
 
 bench: $(VENV)/.test system
 	$(BIN)/python -m bench
+
+# Rounds of a random fault at a random moment on 3 to 6 real hosts, and what must hold in each (bench/chaos/). A round is
+# drawn from SEED and its number. A call goes on where the last one ended, and begins no round after HOURS.
+ROUNDS ?= 200
+SEED ?= 16
+HOURS ?= 4
+chaos: $(VENV)/.test system
+	$(BIN)/python -m bench.chaos --rounds $(ROUNDS) --seed $(SEED) --hours $(HOURS)
 
 clean:
 	rm -rf $(VENV) $(LAUNCHERS) .venv-torch build dist runs

@@ -69,7 +69,7 @@ class Launch:
     def __init__(self, place: Path, bed: Bed | None = None, user: str = "root") -> None:
         self.place, self.work, self.runs = place, place / "work", place / "runs"
         self._bed = bed
-        self._env = {**(bed.env(user) if bed is not None else os.environ), "ALLRANKS_RUNS_DIR": str(self.runs)}
+        self.env = {**(bed.env(user) if bed is not None else os.environ), "ALLRANKS_RUNS_DIR": str(self.runs)}
         self.process: subprocess.Popen[bytes] | None = None
         self.began = 0.0
 
@@ -83,7 +83,7 @@ class Launch:
             self.began = time.time()
             self.process = subprocess.Popen(
                 argv,
-                env=self._env,
+                env=self.env,
                 cwd=self.place,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -96,7 +96,7 @@ class Launch:
         """Another verb, on the same runs directory."""
         return subprocess.run(
             [*ALLRANKS, verb, *words],
-            env=self._env,
+            env=self.env,
             cwd=self.place,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -1,0 +1,250 @@
+"""The pure parts of `make chaos`: the plan of a seed, the table of faults, the judge, the table of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bench.chaos.__main__ import read_lines
+from bench.chaos.faults import BY_NAME, FAULTS, MOST_LOAD, Ends, Fault, Target, When, codes, load_factor
+from bench.chaos.judge import Accused, Breach, Invariant, Printed, Seen, TrainedStep, judge, unknown
+from bench.chaos.plan import LAST_STEP, STEPS, Moment, Round, draw, fault_of
+from bench.chaos.playing import PREPARED, STRIKES
+from bench.chaos.table import Line, summary
+
+from allranks.diagnose.causes import CAUSES
+from allranks.exitcodes import MEANINGS
+
+UNBROKEN = {step: float(step).hex() for step in range(1, 6)}
+
+# -- the plan ------------------------------------------------------------------------------------------
+
+
+def test_a_seed_gives_the_same_rounds_each_time() -> None:
+    assert [draw(16, number) for number in range(200)] == [draw(16, number) for number in range(200)]
+    assert draw(16, 3) == Round(**draw(16, 3)._asdict())
+
+
+def test_another_seed_gives_other_rounds() -> None:
+    assert [draw(1, number) for number in range(20)] != [draw(2, number) for number in range(20)]
+
+
+def test_every_fault_strikes_about_as_often_as_any_other() -> None:
+    for first in (0, len(FAULTS)):
+        drawn = {draw(7, number).fault for number in range(first, first + len(FAULTS))}
+        assert drawn == set(BY_NAME)
+
+
+def test_rounds_are_within_what_was_asked_for() -> None:
+    rounds = [draw(seed, number) for seed in (1, 2) for number in range(400)]
+    for round_ in rounds:
+        fault = fault_of(round_)
+        assert 3 <= round_.hosts <= 6 and round_.spares >= 1 and 2 <= round_.world_size <= 6
+        assert round_.rank < round_.world_size and round_.rank // round_.nproc == round_.rank // round_.nproc
+        assert round_.peer != round_.node and round_.peer < round_.nodes
+        assert fault.lasting[0] <= round_.lasting <= fault.lasting[1]
+        assert (round_.node >= round_.nodes) == (fault.target is Target.SPARE)
+        assert (round_.moment == Moment()) == (fault.when is When.BEFORE)
+        assert round_.moment.step <= LAST_STEP < STEPS
+        if fault.when is When.STEPS:
+            assert round_.moment.step >= 2
+    assert {round_.hosts for round_ in rounds} == {3, 4, 5, 6}
+    assert {round_.preload for round_ in rounds} == {"never", "retries"}
+
+
+# -- the faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_has_its_bound_and_is_carried_out(fault: Fault) -> None:
+    assert 10 <= fault.bound <= 180 and fault.what
+    assert fault.name in STRIKES
+    assert set(fault.causes) <= set(CAUSES)
+    for on_hang in ("stop", "restart"):
+        for is_started in (True, False):
+            assert codes(fault, is_started, on_hang) <= set(MEANINGS)
+
+
+def test_nothing_is_carried_out_that_has_no_row() -> None:
+    assert set(STRIKES) == set(BY_NAME) and len(BY_NAME) == len(FAULTS)
+    assert set(PREPARED) <= set(BY_NAME)
+
+
+def test_what_must_go_on_ends_with_0_once_ranks_train() -> None:
+    for fault in FAULTS:
+        right = codes(fault, True, "restart")
+        if fault.ends in (Ends.SURVIVES, Ends.RETRIED, Ends.HANGS):
+            assert right == {0}
+        elif fault.ends is not Ends.EITHER:
+            assert 0 not in right
+    assert codes(BY_NAME["sleep"], True, "stop") == {5}
+
+
+def test_the_load_factor_has_its_limits() -> None:
+    assert [load_factor(load, 2) for load in (0.1, 3.0, 500.0)] == [1.0, 1.5, MOST_LOAD]
+
+
+# -- the judge -----------------------------------------------------------------------------------------
+
+
+def round_of(fault: str, **changes: object) -> Round:
+    """A round with this fault at rank 2 on h3."""
+    number = next(number for number in range(len(FAULTS)) if draw(1, number).fault == fault)
+    drawn = draw(1, number)._replace(hosts=4, nproc=1, spares=1, rank=2, node=2, peer=0, moment=Moment(step=20))
+    return drawn._replace(**changes)  # type: ignore[arg-type]
+
+
+def right() -> Seen:
+    """What a rank that was killed must come to."""
+    steps = [TrainedStep(0, step, UNBROKEN[step]) for step in (1, 2, 3)]
+    steps += [TrainedStep(1, step, UNBROKEN[step]) for step in (3, 4, 5)]
+    return Seen(
+        code=0,
+        seconds=20.0,
+        load=1.0,
+        cores=2,
+        is_hit=True,
+        steps_before=True,
+        attempts=2,
+        accused=(Accused("rank-killed", ("h3",), (2,), "rank 2 on h3 was killed"),),
+        printed=(Printed("h3", 0, 2, 4, (0, 1, 2, 3)), Printed("h4", 1, 2, 2, (0, 1, 2))),
+        trained=tuple(steps),
+        first_steps={1: 3},
+    )
+
+
+def broken(seen: Seen, fault: str = "kill-rank") -> set[Invariant]:
+    """Which invariants did not hold."""
+    return {breach.invariant for breach in judge(round_of(fault), seen, UNBROKEN)}
+
+
+def test_a_round_that_went_as_it_must_has_no_breach() -> None:
+    assert judge(round_of("kill-rank"), right(), UNBROKEN) == []
+    assert not unknown(round_of("kill-rank"), right())
+
+
+def accusing(cause: str, nodes: tuple[str, ...], ranks: tuple[int, ...]) -> Callable[[Seen], Seen]:
+    return lambda seen: seen._replace(accused=(Accused(cause, nodes, ranks, "a verdict"),))
+
+
+BROKEN: dict[str, tuple[Invariant, Callable[[Seen], Seen]]] = {
+    "not over": (Invariant.BOUND, lambda seen: seen._replace(code=None, seconds=500.0)),
+    "late": (Invariant.BOUND, lambda seen: seen._replace(seconds=BY_NAME["kill-rank"].bound + 1)),
+    "another code": (Invariant.CODE, lambda seen: seen._replace(code=4)),
+    "another rank": (Invariant.CULPRIT, accusing("rank-killed", ("h1",), (0,))),
+    "another rank of the node": (Invariant.CULPRIT, accusing("rank-killed", ("h3",), (0,))),
+    "another node": (Invariant.CULPRIT, accusing("node-network-down", ("h1",), ())),
+    "another cause": (Invariant.CAUSE, accusing("segfault-native", ("h3",), (2,))),
+    "a process is left": (Invariant.PROCESSES, lambda seen: seen._replace(left=("python train.py",))),
+    "a line is lost": (Invariant.LINES, lambda seen: seen._replace(printed=(Printed("h3", 0, 2, 4, (0, 1, 3)),))),
+    "the end is lost": (Invariant.LINES, lambda seen: seen._replace(printed=(Printed("h3", 0, 2, 4, (0, 1)),))),
+    "a line comes twice": (
+        Invariant.LINES,
+        lambda seen: seen._replace(printed=(Printed("h3", 0, 2, 4, (0, 1, 1, 2, 3)),)),
+    ),
+    "more is lost than was dropped": (
+        Invariant.LINES,
+        lambda seen: seen._replace(printed=(Printed("h3", 0, 2, 900, ()),), dropped={"h3": {2: 64 * 800}}),
+    ),
+    "an unreadable directory": (Invariant.DIRECTORY, lambda seen: seen._replace(directory=("run.json: expected …",))),
+    "another loss": (
+        Invariant.LOSS,
+        lambda seen: seen._replace(trained=(*seen.trained[:-1], TrainedStep(1, 5, 5.0000001.hex()))),
+    ),
+    "a step that was left out": (Invariant.LOSS, lambda seen: seen._replace(trained=seen.trained[:-1])),
+    "another first step": (Invariant.RESUME, lambda seen: seen._replace(first_steps={1: 4})),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_the_judge_catches_each_kind_of_breach(case: str) -> None:
+    invariant, break_it = BROKEN[case]
+    assert broken(break_it(right())) == {invariant}
+
+
+def test_each_invariant_has_a_breach_that_is_caught() -> None:
+    caught = {invariant for invariant, _ in BROKEN.values()}
+    assert caught | {Invariant.ATTEMPTS} == set(Invariant)
+
+
+def test_a_run_that_must_go_on_may_have_no_second_attempt() -> None:
+    assert broken(right()._replace(accused=()), "link-flap") == {Invariant.ATTEMPTS}
+    assert broken(right(), "attach") == {Invariant.ATTEMPTS, Invariant.CULPRIT}
+
+
+def test_who_stops_a_run_is_no_culprit() -> None:
+    stopped = right()._replace(code=143, accused=(), attempts=1, seconds=2.0)
+    assert broken(stopped, "term") == set()
+    assert broken(stopped._replace(accused=(Accused("rank-killed", ("h1",), (0,)),)), "term") == {Invariant.CULPRIT}
+    assert broken(stopped._replace(code=0), "term") == {Invariant.CODE}
+
+
+def test_a_verdict_that_names_nobody_is_unknown_and_no_breach() -> None:
+    seen = right()._replace(accused=(Accused("unknown", (), (), "nothing says why"),))
+    assert judge(round_of("kill-rank"), seen, UNBROKEN) == []
+    assert unknown(round_of("kill-rank"), seen)
+    assert not unknown(round_of("term"), seen)
+
+
+def test_lines_of_a_node_that_could_not_be_reached_are_counted_as_such() -> None:
+    seen = right()._replace(printed=(Printed("h3", 0, 2, 9, (0, 1)),), unfetched=("h3",))
+    assert judge(round_of("kill-rank"), seen, UNBROKEN) == []
+    assert (seen.unreached_lines, seen.dropped_lines) == (7, 0)
+    assert broken(seen._replace(unfetched=("h1",))) == {Invariant.LINES}
+
+
+def test_lines_for_which_a_disk_had_no_room_are_counted_as_such() -> None:
+    seen = right()._replace(printed=(Printed("h3", 0, 2, 9, (0, 1)),), dropped={"h3": {2: 64 * 7}})
+    assert judge(round_of("kill-rank"), seen, UNBROKEN) == []
+    assert (seen.unreached_lines, seen.dropped_lines) == (0, 7)
+
+
+def test_a_fault_that_came_too_late_must_change_nothing() -> None:
+    late = right()._replace(is_hit=False, attempts=1, accused=(), seconds=900.0)
+    assert broken(late, "raise") == set()
+    assert broken(late._replace(code=1), "raise") == {Invariant.CODE}
+
+
+def test_bounds_grow_with_the_load() -> None:
+    slow = right()._replace(seconds=3 * BY_NAME["kill-rank"].bound)
+    assert broken(slow) == {Invariant.BOUND}
+    assert broken(slow._replace(load=7.0)) == set()
+
+
+# -- results -------------------------------------------------------------------------------------------
+
+
+def line(number: int, fault: str, **changes: object) -> Line:
+    made = Line(1, number, fault, "step 3", 4, 3, "abc", 1.0, code=0, seconds=10.0 + number, lines=100, load=4.0)
+    return made._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_the_table_counts_rounds_by_fault() -> None:
+    lines = [
+        line(0, "kill-rank"),
+        line(1, "kill-rank", unknown=True),
+        line(2, "raise", breaches=("right exit code: exit 4, not 1",), commit="def"),
+        line(3, "memory", error="Unplayable: no control group"),
+    ]
+    text = summary(lines)
+    assert "| SIGKILL to a rank | 46 s | 2 | 1 | 1 | 0 | 10 s, 11 s |" in text
+    assert "| a rank raises ValueError | 11 s | 1 | 0 | 0 | 1 | 12 s, 12 s |" in text
+    assert "| all |  | 3 | 1 | 1 | 1 |" in text
+    assert "3 rounds, 1 unknown (33.3%)" in text and "control group" not in text
+    assert "commit abc: 2 rounds, 0 to 1" in text and "commit def: 1 rounds, 2 to 2" in text
+
+
+def test_lines_are_read_again_and_one_that_was_cut_short_is_none(tmp_path: Path) -> None:
+    lines = [line(0, "kill-rank"), line(1, "raise", breaches=("a", "b"), causes=("x",))]
+    texts = [json.dumps(one._asdict()) for one in lines]
+    (tmp_path / "rounds").write_text("\n".join([*texts, texts[0][:40]]))
+    read = read_lines(tmp_path / "rounds")
+    assert [one.number for one in read] == [0, 1]
+    assert list(read[1].breaches) == ["a", "b"]
+    assert read_lines(tmp_path / "none") == []
+
+
+def test_breaches_are_records() -> None:
+    assert Breach(Invariant.LOSS, "x").invariant.value == "loss equal to an unbroken run's"
