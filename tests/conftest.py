@@ -2,8 +2,10 @@
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -151,6 +153,15 @@ settings.load_profile(PROFILE)
 if PROFILE == "same" and hasattr(providers, "_get_local_constants"):
     # Examples hold constants of the modules that happen to be imported, whose sources are parsed for that.
     providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - no setting does it
+
+# Runs note where they are in the user's state directory: those of tests in one of their own.
+STATE = tempfile.mkdtemp(prefix="allranks-tests-state-")
+os.environ["XDG_STATE_HOME"] = STATE
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(STATE, ignore_errors=True)
+
 
 # Started in the background by a shell, everything below would ignore SIGINT: the tests of Ctrl-C could not pass.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,6 +5,7 @@
     │   ├── HostfileError         2   with file and line
     │   └── ConfigError           2   with file and key
     ├── RunNotFound               2   no such run directory
+    │   └── SeveralRuns           2   the name that was given is that of several
     ├── NodeError                 4   a node, a link or a service failed
     │   └── TransportError        4   a node could not be reached
     └── Interrupted               130 / 143
@@ -15,6 +16,8 @@ A message says what was set, what was found, and what to set. A failed check is 
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 REPORT_TO = "to the maintainers of allranks"  # where a defect of allranks goes
 
@@ -41,6 +44,14 @@ class ConfigError(UsageError):
 
 class RunNotFound(UsageError):
     """The run directory that was named, or any at all, does not exist."""
+
+
+class SeveralRuns(RunNotFound):
+    """Several runs match what was named; `paths` are their directories."""
+
+    def __init__(self, message: str, paths: Sequence[str]) -> None:
+        super().__init__(message)
+        self.paths = tuple(paths)
 
 
 class NodeError(AllranksError):

@@ -202,6 +202,19 @@ def format_time(seconds: float) -> str:
     return "%s s" % format_number(seconds)
 
 
+def format_elapsed(seconds: float) -> str:
+    """Write how long something took: `0.35 s`, `12.1 s`, `3 min 5 s`, `9 h 12 min`."""
+    if seconds < 1:
+        return "%.2f s" % seconds
+    if seconds < 59.95:
+        return "%.1f s" % seconds
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return "%d min %d s" % (minutes, rest)
+    hours, minutes = divmod(minutes, 60)
+    return "%d h %d min" % (hours, minutes) if hours < 48 else "%d d %d h" % (hours // 24, hours % 24)
+
+
 def format_duration(seconds: float) -> str:
     """Write a setting: `1m30s`, `250ms`; `parse_duration` reads it back to the millisecond.
 

@@ -16,6 +16,8 @@ HEAVY = {
                "numpy", "allranks.agent", "allranks.protocol.messages", "allranks.report.live", "allranks.report.fold",
                "allranks.cluster.hostfile", "allranks.cluster.slurm_allocation", "ctypes", "shutil",
                "socket", "lzma"),
+    "ps": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2",
+           "numpy", "allranks.agent", "allranks.protocol.messages", "allranks.report", "ctypes", "shutil", "socket"),
     "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "diagnose": ("asyncio", "allranks.gang", "allranks.runs.events", "multiprocessing", "concurrent", "yaml", "jinja2",

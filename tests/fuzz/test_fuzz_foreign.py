@@ -23,6 +23,7 @@ from allranks.protocol.codec import decode, encode
 from allranks.protocol.foreign import LINKS, TEXT, TRACE, ReportMessage, clean_error, read_report
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.orders import MOST_RANKS
+from allranks.runs.known_directories import NAME, known_runs_directories, note_runs_directory, state_directory
 
 pytestmark = pytest.mark.fuzz
 Message = dict[str, Any]
@@ -79,6 +80,19 @@ def _interruptible() -> Iterator[None]:
 
 
 DIGITS = (b"7", b"0", b"9" * 18, b"9" * 19, b"9" * 5000, "٣".encode(), "²".encode(), b"-5", b"1e9", b"1_0", b"+5", b"")
+
+
+def test_lists_of_runs_directories(campaign: Campaign, tmp_path: Path) -> None:
+    """Whatever stands in the list, reading gives directories that are there, and a run's own is noted."""
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    file = state_directory(environ) / NAME
+    file.parent.mkdir()
+    known: list[Message] = [{"schema": 1, "directory": str(tmp_path)}, {"schema": 1, "directory": "/nonexistent"}]
+    for chance in campaign.cases(150):
+        file.write_bytes(b"\n".join(written(chance, known) for _ in range(chance.randrange(1, 9))))
+        assert {path.is_dir() for path in known_runs_directories(environ)} <= {True}
+        note_runs_directory(tmp_path, environ)
+        assert tmp_path in known_runs_directories(environ)
 
 
 @pytest.mark.usefixtures("_interruptible")

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.reference.settings_page import cell
 
-from allranks.cli import clean, data, explain, follow, init, logs, orphans, render, report, status, stop
+from allranks.cli import clean, data, explain, follow, init, logs, orphans, ps, render, report, status, stop
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.engines import dry_run, joined
 from allranks.engines.kubernetes.launching import PodsPlan
@@ -64,6 +64,7 @@ DOCUMENTS = [
     Published("preflight", documents.PreflightDocument, "`evidence/preflight.json`"),
     Published("node-result", joined.NodeEnd, "`join --json` on a node other than 0"),
     Published("run-status", status.StatusReport, "`status --json`", spread="engine"),
+    Published("runs", ps.RunList, "`ps --json`"),
     Published("check", CheckReport, "`check --json`"),
     Published("check-list", dry_run.CheckList, "`check --list --json`"),
     Published("check-plan", dry_run.CheckPlan, "`check --dry-run --json`"),

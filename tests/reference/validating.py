@@ -28,6 +28,7 @@ _BY_WORDS = [
     ("data-plan", {"data", "plan"}),
     ("data-audit", {"data", "audit"}),
     ("run-status", {"status"}),
+    ("runs", {"ps"}),
     ("verdict", {"diagnose"}),
     ("result", {"run"}),
     ("result", {"attach"}),

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import shlex
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import click
+
 from allranks.engines import lives
+from allranks.errors import SeveralRuns
 from allranks.runs.directory import RunDirectory
 from allranks.settings.layers import resolve
 from allranks.settings.runspec import Limits
+from allranks.text import count_of
 
 from .config_files import read_config, read_user_config
 
 Value = TypeVar("Value")
+MOST_CHOICES = 10
 KEYS = ("runs-dir", "runs_dir")  # of a settings file
 
 
@@ -52,7 +59,26 @@ def find_run(wanted: str | None, runs_dir: str | None) -> RunDirectory:
 
 def find_in(directory: Path, wanted: str | None) -> RunDirectory:
     """Return the run of a runs directory that was named, or the newest."""
-    return RunDirectory.find(directory, wanted, lives)
+    try:
+        return RunDirectory.find(directory, wanted, lives)
+    except SeveralRuns as several:
+        runs = [RunDirectory(Path(path), lives) for path in several.paths]
+        raise SeveralRuns(with_choices(str(several), runs), several.paths) from None
+
+
+def with_choices(sentence: str, runs: Sequence[RunDirectory]) -> str:
+    """Write a sentence with the runs to choose from, the newest first, and the command for the newest."""
+    from allranks.runs.brief import read_brief  # imported late: most names are those of one run
+
+    from .ps import brief_lines
+
+    newest = runs[: -MOST_CHOICES - 1 : -1]
+    lines = [f"{sentence}:", *brief_lines([read_brief(run) for run in newest], time.time())]
+    if len(runs) > len(newest):
+        lines.append(f"… and {count_of(len(runs) - len(newest), 'older run')}")
+    context = click.get_current_context(silent=True)
+    command = context.command_path if context is not None else "allranks status"
+    return "\n".join([*lines, f"hint: {command} {shlex.quote(newest[0].name)}"])
 
 
 def list_runs(directory: Path) -> list[RunDirectory]:

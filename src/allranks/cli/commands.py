@@ -103,6 +103,24 @@ REPORT = Declared(
         AS_JSON,
     ),
 )
+PS = Declared(
+    "ps",
+    "The runs that go on, and the newest that are over: state, nodes, step, rate, goodput, age, verdict.",
+    ("ps --all",),
+    "ps.command",
+    options=(
+        SettingRow("all_", FLAG, "of every directory in which you have started runs", options="--all"),
+        SettingRow(
+            "number",
+            whole_number(0, 1_000_000),
+            "how many runs of a directory that are over",
+            options="-n",
+            default=20,
+        ),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
 STATUS = Declared(
     "status",
     "Nodes and ranks of a run: states, pids, steps, seconds since the last output.",
@@ -338,6 +356,7 @@ COMMANDS: dict[str, Declared | DeclaredVerbs] = {
         DIAGNOSE,
         EXPLAIN,
         REPORT,
+        PS,
         STATUS,
         LOGS,
         ATTACH,

@@ -26,6 +26,7 @@ VERBS = {
     "diagnose": "why a run failed, from its directory or from any logs",
     "explain": "what a cause or a check means, and what to do about it",
     "report": "a page of a run to read, or a zip to send, without secrets",
+    "ps": "the runs that go on, and the newest that are over",
     "status": "nodes and ranks of a run: states, steps, last output",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",

@@ -20,9 +20,8 @@ from allranks.protocol.codec import document_line, encode, omit_none
 from allranks.report.live import choose_view
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left
-from allranks.text import count_of, join_words
 
-from .chosen_run import find_in, list_runs, runs_directory, saved_limit
+from .chosen_run import find_in, list_runs, runs_directory, saved_limit, with_choices
 
 
 def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, runs_dir: str | None, json_: bool) -> int:
@@ -71,11 +70,8 @@ def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
     if wanted is None:
         active = [r for r in list_runs(directory) if _is_active(r)]
         if len(active) > 1:
-            names = join_words([r.name for r in active])
-            raise UsageError(
-                f"{count_of(len(active), 'run')} are active: {names}\n"
-                f"hint: allranks stop {active[-1].name}, or allranks stop --all"
-            )
+            choices = with_choices(f"{len(active)} runs are active", active)
+            raise UsageError(f"{choices}, or allranks stop --all")
         if active:
             return active[0]
     return find_in(directory, wanted)

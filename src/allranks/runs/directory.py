@@ -11,18 +11,19 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, TextIO, TypeVar
 
-from allranks.errors import RunNotFound, UsageError
+from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.protocol.codec import SCHEMA, decode_parts
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
-from .documents import Document, ResultDocument, RunDocument, StatusDocument, result_record, shaped
+from .documents import Document, ResultDocument, RunDocument, StatusDocument, as_record, result_record, shaped
 from .regular import open_regular, read_end
 
 Lives = Callable[["RunDirectory"], bool]
+Record = TypeVar("Record")
 
 DOCUMENT_LIMIT = 64 << 20
 LAST_EVENT = 4 << 10  # bytes in which the event of the end stands
@@ -95,9 +96,9 @@ class RunDirectory:
         for path in runs_dir.iterdir():
             if (path / "run.json").is_file() and not path.is_symlink():
                 run = cls(path, lives)
-                document = run._read_object("run.json")
-                if document is not None:
-                    dated.append((decode_parts(_RunStart, document).started, run))
+                start = run.read_part("run.json", _RunStart)
+                if start is not None:
+                    dated.append((start.started, run))
         return [run for _, run in sorted(dated, key=lambda pair: pair[0])]
 
     @classmethod
@@ -106,7 +107,7 @@ class RunDirectory:
 
         A name is a directory's, or the --name of runs. Runs of just this --name come before others that begin so, and
         runs that go on before those that are over; of ended runs of one --name the newest is meant. Raises
-        RunNotFound.
+        RunNotFound, SeveralRuns where several are meant.
         """
         if wanted is not None and (Path(wanted) / "run.json").is_file():
             path = Path(wanted)
@@ -128,9 +129,8 @@ class RunDirectory:
             which = "have this name" if named else "begin so"
             if nearest != ENDED:
                 which += " and go on"
-            raise RunNotFound(
-                f"{wanted!r} is not one run, {len(meant)} runs in {runs_dir}/ {which}: "
-                + ", ".join(r.name for r in meant[-3:])
+            raise SeveralRuns(
+                f"{wanted!r} is not one run, {len(meant)} runs in {runs_dir}/ {which}", [str(r.path) for r in meant]
             )
         newest = ", ".join(r.name for r in runs[-3:]) or "it has none"
         raise RunNotFound(f"no run {wanted!r} in {runs_dir}/ (the newest there: {newest})")
@@ -190,6 +190,14 @@ class RunDirectory:
         if document is None and name == "result.json":
             return self._end_by_events()
         return document
+
+    def read_part(self, name: str, kind: type[Record]) -> Record | None:
+        """Read the fields that a record has from a document, and look at no others; None where there is none.
+
+        Every field of `kind` needs a default, which stands for what does not fit.
+        """
+        written = self._read_object(name)
+        return as_record(kind, written) if written is not None else None
 
     def _read_object(self, name: str) -> Document | None:
         """Read a JSON object as it is written; None where there is none."""

@@ -21,6 +21,7 @@ from allranks.settings.secrets import redact_argv
 
 from .directory import RunDirectory
 from .documents import ControllerRecord, Document, NodeEntry, RunDocument, StatusDocument, WaitingNode
+from .known_directories import note_runs_directory
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Opening:
 
 
 def write_opening(run: RunDirectory, opening: Opening) -> None:
-    """Write run.json of a run that begins."""
+    """Write run.json of a run that begins, and note the directory that has it for `allranks ps --all`."""
     document = RunDocument(
         run=opening.name or run.name,
         uid=opening.uid,
@@ -54,6 +55,7 @@ def write_opening(run: RunDirectory, opening: Opening) -> None:
         controller=opening.controller,
     )
     run.write_document("run.json", {**encode(document), **opening.more})
+    note_runs_directory(run.path.parent, os.environ)
 
 
 def write_first_status(run: RunDirectory, state: str, nodes: Sequence[NodeEntry] = (), name: str = "") -> None:

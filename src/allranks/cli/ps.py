@@ -1,0 +1,129 @@
+"""allranks ps: the runs of this place, or of all runs directories that are known, a line each."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from allranks.exitcodes import DONE
+from allranks.protocol.codec import document_line
+from allranks.runs.brief import ORPHANED, RunBrief, is_over, read_brief
+from allranks.runs.directory import RunDirectory
+from allranks.runs.known_directories import known_runs_directories
+from allranks.text import align_columns, count_of, cut, first_line, format_elapsed
+
+from .chosen_run import list_runs, runs_directory
+
+HEADINGS = ("NAME", "STATE", "NODES", "STEP", "RATE", "GOODPUT", "AGE", "VERDICT")
+LEFT = (0, 1, 7)
+UNLIMITED = 4000  # characters of a verdict where no terminal is narrower
+
+
+def command(all_: bool, number: int, runs_dir: str | None, json_: bool) -> int:
+    """List runs: those that go on, and the newest that are over."""
+    directories = [runs_directory(runs_dir)]
+    if all_:
+        here = {path.resolve() for path in directories}
+        known = [path for path in known_runs_directories(os.environ) if path.resolve() not in here]
+        directories += reversed(known)
+    listings = [_list_directory(directory, number) for directory in directories]
+    if json_:
+        runs = [brief for listing in listings for brief in listing.runs]
+        print(document_line(RunList(runs, sum(listing.left_out for listing in listings))))
+        return DONE
+    now = time.time()
+    width = _terminal_width()
+    blocks = []
+    for listing in listings:
+        if listing.runs or not all_:
+            blocks.append("\n".join(_listing_lines(listing, now, width, names_directory=all_)))
+    print("\n\n".join(blocks) or "no runs are known: each run's directory is noted when it begins")
+    return DONE
+
+
+class RunList(NamedTuple):
+    """What `ps --json` prints: the newest run first. `left_out` counts older runs that are over."""
+
+    runs: Sequence[RunBrief]
+    left_out: int
+
+
+class _Listing(NamedTuple):
+    directory: Path
+    runs: Sequence[RunBrief]
+    left_out: int
+
+
+def _list_directory(directory: Path, number: int) -> _Listing:
+    """Read the runs of a directory that go on, and `number` of those that are over; the newest first."""
+    shown: list[RunDirectory] = []
+    ended = 0
+    for run in reversed(list_runs(directory)):
+        if is_over(run):
+            ended += 1
+            if ended > number:
+                continue
+        shown.append(run)
+    return _Listing(directory, [read_brief(run) for run in shown], max(0, ended - number))
+
+
+def _terminal_width() -> int:
+    """Return the columns of the terminal; 0 where standard output is none."""
+    if not sys.stdout.isatty():
+        return 0
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        return 0
+
+
+def _listing_lines(listing: _Listing, now: float, width: int, names_directory: bool) -> list[str]:
+    lines = []
+    if names_directory:
+        lines.append(f"{listing.directory.absolute()}:")
+    if not listing.runs:
+        return [*lines, f"no run in {listing.directory}/. `allranks ps --all` lists those of other directories"]
+    lines += brief_lines(listing.runs, now, width)
+    if listing.left_out:
+        lines.append(f"… and {count_of(listing.left_out, 'older run')}: allranks ps -n {_all_of(listing)}")
+    return lines
+
+
+def _all_of(listing: _Listing) -> int:
+    return len(listing.runs) + listing.left_out
+
+
+def brief_lines(runs: Sequence[RunBrief], now: float, width: int = 0) -> list[str]:
+    """Write a table of runs with its headings, at most `width` columns wide (0: any). `now`: unix seconds."""
+    rows = [HEADINGS, *(_cells(run, now) for run in runs)]
+    return [cut(line, width) if width else line for line in align_columns(rows, LEFT)]
+
+
+def _cells(run: RunBrief, now: float) -> tuple[str, ...]:
+    step = "" if run.step is None else str(run.step)
+    if step and run.total_steps:
+        step += f"/{run.total_steps}"
+    return (
+        run.run,
+        run.state,
+        str(run.nodes or ""),
+        step,
+        "" if run.rate is None else f"{run.rate:.2f}/s",
+        "" if run.goodput is None else f"{run.goodput:.0%}",
+        format_elapsed(max(0.0, now - run.started)) if run.started else "",
+        _verdict(run),
+    )
+
+
+def _verdict(run: RunBrief) -> str:
+    """Write the verdict in a line; of a run without a controller what can be done."""
+    if run.state == ORPHANED:
+        return "its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"
+    if run.verdict is None or not run.verdict.message:
+        return ""
+    message = first_line(run.verdict.message, UNLIMITED)
+    return f"{run.verdict.cause}: {message}" if run.verdict.cause else message

@@ -1,0 +1,146 @@
+"""The little of a run that a list of runs shows, read from as few of its files as possible (IO).
+
+A directory may have a thousand runs, so most are over: of these result.json and the start of run.json are enough.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from allranks.protocol.codec import omit_empty
+
+from .directory import OVER, STATES, RunDirectory
+from .documents import RankStatus, StatusDocument, as_record
+
+ORPHANED = "orphaned"
+
+
+class BriefVerdict(NamedTuple):
+    """The verdict of a run, without its evidence. `cause` is None where the run has not failed."""
+
+    cause: str | None = None
+    message: str = ""
+    confidence: float | None = None
+
+
+@omit_empty("total_steps", "goodput")
+class RunBrief(NamedTuple):
+    """A run in a list.
+
+    `nodes` counts those with ranks, `ranks` what is known of them. `step` is that of the slowest rank, of a run that is
+    over the furthest of its last attempt. `rate` is in steps a second, `goodput` from 0 to 1. `started` is in unix
+    seconds, `seconds` how long a run took that is over.
+    """
+
+    run: str
+    directory: str
+    state: str
+    nodes: int = 0
+    ranks: int | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    rate: float | None = None
+    goodput: float | None = None
+    started: float = 0.0
+    seconds: float | None = None
+    exit: int | None = None
+    verdict: BriefVerdict | None = None
+
+
+class _Place(NamedTuple):
+    """A node of run.json: without a rank among the nodes it is a spare."""
+
+    node_rank: int | None = None
+
+
+class _Beginning(NamedTuple):
+    """The part of run.json that is read."""
+
+    started: float = 0.0
+    nodes: tuple[_Place, ...] = ()
+
+    @property
+    def gang_size(self) -> int:
+        """Count the nodes with ranks; all of them where none says so."""
+        ranked = [place for place in self.nodes if place.node_rank is not None]
+        return len(ranked or self.nodes)
+
+
+class _Attempt(NamedTuple):
+    step: int | None = None
+
+
+class _Time(NamedTuple):
+    total: float | None = None
+
+
+class _End(NamedTuple):
+    """The part of result.json that is read."""
+
+    exit: int | None = None
+    verdict: BriefVerdict | None = None
+    attempts: tuple[_Attempt, ...] = ()
+    timing: _Time = _Time()
+    goodput: float | None = None
+
+
+def is_over(run: RunDirectory) -> bool:
+    """Tell whether a run has a result, from whether the file is there."""
+    return (run.path / "result.json").is_file() or run.has_ended
+
+
+def read_brief(run: RunDirectory) -> RunBrief:
+    """Read what a list shows of a run."""
+    beginning = run.read_part("run.json", _Beginning) or _Beginning()
+    end = run.read_part("result.json", _End)
+    if end is None or end.exit is None:  # there is none, or it is damaged and the events have the exit code
+        result = run.read_document("result.json")
+        if result is None:
+            return _of_status(run, beginning)
+        end = as_record(_End, result)
+    return RunBrief(
+        run.name,
+        str(run.path),
+        STATES.get(end.exit or 0, "failed"),
+        beginning.gang_size,
+        step=end.attempts[-1].step if end.attempts else None,
+        goodput=end.goodput,
+        started=beginning.started,
+        seconds=end.timing.total,
+        exit=end.exit,
+        verdict=end.verdict,
+    )
+
+
+def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
+    """Read a run without a result: its state may be that of a controller that has ended."""
+    state, status, result = run.condition()
+    if result is not None:  # it has ended in this moment
+        return read_brief(run)
+    progress = Progress.of(status)
+    return RunBrief(
+        run.name,
+        str(run.path),
+        state,
+        beginning.gang_size,
+        ranks=status.world_size,
+        step=progress.step,
+        rate=progress.rate if state not in (*OVER, ORPHANED) else None,
+        started=beginning.started,
+    )
+
+
+class Progress(NamedTuple):
+    """How far a run is: the step of the rank that is behind, the furthest, and the lowest rate (steps a second)."""
+
+    step: int | None = None
+    furthest: int | None = None
+    rate: float | None = None
+
+    @classmethod
+    def of(cls, status: StatusDocument) -> Progress:
+        """Take the figures of all ranks."""
+        ranks: list[RankStatus] = [rank for node in status.nodes for rank in node.ranks]
+        steps = [rank.step for rank in ranks if rank.step is not None]
+        rates = [rank.rate for rank in ranks if rank.rate is not None]
+        return cls(min(steps, default=None), max(steps, default=None), min(rates, default=None))

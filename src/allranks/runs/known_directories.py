@@ -1,0 +1,109 @@
+"""Which directories have runs: a short list in the user's state directory, for `allranks ps --all` (IO).
+
+The one opener of runs adds the directory of a run when it begins. A line is a JSON object. The list is a convenience:
+what cannot be read or written there is passed over, and no run fails because of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from allranks.protocol.codec import SCHEMA
+from allranks.protocol.jsontext import DecodeError, read_object
+
+from .regular import open_regular
+
+NAME = "runs-directories.jsonl"
+MOST = 64  # directories that are kept; the file may have twice as many lines before it is written again
+SIZE_LIMIT = 1 << 20  # bytes of the file that are read
+
+
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """Return where allranks keeps what it has seen: XDG_STATE_HOME/allranks, else ~/.local/state/allranks."""
+    base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".local", "state")
+    return Path(base) / "allranks"
+
+
+def note_runs_directory(directory: Path, environ: Mapping[str, str]) -> None:
+    """Add a directory to the list, unless it is there; nothing where the list cannot be written."""
+    path = str(directory.absolute())
+    with contextlib.suppress(OSError, ValueError):
+        file = state_directory(environ) / NAME
+        data = _read(file)
+        lines = _paths_of(data)
+        if path in lines:
+            return
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if len(lines) >= 2 * MOST:
+            _replace(file, [*_newest(lines), path])
+            return
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            is_torn = data and not data.endswith(b"\n")
+            os.write(descriptor, b"\n" + _line(path) if is_torn else _line(path))
+        finally:
+            os.close(descriptor)
+
+
+def known_runs_directories(environ: Mapping[str, str]) -> list[Path]:
+    """List the directories that have had runs, the newest last. Those that have vanished are dropped from the list."""
+    file = state_directory(environ) / NAME
+    try:
+        lines = _paths_of(_read(file))
+    except OSError:
+        return []
+    paths = _newest(lines)
+    if len(paths) < len(lines):
+        with contextlib.suppress(OSError):
+            _replace(file, paths)
+    return [Path(path) for path in paths]
+
+
+def _newest(paths: Iterable[str]) -> Sequence[str]:
+    """Return the newest directories that are there, each once."""
+    return [path for path in dict.fromkeys(paths) if os.path.isdir(path)][-MOST:]
+
+
+def _read(file: Path) -> bytes:
+    """Read the list; raise OSError where it cannot be read."""
+    try:
+        with open_regular(file) as stream:
+            return stream.read(SIZE_LIMIT)
+    except FileNotFoundError:
+        return b""
+
+
+def _paths_of(data: bytes) -> list[str]:
+    """Return the absolute paths of the list."""
+    paths = []
+    for line in data.splitlines():
+        with contextlib.suppress(DecodeError):
+            path = read_object(line).get("directory")
+            if isinstance(path, str) and os.path.isabs(path) and "\0" not in path:
+                paths.append(path)
+    return paths
+
+
+def _replace(file: Path, paths: Iterable[str]) -> None:
+    """Write the list as a whole; raise OSError."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with open(part, "wb", opener=_private) as stream:
+            stream.writelines(_line(path) for path in paths)
+        os.replace(part, file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _line(path: str) -> bytes:
+    return json.dumps({"schema": SCHEMA, "directory": path}).encode() + b"\n"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
