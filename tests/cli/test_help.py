@@ -113,7 +113,7 @@ def test_help_of_a_verb(shell: Shell, words: list[str], same: list[str]) -> None
         (["run", "--hepl"], "hint: --help"),
         (["run", "--lr", "3", "train.py"], "Options of a program stand behind it"),
         (["render", "slurm", "--partiton", "gpu", "train.py"], "hint: --partition NAME"),
-        (["status", "--hosts", "h1"], "but of `run`, `check`, `test`, `render` and `clean`"),
+        (["status", "--hosts", "h1"], "but of `run`, `check`, `test`, `exec`, `render` and `clean`"),
         (["render", "--verbos"], "hint: allranks render --help"),
     ],
     ids=str,

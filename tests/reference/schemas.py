@@ -13,6 +13,7 @@ from typing import Any
 from tests.reference.settings_page import cell
 
 from allranks.cli import clean, data, explain, follow, init, logs, orphans, ps, render, report, status, stop
+from allranks.cli.exec import ExecPlan, ExecReport
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.engines import dry_run, joined
 from allranks.engines.kubernetes.launching import PodsPlan
@@ -78,6 +79,8 @@ DOCUMENTS = [
     Published("clean", clean.CleanReport, "`clean --json`"),
     Published("orphans", orphans.OrphanReport, "`clean --orphans --json`"),
     Published("report", report.Made, "`report --json`"),
+    Published("exec", ExecReport, "`exec --json`"),
+    Published("exec-plan", ExecPlan, "`exec --dry-run --json`"),
     Published("log-line", logs.PrintedLine, "a line of `logs --json`"),
     Published("metrics-line", logs.MetricsLine, "a line of `logs --metrics --json`"),
     Published("render", render.RenderedDocument, "`render … --json`"),

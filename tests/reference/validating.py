@@ -25,6 +25,7 @@ _BY_WORDS = [
     ("dry-run", {"test", "--dry-run"}),
     ("detached", {"run", "--detach"}),
     ("orphans", {"clean", "--orphans"}),
+    ("exec-plan", {"exec", "--dry-run"}),
     ("data-plan", {"data", "plan"}),
     ("data-audit", {"data", "audit"}),
     ("run-status", {"status"}),
@@ -32,7 +33,7 @@ _BY_WORDS = [
     ("verdict", {"diagnose"}),
     ("result", {"run"}),
     ("result", {"attach"}),
-    *((name, {name}) for name in ("check", "stop", "clean", "report", "render", "overlap", "init")),
+    *((name, {name}) for name in ("check", "stop", "clean", "exec", "report", "render", "overlap", "init")),
 ]
 
 

@@ -192,6 +192,18 @@ def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: P
 
 
 @pytest.mark.slow
+def test_exec_runs_on_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path)
+    command = launch.command("exec", "--slurm", "--", "sh", "-c", "echo of $SLURM_NNODES; exit 3")
+    words = ["salloc", "-Q", "-N2", *command]
+    done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr + done.stdout
+    assert done.stdout == "h[1-2]: of 2\nh[1-2]: (exit 3)\n", done.stderr
+    launch.nothing_left()
+    wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), 120.0, "the job is over")
+
+
+@pytest.mark.slow
 def test_two_runs_of_one_allocation_take_different_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
     """Both start at the same moment, as in `allranks run … & allranks run … & wait`; a third is told what it shares."""
     launch = SlurmLaunch(slurm, tmp_path)

@@ -13,6 +13,7 @@ from .declare import AS_JSON, COLOR, CONFIG, DRY_RUN, PATH, RUN, RUNS_DIR, Argum
 
 QUIET_RUN = quiet("print the program's output alone, and why it failed")
 QUIET_FINDINGS = quiet("print what is wrong, and nothing else")
+QUIET_EXEC = quiet("print only what failed")
 COMMAND_HELP = "train.py …, -m PACKAGE.MODULE …, or any program. What follows it is the program's"
 
 RUN_COMMAND = Declared(
@@ -339,6 +340,28 @@ JOIN = Declared(
         SettingRow("json_", FLAG, "JSON lines. On node 0 they are the run, its result last", options="--json"),
     ),
 )
+EXEC = Declared(
+    "exec",
+    "Run a command on every node. Nodes that print the same are one entry, and nothing stays behind.",
+    ("exec --hosts hosts.txt nvidia-smi -L", "exec --hosts 'node[01-16]' 'df -h /data | tail -1'"),
+    "exec.command",
+    settings=settings_of("exec"),
+    command_help="the program and its arguments. One word with blanks is a line for /bin/sh",
+    options=(
+        SettingRow("timeout", duration(0, above=True), "time after which the command is ended [default: none]"),
+        SettingRow(
+            "directory",
+            path("the path of a directory", "DIR"),
+            "working directory on the nodes [default: as ssh leaves it]",
+            options="--workdir",
+        ),
+        CONFIG,
+        DRY_RUN,
+        QUIET_EXEC,
+        COLOR,
+        AS_JSON,
+    ),
+)
 INIT = Declared(
     "init",
     "Write a commented allranks.toml here: every setting with its default.",
@@ -361,6 +384,7 @@ COMMANDS: dict[str, Declared | DeclaredVerbs] = {
         LOGS,
         ATTACH,
         STOP,
+        EXEC,
         DATA,
         RENDER,
         OVERLAP,

@@ -31,6 +31,7 @@ VERBS = {
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
+    "exec": "a command on every node, its output folded where nodes say the same",
     "data": "steps and time of an epoch, and whether the data is split",
     "render": "files for torchrun, Slurm, Kubernetes, …, from the same settings",
     "overlap": "communication that hides behind computation, from profiler traces",
@@ -38,7 +39,7 @@ VERBS = {
     "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "init": "write a commented allranks.toml",
 }
-LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean")  # they use /proc, pidfd and prctl
+LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean", "exec")  # they use /proc, pidfd and prctl
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 ASKS_FOR_HELP = {"-h", "--help", "--help-all"}
 COMPLETION = "_ALLRANKS_COMPLETE"

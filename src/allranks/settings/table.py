@@ -156,28 +156,28 @@ class SettingRow:
 _ALL = "run check test render join"
 _GANG = "run check test join"
 _TRAIN = "run join"
-_NODES = "run check test clean"  # commands that reach nodes by ssh
+_NODES = "run check test clean exec"  # commands that reach nodes by ssh
 _RENDERED = "run join rendered"  # also inside what `render` writes for Slurm, Kubernetes and SkyPilot
 _READ = "status logs attach stop report diagnose data clean"
 
 _ROWS = (
     # -- target
     SettingRow("cluster", CLUSTER_NAME, "settings of [cluster.NAME] in ~/.config/allranks/config.toml",
-               "run check test render clean", example='"lab"', variables=("ALLRANKS_CLUSTER",), complete="clusters"),
-    SettingRow("local", whole_number(1, 1024), "virtual nodes on this machine", "run check test render clean",
+               "run check test render clean exec", example='"lab"', variables=("ALLRANKS_CLUSTER",), complete="clusters"),
+    SettingRow("local", whole_number(1, 1024), "virtual nodes on this machine", "run check test render clean exec",
                example="2", common="run check test"),
     SettingRow("hosts", HOSTS, "hostfile, or a list such as h1,h2 or node[01-04]. The first host is node 0",
-               "run check test render clean", "--hosts --hostfile -H", example='"hosts.txt"', complete="hosts",
+               "run check test render clean exec", "--hosts --hostfile -H", example='"hosts.txt"', complete="hosts",
                common="run check test render clean"),
     SettingRow("slurm", FLAG, "nodes of the Slurm allocation. Outside of one, `run` submits a job",
-               "run check test", common="run check test"),
+               "run check test exec", common="run check test"),
     SettingRow("partition", PARTITION, "partition of the Slurm job", "run render", example='"gpu"',
                engines=("slurm",), panel=SLURM, common="render"),
     SettingRow("sbatch", several(text("", "OPTIONS"), "options of sbatch such as --time=1:00:00"),
                "further options of sbatch", "run render", example='["--time=1:00:00", "--gres=gpu:8"]',
                engines=("slurm",), may_begin_with_dash=True, panel=SLURM, common="render"),
     SettingRow("nodes", NODE_COUNT, "number of nodes: the first N hosts, or how many to ask for",
-               _ALL + " clean", "--nodes --nnodes -N", example="4", variables=("NNODES",), common=_ALL + " clean"),
+               _ALL + " clean exec", "--nodes --nnodes -N", example="4", variables=("NNODES",), common=_ALL + " clean"),
     SettingRow("k8s", FLAG, "pods of a Kubernetes cluster, through kubectl", "run", common="run"),
     SettingRow("sky", FLAG, "machines that SkyPilot finds", "run", common="run"),
     SettingRow("node_rank", whole_number(0, MAX_HOSTS - 1), "number of this node [default: as the scheduler says]",
@@ -213,7 +213,7 @@ _ROWS = (
                "run render", example='"nvcr.io#nvidia/pytorch:24.05-py3"', engines=("slurm",), panel=SLURM,
                common="render"),
     SettingRow("env", several(WORD, "NAME=VALUE or NAME"), "variable of the ranks, or name of one to forward",
-               _ALL, metavar="K=V|NAME", common="run render join"),
+               _ALL + " exec", metavar="K=V|NAME", common="run render join"),
     SettingRow("ssh_options", several(SSH_OPTION, "options of ssh_config such as Port=2222"),
                "option of ssh, as its -o takes it", _NODES, "--ssh-option", example='["ConnectTimeout=5"]'),
     # -- rendezvous
@@ -253,7 +253,7 @@ _ROWS = (
     SettingRow("lease", duration(2), "time that ranks live without contact with allranks", "test " + _RENDERED),
     SettingRow("grace", duration(0), "time from SIGTERM to SIGKILL after a failure", _RENDERED),
     SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL at stop and Ctrl-C", _RENDERED),
-    SettingRow("connect_timeout", duration(0, above=True), "time to reach a node", "run check test"),
+    SettingRow("connect_timeout", duration(0, above=True), "time to reach a node", "run check test exec"),
     SettingRow("init_timeout", duration(0, above=True), "time until all ranks have initialised", _RENDERED,
                variables=("COLOSSALAI_MASTER_READY_TIMEOUT",)),
     SettingRow("hang_timeout", duration(0),
@@ -268,7 +268,7 @@ _ROWS = (
     SettingRow("runs_dir", path("the path of a directory", "DIR"), "directory of run directories",
                _GANG + " " + _READ, variables=("ALLRANKS_RUNS_DIR",)),
     SettingRow("node_dir", path("the path of a directory on the nodes", "DIR"),
-               "scratch directory on the nodes [default: /tmp]", _GANG + " clean", example='"/tmp"', panel=LAUNCH),
+               "scratch directory on the nodes [default: /tmp]", _GANG + " clean exec", example='"/tmp"', panel=LAUNCH),
     SettingRow("output_dir", path("the path of a directory", "DIR"), "shared ALLRANKS_OUTPUT_DIR of the ranks",
                _TRAIN, example='"outputs"'),
     # -- recovery

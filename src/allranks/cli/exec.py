@@ -1,0 +1,296 @@
+"""allranks exec: one command on all nodes of a target; what they print alike is printed once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from allranks.cluster import Cluster
+from allranks.cluster.hostlist import fold
+from allranks.engines.reachable_nodes import find_cluster, reached
+from allranks.errors import UsageError
+from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
+from allranks.gang.execution import Executed, Execution, Job
+from allranks.gang.tasks import run_loop
+from allranks.gang.transport import Transport
+from allranks.protocol.codec import document_line, omit_empty
+from allranks.report.terminal import clean, shows_colour
+from allranks.settings import RunSpec
+from allranks.settings.secrets import redact_argv
+from allranks.text import count_of, format_duration, format_size, join_names
+
+from .check import ProgressLine
+from .declare import Given
+from .target import resolve_options, say_notes
+
+GRACE = 5.0  # seconds from SIGTERM to SIGKILL
+SHELL = ("/bin/sh", "-c")
+
+
+@omit_empty("signal", "error", "left_out", "left")
+class NodeOutput(NamedTuple):
+    """What became of the command on a node. `code` null: it did not end, was killed by `signal`, or did not begin.
+
+    `output` lacks `left_out` bytes in its middle. `left` are processes that could not be ended.
+    """
+
+    node: str
+    code: int | None
+    output: str
+    timed_out: bool = False
+    signal: str = ""
+    error: str = ""
+    left_out: int = 0
+    left: Sequence[str] = ()
+
+
+class ExecReport(NamedTuple):
+    """What `exec --json` prints: the command, the exit code, and each node's part."""
+
+    command: Sequence[str]
+    exit: int
+    nodes: Sequence[NodeOutput]
+
+
+class ReachedBy(NamedTuple):
+    """A node, and the command that reaches it."""
+
+    name: str
+    reached_by: Sequence[str]
+
+
+class ExecPlan(NamedTuple):
+    """What `exec --dry-run --json` prints."""
+
+    command: Sequence[str]
+    nodes: Sequence[ReachedBy]
+
+
+def command(
+    typed: Given,
+    timeout: float | None,
+    directory: str | None,
+    config: str | None,
+    dry_run: bool,
+    quiet: bool,
+    json_: bool,
+) -> int:
+    """Run the command. Return the worst exit code: 4 where a node failed, 1 where the command did, else 0."""
+    words = _words(typed["command"])
+    # --launcher command: what a run refuses to start once a rank may run once a node
+    resolved = resolve_options({**typed, "command": [], "launcher": "command"}, config)
+    spec = resolved.spec
+    cluster = find_cluster(spec)
+    say_notes(resolved)
+    with reached(spec, cluster) as transport:
+        if dry_run:
+            click.echo(_described(words, cluster, transport, json_))
+            return DONE
+        job = Job(
+            f"exec-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
+            words,
+            _environment(spec),
+            directory,
+            spec.places.node_dir,
+            timeout,
+            GRACE,
+            spec.limits.connect_timeout,
+        )
+        return _run(job, cluster, transport, quiet, json_)
+
+
+def _environment(spec: RunSpec) -> dict[str, str]:
+    """Return what --env gives the command; a name alone takes its value from here."""
+    forwarded = {name: os.environ[name] for name in spec.launch.forward if name in os.environ}
+    return {**forwarded, **spec.launch.env}
+
+
+def _words(typed: object) -> tuple[str, ...]:
+    """Return the words of the command; one word with blanks is a line for the shell."""
+    words = tuple(str(word) for word in typed) if isinstance(typed, (list, tuple)) else ()
+    if not words:
+        raise UsageError("the command is missing\nhint: allranks exec --hosts hosts.txt nvidia-smi -L")
+    if words[0] == "-m":
+        raise UsageError(f"exec runs programs, and -m is none\nhint: allranks exec … python3 {shlex.join(words)}")
+    if len(words) == 1 and len(words[0].split()) > 1:
+        return (*SHELL, words[0])
+    return words
+
+
+def _described(words: Sequence[str], cluster: Cluster, transport: Transport, as_json: bool) -> str:
+    """Say what would run where, without secrets."""
+    shown = redact_argv(list(words))
+    nodes = [ReachedBy(node.name, transport.described(node)) for node in cluster.nodes]
+    if as_json:
+        return document_line(ExecPlan(shown, nodes))
+    names = fold(node.name for node in cluster.nodes)
+    lines = [f"{shlex.join(shown)} on {count_of(len(nodes), 'node')}: {names}"]
+    return "\n".join(lines + [f"  {node.name}: {shlex.join(node.reached_by)}" for node in nodes])
+
+
+def _run(job: Job, cluster: Cluster, transport: Transport, quiet: bool, json_: bool) -> int:
+    progress = ProgressLine(silent=json_ or not sys.stderr.isatty())
+    waiting = {node.name: None for node in cluster.nodes}
+
+    def on_end(result: Executed) -> None:
+        waiting.pop(result.node.name, None)
+        if waiting:
+            done = len(cluster.nodes) - len(waiting)
+            progress.show(f"waiting for {join_names(list(waiting))}", done, len(cluster.nodes))
+
+    execution = Execution(job, cluster, transport, on_end)
+    ended_by = _until_over(execution)
+    progress.end()
+    code = ended_by or worst([node_code(result) for result in execution.results])
+    if json_:
+        nodes = [_node_output(result) for result in execution.results]
+        sys.stdout.write(document_line(ExecReport(redact_argv(list(job.command)), code, nodes)) + "\n")
+    else:
+        _print(execution.results, job, quiet)
+    return code
+
+
+def _until_over(execution: Execution) -> int:
+    """Run it; return 0, or the exit code of the signal that has ended it early, once all nodes have ended it."""
+    terminated = False
+
+    async def main() -> None:
+        task = asyncio.current_task()
+
+        def terminate() -> None:
+            nonlocal terminated
+            terminated = True
+            if task is not None:
+                task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, terminate)
+        await execution.run()
+
+    try:
+        run_loop(main)
+    except KeyboardInterrupt:
+        return CTRL_C
+    except asyncio.CancelledError:
+        if not terminated:
+            raise
+        return TERMINATED
+    return DONE
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Return the worst of the exit codes of nodes: a failed node is worse than a failed command."""
+    return max(codes, default=DONE)
+
+
+def node_code(result: Executed) -> int:
+    """Return the exit code that a node's part stands for."""
+    if result.failure is not None or result.left:
+        return NODE_FAILED
+    return DONE if result.code == 0 else PROGRAM_FAILED
+
+
+def _signal_name(number: int | None) -> str:
+    """Name a signal; its number where it has no name."""
+    if number is None:
+        return ""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _node_output(result: Executed) -> NodeOutput:
+    output = result.output
+    text = (output.head + output.tail).decode("utf-8", "replace")
+    return NodeOutput(
+        result.node.name,
+        result.code,
+        text,
+        result.timed_out,
+        _signal_name(result.signal),
+        result.failure.message if result.failure is not None else "",
+        output.left_out + result.dropped,
+        result.left,
+    )
+
+
+# -- for people ----------------------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """What nodes must have in common to be one entry: the end of the command, and all that it has printed."""
+
+    digest: str
+    end: str
+
+
+def how_it_ended(result: Executed, timeout: float | None) -> str:
+    """Say how the command ended on a node; empty for a success."""
+    if result.failure is not None:
+        return ""  # said on standard error, with what mends it
+    if result.timed_out and timeout is not None:
+        return f"ended after --timeout {format_duration(timeout)}"
+    if result.signal is not None:
+        return f"killed by {_signal_name(result.signal)}"
+    if result.code is None:
+        return "did not end"
+    return f"exit {result.code}" if result.code else ""
+
+
+def groups_of(results: Sequence[Executed], timeout: float | None) -> dict[Outcome, list[Executed]]:
+    """Group nodes with the same outcome, in the order of the list."""
+    groups: dict[Outcome, list[Executed]] = {}
+    for result in results:
+        outcome = Outcome(result.output.digest, how_it_ended(result, timeout))
+        groups.setdefault(outcome, []).append(result)
+    return groups
+
+
+def lines_of(members: Sequence[Executed], end: str, colour: bool) -> list[str]:
+    """Return the lines of one entry, each behind the nodes that it is of."""
+    names = fold(result.node.name for result in members)
+    first = members[0].output
+    lines = _clean_lines(first.head, colour)
+    missing = first.left_out + members[0].dropped
+    if missing:
+        lines += [f"… {format_size(missing)} not shown here", *_clean_lines(first.tail, colour)]
+    if end:
+        lines.append(f"({end})")
+    return [f"{names}: {line}".rstrip() for line in lines]
+
+
+def _clean_lines(data: bytes, colour: bool) -> list[str]:
+    text = data.decode("utf-8", "replace")
+    return [clean(line.rstrip("\r"), colour) for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _print(results: Sequence[Executed], job: Job, quiet: bool) -> None:
+    silent: list[str] = []
+    for outcome, members in groups_of(results, job.timeout).items():
+        failed = bool(outcome.end) or members[0].failure is not None
+        if quiet and not failed:
+            continue
+        lines = lines_of(members, outcome.end, shows_colour(sys.stdout))
+        if not lines and not failed:
+            silent += [result.node.name for result in members]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+    if silent and sys.stderr.isatty():
+        sys.stderr.write(f"{fold(silent)}: done, without output\n")
+    for result in results:
+        if result.failure is not None:
+            sys.stderr.write(f"{result.failure.message}\n")
+            if result.failure.remedy:
+                sys.stderr.write(f"  hint: {result.failure.remedy}\n")
+        if result.left:
+            sys.stderr.write(f"{result.node.name}: could not end {', '.join(result.left)}\n")

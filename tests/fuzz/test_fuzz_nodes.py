@@ -1,0 +1,62 @@
+"""Fuzzers of what nodes answer to `exec` and `fetch`, and of the memory of nodes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from tests.campaign import Campaign
+from tests.fuzz.nasty import mutated
+
+from allranks.cli.exec import groups_of, how_it_ended, lines_of, node_code
+from allranks.cluster import Node
+from allranks.engines.ssh import SshTransport
+from allranks.gang.execution import HEAD, TAIL, Job, NodeCommand
+from allranks.protocol.frames import MAX_OFFSET, Frame, OutputFrame, Stream
+
+pytestmark = pytest.mark.fuzz
+JOB = Job("exec-1", ("true",), {}, None, None, 1.0, 1.0, 1.0)
+ANSWERS: list[dict[str, Any]] = [
+    {"type": "hello", "node_dir": "/tmp/x", "hostname": "h1", "pid": 7, "t": 1.0, "cwd": "/"},
+    {"type": "exit", "rank": 0, "attempt": 0, "code": 3, "error": {"message": "x"}},
+    {"type": "ended", "attempt": 0, "left": [{"pid": 3, "command": "x"}], "reason": "exec"},
+    {"type": "drained", "attempt": 0, "sizes": {"0/0/0": 3}},
+    {"type": "dropped", "kind": 0, "rank": 0, "attempt": 0, "total": 77, "bounded": True},
+    {"type": "fault", "kind": "start-failed", "message": "rank 0 could not run x", "rank": 0},
+]
+
+
+def _frame(rng: random.Random) -> Frame:
+    """What a node may send: an answer, a broken one, or output of any stream and offset."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return dict(rng.choice(ANSWERS))
+    if kind == 1:
+        made = mutated(rng.choice(ANSWERS), rng)
+        return {**made, "type": str(made["type"])} if isinstance(made, dict) and "type" in made else {"type": "x"}
+    stream = Stream(rng.choice((0, 0, 1, 255)), rng.choice((0, 0, 7)), rng.choice((0, 0, 9)))
+    offset = rng.choice((0, 0, 10, HEAD, rng.randrange(MAX_OFFSET)))
+    data = rng.choice((b"", rng.randbytes(rng.randrange(300)), b"\x1b]0;x\x07\r\n" * 9, b"x" * HEAD))
+    return OutputFrame(stream, offset, data)
+
+
+def test_the_output_of_a_node(campaign: Campaign) -> None:
+    """Whatever comes is bounded, printable, and the outcome stands for an exit code."""
+    for rng in campaign.cases(200):
+        transport = SshTransport((), None, None)
+        asked = NodeCommand(Node("h1", "h1", 0), JOB, transport)
+        for _ in range(rng.randrange(1, 12)):
+            asked.receive([_frame(rng) for _ in range(rng.randrange(4))])
+        result = asked.result
+        result.code = rng.choice((None, 0, 3, -1, 1 << 40))
+        result.signal = rng.choice((None, 9, 64, 999, -5))
+        output = result.output
+        assert len(output.head) + len(output.tail) <= HEAD + TAIL
+        assert output.left_out == output.size - len(output.head) - len(output.tail) >= 0
+        ((outcome, members),) = groups_of([result], 1.0).items()
+        lines = lines_of(members, outcome.end, colour=False)
+        assert all(line.isprintable() for line in "".join(lines).split("\t"))
+        assert outcome.end == how_it_ended(result, 1.0)
+        assert node_code(result) in (0, 1, 4)
+
