@@ -163,7 +163,8 @@ _READ = "status logs attach stop report diagnose data clean"
 _ROWS = (
     # -- target
     SettingRow("cluster", CLUSTER_NAME, "settings of [cluster.NAME] in ~/.config/allranks/config.toml",
-               "run check test render clean exec", example='"lab"', variables=("ALLRANKS_CLUSTER",), complete="clusters"),
+               "run check test render clean exec", example='"lab"', variables=("ALLRANKS_CLUSTER",),
+               complete="clusters"),
     SettingRow("local", whole_number(1, 1024), "virtual nodes on this machine", "run check test render clean exec",
                example="2", common="run check test"),
     SettingRow("hosts", HOSTS, "hostfile, or a list such as h1,h2 or node[01-04]. The first host is node 0",
