@@ -12,6 +12,7 @@ from allranks.text import (
     format_bit_rate,
     format_choice,
     format_duration,
+    format_elapsed,
     format_number,
     format_percent,
     format_ranges,
@@ -112,6 +113,11 @@ def test_rates_of_networks(rate: float, text: str) -> None:
 @pytest.mark.parametrize(("share", "text"), [(0.084, "8 %"), (0.0001, "under 1 %"), (0, "0 %"), (1, "100 %")])
 def test_shares(share: float, text: str) -> None:
     assert format_percent(share) == text
+
+
+def test_how_long_something_took() -> None:
+    written = [format_elapsed(seconds) for seconds in (0.354, 12.04, 59.96, 185, 33_120, 200_000)]
+    assert written == ["0.35 s", "12.0 s", "1 min 0 s", "3 min 5 s", "9 h 12 min", "2 d 7 h"]
 
 
 def test_figures_have_three_digits_and_no_exponent() -> None:

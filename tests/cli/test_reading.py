@@ -85,7 +85,7 @@ def test_status_has_the_designs_form(runs):
     report = describe(make(runs, over=False, controller=encode(controller_identity())), time.time())
     document = to_document(report)
     assert list(document)[:5] == ["schema", "run", "directory", "state", "attempt"]
-    assert list(document)[5:] == ["master", "world_size", "verdict", "nodes"]
+    assert list(document)[5:] == ["master", "world_size", "verdict", "nodes", "goodput"]
     assert (document["state"], [n["name"] for n in document["nodes"]]) == ("running", ["h1", "h2"])
     first = document["nodes"][0]["ranks"][0]
     assert (first["rank"], first["pid"], first["step"]) == (0, 100, 7)
@@ -108,6 +108,16 @@ def test_status_of_a_run_that_is_over_has_no_clock(runs):
     assert text[0].startswith(f"{run.name}: failed, 2 ranks, master 10.0.0.1:29500")
     assert not [line for line in text if "ago" in line or "pid" in line]
     assert text[-2:] == ["verdict: boom", "more"]
+
+
+def test_status_says_the_goodput_where_it_is_known(runs):
+    run = make(runs, over=False, controller=encode(controller_identity()))
+    assert "goodput" not in lines(describe(run, time.time()))[0]
+    status = run.read_document("status.json")
+    run.write_document("status.json", {**status, "goodput": 0.8712})
+    assert lines(describe(run, time.time()))[0].endswith(", goodput 87 %")
+    run.write_document("result.json", {"exit": 0, "goodput": 0.5})
+    assert lines(describe(run, time.time()))[0].endswith(", goodput 50 %")
 
 
 def test_status_of_a_damaged_run_is_no_traceback(runs, capsys):

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from allranks.gang.members import Resumption
-from allranks.gang.progress import Progress
+from allranks.gang.progress import OLDEST, Progress, StepSpan
 from allranks.protocol.frames import METRICS, Stream
 from allranks.report.sentences import event_line
-from allranks.runs.events import StepsResumed
+from allranks.runs.events import StepsResumed, StepsSeen
 
 
 @pytest.fixture
@@ -63,3 +63,62 @@ def test_what_is_said() -> None:
         "attempt 2 goes on at step 5, 3 steps of those up to 7 are done again",
         "warning: attempt 2 begins at step 0 although step 7 was reached. No checkpoint was loaded",
     ]
+
+
+def span_of(reached: int | None, *steps: tuple[int, int, float]) -> StepSpan:
+    """Steps as (rank, step, unix seconds)."""
+    span = StepSpan(reached)
+    for rank, step, t in steps:
+        span.note(rank, step, t)
+    return span
+
+
+def test_an_attempt_is_where_its_furthest_rank_was_when_the_last_one_moved() -> None:
+    span = span_of(None, (0, 1, 10.0), (1, 1, 10.5), (0, 2, 11.0), (1, 2, 12.0), (1, 2, 99.0))
+    assert span.seen == StepsSeen(1, 10.0, 2, 12.0)
+
+
+def test_a_counter_that_begins_anew_each_epoch_still_moves() -> None:
+    assert span_of(None, (0, 1, 1.0), (0, 9, 2.0), (0, 0, 3.0), (0, 1, 4.0)).seen == StepsSeen(0 + 1, 1.0, 9, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "redone_t"),
+    [
+        pytest.param([(81, 10.0), (99, 20.0)], None, id="not there yet"),
+        pytest.param([(81, 10.0), (100, 20.0), (110, 30.0)], 20.0, id="just there"),
+        pytest.param([(80, 10.0), (90, 20.0), (110, 30.0)], 25.0, id="between two steps that were shown"),
+        pytest.param([(100, 10.0), (101, 11.0)], 10.0, id="the first is the last of those before"),
+        pytest.param([(101, 10.0), (102, 11.0)], 10.0, id="nothing is computed twice"),
+    ],
+)
+def test_when_an_attempt_is_where_those_before_were(steps: list[tuple[int, float]], redone_t: float | None) -> None:
+    seen = span_of(100, *((0, step, t) for step, t in steps)).seen
+    assert seen is not None and seen.redone_t == redone_t
+
+
+def test_a_step_after_a_standstill_ends_it_once() -> None:
+    span = span_of(None, (0, 1, 10.0))
+    span.stands_still = True
+    span.note(0, 1, 11.0)
+    assert span.went_on_t is None
+    span.note(0, 2, 12.0)
+    span.note(0, 3, 13.0)
+    assert (span.went_on_t, span.stands_still) == (12.0, False)
+
+
+def test_another_controller_goes_on_with_the_steps_that_were_seen() -> None:
+    span = StepSpan()
+    span.resume(StepsSeen(5, 10.0, 8, 13.0, 20, None))
+    span.note(0, 20, 25.0)
+    assert span.seen == StepsSeen(5, 10.0, 20, 25.0, 20, 25.0)
+
+
+@pytest.mark.parametrize(("made", "expected"), [(990.0, 985.0), (1200.0, 1000.0), (1000.0 - OLDEST, 1000.0)])
+def test_the_program_says_when_a_step_was_made_unless_that_cannot_be(
+    progress: Progress, made: float, expected: float
+) -> None:
+    """The node's clock is 5 s ahead; the line has come at 1000."""
+    line = b'{"step": 3, "t": %d}\n' % made
+    progress.output(Stream(METRICS, 0, 0), line, 1.0, 1000.0, ahead=5.0)
+    assert progress.span.seen == StepsSeen(3, expected, 3, expected)

@@ -13,12 +13,15 @@ from tests.run_directories import T, make
 
 from allranks.cli.main import load
 from allranks.cli.report import judged
+from allranks.protocol.codec import encode
 from allranks.report.excerpts import CONTEXT, Log, Sizes, excerpt
 from allranks.report.gather import gather
 from allranks.report.record import Excerpt, Piece, Record
 from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import BUDGET, run_page
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import TimeLedger
+from allranks.runs.events import RankStarted, StepsSeen
 from allranks.runs.logdiagnosis import scan
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
@@ -60,6 +63,22 @@ def test_a_failed_run(tmp_path: Path) -> None:
 def test_a_run_that_ended_well(tmp_path: Path) -> None:
     words = page(make(tmp_path / "r", NODES, failing=None)).text
     assert "r is healthy: it ended well, and has no verdict" in words and "done" in words
+
+
+def test_where_the_time_went(tmp_path: Path) -> None:
+    """The result says it; of a run that has none yet, its events and the last state do."""
+    run = RunDirectory(make(tmp_path / "r", NODES, failing=None))
+    ledger = TimeLedger(200.0, start=50.0, useful=90.0, slow_share=None, computed_twice=60.0)
+    document = run.read_document("result.json") or {}
+    run.write_document("result.json", {**document, "goodput": ledger.goodput, "time_ledger": encode(ledger)})
+    words = " ".join(page(run.path).text.split())
+    assert "Goodput 45 % of 3 min 20 s." in words
+    assert "computed twice 1 min 0 s 30 % Steps that" in words
+    assert "waiting for stragglers unknown What" in words
+    (run.path / "result.json").unlink()
+    for event in (StepsSeen(0, T + 4.0, 2, T + 6.0), RankStarted("h1", 0, 7, T + 1.0)):
+        run.append_event(event.line(T + 6.0, 0))
+    assert "Goodput unknown" not in page(run.path).text
 
 
 DAMAGED = [

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from allranks.cli.together import SYNC_PASSED
 from allranks.findings import Finding
 from allranks.gang.progress import StepReader
 from allranks.report.fold import CUT, WINDOW, Folder, clean
+from allranks.report.ledgerwords import PARTS, goodput_line, ledger_rows
 from allranks.report.live import LiveView
 from allranks.report.nodetable import node_line, table_lines
 from allranks.report.sentences import closing_lines, event_line, verdict_lines
@@ -20,7 +22,10 @@ from allranks.report.testview import TestView
 from allranks.runs.documents import (
     NodeStatus,
     RankStatus,
+    ResultDocument,
     StatusDocument,
+    TimeLedger,
+    Timing,
     VerdictDocument,
     as_record,
     result_record,
@@ -390,3 +395,48 @@ def test_failures_that_the_verdict_says_are_not_said_before_it() -> None:
     text = stream.getvalue()
     assert text.count("cannot reach h0") == 1
     assert text.index("FAIL: h9: Permission denied") < text.index("VERDICT   all nodes cannot reach h0")
+
+
+def test_the_end_says_what_share_of_the_time_was_useful_and_where_the_rest_went() -> None:
+    ledger = TimeLedger(1000.0, start=12.0, useful=870.0, slow_share=33.0, computed_twice=51.0, restart=34.0, hang=0.0)
+    result = ResultDocument("a", "runs/a", timing=Timing(1000.0), goodput=ledger.goodput, time_ledger=ledger)
+    assert closing_lines(result)[-2] == (
+        "goodput   87 %: 12.0 s start, 33.0 s waiting for stragglers, 51.0 s computed twice, 34.0 s restart"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ledger", "attempts", "line"),
+    [
+        pytest.param(TimeLedger(10.0, start=4.0, without_steps=6.0), 1, "", id="a run that shows no step"),
+        pytest.param(
+            TimeLedger(100.0, start=4.0, without_steps=66.0, restart=30.0),
+            2,
+            "unknown, no step was seen: 4.0 s start, 1 min 6 s in the program, 30.0 s restart",
+            id="it was tried again",
+        ),
+        pytest.param(
+            TimeLedger(100.0, without_steps=40.0, hang=60.0),
+            1,
+            "unknown, no step was seen: 40.0 s in the program, 1 min 0 s hang",
+            id="it hung",
+        ),
+        pytest.param(TimeLedger(100.0, useful=100.0, start=0.5), 1, "100 %", id="nothing was lost"),
+        pytest.param(TimeLedger(100.0, useful=0.0, start=100.0), 1, "0 %: 1 min 40 s start", id="all was lost"),
+    ],
+)
+def test_what_is_said_of_a_ledger(ledger: TimeLedger, attempts: int, line: str) -> None:
+    assert goodput_line(ledger, attempts) == line
+
+
+def test_a_part_of_the_ledger_has_a_name_and_a_meaning() -> None:
+    """A field that the table lacks would be missing on every page."""
+    assert [part.field for part in PARTS] == [one.name for one in fields(TimeLedger) if one.name != "wall"]
+    rows = ledger_rows(TimeLedger(10.0, start=2.5))
+    assert [(row.name, row.seconds, row.percent) for row in rows] == [
+        ("start", "2.5 s", "25 %"),
+        ("useful steps", "unknown", ""),
+        ("waiting for stragglers", "unknown", ""),
+        ("computed twice", "unknown", ""),
+        ("unaccounted", "0.00 s", "0 %"),
+    ]

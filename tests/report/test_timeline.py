@@ -13,7 +13,7 @@ from tests.run_directories import T, events
 
 from allranks.report.page import render
 from allranks.report.timeline import Timeline, choose_rows, timeline
-from allranks.report.timeplot import LEFT, WIDTH, Scale, TimelinePlot, duration, timeline_plot
+from allranks.report.timeplot import LEFT, WIDTH, Scale, TimelinePlot, timeline_plot
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
 
@@ -124,8 +124,3 @@ def test_names_are_escaped_and_cut() -> None:
     svg = render("timeline.html", plot=plot_of(timeline(events({evil: [0, 1]}), {evil: [0, 1]}, {})))
     ElementTree.fromstring(svg)
     assert "<script" not in svg and len(svg) < 20_000
-
-
-def test_durations() -> None:
-    found = [duration(s) for s in (0.354, 12.04, 185, 33_120, 200_000)]
-    assert found == ["0.35 s", "12.0 s", "3 min 5 s", "9 h 12 min", "2 d 7 h"]

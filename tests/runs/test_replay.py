@@ -10,7 +10,16 @@ import pytest
 
 from allranks.report.json_lines import LinesView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument, StatusDocument
+from allranks.runs.documents import AttemptRecord, ResultDocument, StatusDocument, TimeLedger
+from allranks.runs.events import (
+    AttemptEnd,
+    AttemptStart,
+    EndingBegun,
+    NodesAsked,
+    RankStarted,
+    RunStart,
+    StepsSeen,
+)
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
@@ -116,3 +125,28 @@ def test_a_log_that_was_begun_by_another_is_gone_on_with(run: RunDirectory) -> N
     assert shown.text == {1: b"one\ntwo\n"}
     path = run.path / "logs/attempt_2/node_01_demo-1/rank_001.log"
     assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_the_ledger_of_a_run_elsewhere_begins_with_the_wait_for_its_nodes(run: RunDirectory) -> None:
+    """Node 0 does not know when it was asked for: its own ledger begins when it was there."""
+    for event in (RunStart("demo", "u"), NodesAsked("kubernetes", 1000.0)):
+        run.append_event(event.line(1000.0))
+    replay = Replay(run, Shown(), lambda: 5.0)
+    seen = StepsSeen(0, 1045.0, 30, 1075.0)
+    moments = [
+        (AttemptStart(), 1040.0),
+        (RankStarted("demo-0", 0, 7, 1042.0), 1042.0),
+        (seen, 1075.0),
+        (EndingBegun("done", 1.0, 0), 1078.0),
+        (AttemptEnd(AttemptRecord(decision="finish")), 1080.0),
+    ]
+    own = ResultDocument("inner", goodput=0.75, time_ledger=TimeLedger(wall=40.0, useful=30.0))
+    for line in spoken(*(("event", [event.line(t, 0)]) for event, t in moments), ("closing", [own])):
+        replay.line(line)
+    assert replay.result is not None
+    written = write_result(run, replay.result, False, ended_t=1080.0)
+    assert written.goodput == 0.375
+    assert written.time_ledger == TimeLedger(
+        wall=80.0, scheduler=40.0, preflight=2.0, start=3.0, useful=30.0, computed_twice=0.0, after_last_step=3.0,
+        teardown=2.0,
+    )  # fmt: skip

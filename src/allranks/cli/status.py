@@ -16,7 +16,7 @@ from allranks.report.nodetable import node_line, widest_label
 from allranks.report.terminal import redraw_lines
 from allranks.runs.directory import OVER, RunDirectory
 from allranks.runs.documents import Master, NodeStatus, RankStatus, VerdictDocument
-from allranks.text import count_of
+from allranks.text import count_of, format_percent
 
 from .chosen_run import find_run
 
@@ -60,6 +60,7 @@ class StatusReport:
     world_size: int | None
     verdict: VerdictDocument | None
     nodes: tuple[NodeStatus, ...]
+    goodput: float | None
 
 
 def command(run: str | None, watch: bool, runs_dir: str | None, json_: bool) -> int:
@@ -105,6 +106,7 @@ def describe(run: RunDirectory, now: float) -> StatusReport:
         status.world_size,
         condition.result.verdict if condition.result is not None else None,
         tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in status.nodes),
+        status.goodput if condition.result is None else condition.result.goodput,
     )
 
 
@@ -131,6 +133,8 @@ def lines(report: StatusReport) -> list[str]:
         first += f", {count_of(report.world_size, 'rank')}"
     if report.master is not None and report.master.address and report.master.port:
         first += f", master {report.master.address}:{report.master.port}"
+    if report.goodput is not None:
+        first += f", goodput {format_percent(report.goodput)}"
     described = [first, *_whereabouts(report)]
     width = widest_label(report.nodes)
     for node in report.nodes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -127,6 +128,7 @@ class JoinLaunch:
             cluster = meeting.gather()
             spec = meeting.spec_on(cluster)
             reach = NodeReach(meeting.transport())
+            reach.awaited_since = meeting.opened_t
             controlled = begin(dataclasses.replace(self._resolved, spec=spec), cluster, reach, view)
             return CoordinatedRun(controlled.session, meeting)
 
@@ -150,6 +152,7 @@ class CoordinatedMeeting:
         names = node_names(os.environ, files, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
         self._meeting = Meeting(spec, hello_of(spec, 0, os.getcwd()), secret, names, partial(view.say, LABEL))
         self._signals = SignalWatch()
+        self.opened_t = time.time()
 
     def gather(self) -> Cluster:
         """Wait for the other nodes. Raise NotStarted, with the end written, where they do not come."""

@@ -19,7 +19,7 @@ from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Left, NamedNode, ResultDocument
-from allranks.runs.events import JobProgress, PlainNote, RunStart
+from allranks.runs.events import JobProgress, NodesAsked, PlainNote, RunStart
 from allranks.runs.opening import Opening, controller_identity, write_first_status, write_opening
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
@@ -56,6 +56,7 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
     )
     write_opening(run, opening)
     run.append_event(RunStart(run.name, name).line(time.time()))
+    run.append_event(NodesAsked(opening.source, now).line(time.time()))
     write_first_status(run, "starting", listed)
     return run
 
@@ -131,9 +132,7 @@ class RemoteRun(FollowedRun):
         """Write the result, with what is left elsewhere, and return it."""
         self.replay.close()
         self.hang_up()
-        complete = replace(result, left=left)
-        write_result(self.run, complete, self.stopping)
-        return complete
+        return write_result(self.run, replace(result, left=left), self.stopping)
 
 
 class RemoteEngine(ABC):

@@ -43,18 +43,22 @@ from allranks.runs.events import (
     EventRecord,
     FindingMade,
     FirstStep,
+    HangNoted,
     NodeConnecting,
     NodesChecked,
     OutputDropped,
     PlainNote,
     RankExit,
     StepsResumed,
+    StepsSeen,
+    StepsWentOn,
     TemplateNoted,
 )
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import change_nodes, write_status
 from allranks.runs.preflight import document, save
 from allranks.runs.replay import Shown
+from allranks.runs.timeledger import Timekeeper
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 
@@ -178,6 +182,8 @@ class Controller:
         self.progress = Progress(
             spec.output.step_pattern, spec.limits.hang_pattern, self._pattern_off, self.undecodable.note
         )
+        self.timekeeper = Timekeeper()
+        self._noted_steps: StepsSeen | None = None
         self._transport = transport
         self._judge = judge
         self._attach = attach
@@ -301,6 +307,7 @@ class Controller:
     def _attempt_over(self) -> None:
         self.progress.drain()
         self._say_resumed()
+        self._note_steps(is_over=True)
         decision = self._judge(self.gang)
         if decision.kind == "finish":
             self._over.set()
@@ -352,6 +359,9 @@ class Controller:
         """Write an event of the present attempt, and return its line."""
         line = event.line(round(time.time(), 6), self.roster.attempt)
         self.run_dir.append_event(line)
+        self.timekeeper.take(line)
+        if isinstance(event, HangNoted):
+            self.progress.span.stands_still = True
         return line
 
     def note(self, event: EventRecord) -> None:
@@ -600,7 +610,7 @@ class Controller:
         if self.auditor is not None and not member.behind:
             self.auditor.take(stream, data, now)
         if stream.attempt == self.roster.attempt or stream.kind == METRICS:
-            self.progress.output(stream, data, now, t)
+            self.progress.output(stream, data, now, t, member.clock.offset)
         if stream.kind == RANK_LOG:
             self.view.output(node.name, stream.rank, data, t)
         elif stream.kind == METRICS:
@@ -660,6 +670,7 @@ class Controller:
             self._next_status = now + STATUS_EVERY
             self._first_step()
             self._say_resumed()
+            self._note_steps()
             if self.auditor is not None and self.roster.state is State.RUNNING:
                 self.auditor.look(self.roster.layout(), self.feed)
             self._write_status()
@@ -738,6 +749,25 @@ class Controller:
             self._resumed_attempt = self.roster.attempt
             self.note(StepsResumed(*resumed))
 
+    def _note_steps(self, is_over: bool = False) -> None:
+        """Write down when steps were shown: the first, the first that no attempt had reached, and the last."""
+        span = self.progress.span
+        if span.went_on_t is not None:
+            self.note(StepsWentOn(span.went_on_t))
+            span.went_on_t = None
+        noted = self._noted_steps
+        seen = span.seen
+        if seen is None or seen == noted:
+            return
+        is_first = noted is None or noted.first_t != seen.first_t
+        if is_over or is_first or (noted is not None and noted.redone_t != seen.redone_t):
+            self._noted_steps = seen
+            self.note(seen)
+
+    def resume_steps(self, seen: StepsSeen) -> None:
+        """Go on with the steps of an attempt that another controller began."""
+        self.progress.span.resume(seen)
+
     def status(self) -> StatusDocument:
         """Describe the run as it is now."""
         live = self.progress.by_rank()
@@ -752,6 +782,7 @@ class Controller:
             Master(roster.master_addr, roster.master_port),
             roster.world_size or None,
             tuple(nodes),
+            self.timekeeper.ledger(time.time(), self.progress.span.seen).goodput,
         )
 
     def _write_status(self) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_metrics
+from allranks.runs.events import StepsSeen
 
 from .matching import Match, Matching
 from .members import RankProgress, Resumption
@@ -18,6 +19,7 @@ from .members import RankProgress, Resumption
 WINDOW = 20  # steps the rate is taken over
 LINE_LIMIT = 64 << 10
 MOST_STEPS = (1 << 53) - 1
+OLDEST = 30.0  # seconds that a line of metrics may be older than its arrival; beyond, the program's own time is wrong
 _LINE_END = re.compile(rb"[\r\n]")
 
 
@@ -26,6 +28,49 @@ class MetricsEntry(NamedTuple):
 
     step: int | None = None
     t: float | None = None
+
+
+class StepSpan:
+    """When the steps of an attempt were shown, by any of its ranks: what the ledger of time needs of them."""
+
+    def __init__(self, reached: int | None = None) -> None:
+        self._reached = reached  # by the attempts before
+        self._seen: StepsSeen | None = None
+        self._by_rank: dict[int, int] = {}
+        self.stands_still = False  # a hang was noted, and no step came since
+        self.went_on_t: float | None = None
+
+    @property
+    def seen(self) -> StepsSeen | None:
+        """The steps so far; None until there is one."""
+        return self._seen
+
+    def resume(self, seen: StepsSeen) -> None:
+        """Take over what another controller has written down."""
+        self._seen = seen
+        self._reached = seen.reached
+
+    def note(self, rank: int, step: int, t: float) -> None:
+        """Note a step that a rank has shown at `t` (unix seconds); the same again says nothing."""
+        if self._by_rank.get(rank) == step:
+            return
+        self._by_rank[rank] = step
+        if self.stands_still:
+            self.stands_still = False
+            self.went_on_t = t
+        before = self._seen
+        if before is None:
+            redone_t = t if self._reached is not None and step >= self._reached else None
+            self._seen = StepsSeen(step, t, step, t, self._reached, redone_t)
+            return
+        t = max(t, before.last_t)
+        redone_t = before.redone_t
+        if redone_t is None and self._reached is not None and before.furthest < self._reached <= step:
+            # Programs show every tenth step or so: those between are taken to last equally long.
+            share = (self._reached - before.furthest) / (step - before.furthest)
+            redone_t = before.last_t + share * (t - before.last_t)
+        furthest = max(step, before.furthest)
+        self._seen = StepsSeen(before.first, before.first_t, furthest, t, self._reached, redone_t)
 
 
 class StepReader:
@@ -47,9 +92,12 @@ class StepReader:
         end, last = self._steps[-1]
         return round((last - first) / (end - start), 3) if end > start and last > first else None
 
-    def metrics(self, data: bytes, now: float, on_refused: Callable[[str], None]) -> bool:
-        """Read bytes of the metrics file; True where they held a step. `on_refused` gets the reason of a wrong line."""
-        has_step = False
+    def metrics(self, data: bytes, now: float, on_refused: Callable[[str], None]) -> list[tuple[int, float]]:
+        """Read bytes of the metrics file; return the steps that they held, each with its time by the node's clock.
+
+        `on_refused` gets the reason of a wrong line.
+        """
+        steps = []
         for line in self._lines(data):
             if not line.strip():
                 continue
@@ -59,9 +107,10 @@ class StepReader:
                 on_refused(str(error))
                 continue
             if entry.step is not None and 0 <= entry.step <= MOST_STEPS:
-                self.note(entry.step, entry.t if entry.t is not None else now)
-                has_step = True
-        return has_step
+                made = entry.t if entry.t is not None else now
+                self.note(entry.step, made)
+                steps.append((entry.step, made))
+        return steps
 
     def note(self, step: int, t: float) -> None:
         """Note a step and its time (unix seconds)."""
@@ -109,6 +158,7 @@ class Progress:
         self.first_step_at: float | None = None
         self.first_step_told = False
         self.reached: int | None = None  # by the attempts before
+        self.span = StepSpan()
         self.origin: int | None = None  # the first step of the first attempt that showed one
 
     def begin_attempt(self) -> None:
@@ -118,6 +168,7 @@ class Progress:
             self.origin = self._first()
         self._readers.clear()
         self._last_output.clear()
+        self.span = StepSpan(self.reached)
 
     def came_to(self, step: int | None) -> None:
         """Keep how far an attempt came."""
@@ -140,8 +191,11 @@ class Progress:
         steps = (reader.furthest for reader in self._readers.values())
         return max((step for step in steps if step is not None), default=None)
 
-    def output(self, stream: Stream, data: bytes, now: float, t: float) -> None:
-        """Bytes of a rank's log or metrics went by; `now` and `t` as in `Gang.handle`."""
+    def output(self, stream: Stream, data: bytes, now: float, t: float, ahead: float = 0.0) -> None:
+        """Bytes of a rank's log or metrics went by; `now` and `t` as in `Gang.handle`.
+
+        The node's clock is `ahead` of this machine's, in seconds.
+        """
         if stream.kind not in (RANK_LOG, METRICS):
             return
         self._last_output[stream.rank] = t
@@ -150,8 +204,10 @@ class Progress:
             self.last_activity = now
         if stream.kind == METRICS:
             on_refused = partial(self._on_refused, f"metrics of rank {stream.rank}")
-            if self._reader(stream.rank).metrics(data, t, on_refused):
+            for step, made in self._reader(stream.rank).metrics(data, t, on_refused):
                 self._note_first(now)
+                corrected = made - ahead
+                self.span.note(stream.rank, step, corrected if t - OLDEST <= corrected <= t else t)
             return
         if self._steps is not None:
             self._steps.feed(stream.rank, data, now, t)
@@ -164,6 +220,7 @@ class Progress:
     def _stepped(self, match: Match) -> None:
         if match.number is not None and match.rank in self._last_output:
             self._reader(match.rank).note(match.number, match.t)
+            self.span.note(match.rank, match.number, match.t)
             self._note_first(match.at)
             self._changed = True
 

@@ -30,6 +30,7 @@ from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
     AttemptRecord,
+    Document,
     Master,
     NodeEntry,
     ProgramExit,
@@ -47,16 +48,19 @@ from allranks.runs.events import (
     ControllerAttached,
     FindingMade,
     FirstStep,
+    NodesAsked,
     OutputDropped,
     PlainNote,
     RetryDecided,
     RunStart,
+    StepsSeen,
     SuiteEnd,
     SuitePassed,
     read_back,
 )
 from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
+from allranks.runs.timeledger import newest_steps
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.text import join_words
@@ -140,6 +144,11 @@ class Session:
             raise  # what a user or a node can mend
         except Exception as error:
             return self._failed_itself(error)
+
+    def remember_times(self, events: Iterable[Document]) -> None:
+        """Take what the run directory has of the run's time so far."""
+        for event in events:
+            self.controller.timekeeper.take(event)
 
     def stop_from_afar(self, reason: str) -> None:
         """End the run because a node wants it, from any thread. Every node may: that is never a second signal."""
@@ -236,7 +245,7 @@ class Session:
         against = self._against_retry()
         resumed = self.controller.progress.resumed()
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), against, resumed)
-        self.controller.keep(AttemptEnd(self.history.attempts[-1]))
+        self.controller.note(AttemptEnd(self.history.attempts[-1]))
         if decision.kind == "retry" and self.verdict is not None:
             self.controller.note(RetryDecided(decision.reason, self.verdict))
         return decision
@@ -296,7 +305,7 @@ class Session:
             outcome = "tested"
         else:
             outcome = "failed"
-        self.controller.keep(SuiteEnd(outcome))
+        self.controller.note(SuiteEnd(outcome))
         if outcome != "tested" or not quick:
             return "finish"
         seconds = roster.attempt_seconds(time.monotonic())
@@ -316,14 +325,16 @@ class Session:
             code = HANG
         if roster.testing and self.tested is not None and not roster.refused_by_check:
             code = self.tested.exit
-        result = self._result(code)
+        ended_t = time.time()
+        result = self._result(code, ended_t)
         if roster.testing and self.tested is not None:
             result = self.tested.add_to(result)
-        write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status())
-        return result
+        return write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status(), ended_t)
 
-    def _result(self, code: int) -> ResultDocument:
+    def _result(self, code: int, ended_t: float) -> ResultDocument:
+        """Make the result of a run that ends at `ended_t` (unix seconds)."""
         roster = self.controller.roster
+        ledger = self.controller.timekeeper.ledger(ended_t, self.controller.progress.span.seen)
         left = {n.name: n.left for n in roster.everyone.values() if n.left}
         dropped = {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()}
         return ResultDocument(
@@ -340,6 +351,8 @@ class Session:
             dropped,
             self.controller.undecodable.counts,
             self._outputs(roster),
+            ledger.goodput,
+            ledger,
         )
 
     def _failed_itself(self, error: Exception) -> ResultDocument:
@@ -352,13 +365,13 @@ class Session:
         self.verdict = internal_verdict(error, self.run_dir.name)
         code = exit_code(self.verdict, None, False)
         status: StatusDocument | None = None
+        ended_t = time.time()
         try:
-            result = self._result(code)
+            result = self._result(code, ended_t)
             status = self.controller.status()
         except Exception:
             result = least_result(self.run_dir, code, self.verdict)
-        write_result(self.run_dir, result, False, status)
-        return result
+        return write_result(self.run_dir, result, False, status, ended_t)
 
     def _program_exit(self, roster: Roster) -> ProgramExit:
         culprit = 0
@@ -467,8 +480,13 @@ def create(
             more=reach.document,
         )
         write_opening(run, opening)
+        if again is not None:
+            keep_newest_steps(run)
+        if reach.awaited_since is not None:
+            run.append_event(NodesAsked(cluster.source, reach.awaited_since).line(time.time()))
         run.append_event(RunStart(run.name, setting.uid).line(time.time()))
         session = Session(spec, cluster, setting, run, view_for(), reach, archive=archive)
+        session.remember_times(run.read_events()[0])
         if again is not None:
             continue_run(session)
         return session
@@ -485,6 +503,21 @@ def continue_run(session: Session) -> None:
     numbers = [attempt.attempt for attempt in session.history.attempts]
     numbers += [attempt for attempt, _ in read_back(AttemptStart, run.read_events()[0])]
     session.controller.roster.attempt = max(numbers, default=-1) + 1
+
+
+def keep_newest_steps(run: RunDirectory) -> None:
+    """Write down how far an attempt came whose controller died: status.json has it, and is about to be replaced."""
+    attempt = -1
+    last: StepsSeen | None = None
+    for number, seen in read_back(StepsSeen, run.read_events()[0]):
+        attempt = number
+        last = seen
+    status = run.read_status()
+    if last is None or attempt != status.attempt:
+        return
+    newest = newest_steps(last, status)
+    if newest != last:
+        run.append_event(newest.line(time.time(), attempt))
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
@@ -623,6 +656,8 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     roster.began_at = time.monotonic() - max(0.0, time.time() - started)
     events = run.read_events()[0]
     session.controller.logs.resume(events)
+    session.remember_times(events)
+    _remember_steps(session.controller, events, run.read_status())
     ends = [event for event in events if event.get("event") == AttemptEnd.kind and "decision" in event]
     session.history.resume([as_record(AttemptRecord, end) for end in ends])
     for _, step in read_back(FirstStep, events):
@@ -636,6 +671,19 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     for attempt, dropped in read_back(OutputDropped, events):
         if dropped.node in session.controller.members:
             _remember_drop(session.controller, attempt, dropped)
+
+
+def _remember_steps(controller: Controller, events: list[Document], status: StatusDocument) -> None:
+    """Take over how far attempts came; of the present one, status.json is newer than its last event."""
+    roster = controller.roster
+    present: StepsSeen | None = None
+    for attempt, seen in read_back(StepsSeen, events):
+        if attempt < roster.attempt:
+            controller.progress.came_to(seen.furthest)
+        elif attempt == roster.attempt:
+            present = seen
+    if present is not None:
+        controller.resume_steps(newest_steps(present, status))
 
 
 def _remember_drop(controller: Controller, attempt: int, event: OutputDropped) -> None:

@@ -75,9 +75,11 @@ class NodeReach:
 
     `warning_signal`: what the engine sends before it takes the nodes back. `document`: its fields of run.json.
     `run_suffix`: what a run directory has behind its name. `keeps_launch`: another controller may take the run over.
+    `awaited_since`: when nodes that come by themselves were first waited for (unix seconds).
     """
 
     warning_signal: int | None = None
+    awaited_since: float | None = None
     run_suffix = ""
 
     def __init__(self, transport: Transport, keeps_launch: bool = False) -> None:

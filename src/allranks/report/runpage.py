@@ -26,18 +26,20 @@ from allranks.runs.documents import (
     as_record,
     each_record,
 )
+from allranks.runs.timeledger import ledger_of
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
-from allranks.text import count_of, cut, format_ranks, format_size, plural
+from allranks.text import count_of, cut, format_elapsed, format_ranks, format_size, plural
 
 from .checks_table import WORDS, counts
+from .ledgerwords import goodput_words, ledger_rows
 from .linkmaps import LinkMap, link_maps
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
 from .record import Excerpt, Record
 from .redact import Hidden
 from .timeline import timeline
-from .timeplot import duration, legend, timeline_plot
+from .timeplot import legend, timeline_plot
 
 BUDGET = 2_000_000  # characters of all excerpts, as they stand in the page
 TEXTS = 600_000  # of stacks, dumps, kernel logs
@@ -58,6 +60,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     nodes, aliases = _nodes(run, status)
     culprit = verdict.where.rank
     line = timeline(record.events, nodes, aliases)
+    ledger = result.time_ledger or ledger_of(record.events, status)
     return render(
         "run.html",
         script=Markup(script),
@@ -79,6 +82,9 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
             verdict.message,
         ),
         attempts=_attempts(result),
+        ledger=ledger_rows(ledger),
+        goodput=goodput_words(ledger.goodput),
+        wall=format_elapsed(ledger.wall),
         plot=timeline_plot(line, [culprit] if culprit is not None else []),
         legend=legend(line),
         began=moment(line.start),
@@ -101,7 +107,7 @@ def script_hash(script: str) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    return duration(seconds) if seconds is not None and 0 <= seconds < 1e9 else ""
+    return format_elapsed(seconds) if seconds is not None and 0 <= seconds < 1e9 else ""
 
 
 # -- the head --------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from allranks.runs.documents import (
 )
 from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
+from .ledgerwords import goodput_line
+
 Document = dict[str, Any]
 
 NODES_SHOWN = 8  # by name in the opening lines
@@ -303,12 +305,20 @@ def closing_lines(result: ResultDocument) -> list[str]:
         lines += ["", *verdict_lines(result.verdict)]
     lines += [*data_lines(result.findings), *left_lines(result.left), *_lost_lines(result)]
     lines += _outputs_lines(result)
-    lines += attempt_lines(result.attempts)
+    lines += [*attempt_lines(result.attempts), *_goodput_lines(result)]
     word = {DONE: "done", CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(result.exit, "failed")
     after = f"after {result.timing.total or 0.0:.1f} s"
     if len(result.attempts) > 1:
         after += f", {count_of(len(result.attempts), 'attempt')}"
     return [*lines, f"{word} {after} (exit {result.exit}), logs in {result.directory}/logs"]
+
+
+def _goodput_lines(result: ResultDocument) -> list[str]:
+    """Say what share of the time was useful, and where the rest went."""
+    if result.time_ledger is None:
+        return []
+    line = goodput_line(result.time_ledger, len(result.attempts))
+    return [f"goodput   {line}"] if line else []
 
 
 def _outputs_lines(result: ResultDocument) -> list[str]:

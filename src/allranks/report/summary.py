@@ -20,6 +20,7 @@ from allranks.runs.documents import (
 )
 from allranks.text import count_of, cut, format_ranks, plural
 
+from .ledgerwords import goodput_line, goodput_words
 from .machines import facts_of, machine_groups, scheduler
 from .page import findings_of
 from .record import Record, SideRunRecord
@@ -93,8 +94,12 @@ def _run(record: Record, result: ResultDocument) -> list[str]:
     launcher = code(run.spec.get("launcher", "direct"), 40)
     seconds = "time unknown" if result.timing.total is None else f"{result.timing.total:g} s"
     versions = ", ".join(f"{name} {_line(version, 60)}" for name, version in run.versions.items())
+    goodput = goodput_words(result.goodput)
+    if result.time_ledger is not None:
+        goodput = goodput_line(result.time_ledger, len(result.attempts)) or goodput
     return [
         f"- {ranks} on {nodes}, launcher {launcher}, {attempts}, {seconds}",
+        f"- goodput: {goodput}",
         f"- command: {code(shlex.join(run.command))}",
         f"- scheduler: {code(scheduler(run.source, run.spec, record.preflight))}",
         f"- launched with: {code(versions)}",

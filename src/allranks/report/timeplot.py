@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from allranks.text import cut
+from allranks.text import cut, format_elapsed
 
 from .drawing import GridLine, PlotFrame
 from .timeline import DONE, ENDED, FAILED, Moment, Timeline, TimelineRow, choose_rows
@@ -153,19 +153,6 @@ class Scale:
         return LEFT + WIDTH * place / self._at[-1]
 
 
-def duration(seconds: float) -> str:
-    """Write 0.35 s, 12.1 s, 3 min 5 s, 9 h 12 min."""
-    if seconds < 1:
-        return f"{seconds:.2f} s"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
 def legend(line: Timeline) -> list[tuple[str, str]]:
     """Give (colour, words) of the states that occur."""
     states = {span.state for row in line.rows for span in row.spans}
@@ -185,7 +172,7 @@ def timeline_plot(line: Timeline, culprits: Sequence[int] = ()) -> TimelinePlot 
     for row in rows:
         plot_rows.append(_row(row, top, scale, line.start, row.rank in culprits))
         top += plot_rows[-1].height + 5
-    label = f"Timeline of {len(rows)} nodes and ranks over {duration(line.end - line.start)}"
+    label = f"Timeline of {len(rows)} nodes and ranks over {format_elapsed(line.end - line.start)}"
     gaps = [_gap(scale, start, end) for start, end in scale.gaps]
     ticks = _ticks(sorted(changes), line.start, scale)
     frame = PlotFrame(LEFT, TOP, WIDTH, top - TOP)
@@ -196,7 +183,7 @@ def timeline_plot(line: Timeline, culprits: Sequence[int] = ()) -> TimelinePlot 
 def _gap(scale: Scale, start: float, end: float) -> Gap:
     x = scale.at(start)
     width = scale.at(end) - x
-    return Gap(x, width, f"{duration(end - start)} without events" if width > NAMED_GAP else "")
+    return Gap(x, width, f"{format_elapsed(end - start)} without events" if width > NAMED_GAP else "")
 
 
 def _ticks(times: Sequence[float], start: float, scale: Scale) -> list[GridLine]:
@@ -205,7 +192,7 @@ def _ticks(times: Sequence[float], start: float, scale: Scale) -> list[GridLine]
     for t in times:
         x = scale.at(t)
         if t == start or not ticks or x - ticks[-1].at >= TICK:
-            ticks.append(GridLine(x, f"+{duration(t - start)}"))
+            ticks.append(GridLine(x, f"+{format_elapsed(t - start)}"))
     return ticks
 
 
@@ -232,12 +219,14 @@ def _row(row: TimelineRow, top: float, scale: Scale, start: float, is_culprit: b
     bars = []
     for span in row.spans:
         x = scale.at(span.start)
-        title = f"{name}: {WORDS[span.state]}, +{duration(span.start - start)} to +{duration(span.end - start)}"
+        title = (
+            f"{name}: {WORDS[span.state]}, +{format_elapsed(span.start - start)} to +{format_elapsed(span.end - start)}"
+        )
         bars.append(Bar(x, max(1.5, scale.at(span.end) - x), COLOURS[span.state], title))
     exits = []
     for moment in row.moments:
         kind = moment.kind if moment.kind in SHAPES else FAILED
-        title = f"{name} {moment.text}, +{duration(moment.t - start)}"
+        title = f"{name} {moment.text}, +{format_elapsed(moment.t - start)}"
         exits.append(EndMark(scale.at(moment.t), moment.kind, SHAPES[kind], MOMENTS[kind], title))
     height = (NODE if is_node else RANK) - 5
     return PlotRow(name, cut(name, NAME), is_node, is_culprit, top, height, bars, exits)

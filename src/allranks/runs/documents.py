@@ -136,7 +136,7 @@ class WaitingNode(NodeStatus):
 
 @dataclass(frozen=True)
 class StatusDocument:
-    """status.json."""
+    """status.json; `goodput` so far is from 0 to 1, None where no step was seen yet."""
 
     run: str = ""
     state: str = ""
@@ -145,6 +145,7 @@ class StatusDocument:
     master: Master | None = None
     world_size: int | None = None
     nodes: tuple[NodeStatus, ...] = ()
+    goodput: float | None = None
 
 
 # -- verdict.json, result.json -------------------------------------------------------------------------------
@@ -258,8 +259,37 @@ class Unfetched(NamedTuple):
 
 
 @dataclass(frozen=True)
+class TimeLedger:
+    """Into which parts the wall time of a run splits, in seconds; docs/explanation/time-ledger.md defines each.
+
+    The parts do not overlap, and with `unaccounted` they add up to `wall`. None: not known.
+    """
+
+    wall: float = 0.0
+    scheduler: float = 0.0
+    preflight: float = 0.0
+    start: float = 0.0
+    useful: float | None = None  # None: no step was seen
+    slow_share: float | None = None  # None: not measured; `useful` then has it
+    computed_twice: float | None = None
+    without_steps: float = 0.0
+    hang: float = 0.0
+    after_last_step: float = 0.0
+    teardown: float = 0.0
+    restart: float = 0.0
+    unaccounted: float = 0.0
+
+    @property
+    def goodput(self) -> float | None:
+        """Give the share of the wall time that was useful, from 0 to 1; None where no step was seen."""
+        if self.useful is None or self.wall <= 0:
+            return None
+        return round(self.useful / self.wall, 4)
+
+
+@dataclass(frozen=True)
 class ResultDocument:
-    """result.json; `outputs` are directories by node."""
+    """result.json; `outputs` are directories by node. `goodput` is from 0 to 1, None where no step was seen."""
 
     run: str = ""
     directory: str = ""
@@ -274,6 +304,8 @@ class ResultDocument:
     dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     undecodable: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
+    goodput: float | None = None
+    time_ledger: TimeLedger | None = None
 
 
 class GroupResult(NamedTuple):

@@ -74,6 +74,15 @@ class RunStart(EventRecord):
 
 
 @dataclass(frozen=True)
+class NodesAsked(EventRecord):
+    """The run waits for its nodes from `t` on; `source` is who gives them: Slurm, an engine, or `join`."""
+
+    kind = "nodes-asked"
+    source: str
+    t: float
+
+
+@dataclass(frozen=True)
 class RunEnd(EventRecord):
     """The result is written; `exit` is the exit code of allranks."""
 
@@ -474,6 +483,42 @@ class StepsResumed(EventRecord):
     reached: int
     lost: int
     starts_over: bool
+
+
+@omit_empty("reached", "redone_t")
+@dataclass(frozen=True)
+class StepsSeen(EventRecord):
+    """Steps of an attempt so far: the first that a rank showed, at `first_t`, the `furthest`, and the last's `last_t`.
+
+    Of a further attempt, `reached` is how far those before came, and it has come there again at `redone_t`. The last of
+    these events of an attempt counts.
+    """
+
+    kind = "steps"
+    first: int
+    first_t: float
+    furthest: int
+    last_t: float
+    reached: int | None = None
+    redone_t: float | None = None
+
+
+@dataclass(frozen=True)
+class StepsWentOn(EventRecord):
+    """A rank has shown a step again, after a standstill that `hang-noted` tells of."""
+
+    kind = "went-on"
+    t: float
+
+
+@dataclass(frozen=True)
+class StragglerWait(EventRecord):
+    """From `since` to `t` the other ranks spent a `share` of the time (0 to 1) waiting for stragglers."""
+
+    kind = "straggler-wait"
+    since: float
+    t: float
+    share: float
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,11 @@ class Replay:
         elif isinstance(document.get("say"), str):
             self.view.event(JoinProgress(document["say"]).line(now))
         elif isinstance(document.get("exit"), int) and "run" in document:
-            self.result = replace(result_record(document), run=self.run.name, directory=str(self.run.path))
+            self.result = self._as_ours(result_record(document))
+
+    def _as_ours(self, result: ResultDocument) -> ResultDocument:
+        """Give node 0's result as this run directory has it: its time began before node 0's did."""
+        return replace(result, run=self.run.name, directory=str(self.run.path), goodput=None, time_ledger=None)
 
     def close(self) -> None:
         """Close the logs."""

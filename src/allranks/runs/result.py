@@ -9,6 +9,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from allranks.exitcodes import CTRL_C
 from allranks.findings import Finding, Verdict
@@ -18,6 +19,7 @@ from .directory import RunDirectory
 from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing, optional_verdict
 from .events import RunEnd
 from .opening import write_last_status
+from .timeledger import ledger_of
 
 REOPENED = ("result.json", "verdict.json")
 
@@ -58,13 +60,25 @@ def end_interrupted(run: RunDirectory) -> None:
 
 
 def write_result(
-    run: RunDirectory, result: ResultDocument, stopped: bool, status: StatusDocument | None = None
-) -> None:
-    """Write all four; `status` is the last state of nodes and ranks, where the one on disk is older."""
+    run: RunDirectory,
+    result: ResultDocument,
+    stopped: bool,
+    status: StatusDocument | None = None,
+    ended_t: float | None = None,
+) -> ResultDocument:
+    """Write all four, and return the result, with its ledger of time where it has none.
+
+    `status` is the last state of nodes and ranks, where the one on disk is older. `ended_t` is when the run ended (unix
+    seconds), else it is now.
+    """
+    end = RunEnd(result.exit).line(time.time() if ended_t is None else ended_t)
+    if result.time_ledger is None:
+        ledger = ledger_of([*run.read_events()[0], end], run.read_status())
+        result = replace(result, goodput=ledger.goodput, time_ledger=ledger)
     if result.verdict is not None:
         run.write_document("verdict.json", encode(result.verdict))
     replace_result(run, result)
-    run.append_event(RunEnd(result.exit).line(time.time()))
+    run.append_event(end)
     if stopped:
         state = "stopped"
     elif result.exit:
@@ -72,6 +86,7 @@ def write_result(
     else:
         state = "done"
     write_last_status(run, state, status)
+    return result
 
 
 def replace_result(run: RunDirectory, result: ResultDocument | SuiteSummary) -> None:

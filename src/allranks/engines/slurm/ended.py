@@ -31,8 +31,7 @@ def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> 
     result = least_result(run, TERMINATED, None)
     if not stopped:
         result = least_result(run, NODE_FAILED, verdict_on(_finding(run, job, number), 0.9))
-    write_result(run, result, stopped)
-    return result
+    return write_result(run, result, stopped)
 
 
 def has_begun(run: RunDirectory) -> bool:

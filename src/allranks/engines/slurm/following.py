@@ -16,7 +16,7 @@ from allranks.runs.events import JobProgress
 from allranks.runs.result import least_result
 
 from . import jobs
-from .ended import LATE, OUTPUT, conclude
+from .ended import LATE, OUTPUT, conclude, has_begun
 
 LOOK_EVERY = 1.0  # seconds between two questions to slurmctld; it grows while nothing changes
 LOOK_AT_MOST = 15.0
@@ -35,7 +35,7 @@ class JobFollower(FollowedRun):
         super().__init__(run, view)
         self.job = job
         self._number = job
-        self.begun = offset > 0
+        self.begun = offset > 0 and has_begun(run)
         self._display = Display(run, offset)
         self._first_words = first_words
         self._shown_states: set[str] = set()  # of the job's present state: its reasons to wait come and go

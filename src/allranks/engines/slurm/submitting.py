@@ -18,6 +18,7 @@ from allranks.plan.render import RenderRequest
 from allranks.plan.render.slurm import batch_script, run_suffix
 from allranks.protocol.codec import document_line
 from allranks.runs.directory import RunDirectory
+from allranks.runs.events import NodesAsked
 from allranks.runs.opening import Opening, write_first_status, write_opening
 from allranks.settings import RunSpec
 from allranks.settings.command_line import secret_values
@@ -79,6 +80,7 @@ class Submission:
         opening = Opening(self._spec, "", (), "Slurm", os.getcwd(), time.time(), controller=None, name=named.name)
         write_opening(run, opening)
         write_first_status(run, "queued", name=named.name)
+        run.append_event(NodesAsked("Slurm", opening.started).line(time.time()))
         run.write_document("job.json", {"job": job, "submitted_from": socket.gethostname()})
         (run.path / OUTPUT).symlink_to(os.path.join(os.getcwd(), f"slurm-{job}.out"))
         os.rename(run.path, named.path)

@@ -1,0 +1,89 @@
+"""The ledger of a run's time in words: a line for the end of a run, rows for its page (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from allranks.runs.documents import TimeLedger
+from allranks.text import format_elapsed, format_percent
+
+LEAST = 0.01  # of the wall time: smaller parts are left out of the line
+UNKNOWN = "unknown, no step was seen"
+
+
+class Part(NamedTuple):
+    """A part of the ledger: its field, its name in a sentence, and what it is."""
+
+    field: str
+    name: str
+    meaning: str
+
+
+PARTS = (
+    Part("scheduler", "waiting for the scheduler", "From the request for nodes until they are there."),
+    Part("preflight", "preflight and rendezvous", "Until the first rank starts, with collective tests before it."),
+    Part("start", "start", "From the first rank's process to the first step: imports, init, loading of a checkpoint."),
+    Part("useful", "useful steps", "From the first step to the last, each step once."),
+    Part("slow_share", "waiting for stragglers", "What the other ranks waited for slow ones during useful steps."),
+    Part("computed_twice", "computed twice", "Steps that an attempt before had computed already."),
+    Part("without_steps", "in the program", "The program ran, and showed no step."),
+    Part("hang", "hang", "From the last sign of progress until the hang was noticed, or was over."),
+    Part("after_last_step", "after the last step", "An interrupted step, the last save, the end of the program."),
+    Part("teardown", "teardown", "From the failure, the stop or the last rank's end until the attempt is over."),
+    Part("restart", "restart", "From the end of an attempt until the next one's ranks start."),
+    Part("unaccounted", "unaccounted", "No event says what happened."),
+)
+
+
+class LedgerRow(NamedTuple):
+    """A part as the page shows it. `share` is of the wall time, from 0 to 1."""
+
+    name: str
+    meaning: str
+    seconds: str
+    percent: str
+    share: float
+
+
+def goodput_line(ledger: TimeLedger, attempts: int) -> str:
+    """Say what share of the time was useful, and where the rest went; empty where no step tells.
+
+    Without a step it is said of runs that have lost time for sure: several attempts, or a hang.
+    """
+    goodput = ledger.goodput
+    if goodput is None and attempts < 2 and not ledger.hang:
+        return ""
+    words = UNKNOWN if goodput is None else format_percent(goodput)
+    lost = [
+        f"{format_elapsed(seconds)} {part.name}"
+        for part, seconds in known_parts(ledger)
+        if part.field != "useful" and seconds >= LEAST * ledger.wall and seconds > 0
+    ]
+    return f"{words}: {', '.join(lost)}" if lost else words
+
+
+def goodput_words(goodput: float | None) -> str:
+    """Write a goodput for a table: `87 %`, or that it is unknown."""
+    return UNKNOWN if goodput is None else format_percent(goodput)
+
+
+def known_parts(ledger: TimeLedger) -> list[tuple[Part, float]]:
+    """Give the parts that are known, in order, with their seconds."""
+    values = [(part, getattr(ledger, part.field)) for part in PARTS]
+    return [(part, seconds) for part, seconds in values if seconds is not None]
+
+
+def ledger_rows(ledger: TimeLedger) -> Sequence[LedgerRow]:
+    """Give a row for each part, the unknown ones too; nothing of a run that has no time."""
+    if ledger.wall <= 0:
+        return []
+    rows = []
+    for part in PARTS:
+        seconds: float | None = getattr(ledger, part.field)
+        if seconds is None:
+            rows.append(LedgerRow(part.name, part.meaning, "unknown", "", 0.0))
+        elif seconds > 0 or part.field in ("useful", "unaccounted"):
+            share = min(1.0, seconds / ledger.wall)
+            rows.append(LedgerRow(part.name, part.meaning, format_elapsed(seconds), format_percent(share), share))
+    return rows

@@ -1,0 +1,457 @@
+"""The ledger of time: every part is what the events say, none overlaps another, and all add up to the wall time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from allranks.protocol.codec import encode
+from allranks.protocol.jsontext import JsonObject
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument, TimeLedger
+from allranks.runs.events import (
+    AttemptEnd,
+    AttemptStart,
+    EndingBegun,
+    FailureNoted,
+    NodeLost,
+    NodesAsked,
+    RankStarted,
+    RunEnd,
+    RunStart,
+    StepsSeen,
+    StepsWentOn,
+    StragglerWait,
+    SuiteEnd,
+)
+from allranks.runs.result import write_result
+from allranks.runs.timeledger import Timekeeper, ledger_of, newest_steps
+
+T = 1_790_000_000.0
+NOTHING = StatusDocument()
+ROUNDING = 0.02  # seconds: each part is written in milliseconds
+PARTS = [one.name for one in fields(TimeLedger) if one.name != "wall"]
+
+
+def parts(ledger: TimeLedger) -> dict[str, float]:
+    """All parts that are not zero."""
+    return {name: value for name in PARTS if (value := getattr(ledger, name))}
+
+
+def total(ledger: TimeLedger) -> float:
+    return sum(parts(ledger).values())
+
+
+@dataclass
+class Story:
+    """A run as it is told in events, and what of its time went into each part."""
+
+    t: float = T
+    events: list[JsonObject] = field(default_factory=list)
+    expected: dict[str, float] = field(default_factory=dict)
+    attempt: int = 0
+    reached: int | None = None
+
+    def passes(self, part: str, seconds: float) -> None:
+        self.t += seconds
+        self.expected[part] = self.expected.get(part, 0.0) + seconds
+
+    def tell(self, kind: str, **values: Any) -> None:
+        self.events.append({"t": self.t, "event": kind, "attempt": self.attempt, **values})
+
+    def starts(self, waits: float = 0.0) -> None:
+        if waits:
+            self.events.append(NodesAsked("Slurm", self.t).line(self.t))
+            self.passes("scheduler", waits)
+        self.events.append(RunStart("r", "u").line(self.t))
+
+    def prepares(self, seconds: float, part: str = "preflight") -> None:
+        self.tell(AttemptStart.kind)
+        self.passes(part, seconds)
+
+    def ranks_start(self, seconds: float) -> None:
+        for rank in (0, 1):
+            self.events.append(RankStarted("h1", rank, 70 + rank, self.t + 0.001 * rank).line(self.t, self.attempt))
+        self.passes("start", seconds)
+
+    def steps(self, first: int, last: int, each: float) -> None:
+        """Steps `first` to `last`, of which the first has come at the end of the start."""
+        first_t = self.t
+        redone_t = None
+        for step in range(first + 1, last + 1):
+            again = self.reached is not None and step <= self.reached
+            self.passes("computed_twice" if again else "useful", each)
+            if step == self.reached:
+                redone_t = self.t
+        if self.reached is not None and first >= self.reached:
+            redone_t = first_t
+        seen = StepsSeen(first, first_t, last, self.t, self.reached, redone_t)
+        self.events.append(seen.line(self.t + 0.3, self.attempt))
+        self.reached = max(last, self.reached or 0)
+
+    def fails(self, teardown: float, decision: str = "retry") -> None:
+        self.events.append(FailureNoted(self.t).line(self.t, self.attempt))
+        self.events.append(EndingBegun("failure", 1.0, 1).line(self.t, self.attempt))
+        self.ends(teardown, decision)
+
+    def ends(self, teardown: float, decision: str = "finish") -> None:
+        self.passes("teardown", teardown)
+        self.tell(AttemptEnd.kind, outcome="x", decision=decision)
+        self.attempt += 1
+
+    def is_over(self, seconds: float = 0.0) -> TimeLedger:
+        self.passes("teardown", seconds)
+        self.events.append(RunEnd(0).line(self.t))
+        ledger = ledger_of(self.events, NOTHING)
+        assert ledger.wall == pytest.approx(self.t - T, abs=ROUNDING)
+        assert ledger.unaccounted <= ROUNDING
+        wanted = {part: seconds for part, seconds in self.expected.items() if seconds >= ROUNDING}
+        got = {part: seconds for part, seconds in parts(ledger).items() if seconds >= ROUNDING}
+        assert got == pytest.approx(wanted, abs=ROUNDING)
+        return ledger
+
+
+# -- one of each ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_killed_goes_on_from_its_checkpoint() -> None:
+    story = Story()
+    story.starts()
+    story.prepares(2.0)
+    story.ranks_start(5.0)
+    story.steps(0, 30, 1.0)
+    story.passes("after_last_step", 0.4)
+    story.fails(3.0)
+    story.prepares(4.0, "restart")
+    story.ranks_start(6.0)
+    story.steps(21, 60, 1.0)
+    story.tell(EndingBegun.kind, reason="done")
+    story.ends(0.5)
+    ledger = story.is_over(0.2)
+    assert ledger.computed_twice == pytest.approx(9.0)  # 22 to 30: the first step of an attempt is part of its start
+    assert ledger.useful == pytest.approx(60.0)  # each step once
+    assert ledger.goodput == pytest.approx(60.0 / ledger.wall, abs=1e-4)
+    assert ledger.slow_share is None
+
+
+def test_a_hang_begins_with_the_last_step() -> None:
+    story = Story()
+    story.starts()
+    story.prepares(1.0)
+    story.ranks_start(1.0)
+    story.steps(0, 10, 1.0)
+    story.passes("hang", 20.0)
+    story.tell("hang", quiet=25.0)  # a pattern of the user's did not recur, though steps came
+    story.fails(1.0, "finish")
+    story.is_over()
+
+
+def test_a_standstill_that_passes_by_is_none_of_the_useful_time() -> None:
+    story = Story()
+    story.starts()
+    story.prepares(1.0)
+    story.ranks_start(1.0)
+    first_t = story.t
+    story.passes("useful", 5.0)
+    story.passes("hang", 10.0)
+    story.tell("hang-noted", quiet=10.0)
+    story.passes("hang", 3.0)
+    story.tell("hang-noted", quiet=13.0)
+    story.events.append(StepsWentOn(story.t).line(story.t + 1.0, 0))
+    story.passes("useful", 5.0)
+    story.events.append(StepsSeen(0, first_t, 9, story.t).line(story.t, 0))
+    story.tell(EndingBegun.kind, reason="done")
+    story.ends(1.0)
+    story.is_over()
+
+
+def test_a_lost_node_is_a_hang_until_it_is_noticed_and_a_lost_spare_is_nothing() -> None:
+    story = Story()
+    story.starts()
+    story.prepares(1.0)
+    story.ranks_start(1.0)
+    story.events.append(NodeLost("spare", story.t, story.t + 4.0).line(story.t + 4.0, 0))
+    story.steps(0, 20, 1.0)
+    story.passes("after_last_step", 0.5)  # an interrupted step: the node was heard until then
+    heard = story.t
+    story.passes("hang", 60.0)
+    story.events.append(NodeLost("h1", heard, story.t).line(story.t, 0))
+    story.fails(3.0, "finish")
+    story.is_over()
+
+
+def test_ranks_that_save_after_a_stop_still_compute() -> None:
+    story = Story()
+    story.starts()
+    story.prepares(1.0)
+    story.ranks_start(1.0)
+    stop = {"t": story.t + 4.5, "event": EndingBegun.kind, "attempt": 0, "reason": "ctrl-c"}
+    story.steps(0, 6, 1.0)
+    story.events.insert(-1, stop)
+    story.ends(2.0)
+    ledger = story.is_over()
+    assert ledger.useful == pytest.approx(6.0)
+
+
+def test_without_a_step_goodput_is_not_known() -> None:
+    story = Story()
+    story.starts()
+    story.prepares(1.0)
+    story.ranks_start(3.0)
+    story.tell("all-initialised", seconds=4.0, ranks=2)
+    story.passes("without_steps", 30.0)
+    story.tell(EndingBegun.kind, reason="done")
+    story.ends(1.0)
+    ledger = story.is_over()
+    assert (ledger.useful, ledger.computed_twice, ledger.goodput) == (None, None, None)
+
+
+def test_an_attempt_that_shows_no_step_while_others_do_has_not_come_beyond_its_start() -> None:
+    story = Story()
+    story.starts()
+    story.prepares(1.0)
+    story.ranks_start(3.0)
+    story.tell("all-initialised", seconds=4.0, ranks=2)
+    story.passes("start", 2.0)
+    story.fails(1.0)
+    story.prepares(1.0, "restart")
+    story.ranks_start(3.0)
+    story.steps(0, 5, 1.0)
+    story.tell(EndingBegun.kind, reason="done")
+    story.ends(1.0)
+    story.is_over()
+
+
+def test_the_tests_before_a_program_and_a_port_that_was_taken_are_preflight() -> None:
+    story = Story()
+    story.starts()
+    story.tell(AttemptStart.kind)
+    story.events.append(RankStarted("h1", 0, 70, T + 1.0).line(T + 1.0, 0))
+    story.passes("preflight", 9.0)
+    story.events.append(SuiteEnd("tested").line(story.t, 0))
+    story.prepares(2.0)
+    story.tell(AttemptStart.kind)  # again, with another port
+    story.passes("preflight", 1.0)
+    story.ranks_start(2.0)
+    story.steps(0, 3, 1.0)
+    story.tell(EndingBegun.kind, reason="done")
+    story.ends(1.0)
+    story.is_over()
+
+
+def test_a_job_that_slurm_puts_back_into_the_queue_waits_twice() -> None:
+    story = Story()
+    story.starts(waits=100.0)
+    story.prepares(1.0)
+    story.ranks_start(2.0)
+    story.steps(0, 5, 1.0)
+    story.tell(EndingBegun.kind, reason="engine")
+    story.ends(1.0)
+    story.events.append(RunEnd(4).line(story.t))
+    story.passes("scheduler", 50.0)
+    story.events.append(RunStart("r", "u").line(story.t))
+    story.prepares(2.0, "restart")
+    story.ranks_start(2.0)
+    story.steps(6, 9, 1.0)
+    story.tell(EndingBegun.kind, reason="done")
+    story.ends(1.0)
+    story.is_over()
+
+
+def test_nodes_that_join_are_waited_for_before_there_is_a_run_directory() -> None:
+    asked = NodesAsked("join", T).line(T + 30.0)
+    events = [asked, RunStart("r", "u").line(T + 30.0), AttemptStart().line(T + 30.0, 0), RunEnd(1).line(T + 40.0)]
+    assert parts(ledger_of(events, NOTHING)) == {"scheduler": 30.0, "unaccounted": 10.0}
+    assert asked["t"] == T
+
+
+def test_pods_are_waited_for_until_node_0_begins() -> None:
+    events = [
+        RunStart("r", "u").line(T + 0.1),
+        NodesAsked("kubernetes", T).line(T + 0.2),
+        AttemptStart().line(T + 30.0, 0),
+        EndingBegun("failure", 1.0, 0).line(T + 35.0, 0),
+        RunEnd(1).line(T + 40.0),
+    ]
+    ledger = ledger_of(events, NOTHING)
+    assert parts(ledger) == {"scheduler": 30.0, "preflight": 5.0, "teardown": 5.0}
+
+
+def test_what_came_after_a_controller_died_is_not_accounted_for() -> None:
+    """Nobody knows how long the ranks went on: their lease ended them."""
+    events = [RunStart("r", "u").line(T), AttemptStart().line(T, 0), RankStarted("h1", 0, 7, T + 1.0).line(T + 1.0, 0)]
+    seen = StepsSeen(0, T + 2.0, 0, T + 2.0).line(T + 2.5, 0)
+    status = StatusDocument(t=T + 12.0, nodes=(NodeStatus("h1", ranks=(RankStatus(0, step=9, last_output=T + 11.0),)),))
+    so_far = ledger_of([*events, seen], status)
+    assert parts(so_far) == {"preflight": 1.0, "start": 1.0, "useful": 9.0, "after_last_step": 1.0}
+    over = ledger_of([*events, seen, RunEnd(4).line(T + 100.0)], status)
+    assert parts(over) == {"preflight": 1.0, "start": 1.0, "unaccounted": 98.0}
+
+
+def test_a_job_whose_controller_died_goes_on_with_the_steps_that_status_had(tmp_path: Any) -> None:
+    seen = StepsSeen(5, T + 2.0, 6, T + 3.0, reached=8)
+    ranks = (RankStatus(0, step=9, last_output=T + 11.0), RankStatus(1, step=7, last_output=T + 12.0))
+    status = StatusDocument(t=T + 20.0, nodes=(NodeStatus("h1", ranks=ranks),))
+    assert newest_steps(seen, status) == StepsSeen(5, T + 2.0, 9, T + 11.0, 8, T + 11.0)
+    events = [
+        RunStart("r", "u").line(T),
+        AttemptStart().line(T, 0),
+        RankStarted("h1", 0, 7, T + 1.0).line(T + 1.0, 0),
+        StepsSeen(0, T + 2.0, 9, T + 11.0).line(T + 99.0, 0),
+        RunStart("r", "u").line(T + 99.0),
+        AttemptStart().line(T + 99.0, 1),
+        RankStarted("h1", 0, 7, T + 100.0).line(T + 100.0, 1),
+        StepsSeen(4, T + 101.0, 12, T + 109.0, 9, T + 106.0).line(T + 109.0, 1),
+        EndingBegun("done", 1.0, 0).line(T + 109.0, 1),
+        RunEnd(0).line(T + 110.0),
+    ]
+    assert parts(ledger_of(events, NOTHING)) == {
+        "preflight": 1.0,
+        "start": 2.0,
+        "useful": 12.0,
+        "computed_twice": 5.0,
+        "scheduler": 88.0,
+        "restart": 1.0,
+        "teardown": 1.0,
+    }
+
+
+def test_what_ranks_wait_for_stragglers_is_taken_from_the_useful_time() -> None:
+    story = Story()
+    story.starts()
+    story.prepares(1.0)
+    story.ranks_start(1.0)
+    begin = story.t
+    story.steps(0, 20, 1.0)
+    for since, share in ((0, 0.5), (5, 0.1), (5, 0.9)):  # the third says the second again
+        wait = StragglerWait(begin + since, begin + since + 5.0, share)
+        story.events.insert(-1, wait.line(story.t, 0))
+    for part, seconds in (("useful", -3.0), ("slow_share", 3.0)):
+        story.expected[part] = story.expected.get(part, 0.0) + seconds
+    story.tell(EndingBegun.kind, reason="done")
+    story.ends(1.0)
+    ledger = story.is_over()
+    assert ledger.goodput == pytest.approx(17.0 / ledger.wall, abs=1e-4)
+
+
+def test_live_and_saved_ledgers_agree(tmp_path: Any) -> None:
+    """A result without a ledger gets it from the events; the controller has it while they come."""
+    run = RunDirectory(tmp_path)
+    keeper = Timekeeper()
+    story = Story()
+    story.starts(waits=3.0)
+    story.prepares(1.0)
+    story.ranks_start(1.0)
+    story.steps(0, 20, 1.0)
+    story.tell(EndingBegun.kind, reason="done")
+    story.ends(1.0)
+    for event in story.events:
+        keeper.take(event)
+        run.append_event(event)
+    live = keeper.ledger(story.t + 0.5)
+    written = write_result(run, ResultDocument("r"), False, ended_t=story.t + 0.5)
+    assert written.time_ledger == live and written.goodput == live.goodput
+    assert run.read_result() == written
+    assert ledger_of(run.read_events()[0], NOTHING) == live
+
+
+# -- properties ----------------------------------------------------------------------------------------
+
+seconds = st.floats(0.0, 500.0).map(lambda value: round(value, 3))
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    """Any run that can be: its parts follow from what was drawn, not from its events."""
+    story = Story()
+    story.starts(waits=draw(st.sampled_from([0.0, 40.0])))
+    has_run = False
+    for number in range(draw(st.integers(1, 4))):
+        if number and draw(st.booleans()):  # Slurm starts the job again
+            story.events.append(RunEnd(4).line(story.t))
+            story.passes("scheduler", draw(seconds))
+            story.events.append(RunStart("r", "u").line(story.t))
+        preparation = "restart" if has_run else "preflight"
+        if draw(st.booleans()):  # the port was taken
+            story.prepares(draw(seconds), preparation)
+        story.prepares(draw(seconds), preparation)
+        how = draw(st.sampled_from(["refused", "start", "steps", "hang", "lost", "stop"]))
+        if how == "refused":
+            story.fails(draw(seconds))
+            continue
+        has_run = True
+        story.ranks_start(draw(seconds))
+        if how != "start" or story.reached is None:
+            first = draw(st.integers(0, (story.reached or 0) + 1))
+            story.steps(first, first + draw(st.integers(0, 30)), draw(st.sampled_from([0.1, 1.0, 7.5])))
+            story.passes("after_last_step", draw(st.sampled_from([0.0, 0.7])))
+        if how == "hang":
+            quiet = draw(seconds)
+            story.passes("hang", quiet)
+            story.tell("hang", quiet=quiet)
+        if how == "lost":
+            heard = story.t
+            story.passes("hang", draw(seconds))
+            story.events.append(NodeLost("h1", heard, story.t).line(story.t, story.attempt))
+        if how == "stop":
+            story.tell(EndingBegun.kind, reason="ctrl-c")
+            story.ends(draw(seconds))
+        else:
+            story.fails(draw(seconds))
+    return story
+
+
+@given(stories())
+def test_all_parts_of_any_run_add_up(story: Story) -> None:
+    if story.reached is None:
+        story.expected["start"] = story.expected.get("start", 0.0)
+    ledger = story.is_over(1.0)
+    assert total(ledger) == pytest.approx(ledger.wall, abs=ROUNDING)
+
+
+@given(stories(), st.data())
+def test_a_run_that_goes_on_has_a_ledger_at_any_moment(story: Story, data: st.DataObject) -> None:
+    keeper = Timekeeper()
+    count = data.draw(st.integers(0, len(story.events)))
+    for event in story.events[:count]:
+        keeper.take(event)
+    now = data.draw(st.floats(T - 10.0, T + 10_000.0))
+    ledger = keeper.ledger(now)
+    assert total(ledger) == pytest.approx(ledger.wall, abs=ROUNDING)
+    assert all(value >= 0 for value in parts(ledger).values())
+
+
+KINDS = [
+    "run-start", "nodes-asked", "run-end", "attempt-start", "attempt-end", "rank-started", "rank-entered",
+    "all-initialised", "steps", "went-on", "hang", "hang-noted", "node-lost", "failed", "ending", "straggler-wait",
+    "note", "",
+]  # fmt: skip
+times = st.one_of(st.floats(0, 100), st.sampled_from([-5.0, 1e300, 1e10, 0.0]), st.none(), st.just("x"))
+names = ["t", "quiet", "last_heard", "first_t", "last_t", "redone_t", "since", "share"]
+lines = st.fixed_dictionaries(
+    {"event": st.one_of(st.sampled_from(KINDS), st.just([])), "t": times},
+    optional={
+        **{name: times for name in names if name != "t"},
+        "reached": st.integers(0, 9),
+        "first": st.integers(0, 9),
+        "reason": st.sampled_from(["failure", "done", "ctrl-c", 5]),
+        "decision": st.sampled_from(["retry", None, 5]),
+    },
+)
+
+
+@given(st.lists(lines, max_size=30), st.floats(0, 200))
+@example([{"event": "attempt-start", "t": 50.0}, {"event": "run-start", "t": 5.0}], 20.0)
+def test_events_in_any_order_give_parts_that_add_up(events: list[JsonObject], now: float) -> None:
+    keeper = Timekeeper()
+    for event in events:
+        keeper.take(event)
+    for ledger in (keeper.ledger(now), ledger_of(events, StatusDocument(t=now))):
+        assert all(value >= 0 for value in parts(ledger).values())
+        assert total(ledger) == pytest.approx(ledger.wall, abs=max(ROUNDING, 1e-9 * ledger.wall))
+        assert ledger.goodput is None or 0 <= ledger.goodput <= 1
+        assert encode(ledger)["wall"] == ledger.wall
