@@ -11,12 +11,21 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, quiet: bool,
     """Follow a run, or take it over."""
     # Imported late: `attach --help` needs no engine.
     from allranks.engines.following import follow_run
+    from allranks.settings.document import from_document
 
     from .follow import follow_to_end, print_end
+    from .outlets import Outlets
 
     directory = find_run(run, runs_dir)
     view = choose_view(json_, quiet=quiet)
     result = directory.read_result()
     if result is not None:
         return print_end(directory, result, view, json_, page=False)
-    return follow_to_end(follow_run(directory, view, take_over), view, json_)
+    followed = follow_run(directory, view, take_over)
+    if not followed.awaits_ranks:
+        return follow_to_end(followed, view, json_)
+    # The controller is this process now, and tells whom the one before it has told.
+    outlets = Outlets(from_document(directory.read_run().spec))
+    announcing = outlets.view_of(view)
+    followed.show_in(announcing)
+    return follow_to_end(followed, announcing, json_)

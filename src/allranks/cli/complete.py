@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from allranks.errors import AllranksError
 from allranks.protocol.jsontext import Json
-from allranks.settings.layers import cluster_names
+from allranks.settings.layers import NOTIFY, cluster_names
 from allranks.settings.parsers import Parser
 
 from .chosen_run import find_run, list_runs, runs_directory
@@ -72,6 +72,9 @@ def _words(kind: str, typed: Mapping[str, Json]) -> list[str]:
             return ssh_hosts(Path.home() / ".ssh" / "config")
         if kind == "clusters":
             return cluster_names(read_user_config(os.environ).values)
+        if kind == "notices":
+            table = read_user_config(os.environ).values.get(NOTIFY)
+            return [str(name) for name in table] if isinstance(table, dict) else []
         if kind == "checks":
             from allranks.gang.plugins import all_checks  # imported late: it reads what is installed
 

@@ -22,6 +22,8 @@ from allranks.runs.documents import ResultDocument
 from allranks.runs.opening import take_control
 from allranks.unpacked import hold_archive, remove_archive
 
+from .outlets import Outlets
+
 
 def follow_to_end(
     started: StartedRun, view: FollowerView, json_: bool, asks: bool = True, prints_document: bool = True
@@ -68,15 +70,15 @@ def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
         sys.stdout.write(f"page {page}\n")
 
 
-def detach(started: StartedRun, view: FollowerView, fold: bool, quiet: bool, json_: bool) -> int:
-    """Leave a run: to its Slurm job, else to a daemon that follows it. Return the exit code."""
+def detach(started: StartedRun, view: FollowerView, outlets: Outlets, fold: bool, quiet: bool, json_: bool) -> int:
+    """Leave a run: to its Slurm job, else to a daemon that follows it with its outlets. Return the exit code."""
     run = started.run
     assert run is not None  # `join` has no --detach
     if started.job is None:
         hold_archive()
         pid = os.fork()
         if pid == 0:
-            _follow_as_daemon(started, run, fold)
+            _follow_as_daemon(started, run, outlets, fold)
         if started.awaits_ranks:
             result = _await_ranks(run, pid, view)
             if result is not None:
@@ -87,14 +89,14 @@ def detach(started: StartedRun, view: FollowerView, fold: bool, quiet: bool, jso
     return exitcodes.DONE
 
 
-def _follow_as_daemon(started: StartedRun, run: RunDirectory, fold: bool) -> NoReturn:
+def _follow_as_daemon(started: StartedRun, run: RunDirectory, outlets: Outlets, fold: bool) -> NoReturn:
     """Follow the run in this process, whose standard error is controller.log from now on, and end with it."""
     from allranks.gang.session import detach_stdio  # imported late: a follower needs nothing else of it
 
     code = exitcodes.INTERNAL
     try:
         detach_stdio(run.path / "controller.log")
-        view = LiveView(fold=fold)
+        view = outlets.view_of(LiveView(fold=fold))
         started.show_in(view)
         take_control(run)
         code = follow_to_end(started, view, json_=False, asks=False)

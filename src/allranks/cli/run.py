@@ -11,6 +11,7 @@ from allranks.runs.result import end_interrupted
 
 from .declare import Given
 from .follow import detach, follow_to_end, print_end
+from .outlets import Outlets
 from .target import require_command, resolve_options, say_notes
 
 
@@ -24,14 +25,20 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
     if dry_run:
         click.echo(launch.describe(json_))
         return exitcodes.DONE
-    view = choose_view(json_, output.fold, quiet)
+    outlets = Outlets(resolved.spec)
+    plain_view = choose_view(json_, output.fold, quiet)
+    view = plain_view if output.detach else outlets.view_of(plain_view)
     try:
         started = launch.start(view)
     except NotStarted as refused:
         return print_end(refused.run, refused.result, view, json_, page=True)
+    if started.job is not None:  # the controller in the job has the same settings
+        outlets.close()
+        view = plain_view
+        started.show_in(view)
     try:
         if output.detach:
-            return detach(started, view, output.fold, quiet, json_)
+            return detach(started, view, outlets, output.fold, quiet, json_)
         return follow_to_end(started, view, json_)
     except KeyboardInterrupt:  # between what the engine and the session guard themselves
         if started.awaits_ranks and started.run is not None:

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from allranks.findings import Verdict
 from allranks.protocol.codec import DecodeError, encode
 from allranks.runs.documents import AttemptRecord, Replacement, verdict_document
+from allranks.text import cut
 
 from .gang import Gang
 from .members import Resumption
 from .policy import Decision, Means, Tried, decide
+
+LONGEST_VERDICT = 500  # characters of the sentence that the ranks of the next attempt get
 
 
 class History:
@@ -58,6 +61,7 @@ class History:
             if gang.roster.spec.recovery.retries:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = verdict._replace(decision=f"{again}: {decision.reason}")
+            gang.roster.last_verdict = cut(" ".join(verdict.finding.message.split()), LONGEST_VERDICT)
         record = AttemptRecord(
             attempt=gang.roster.attempt,
             outcome=outcome,

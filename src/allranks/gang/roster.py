@@ -49,6 +49,7 @@ class Roster:
         self.began_at = now
         self.event_t = t  # of the event in hand
         self.attempt = 0
+        self.last_verdict = ""  # of the attempt before, in a sentence
         self.findings: list[Finding] = []
         self._begin_attempt(now, t)
 

@@ -50,7 +50,9 @@ class Running:
         assert roster.plan is not None
         roster.state = State.RUNNING
         tests = SuiteNodes(tuple(roster.nodes), roster.setting.dead) if roster.testing else None
-        attempt = Attempt(roster.attempt, roster.master_addr, roster.master_port, self._repeats, tests)
+        attempt = Attempt(
+            roster.attempt, roster.master_addr, roster.master_port, self._repeats, tests, roster.last_verdict
+        )
         actions: list[Action] = []
         keep = None
         if roster.setting.keeps_launch:

@@ -36,6 +36,7 @@ WITHHELD_NAMES = (
 RECORDER = "TORCH_FR_BUFFER_SIZE"
 OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 WEAK = (
+    "MLFLOW_RUN_NAME",
     "NCCL_DEBUG",
     "NCCL_DEBUG_FILE",
     "OMP_NUM_THREADS",
@@ -43,7 +44,12 @@ WEAK = (
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     RECORDER,
     OLD_RECORDER,
+    "WANDB_NAME",
+    "WANDB_RUN_GROUP",
 )
+# Variables by which trackers take the name of a run, by the prefix of variables that say that the tracker is in use:
+# W&B (docs.wandb.ai, "Environment variables"), MLflow (mlflow/environment_variables.py).
+TRACKERS = {"WANDB_": ("WANDB_NAME", "WANDB_RUN_GROUP"), "MLFLOW_": ("MLFLOW_RUN_NAME",)}
 # Read by allranks itself (they set --pg-timeout) and by no library.
 NOT_FORWARDED = ("NCCL_TIMEOUT",)
 RECORDED = "2000"  # collectives that torch's flight recorder keeps a rank
@@ -185,6 +191,7 @@ def rank_environment(launch: NodeLaunch, process: PlannedProcess) -> dict[str, s
     environment.update(_debug(launch, process, environment))
     environment.update(_recorder(launch.spec, launch.place))
     environment.update(launch.place.interfaces)
+    environment.update(_trackers({**environment, **launch.spec.launch.env}, launch.place.run))
     environment.update(launch.spec.launch.env)
     return environment
 
@@ -239,6 +246,8 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
         "ALLRANKS_REPORT_SOCKET": f"{place.node_dir}/report.sock",
         "ALLRANKS_ATTEMPT": str(number),
     }
+    if launch.attempt.last_verdict:
+        names["ALLRANKS_LAST_VERDICT"] = launch.attempt.last_verdict
     if "PYTHONUNBUFFERED" not in place.forwarded:
         names["PYTHONUNBUFFERED"] = "1"
     if spec.limits.pg_timeout is not None:
@@ -249,6 +258,12 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
         names["ALLRANKS_AUDIT_FILE"] = place.audit("{rank}", number)
         names["ALLRANKS_AUDIT_BATCHES"] = str(spec.recovery.audit_data)
     return names
+
+
+def _trackers(environment: Mapping[str, str], run: str) -> dict[str, str]:
+    """Give trackers that are in use the name of the run; what the user set stays."""
+    used = [names for prefix, names in TRACKERS.items() if any(name.startswith(prefix) for name in environment)]
+    return {name: run for names in used for name in names if name not in environment}
 
 
 def _recorder(spec: RunSpec, place: Place) -> dict[str, str]:

@@ -52,7 +52,7 @@ class Plan:
 class Attempt:
     """What differs between attempts: number, address, port. `repeats`: of these, those that cost no attempt.
 
-    `tests` where the collective tests run and not the program.
+    `tests` where the collective tests run and not the program. `last_verdict`: why the attempt before failed.
     """
 
     number: int
@@ -60,3 +60,4 @@ class Attempt:
     master_port: int | str  # a text in <> where it is chosen later
     repeats: int = 0
     tests: SuiteNodes | None = None
+    last_verdict: str = ""

@@ -38,6 +38,7 @@ from .tools import choose_launcher, read_tool
 from .variables import read_variables
 
 TABLES = ("env", "forward")
+NOTIFY = "notify"  # a setting, and the table of the user's own file that has the addresses of what it names
 CLUSTER = "cluster"  # a setting, and the table of the user's own file that defines what it names
 # Keys that people write after the option of another name.
 _ALIASES = {
@@ -102,6 +103,8 @@ def resolve(
     """One RunSpec out of all layers; UsageError or ConfigError names the source and what to set."""
     user_keys = dict(user_config or {})
     clusters = _clusters(user_keys.pop(CLUSTER, None), user_source)
+    if isinstance(user_keys.get(NOTIFY), Mapping):
+        del user_keys[NOTIFY]  # cli/outlets.py reads it, where a run asks for an entry
     config = _config_keys(config, config_source)
     user_config = _config_keys(user_keys, user_source)
     items = [
@@ -325,10 +328,12 @@ def _as_tuple(value: Json) -> tuple[str, ...]:
 
 def _read(field: str, entry: _Given) -> Json:
     """Return the value as RunSpec holds it."""
+    row = SETTINGS[field]
     try:
-        return SETTINGS[field].parser.read(entry.value)
+        return row.parser.read(entry.value)
     except ValueError as error:
-        raise entry.error(f"{entry.where}: found {show(entry.value)}, set {error}") from None
+        shown = "a value that is not shown" if row.may_hold_secrets else show(entry.value)
+        raise entry.error(f"{entry.where}: found {shown}, set {error}") from None
 
 
 def _differs(field: str, entry: _Given, value: Json, lenient: bool) -> bool:

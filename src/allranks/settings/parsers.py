@@ -28,6 +28,7 @@ Read = Callable[[Json], Json]
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r".{1,63}")
 _DIGITS = re.compile(r"[0-9]{1,18}")
+_LISTEN = re.compile(r"(?:(?P<address>[0-9.]{7,15}|\[[0-9A-Fa-f:.]{2,45}\]):)?(?P<port>[0-9]{1,5})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -212,6 +213,27 @@ def _read_networks(value: Json) -> Json:
         raise ValueError(expected) from None
 
 
+def split_address(value: str) -> tuple[str, int]:
+    """Divide `[ADDRESS:]PORT`, as LISTEN has read it; without an address it is that of this machine alone."""
+    address, _, port = value.rpartition(":")
+    return address.strip("[]") or "127.0.0.1", int(port)
+
+
+def _read_listen(value: Json) -> Json:
+    """Read `[ADDRESS:]PORT`; an IPv6 address stands in brackets. A number of TOML is a port."""
+    expected = "a port such as 9400, or with an address of this machine: 10.0.0.5:9400, [fd00::5]:9400"
+    word = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    match = _LISTEN.fullmatch(word) if isinstance(word, str) else None
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError(expected)
+    if match["address"]:
+        try:
+            ipaddress.ip_address(match["address"].strip("[]"))
+        except ValueError:
+            raise ValueError(expected) from None
+    return word
+
+
 def _read_gpus(value: Json) -> Json:
     """Read a number, alone or after a GPU's or a resource's name."""
     number = isinstance(value, int) and not isinstance(value, bool)
@@ -238,6 +260,7 @@ HOST = Parser(_read_host, "HOST")
 NETWORKS = Parser(_read_networks, "CIDR")
 GPUS = Parser(_read_gpus, _GPUS.metavar)
 PATTERN = Parser(_read_pattern, "REGEX")
+LISTEN = Parser(_read_listen, "[ADDRESS:]PORT")
 NODE_COUNT = whole_number(1, MAX_HOSTS)
 ID = matching(r"[a-z0-9][a-z0-9_-]{0,63}", "", "ID")
 RUN_NAME = matching(
@@ -245,6 +268,9 @@ RUN_NAME = matching(
 )
 CLUSTER_NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "the name of a cluster: letters, digits, '_', '-', no sign first", "NAME"
+)
+NOTICE = matching(
+    r"[A-Za-z_][A-Za-z0-9_-]{0,63}", "the name of an entry of [notify], or of a variable that holds the URL", "NAME"
 )
 SSH_OPTION = matching(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=|[ \t])[^\x00-\x08\x0a-\x1f\x7f]+", "", "KEY=VALUE")
 NAMESPACE = matching(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace: small letters, digits and '-'", "NAME")

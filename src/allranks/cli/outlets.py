@@ -1,0 +1,129 @@
+"""What goes out of a run besides its view: metrics and notifications, from settings and the user's own file (IO)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from allranks.engines.announcing import AnnouncingView, Outlet
+from allranks.engines.following import FollowerView
+from allranks.errors import ConfigError, UsageError
+from allranks.protocol.jsontext import Json
+from allranks.report.notifier import Notifier
+from allranks.settings import RunSpec
+from allranks.settings.layers import NOTIFY
+from allranks.settings.parsers import split_address
+from allranks.settings.table import suggestion
+from allranks.text import join_words
+
+from .config_files import ConfigFile, read_user_config
+
+if TYPE_CHECKING:
+    from allranks.report.metrics_out import MetricsPort
+
+LIBRARIES = {"notify": "apprise", "metrics": "prometheus_client"}  # by the extra that installs them
+
+
+class Outlets:
+    """The outlets that the settings ask for. A port is open from here on, so that its refusal comes before the run."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        """Raise UsageError or ConfigError for what cannot be had."""
+        self._addresses: dict[str, list[str]] = {}
+        self._metrics: Outlet | None = None
+        self._port: MetricsPort | None = None
+        self._url = ""
+        self._runs_dir = f"{socket.gethostname()}:{os.path.abspath(spec.places.runs_dir)}"
+        if spec.output.notify:
+            _require("notify", "--notify")
+            config = read_user_config(os.environ)
+            self._addresses = {name: _addresses_of(name, config, os.environ) for name in spec.output.notify}
+        if spec.output.metrics_port or spec.output.metrics_file:
+            self._open_metrics(spec.output.metrics_port, spec.output.metrics_file)
+
+    def _open_metrics(self, listen: str | None, path: str | None) -> None:
+        _require("metrics", "--metrics-port" if listen else "--metrics-file")
+        # Imported late: prometheus-client takes 100 ms, and few runs ask for it.
+        from allranks.report.metrics_out import MetricsFile, MetricsPort, RunMetrics
+
+        file = MetricsFile(Path(path).expanduser()) if path else None
+        if listen:
+            address, port = split_address(listen)
+            self._port = MetricsPort(address, port)
+            self._url = self._port.url
+        self._metrics = RunMetrics(self._port, file)
+
+    def view_of(self, view: FollowerView) -> FollowerView:
+        """Return a view that passes on what it shows; the same where nothing is asked for."""
+        outlets = [] if self._metrics is None else [self._metrics]
+        if self._addresses:
+            outlets.append(Notifier(self._addresses, self._runs_dir, say_note))
+        if not outlets:
+            return view
+        if self._url:
+            view.say("metrics", self._url)
+        return AnnouncingView(view, outlets, say_note)
+
+    def close(self) -> None:
+        """Give the port back: the controller is another process, which has the same settings."""
+        if self._port is not None:
+            self._port.close()
+
+
+def say_note(text: str) -> None:
+    """Tell the person at the run; standard output is for the answer."""
+    sys.stderr.write(f"note: {text}\n")
+
+
+def _require(extra: str, option: str) -> None:
+    library = LIBRARIES[extra]
+    if importlib.util.find_spec(library) is None:
+        name = library.replace("_", "-")
+        raise UsageError(
+            f"{option} needs the package {name}, which {sys.executable} does not have\n"
+            f"hint: pip install {name} (or allranks[{extra}])"
+        )
+
+
+def _addresses_of(name: str, config: ConfigFile, environ: Mapping[str, str]) -> list[str]:
+    """Return the addresses that a name stands for: an entry of [notify] in the user's own file, or a variable."""
+    entries = config.values.get(NOTIFY) or {}
+    if not isinstance(entries, Mapping):
+        raise ConfigError(f'{config.source}: notify is {type(entries).__name__}, expected a table with NAME = "URL"')
+    if name in entries:
+        _refuse_readable(Path(config.source))
+        return _texts(entries[name], f"{config.source}: [notify] {name}")
+    if environ.get(name):
+        return [environ[name]]
+    meant = suggestion(name, [str(entry) for entry in entries])
+    if meant:
+        hint = f"hint: --notify {meant}"
+    elif entries:
+        hint = f"Known are {join_words([str(entry) for entry in entries])} of [notify] in {config.source}"
+    else:
+        hint = f'hint: write [notify] with {name} = "URL" into ~/.config/allranks/config.toml, or export {name}=URL'
+    raise UsageError(f"--notify {name}: found neither an entry of [notify] nor a variable of this name\n{hint}")
+
+
+def _texts(value: Json, where: str) -> list[str]:
+    """Read an address, or a list of them. Errors never quote one."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list):
+        raise ConfigError(f"{where}: expected the URL of a service, or a list of them")
+    addresses = [item for item in listed if isinstance(item, str) and "://" in item]
+    if not addresses or len(addresses) < len(listed):
+        raise ConfigError(f"{where}: expected the URL of a service, or a list of them")
+    return addresses
+
+
+def _refuse_readable(file: Path) -> None:
+    """Addresses hold tokens: raise ConfigError where other users can read the file."""
+    mode = file.stat().st_mode
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{file}: has addresses with secrets, and other users may read it\nhint: chmod 600 {file}")

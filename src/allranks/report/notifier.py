@@ -1,0 +1,134 @@
+"""Notifications on their way out: each in a process of its own with a limit of time, so that no service holds up a run.
+
+apprise (the extra `notify`) knows the services. Addresses hold tokens: they go through the process's standard input,
+and no message quotes one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from allranks.runs.documents import Document, ResultDocument, StatusDocument
+from allranks.text import join_words
+
+from .notices import Notice, Place, notice_of_end, notice_of_event
+
+SECONDS = 30  # for one notification, over all addresses
+PATIENCE = 20.0  # seconds at the end of a run for those that are on their way
+MOST = 20  # notifications of a run, and the one at its end: a run that fails and fails floods nobody
+# Ends by SIGALRM. Prints the names whose services did not take it, in JSON.
+_SEND = f"""
+import json, logging, signal, sys
+signal.alarm({SECONDS})
+request = json.load(sys.stdin)
+import apprise
+logging.disable(logging.CRITICAL)
+failed = []
+for name, addresses in request["addresses"].items():
+    service = apprise.Apprise()
+    known = all([service.add(address) for address in addresses])
+    if not known or not service.notify(title=request["title"], body=request["body"], notify_type=request["kind"]):
+        failed.append(name)
+print(json.dumps(failed))
+"""
+
+
+class _Sending:
+    """A notification on its way."""
+
+    def __init__(self, notice: Notice, addresses: Mapping[str, Sequence[str]]) -> None:
+        self.names = list(addresses)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SEND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,  # some names: less than a pipe holds
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the run
+        )
+        assert self.process.stdin is not None
+        request = {**notice._asdict(), "addresses": {name: list(urls) for name, urls in addresses.items()}}
+        with self.process.stdin as stdin:  # less than a pipe holds: it never blocks
+            stdin.write(json.dumps(request).encode())
+
+    def failed_names(self) -> list[str]:
+        """Return the names whose services did not take it; of a process that has ended."""
+        assert self.process.stdout is not None
+        with self.process.stdout as answer:
+            written = answer.read(1 << 16)
+        try:
+            failed = json.loads(written)
+        except ValueError:
+            return self.names
+        return [name for name in self.names if name in failed]
+
+
+class Notifier:
+    """Sends the notifications of one run: an outlet of `engines.announcing.AnnouncingView`.
+
+    `addresses` are apprise's, by the names that the user gave. `runs_dir` is `host:/path` of the run directories.
+    `on_note` gets a sentence for the person at the run.
+    """
+
+    def __init__(self, addresses: Mapping[str, Sequence[str]], runs_dir: str, on_note: Callable[[str], None]) -> None:
+        self._addresses = addresses
+        self._runs_dir = runs_dir
+        self._on_note = on_note
+        self._status = StatusDocument()
+        self._under_way: list[_Sending] = []
+        self._count = 0
+        self._complained: set[str] = set()
+
+    def event(self, event: Document) -> None:
+        """Tell of a retry, a hang or a warning."""
+        notice = notice_of_event(event, self._place(self._status.run), len(self._status.nodes))
+        if notice is not None and self._count < MOST:
+            self._send(notice)
+
+    def status(self, status: StatusDocument) -> None:
+        """Keep which run it is."""
+        self._status = status
+
+    def tick(self) -> None:
+        """See which notifications have gone out."""
+        for sending in list(self._under_way):
+            if sending.process.poll() is not None:
+                self._under_way.remove(sending)
+                self._complain(sending.failed_names())
+
+    def closing(self, result: ResultDocument) -> None:
+        """Tell of the end, and wait a moment until it is out."""
+        notice = notice_of_end(result, self._place(result.run))
+        if notice is not None:
+            self._send(notice)
+        ends = time.monotonic() + PATIENCE
+        while self._under_way and time.monotonic() < ends:
+            time.sleep(0.05)
+            self.tick()
+        for sending in self._under_way:
+            sending.process.kill()
+            sending.process.wait()
+            self._complain(sending.names)
+
+    def _place(self, run: str) -> Place:
+        return Place(run, f"{self._runs_dir}/{run}")
+
+    def _send(self, notice: Notice) -> None:
+        self._count += 1
+        try:
+            self._under_way.append(_Sending(notice, self._addresses))
+        except OSError:
+            self._complain(list(self._addresses))
+
+    def _complain(self, names: Sequence[str]) -> None:
+        """Say once which names failed; the next notification tries them again."""
+        fresh = [name for name in names if name not in self._complained]
+        self._complained.update(fresh)
+        if fresh:
+            self._on_note(
+                f"--notify {join_words(fresh)}: the notification was not delivered\n"
+                "hint: check the address with `apprise -vv -b test URL`"
+            )

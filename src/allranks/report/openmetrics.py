@@ -1,0 +1,136 @@
+"""The state of a run as OpenMetrics text: what Prometheus scrapes, or node-exporter's textfile collector reads (pure).
+
+prometheus-client writes the text (the extra `metrics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    StateSetMetricFamily,
+)
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from allranks.runs.directory import OVER
+from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument
+
+__all__ = ["CONTENT_TYPE_LATEST", "RunFigures", "openmetrics_text"]
+
+UP = ("started", "initialised")  # states of a rank whose process runs
+STATES = ("starting", "gating", "running", "ending", *OVER)
+
+
+class RunFigures(NamedTuple):
+    """What is told of a run: its last status, how often it was retried and hung, and its end if it is over."""
+
+    status: StatusDocument
+    restarts: int = 0
+    hangs: int = 0
+    result: ResultDocument | None = None
+
+
+class _Figures(Collector):
+    def __init__(self, figures: RunFigures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family of the run."""
+        status = self._figures.status
+        run = status.run
+        ranks = [(node, rank) for node in status.nodes for rank in node.ranks]
+        state = StateSetMetricFamily("allranks_run_state", "State of the run.", labels=["run"])
+        state.add_metric([run], {name: name == status.state for name in STATES})
+        yield state
+        up = sum(rank.state in UP for _, rank in ranks)
+        yield _of_run("allranks_ranks_up", "Ranks whose process runs.", run, up)
+        yield _of_run("allranks_world_size", "Ranks of the run.", run, status.world_size)
+        yield _of_run("allranks_attempt", "Number of the present attempt, from 0.", run, status.attempt)
+        yield _of_run("allranks_status_seconds", "When this was so, in unix seconds.", run, status.t)
+        yield _counter("allranks_restarts", "Attempts that followed a failure.", run, self._figures.restarts)
+        yield _counter("allranks_hangs", "Hangs that were confirmed.", run, self._figures.hangs)
+        steps = [rank.step for _, rank in ranks if rank.step is not None]
+        yield _of_run("allranks_step", "Furthest step of any rank.", run, max(steps, default=None))
+        for name, text, values in _by_rank(ranks):
+            yield _of_ranks(name, text, run, values)
+        yield from self._end(run)
+
+    def _end(self, run: str) -> Iterator[Metric]:
+        result = self._figures.result
+        if result is None:
+            return
+        yield _of_run("allranks_exit_code", "Exit code of the run, once it is over.", run, result.exit)
+        verdict = result.verdict
+        if verdict is None:
+            return
+        family = InfoMetricFamily("allranks_verdict", "Cause of the failure, with its place.", labels=["run"])
+        place = {"node": verdict.where.node, "rank": verdict.where.rank}
+        shown = {name: str(value) for name, value in place.items() if value is not None}
+        family.add_metric([run], {"cause": verdict.cause or "unknown", **shown})
+        yield family
+
+
+Ranks = list[tuple[NodeStatus, RankStatus]]
+Values = list[tuple[NodeStatus, RankStatus, float]]
+
+
+def _by_rank(ranks: Ranks) -> Iterator[tuple[str, str, Values]]:
+    """Yield name, help and values of the figures that each rank has; unknown ones are left out."""
+    yield (
+        "allranks_rank_step",
+        "Step of the rank.",
+        [(node, rank, float(rank.step)) for node, rank in ranks if rank.step is not None],
+    )
+    yield (
+        "allranks_rank_steps_per_second",
+        "Steps a second of the rank.",
+        [(node, rank, rank.rate) for node, rank in ranks if rank.rate is not None],
+    )
+    yield (
+        "allranks_rank_last_output_seconds",
+        "When the rank wrote last, in unix seconds.",
+        [(node, rank, rank.last_output) for node, rank in ranks if rank.last_output is not None],
+    )
+
+
+def _of_run(name: str, text: str, run: str, value: float | None) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["run"])
+    if value is not None:
+        family.add_metric([run], value)
+    return family
+
+
+def _counter(name: str, text: str, run: str, value: int) -> Metric:
+    family = CounterMetricFamily(name, text, labels=["run"])
+    family.add_metric([run], value)
+    return family
+
+
+def _of_ranks(name: str, text: str, run: str, values: Values) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["run", "node", "rank"])
+    for node, rank, value in values:
+        family.add_metric([run, node.name, str(rank.rank)], value)
+    return family
+
+
+class _Registry:
+    """What generate_latest asks for; a CollectorRegistry would keep every run that it has seen."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family."""
+        yield from self._collector.collect()
+
+
+def openmetrics_text(figures: RunFigures) -> bytes:
+    """Write the figures as OpenMetrics 1.0 text."""
+    text: bytes = generate_latest(_Registry(_Figures(figures)))  # type: ignore[no-untyped-call]  # the library's
+    return text
