@@ -62,6 +62,7 @@ for step in range(1, {LAST_STEP + 1}):
 dist.destroy_process_group()
 '''
 _TABLE_AGAIN = re.compile(r"\x1b\[(\d+)A\x1b\[J")  # rows up, and everything below is removed (report/screen.py)
+STEP_OF_NODE = re.compile(r"local\d +\w+ +\d+ \w+ +(\d+)(?:/\d+)? ")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 # An SVG in an <img> fetches no font, so each row is stretched to the width that its characters have here.
@@ -92,7 +93,7 @@ def screens(recording: str) -> Iterator[list[str]]:
 def choose_screen(recording: str) -> list[str]:
     """Choose the first screen on which every node has come to a step in the middle of the run."""
     for lines in screens(recording):
-        steps = [int(found[1]) for line in lines if (found := re.match(r"local\d.* step (\d+) ", line))]
+        steps = [int(found[1]) for line in lines if (found := STEP_OF_NODE.match(line))]
         if len(steps) == NODES and min(steps) >= SHOWN_STEP:
             return lines
     raise SystemExit("no screen of the run shows all nodes at work")

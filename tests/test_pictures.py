@@ -5,7 +5,7 @@ import re
 import pytest
 from tests.pictures import FAILURE_PAGE, LIVE_VIEW, MOST_BYTES, PICTURES, ROOT, choose_screen, draw, screens
 
-TABLE = "local{} running 2 initialised step {} output 0 s ago"
+TABLE = "local{} running 2 initialised {} 9.7 0 s ago"
 
 
 def recorded(*tables: tuple[int, ...]) -> str:

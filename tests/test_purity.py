@@ -24,7 +24,7 @@ GANG = ("gang", "roster", "states", "members", "places", "remarks", "hangwatch",
         "passed_signals", "saving")  # fmt: skip
 REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
-              "runs/documents.py", "runs/events.py", "runs/timeledger.py", "findings.py",
+              "runs/documents.py", "runs/events.py", "runs/progress.py", "runs/timeledger.py", "findings.py",
               "errors.py", "exitcodes.py", "text.py", "xid.py", "kernel_lines.py", "fabric/records.py")  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def test_the_table_fits_the_window(small):
     view.status(STATUS, 0.0)
     view.tick(10.0)
     assert out.getvalue().count("\n") < small[1]
-    assert "44 more nodes" in out.getvalue()
+    assert "46 more nodes" in out.getvalue()
 
 
 def test_a_window_that_became_narrower_is_cleared_whole(small):
@@ -132,6 +132,35 @@ def test_words_of_others_cannot_steer_the_terminal():
     view.closing(result_record({"exit": 1, "directory": "r", "verdict": verdict}))
     assert not set("\x1b\x07\x9b") & set(out.getvalue())
     assert "second" in out.getvalue()
+
+
+class ColourTerminal(Terminal):
+    shows_colour = True
+
+
+def test_failures_verdicts_and_warnings_have_colours_where_they_are_wanted(small):
+    lines = {}
+    for terminal in (ColourTerminal(), Terminal()):
+        view = LiveView(stream=terminal)
+        view.event({"event": "finding", "id": "slow-rank", "status": "warn", "message": "rank 5 is late"})
+        view.event({"event": "finding", "id": "x", "status": "fail", "message": "h2 is lost"})
+        view.output("h1", 0, b"FAIL: a word of the program\n", 1.0)
+        view.tick(10.0)
+        view.closing(result_record({"exit": 1, "directory": "r", "verdict": {"cause": "c", "message": "boom"}}))
+        lines[terminal.__class__] = terminal.getvalue().splitlines()
+    plain = lines[Terminal]
+    assert [re.sub("\x1b[^m]*m", "", line) for line in lines[ColourTerminal]] == plain
+    coloured = {line.removesuffix("\x1b[0m") for line in lines[ColourTerminal] if "\x1b" in line}
+    assert coloured == {"\x1b[33mwarning: rank 5 is late", "\x1b[31mFAIL: h2 is lost", "\x1b[1;31mVERDICT   boom"}
+    assert "[h1 0] FAIL: a word of the program" in plain
+
+
+def test_colours_in_the_table_take_no_room(small):
+    out = ColourTerminal()
+    screen = Screen(out)
+    screen.show([], ["\x1b[31m" + "x" * 39 + "\x1b[0m", "y"])
+    screen.show(["line"], [])
+    assert out.getvalue().endswith("\r\x1b[2A\x1b[Jline\n")
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_view():

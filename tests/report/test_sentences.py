@@ -16,7 +16,7 @@ from allranks.gang.progress import StepReader
 from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.ledgerwords import PARTS, goodput_line, ledger_rows
 from allranks.report.live import LiveView
-from allranks.report.nodetable import node_line, table_lines
+from allranks.report.nodetable import node_line, table_lines, time_text
 from allranks.report.sentences import closing_lines, event_line, verdict_lines
 from allranks.report.testview import TestView
 from allranks.runs.documents import (
@@ -31,6 +31,7 @@ from allranks.runs.documents import (
     result_record,
 )
 from allranks.runs.events import EventRecord
+from allranks.runs.progress import Progress
 from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
@@ -282,10 +283,36 @@ def test_a_node_has_one_line():
     one = {"state": "initialised", "step": 5, "rate": 2.0, "last_output": 90.0}
     two = {"state": "initialised", "step": 4, "rate": 1.5, "last_output": 95.0}
     line = node_line(status(one, two).nodes[0], 100.0, 4)
-    assert line.split() == ["h1", "(10.0.0.1)", "running", "2", "initialised", "step", "4", "1.50", "steps/s",
-                            "output", "5", "s", "ago"]  # fmt: skip
+    assert line.split() == ["h1", "(10.0.0.1)", "running", "2", "initialised", "4", "1.50", "5", "s", "ago"]
     many = StatusDocument(nodes=tuple(NodeStatus(f"n{i}", state="ready") for i in range(100)))
-    assert len(table_lines(many, 0.0, 80)) == 34
+    assert len(table_lines(many, 0.0, 80)) == 36
+
+
+def test_the_table_has_headings_totals_and_the_time():
+    ranks = [RankStatus(number, 0, "initialised", step=40 + number, rate=2.0 + number) for number in range(4)]
+    nodes = tuple(NodeStatus(f"h{i}", i, None, "running", tuple(ranks[2 * i : 2 * i + 2])) for i in range(2))
+    rule, head, first, _, total = table_lines(StatusDocument(nodes=nodes), 165.0, 100, began=100.0)
+    assert rule.startswith("── 1 min 5 s ────")
+    assert head.split() == ["node", "state", "ranks", "step", "steps/s", "last", "output"]
+    assert total.split() == ["total", "2", "nodes", "4", "initialised", "40", "2.00"]
+    ends = [line.index(word) + len(word) for line, word in ((head, "step"), (first, " 40"), (total, " 40"))]
+    assert len(set(ends)) == 1, "the figures stand below their heading"
+    assert table_lines(StatusDocument(nodes=nodes[:1]), 0.0, 100)[-1].startswith("h0"), "one node is its own total"
+
+
+def test_the_time_that_is_left_needs_a_total_and_a_rate():
+    assert Progress(40, 41, 2.0, 100).seconds_left == 30.0
+    assert time_text(Progress(40, 41, 2.0, 100), 165.0, 100.0, 0.914) == "1 min 5 s, about 30.0 s left, goodput 91 %"
+    assert time_text(Progress(40, 41, 2.0), 165.0, 100.0) == "1 min 5 s"
+    assert [Progress(40, 41, 2.0).seconds_left, Progress(40, 41, None, 100).seconds_left] == [None, None]
+    assert Progress(101, 101, 2.0, 100).seconds_left is None, "the program goes on behind its last step"
+
+
+def test_a_node_that_is_lost_stands_out_where_colours_are_written():
+    nodes = (NodeStatus("h1", state="running"), NodeStatus("h2", state="lost"))
+    lines = table_lines(StatusDocument(nodes=nodes), 0.0, 100, colour=True)
+    assert [line.startswith("\x1b[31m") for line in lines[2:4]] == [False, True]
+    assert "\x1b" not in "".join(table_lines(StatusDocument(nodes=nodes), 0.0, 100))
 
 
 class Terminal(io.StringIO):
@@ -300,7 +327,7 @@ def test_the_table_stays_below_the_log(monkeypatch):
     view.status(status({"state": "initialised"}), 0.0)
     view.tick(10.0)
     drawn = out.getvalue().count("\n")
-    assert drawn == 2
+    assert drawn == 3
     view.output("h1", 0, b"hello\n", 11.0)
     view.tick(20.0)
     assert f"\r\x1b[{drawn}A\x1b[J[h1 0] hello\n" in out.getvalue()

@@ -12,7 +12,7 @@ from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
-from allranks.report.nodetable import node_line, widest_label
+from allranks.report.nodetable import heading, node_line, widest_label
 from allranks.report.terminal import redraw_lines
 from allranks.runs.directory import OVER, RunDirectory
 from allranks.runs.documents import Master, NodeStatus, RankStatus, VerdictDocument
@@ -137,6 +137,8 @@ def lines(report: StatusReport) -> list[str]:
         first += f", goodput {format_percent(report.goodput)}"
     described = [first, *_whereabouts(report)]
     width = widest_label(report.nodes)
+    if report.nodes:
+        described.append(heading(width))
     for node in report.nodes:
         if report.state in OVER:
             described.append(node_line(_without_clock(node), time.time(), width))

@@ -11,10 +11,12 @@ from allranks.preflight.judge import ORDER
 from allranks.preflight.rank_network import NetworkSetting
 from allranks.text import count_of, group, join_names
 
+from .terminal import BAD, DIM, GOOD, UNSURE, WARN, paint
+
 Rows = Mapping[str, Mapping[str, str]]
 
 WORDS = {"fail": "FAIL", "warn": "warn", "unknown": "?", "ok": "ok", "skipped": "-"}
-COLOURS = {"fail": "\x1b[31m", "warn": "\x1b[33m", "unknown": "\x1b[36m", "ok": "\x1b[32m", "skipped": "\x1b[2m"}
+STYLES = {"fail": BAD, "warn": WARN, "unknown": UNSURE, "ok": GOOD, "skipped": DIM}
 # What a count of checks says of each status, the worst first.
 COUNTED = {"fail": "failed", "warn": "warned", "unknown": "could not look", "ok": "ok", "skipped": "skipped"}
 WIDEST_NAME = 16
@@ -62,10 +64,7 @@ def table_lines(rows: Rows, checks: Mapping[str, Check], width: int, verbose: bo
 
 
 def _cell(status: str, width: int, colour: bool) -> str:
-    text = f"{WORDS[status]:<{width}}"
-    if colour:
-        return f"{COLOURS[status]}{text}\x1b[0m"
-    return text
+    return paint(f"{WORDS[status]:<{width}}", STYLES[status], colour)
 
 
 def _summary(row: Mapping[str, str], colour: bool) -> str:

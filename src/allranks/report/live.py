@@ -13,12 +13,15 @@ from .fold import Folder
 from .nodetable import NODES_SHOWN, table_lines
 from .screen import Screen
 from .sentences import Document, closing_lines, event_line, opening_lines
-from .terminal import shows_colour
+from .terminal import BAD, BOLD_BAD, GOOD, WARN, paint, shows_colour
 
 FLUSH_EVERY = 0.2
 REDRAW_EVERY = 0.5
 FAILURES_SHOWN = 8
+AROUND_NODES = 6  # lines that the table has beside its nodes, and one of the log
 HELD = 1000  # lines kept while a question is open
+# How a line of ours begins, and its colour. A line of a rank begins with `[`.
+LINE_STYLES = (("VERDICT ", BOLD_BAD), ("FAIL: ", BAD), ("LEFT ", BAD), ("warning: ", WARN), ("done after ", GOOD))
 
 
 class LiveView:
@@ -27,7 +30,9 @@ class LiveView:
     def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
         self.screen = Screen(stream or sys.stdout)
         self._terminal = self.screen.is_terminal
-        self._folder = Folder(fold, colour=shows_colour(self.screen.stream), shorten=fold)
+        self._colour = shows_colour(self.screen.stream)
+        self._folder = Folder(fold, colour=self._colour, shorten=fold)
+        self.began: float | None = None  # unix seconds; when the run began, where that is known
         self._nodes = 1
         self._table: list[str] = []
         self._paused = False
@@ -44,6 +49,8 @@ class LiveView:
     def opening(self, info: Document) -> None:
         """Show the first lines: run, command, nodes."""
         self._nodes = len(info["nodes"])
+        if self.began is None:
+            self.began = time.time()
         self._print(opening_lines(info))
 
     def event(self, event: Document) -> None:
@@ -58,7 +65,7 @@ class LiveView:
         others = []
         if event.get("event") == "retry":
             others = self._take_failures(as_record(VerdictDocument, event["verdict"]))
-        self._print([*self._folder.lines(time.time()), *others, line])
+        self._print([*self._folder.lines(time.time()), *map(self._coloured, [*others, line])])
 
     def _take_failures(self, verdict: VerdictDocument | None) -> list[str]:
         """Write the failures that a verdict does not say, few of many; they are said once."""
@@ -94,12 +101,13 @@ class LiveView:
         if self._terminal and self._status is not None and _is_due(self._redrawn, now, REDRAW_EVERY):
             self._redrawn = now
             width, height = self.screen.size()
-            self._table = table_lines(self._status, now, width, max(1, min(NODES_SHOWN, height - 4)))
+            most = max(1, min(NODES_SHOWN, height - AROUND_NODES))
+            self._table = table_lines(self._status, now, width, most, self.began, self._colour)
             self._print([])
 
     def closing(self, result: ResultDocument) -> None:
         """Remove the table, and show the last lines."""
-        self._finish([*self._take_failures(result.verdict), *closing_lines(result)])
+        self._finish([*map(self._coloured, [*self._take_failures(result.verdict), *closing_lines(result)])])
 
     def pause(self) -> None:
         """Nothing is drawn until `resume`: somebody is being asked something."""
@@ -115,6 +123,12 @@ class LiveView:
 
     # -- drawing -----------------------------------------------------------------------------------
 
+    def _coloured(self, text: str) -> str:
+        """Colour the lines of a text of ours that tell of a failure, a verdict or a warning."""
+        if not self._colour:
+            return text
+        return "\n".join(_coloured_line(line) for line in text.split("\n"))
+
     def _print(self, lines: list[str]) -> None:
         if self._paused:
             self.held_lines.extend(lines)
@@ -126,6 +140,11 @@ class LiveView:
         self._paused = False
         self.screen.finish([*self.held_lines, *self._folder.rest(time.time()), *lines])
         self.held_lines.clear()
+
+
+def _coloured_line(line: str) -> str:
+    style = next((style for start, style in LINE_STYLES if line.startswith(start)), "")
+    return paint(line, style, colour=True)
 
 
 def _is_due(last: float, now: float, every: float) -> bool:
@@ -152,7 +171,7 @@ class QuietView(LiveView):
 
     def closing(self, result: ResultDocument) -> None:
         """Show the rest of the output, and what failed."""
-        self._finish(closing_lines(result) if result.exit else [])
+        self._finish([*map(self._coloured, closing_lines(result))] if result.exit else [])
 
 
 class JsonView(LiveView):

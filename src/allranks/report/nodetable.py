@@ -3,29 +3,74 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from allranks.runs.documents import NodeStatus, StatusDocument
-from allranks.text import count_of, name_with
+from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
+from allranks.runs.progress import Progress
+from allranks.text import count_of, cut, format_elapsed, format_percent, name_with
 
-from .terminal import clean
+from .terminal import BAD, DIM, WARN, clean, paint
 
 NODES_SHOWN = 32
+RULE = 72  # characters
+# What of a node or rank is not as it should be.
+STATE_STYLES = {"lost": BAD, "failed": BAD, "unreachable": BAD, "killed": BAD, "silent": WARN, "unfit": WARN}
 
 
-def table_lines(status: StatusDocument, now: float, width: int, most: int = NODES_SHOWN) -> list[str]:
-    """Write one line a node, `most` at most: name, state, ranks, step, rate, seconds since the last output."""
+def table_lines(
+    status: StatusDocument,
+    now: float,
+    width: int,
+    most: int = NODES_SHOWN,
+    began: float | None = None,
+    colour: bool = False,
+) -> list[str]:
+    """Write a rule with the time, headings, a line a node, `most` at most, and the totals of several.
+
+    `now` and `began`, when the run began, are in unix seconds.
+    """
+    progress = Progress.of(status.nodes)
     name_width = widest_label(status.nodes)
-    lines = ["─" * min(width - 1, 72)]
+    lines = [_rule(time_text(progress, now, began), width, colour)]
+    lines.append(paint(cut(heading(name_width), width - 1), DIM, colour))
     for node in status.nodes[:most]:
-        lines.append(clean(node_line(node, now, name_width), colour=False)[: width - 1])
+        lines.append(_styled(node, cut(clean(node_line(node, now, name_width), colour=False), width - 1), colour))
     if len(status.nodes) > most:
-        lines.append(f"… and {count_of(len(status.nodes) - most, 'more node')}: allranks status"[: width - 1])
+        lines.append(cut(f"… and {count_of(len(status.nodes) - most, 'more node')}: allranks status", width - 1))
+    if len(status.nodes) > 1:
+        lines.append(cut(total_line(status, progress, now, name_width), width - 1))
     return lines
 
 
-def widest_label(nodes: tuple[NodeStatus, ...]) -> int:
-    """Count the characters of the longest label, at least 4."""
-    return max([len(label(node)) for node in nodes] + [4])
+def _rule(text: str, width: int, colour: bool) -> str:
+    """Draw the line above the table, with words in it."""
+    length = min(width - 1, RULE)
+    words = cut(f"── {text} ", length) if text else ""
+    return paint(words + "─" * (length - len(words)), DIM, colour)
+
+
+def time_text(progress: Progress, now: float, began: float | None, goodput: float | None = None) -> str:
+    """Write how long a run has gone on, what is left, and how much of it was training; nothing where not known."""
+    parts = []
+    if began is not None and began <= now:
+        parts.append(format_elapsed(now - began))
+    if progress.seconds_left is not None:
+        parts.append(f"about {format_elapsed(progress.seconds_left)} left")
+    if goodput is not None:
+        parts.append(f"goodput {format_percent(goodput)}")
+    return ", ".join(parts)
+
+
+def _styled(node: NodeStatus, line: str, colour: bool) -> str:
+    """Colour the line of a node that is not as it should be, or has such a rank."""
+    states = [node.state, *(rank.state for rank in node.ranks)]
+    style = next((STATE_STYLES[state] for state in states if state in STATE_STYLES), "")
+    return paint(line, style, colour)
+
+
+def widest_label(nodes: Iterable[NodeStatus]) -> int:
+    """Count the characters of the longest label, at least 5."""
+    return max([len(label(node)) for node in nodes] + [5])
 
 
 def label(node: NodeStatus) -> str:
@@ -33,13 +78,31 @@ def label(node: NodeStatus) -> str:
     return name_with(node.name, node.address or "")
 
 
-def node_line(node: NodeStatus, now: float, name_width: int = 4) -> str:
+def heading(name_width: int) -> str:
+    """Write the headings of `node_line`."""
+    return _line(("node", "state", "ranks", "step", "steps/s", "last output"), name_width)
+
+
+def node_line(node: NodeStatus, now: float, name_width: int = 5) -> str:
     """Write a node's line; blank where nothing is known. `now`: unix seconds."""
-    states = ", ".join(f"{count} {state}" for state, count in Counter(rank.state for rank in node.ranks).items())
-    steps = [rank.step for rank in node.ranks if rank.step is not None]
-    rates = [rank.rate for rank in node.ranks if rank.rate is not None]
-    outputs = [rank.last_output for rank in node.ranks if rank.last_output is not None]
-    step = f"step {min(steps)}" if steps else ""
-    rate = f"{min(rates):.2f} steps/s" if rates else ""
-    quiet = f"output {max(0.0, now - max(outputs)):.0f} s ago" if outputs else ""
-    return f"{label(node):<{name_width}}  {node.state:<10}  {states:<22}  {step:<10}  {rate:<13}  {quiet}".rstrip()
+    progress = Progress.of([node])
+    return _line((label(node), node.state, *_cells(node.ranks, progress, now)), name_width)
+
+
+def total_line(status: StatusDocument, progress: Progress, now: float, name_width: int) -> str:
+    """Write the line of all nodes: the step of the rank that is behind, the rate of the slowest."""
+    ranks = [rank for node in status.nodes for rank in node.ranks]
+    return _line(("total", count_of(len(status.nodes), "node"), *_cells(ranks, progress, now)), name_width)
+
+
+def _cells(ranks: Sequence[RankStatus], progress: Progress, now: float) -> tuple[str, ...]:
+    states = ", ".join(f"{count} {state}" for state, count in Counter(rank.state for rank in ranks).items())
+    outputs = [rank.last_output for rank in ranks if rank.last_output is not None]
+    rate = f"{progress.rate:.2f}" if progress.rate is not None else ""
+    quiet = f"{max(0.0, now - max(outputs)):.0f} s ago" if outputs else ""
+    return states, progress.step_text, rate, quiet
+
+
+def _line(cells: Sequence[str], name_width: int) -> str:
+    name, state, ranks, step, rate, quiet = cells
+    return f"{name:<{name_width}}  {state:<10}  {ranks:<22}  {step:>11}  {rate:>8}  {quiet}".rstrip()

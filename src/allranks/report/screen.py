@@ -16,7 +16,7 @@ import threading
 from typing import TextIO
 
 from .fold import not_shown
-from .terminal import clean, shows_colour, unfiltered
+from .terminal import clean, shown_length, shows_colour, unfiltered
 
 WAIT = 0.2  # seconds `show` waits for its lines to be written: in order with what others print, as a rule
 AT_EXIT = 2.0
@@ -60,7 +60,7 @@ class Screen:
         if self._gone:
             return
         lines = self._cleaned(lines)
-        table = [clean(line, colour=False) for line in table]
+        table = self._cleaned(table)
         if self._thread is None and self._fd is not None:
             self._start_thread()
         if self._fd is None:
@@ -118,7 +118,7 @@ class Screen:
     def _rows(self) -> int:
         """Rows the table takes now: the window may have become narrower."""
         columns = self.size()[0]
-        return sum(max(1, -(-len(line) // columns)) for line in self._drawn)
+        return sum(max(1, -(-shown_length(line) // columns)) for line in self._drawn)
 
     def _write_directly(self, text: str) -> None:
         try:

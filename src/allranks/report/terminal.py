@@ -16,6 +16,14 @@ _OTHER_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-ln-z@`]|\][^\x07\x1b]*(\x07|\
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)")
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _RESET = "\x1b[0m"
+# Styles of `paint`.
+BAD = "\x1b[31m"
+WARN = "\x1b[33m"
+GOOD = "\x1b[32m"
+UNSURE = "\x1b[36m"
+DIM = "\x1b[2m"
+BOLD = "\x1b[1m"
+BOLD_BAD = "\x1b[1;31m"
 
 
 def clean(text: str, colour: bool) -> str:
@@ -37,6 +45,16 @@ def clean_lines(text: str, colour: bool) -> str:
     if not _UNSAFE.search(text):
         return text
     return "\n".join(clean(line, colour) for line in text.split("\n"))
+
+
+def paint(text: str, style: str, colour: bool) -> str:
+    """Put a style around a text, where colours are written."""
+    return f"{style}{text}{_RESET}" if colour and style and text else text
+
+
+def shown_length(text: str) -> int:
+    """Count the characters of a text that a terminal shows."""
+    return len(_COLOUR.sub("", text)) if "\x1b" in text else len(text)
 
 
 def wants_colour(choice: str, is_terminal: bool, no_color: str, force_color: str) -> bool:

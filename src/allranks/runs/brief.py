@@ -10,7 +10,8 @@ from typing import NamedTuple
 from allranks.protocol.codec import omit_empty
 
 from .directory import OVER, STATES, RunDirectory
-from .documents import RankStatus, StatusDocument, as_record
+from .documents import as_record
+from .progress import Progress
 
 ORPHANED = "orphaned"
 
@@ -117,7 +118,7 @@ def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
     state, status, result = run.condition()
     if result is not None:  # it has ended in this moment
         return read_brief(run)
-    progress = Progress.of(status)
+    progress = Progress.of(status.nodes)
     return RunBrief(
         run.name,
         str(run.path),
@@ -125,22 +126,7 @@ def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
         beginning.gang_size,
         ranks=status.world_size,
         step=progress.step,
+        total_steps=progress.total,
         rate=progress.rate if state not in (*OVER, ORPHANED) else None,
         started=beginning.started,
     )
-
-
-class Progress(NamedTuple):
-    """How far a run is: the step of the rank that is behind, the furthest, and the lowest rate (steps a second)."""
-
-    step: int | None = None
-    furthest: int | None = None
-    rate: float | None = None
-
-    @classmethod
-    def of(cls, status: StatusDocument) -> Progress:
-        """Take the figures of all ranks."""
-        ranks: list[RankStatus] = [rank for node in status.nodes for rank in node.ranks]
-        steps = [rank.step for rank in ranks if rank.step is not None]
-        rates = [rank.rate for rank in ranks if rank.rate is not None]
-        return cls(min(steps, default=None), max(steps, default=None), min(rates, default=None))
