@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import random
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +17,11 @@ from allranks.cli.exec import groups_of, how_it_ended, lines_of, node_code
 from allranks.cluster import Node
 from allranks.engines.ssh import SshTransport
 from allranks.gang.execution import HEAD, TAIL, Job, NodeCommand
+from allranks.gang.fetching import FetchFailed, FileReceiver, NodeFetch, read_list
 from allranks.protocol.frames import MAX_OFFSET, Frame, OutputFrame, Stream
+from allranks.protocol.header import WantedFile
+from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.messages import OutputFile
 
 pytestmark = pytest.mark.fuzz
 JOB = Job("exec-1", ("true",), {}, None, None, 1.0, 1.0, 1.0)
@@ -60,3 +68,54 @@ def test_the_output_of_a_node(campaign: Campaign) -> None:
         assert outcome.end == how_it_ended(result, 1.0)
         assert node_code(result) in (0, 1, 4)
 
+
+LISTS: list[dict[str, Any]] = [
+    {"type": "listed", "files": [{"path": "a/b.pt", "size": 6}, {"path": "c", "size": 0}], "last": False},
+    {"type": "listed", "files": [{"path": "../../etc/x", "size": 3}, {"path": "/abs", "size": 3}], "last": True},
+    {"type": "listed", "skipped": 3, "error": "no directory", "last": True},
+    {"type": "fault", "kind": "boot", "message": "x"},
+    {"type": "swept"},
+]
+SENT: list[dict[str, Any]] = [
+    {"type": "sent", "index": 0, "size": 6, "sha256": hashlib.sha256(b"abcdef").hexdigest()},
+    {"type": "sent", "index": 1, "size": 0, "sha256": hashlib.sha256(b"").hexdigest()},
+    {"type": "sent", "index": 0, "error": "gone"},
+    {"type": "sent", "index": 1, "size": 9, "sha256": "00"},
+]
+
+
+def _answer(rng: random.Random, documents: list[dict[str, Any]]) -> Frame:
+    if rng.randrange(3):
+        return dict(rng.choice(documents))
+    made = mutated(rng.choice(documents), rng)
+    return {**made, "type": str(made["type"])} if isinstance(made, dict) and "type" in made else {"type": "x"}
+
+
+def test_the_list_and_the_files_of_a_node(campaign: Campaign, tmp_path: Path) -> None:
+    """Nothing is written outside of the node's directory, and a file gets its name only if it is what was hashed."""
+    for number, rng in enumerate(campaign.cases(150)):
+        place = tmp_path / f"case{number}" / "in"
+        place.mkdir(parents=True)
+        node = NodeFetch(Node(0, "h1", "h1"), "/out", place / "node")
+        with contextlib.suppress(DecodeError, FetchFailed):
+            while not read_list(_answer(rng, LISTS), node, rng.choice((None, "*.pt", "a/*"))):
+                pass
+        assert all(not path.startswith("/") and ".." not in path.split("/") for path, _ in node.listed)
+        node.listed = [OutputFile("a/b.pt", 6), OutputFile("c", 0)]
+        wanted = [WantedFile("a/b.pt", rng.choice((0, 3))), WantedFile("c")]
+        if wanted[0].offset:
+            (place / "node" / "a").mkdir(parents=True)
+            (place / "node" / "a" / ".b.pt.part").write_bytes(rng.choice((b"abc", b"xyz")))
+        receiver = FileReceiver(node, wanted)
+        with contextlib.suppress(DecodeError, FetchFailed):
+            for _ in range(8):
+                stream = Stream(rng.choice((0, 0, 0, 3)), rng.choice((0, 0, 1)), 0)
+                data = OutputFrame(stream, rng.choice((0, 0, 3, 9)), rng.choice((b"abc", b"def", b"abcdef", b"")))
+                if receiver.take(data if rng.randrange(2) else _answer(rng, SENT)):
+                    break
+        receiver.close()
+        assert [path.name for path in place.parent.iterdir()] == ["in"]
+        assert [path.name for path in place.iterdir()] in ([], ["node"])
+        whole = place / "node" / "a" / "b.pt"
+        assert not whole.exists() or whole.read_bytes() == b"abcdef"
+        shutil.rmtree(place.parent)

@@ -33,7 +33,7 @@ _BY_WORDS = [
     ("verdict", {"diagnose"}),
     ("result", {"run"}),
     ("result", {"attach"}),
-    *((name, {name}) for name in ("check", "stop", "clean", "exec", "report", "render", "overlap", "init")),
+    *((name, {name}) for name in ("check", "stop", "clean", "exec", "fetch", "report", "render", "overlap", "init")),
 ]
 
 

@@ -1,8 +1,8 @@
 """The process that ssh starts: it makes the node directory, leaves supervisor and agent, and relays bytes.
 
 It dies with the ssh session and nothing else does. Modes: `agent` starts a run on this node, `attach`
-connects to one that is there, `sweep` lists or ends what earlier runs left, `dial` opens the channel itself
-(srun starts it on every node of a step) and starts the others as it is told.
+connects to one that is there, `sweep` lists or ends what earlier runs left, `fetch` sends files of a run's outputs,
+`dial` opens the channel itself (srun starts it on every node of a step) and starts the others as it is told.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.facts import LoginFacts
 from allranks.protocol.frames import NODE_LOG, FrameError, Stream
-from allranks.protocol.header import AgentHeader, DialHeader, SweepHeader, pack_header, read_header
+from allranks.protocol.header import AgentHeader, DialHeader, FetchHeader, SweepHeader, pack_header, read_header
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
 from allranks.protocol.messages import FaultMessage, Message, pack_message
 from allranks.protocol.records import NamedTuple
@@ -83,6 +83,11 @@ def main(value: JsonObject, files: Files) -> None:
             from .sweep import sweep  # late: other modes do without
 
             _say(sweep(header))
+            return
+        if isinstance(header, FetchHeader):
+            from .sending import answer  # late: other modes do without
+
+            answer(header)
             return
         if header.engine:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # every process of the step gets it: ranks heed it, we stay

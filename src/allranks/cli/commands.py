@@ -362,6 +362,26 @@ EXEC = Declared(
         AS_JSON,
     ),
 )
+FETCH = Declared(
+    "fetch",
+    "Bring the files in ALLRANKS_OUTPUT_DIR from the nodes of a run. A fetch that was cut off goes on where it was.",
+    ("fetch run-20261122-224035 '*.pt'", "fetch --dry-run"),
+    "fetch.command",
+    arguments=(
+        RUN,
+        Argument("pattern", "[PATTERN]", "names of files, such as '*.pt' or 'ckpt/step_*/*' [default: all]"),
+    ),
+    options=(
+        SettingRow(
+            "output",
+            path("the path of a directory", "DIR"),
+            "where the files go [default: outputs/ of the run directory]",
+        ),
+        RUNS_DIR,
+        DRY_RUN,
+        AS_JSON,
+    ),
+)
 INIT = Declared(
     "init",
     "Write a commented allranks.toml here: every setting with its default.",
@@ -385,6 +405,7 @@ COMMANDS: dict[str, Declared | DeclaredVerbs] = {
         ATTACH,
         STOP,
         EXEC,
+        FETCH,
         DATA,
         RENDER,
         OVERLAP,

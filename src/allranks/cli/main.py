@@ -31,6 +31,7 @@ VERBS = {
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
+    "fetch": "bring the files that ranks have written from the nodes",
     "exec": "a command on every node, its output folded where nodes say the same",
     "data": "steps and time of an epoch, and whether the data is split",
     "render": "files for torchrun, Slurm, Kubernetes, …, from the same settings",
@@ -39,7 +40,17 @@ VERBS = {
     "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "init": "write a commented allranks.toml",
 }
-LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean", "exec")  # they use /proc, pidfd and prctl
+LINUX_ONLY = (
+    "run",
+    "check",
+    "test",
+    "join",
+    "attach",
+    "stop",
+    "clean",
+    "exec",
+    "fetch",
+)  # they use /proc, pidfd and prctl
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 ASKS_FOR_HELP = {"-h", "--help", "--help-all"}
 COMPLETION = "_ALLRANKS_COMPLETE"

@@ -15,7 +15,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import allranks
-from allranks.protocol.header import Header, SweepHeader, pack_header
+from allranks.protocol.header import FetchHeader, Header, SweepHeader, pack_header
 
 from .plugins import source_of
 
@@ -174,7 +174,7 @@ def payload_parts(header: Header) -> list[bytes]:
     All but the header are the same objects for every node, so that many nodes take no more memory than one. Raise
     OSError where a file cannot be read.
     """
-    if isinstance(header, SweepHeader):
+    if isinstance(header, (SweepHeader, FetchHeader)):
         archive = node_zip()
         files = beside_the_runner(tests=False)
     else:

@@ -596,7 +596,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
     document = run.read_run()
     status = run.read_status()
     gang = document.gang
-    nodes = _reachable(gang)
+    nodes = reachable_nodes(gang)
     missing = [name for name in ("nodes", "spec", "uid", "workdir") if not getattr(document, name)]
     if missing or not nodes or len(nodes) < len(gang):
         lacking = join_words(missing or ["addresses of nodes"])
@@ -605,7 +605,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
             "They end by themselves when their lease is over"
         )
     waiting = {node.name for node in status.nodes if node.state in STANDING_BY}
-    spares = _reachable(entry for entry in document.nodes if entry not in gang and entry.name in waiting)
+    spares = reachable_nodes(entry for entry in document.nodes if entry not in gang and entry.name in waiting)
     cluster = Cluster(tuple(nodes), document.source or "run.json", tuple(spares))
     spec = from_document(document.spec)
     setting = Setting(
@@ -637,7 +637,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
     return session
 
 
-def _reachable(entries: Iterable[NodeEntry]) -> list[Node]:
+def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
     """Give the nodes of run.json that have an address."""
     nodes = []
     for entry in entries:

@@ -50,6 +50,22 @@ class SweepHeader(NamedTuple):
     files: Tuple[str, ...] = ()
 
 
+class WantedFile(NamedTuple):
+    """A file below the root, and from which byte on it is wanted."""
+
+    path: str
+    offset: int = 0
+
+
+class FetchHeader(NamedTuple):
+    """List the files below a directory; or send what is wanted of some of them."""
+
+    root: str
+    mode: str = "fetch"
+    wanted: Optional[Tuple[WantedFile, ...]] = None
+    files: Tuple[str, ...] = ()
+
+
 class DialHeader(NamedTuple):
     """Dial one of the places (host and port; a host may be a variable, `$NAME`) as the node whose number stands in the
     variable `rank_from`. Limits in seconds. `checks`, `tests`, `audit` and `files` as in an agent's header: the relays
@@ -68,12 +84,13 @@ class DialHeader(NamedTuple):
     files: Tuple[str, ...] = ()
 
 
-Header = Union[AgentHeader, SweepHeader, DialHeader]
+Header = Union[AgentHeader, SweepHeader, FetchHeader, DialHeader]
 
 MODES: Dict[str, type] = {
     "agent": AgentHeader,
     "attach": AgentHeader,
     "sweep": SweepHeader,
+    "fetch": FetchHeader,
     "dial": DialHeader,
 }
 

@@ -284,6 +284,31 @@ class SweptMessage(NamedTuple):
     removed: Optional[List[str]] = None
 
 
+class OutputFile(NamedTuple):
+    """A file of a run's outputs: its path below their directory, and its bytes."""
+
+    path: str
+    size: int
+
+
+class ListedMessage(NamedTuple):
+    """Files of a run's outputs; `last`: there are no others. `skipped` are links, pipes, and files beyond the limit."""
+
+    files: Tuple[OutputFile, ...] = ()
+    last: bool = False
+    skipped: int = 0
+    error: str = ""
+
+
+class SentMessage(NamedTuple):
+    """All of a wanted file was sent: how long it is, and the hash of all of it; or why it could not be."""
+
+    index_: int
+    size: int = 0
+    sha256: str = ""
+    error: str = ""
+
+
 Message = Union[
     HelloMessage,
     GotMessage,
@@ -308,6 +333,8 @@ Message = Union[
     ServingMessage,
     ReachedMessage,
     SweptMessage,
+    ListedMessage,
+    SentMessage,
 ]
 
 MESSAGES: Vocabulary[Message] = Vocabulary(
@@ -336,6 +363,8 @@ MESSAGES: Vocabulary[Message] = Vocabulary(
         "serving": ServingMessage,
         "reached": ReachedMessage,
         "swept": SweptMessage,
+        "listed": ListedMessage,
+        "sent": SentMessage,
     },
 )
 

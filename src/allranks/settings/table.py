@@ -160,7 +160,7 @@ _GANG = "run check test join"
 _TRAIN = "run join"
 _NODES = "run check test clean exec"  # commands that reach nodes by ssh
 _RENDERED = "run join rendered"  # also inside what `render` writes for Slurm, Kubernetes and SkyPilot
-_READ = "status logs attach stop report diagnose data clean"
+_READ = "fetch status logs attach stop report diagnose data clean"
 
 _ROWS = (
     # -- target

@@ -1,0 +1,234 @@
+"""allranks fetch: the files that ranks have written, from the nodes into the run directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from allranks.cluster import Node
+from allranks.engines import settle
+from allranks.engines.ssh import ssh_transport
+from allranks.errors import UsageError
+from allranks.exitcodes import DONE, NODE_FAILED
+from allranks.gang.fetching import Fetching, NodeFetch
+from allranks.gang.session import reachable_nodes
+from allranks.gang.tasks import run_loop
+from allranks.gang.transport import Transport
+from allranks.protocol.codec import document_line, omit_empty
+from allranks.report.terminal import clean
+from allranks.runs.directory import RunDirectory, safe_name
+from allranks.runs.events import OutputsTemporary, read_back
+from allranks.settings.document import from_document
+from allranks.text import count_of, format_size
+
+from .check import ProgressLine
+from .chosen_run import find_run
+
+MOST_NAMED = 10  # files that are named of a node
+
+
+class FetchedFile(NamedTuple):
+    """A file on a node: its path below the outputs there, and its bytes."""
+
+    path: str
+    size: int
+
+
+@omit_empty("error", "refused", "failed")
+class FetchedNode(NamedTuple):
+    """What came of a node. `present` files were here before; `skipped` are links and what is no file.
+
+    `listed`: what the pattern matches, with --dry-run. `refused` and `failed` are files with the reason.
+    """
+
+    node: str
+    source: str
+    directory: str
+    files: int
+    bytes: int
+    present: int
+    skipped: int
+    listed: Sequence[FetchedFile] = ()
+    error: str = ""
+    refused: Mapping[str, str] = {}
+    failed: Mapping[str, str] = {}
+
+
+class FetchReport(NamedTuple):
+    """What `fetch --json` prints."""
+
+    run: str
+    exit: int
+    nodes: Sequence[FetchedNode]
+    dry_run: bool
+
+
+def command(
+    run: str | None, pattern: str | None, output: str | None, runs_dir: str | None, dry_run: bool, json_: bool
+) -> int:
+    """Fetch. Return 4 where a node or a file failed, else 0."""
+    run_dir = find_run(run, runs_dir)
+    settle(run_dir, time.time())
+    refuse_other_engines(run_dir)
+    landing = Path(output) if output is not None else run_dir.path / "outputs"
+    nodes = to_fetch(run_dir, landing)
+    if not nodes:
+        return _nothing(run_dir, dry_run, json_)
+    spec = from_document(run_dir.read_run().spec)
+    transport = ssh_transport(spec)
+    connect_timeout = spec.limits.connect_timeout
+    if not dry_run:
+        _refuse_full_disk(nodes, transport, pattern, connect_timeout, landing)
+    progress = ProgressLine(silent=json_ or not sys.stderr.isatty())
+    done: list[str] = []
+
+    def on_end(node: NodeFetch) -> None:
+        done.append(node.node.name)
+        progress.show("fetching", len(done), len(nodes))
+
+    fetching = Fetching(nodes, transport, pattern, connect_timeout, on_end)
+    try:
+        run_loop(lambda: fetching.run(only_list=dry_run))
+    finally:
+        progress.end()
+    code = NODE_FAILED if any(node.failure or node.failed or node.refused for node in nodes) else DONE
+    if json_:
+        report = FetchReport(run_dir.name, code, [_fetched(node, dry_run) for node in nodes], dry_run)
+        sys.stdout.write(document_line(report) + "\n")
+    else:
+        _print(nodes, dry_run, pattern)
+    return code
+
+
+def refuse_other_engines(run: RunDirectory) -> None:
+    """Raise UsageError for a run whose nodes are not reached by ssh from here; say where its files are."""
+    engine = str(run.engine.get("engine") or "")
+    if run.job is not None:
+        engine = "Slurm"
+    if not engine:
+        return
+    where = "; ".join(f"{node}: {path}" for node, path in sorted(_sources(run).items()))
+    kept = f". Its files are in {where}" if where else ""
+    raise UsageError(
+        f"the nodes of {run.name} ({engine}) are not reached by ssh from here{kept}\n"
+        "hint: start it with --output-dir on a shared disk"
+    )
+
+
+def _sources(run: RunDirectory) -> Mapping[str, str]:
+    """Return where the outputs of each node lie, as the end of the run says, else as its ranks were started."""
+    result = run.read_result()
+    if result is not None and result.outputs:
+        return result.outputs
+    temporary = [event for _, event in read_back(OutputsTemporary, run.read_events()[0])]
+    return temporary[-1].nodes if temporary else {}
+
+
+def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
+    """List the nodes with outputs that are not here already; of a shared directory one node gives all."""
+    document = run.read_run()
+    shared = from_document(document.spec).places.output_dir
+    here = os.path.realpath(run.path / "outputs")
+    sources = _sources(run)
+    nodes: list[NodeFetch] = []
+    for node in reachable_nodes(document.nodes):
+        source = sources.get(node.name)
+        if source is None or not source.startswith("/") or "\0" in source:
+            continue
+        if node.is_local and os.path.realpath(source) == here:
+            continue
+        if shared is not None and source == shared and nodes:
+            continue
+        nodes.append(NodeFetch(node, source, landing / _folder(node)))
+    return nodes
+
+
+def _folder(node: Node) -> str:
+    return f"node_{node.index:02d}_{safe_name(node.name)}"
+
+
+def _nothing(run: RunDirectory, dry_run: bool, as_json: bool) -> int:
+    if as_json:
+        sys.stdout.write(document_line(FetchReport(run.name, DONE, [], dry_run)) + "\n")
+    else:
+        sys.stdout.write(f"{run.name}: no node has outputs that are not in {run.path}/outputs\n")
+    return DONE
+
+
+def _refuse_full_disk(
+    nodes: Sequence[NodeFetch], transport: Transport, pattern: str | None, connect_timeout: float, landing: Path
+) -> None:
+    """Raise UsageError where the files that are not here have no room. Nodes that do not answer are said later."""
+    asked = [NodeFetch(node.node, node.root, node.landing) for node in nodes]
+    run_loop(lambda: Fetching(asked, transport, pattern, connect_timeout, lambda node: None).run(only_list=True))
+    needed = sum(file.size for node in asked for file in node.listed)
+    have = sum(_bytes_below(node.landing) for node in asked)
+    parent = next(path for path in (landing, *landing.absolute().parents) if path.exists())
+    free = shutil.disk_usage(parent).free
+    if needed - have > free:
+        raise UsageError(
+            f"{landing} has {format_size(free)} free, and the files have {format_size(needed)}\n"
+            "hint: name fewer with a pattern such as '*.pt', or another place with --output DIR"
+        )
+
+
+def _bytes_below(directory: Path) -> int:
+    return sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _fetched(node: NodeFetch, dry_run: bool) -> FetchedNode:
+    listed = [FetchedFile(file.path, file.size) for file in node.listed] if dry_run else []
+    return FetchedNode(
+        node.node.name,
+        node.root,
+        str(node.landing),
+        node.files,
+        node.bytes,
+        node.present,
+        node.skipped,
+        listed,
+        node.failure,
+        node.refused,
+        node.failed,
+    )
+
+
+def _print(nodes: Sequence[NodeFetch], dry_run: bool, pattern: str | None) -> None:
+    for node in nodes:
+        name = node.node.name
+        if dry_run:
+            total = sum(file.size for file in node.listed)
+            _say(f"{name}  {count_of(len(node.listed), 'file')}, {format_size(total)} in {node.root}")
+            for file in node.listed:
+                _say(f"  {format_size(file.size):>10}  {file.path}")
+        elif node.files:
+            there = f", {count_of(node.present, 'file')} were here already" if node.present else ""
+            resumed = f", {format_size(node.resumed_bytes)} from an earlier fetch" if node.resumed_bytes else ""
+            came = f"{count_of(node.files - node.present, 'file')}, {format_size(node.bytes)}"
+            _say(f"{name}  {came}{resumed}{there} -> {node.landing}")
+        elif not node.failure and not node.failed:
+            _say(f"{name}  nothing that {pattern} matches" if pattern else f"{name}  nothing")
+        if node.skipped:
+            _say(f"{name}  left out: {count_of(node.skipped, 'link or other entry', 'links or other entries')}")
+        _say_failures(node)
+
+
+def _say_failures(node: NodeFetch) -> None:
+    named = {**node.refused, **node.failed}
+    for path, why in list(named.items())[:MOST_NAMED]:
+        sys.stderr.write(clean(f"{node.node.name}: {path}: {why}", colour=False) + "\n")
+    if len(named) > MOST_NAMED:
+        sys.stderr.write(f"{node.node.name}: and {count_of(len(named) - MOST_NAMED, 'other file')}\n")
+    if node.failure:
+        sys.stderr.write(clean(node.failure, colour=False) + "\n")
+        hint = node.remedy or "the same command goes on where it has stopped"
+        sys.stderr.write(f"  hint: {hint}\n")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(clean(line, colour=False) + "\n")

@@ -1,0 +1,270 @@
+"""The files of a run's outputs, from its nodes to here: listed, then sent from where an earlier fetch stopped (IO)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from allranks.cluster import Node
+from allranks.protocol.frames import RANK_LOG, Frame, OutputFrame
+from allranks.protocol.header import FetchHeader, WantedFile
+from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.messages import FaultMessage, ListedMessage, OutputFile, SentMessage, read_message
+from allranks.protocol.orders import HelloOrder
+from allranks.runs.fetched import Arriving, Landing, NotAPath, is_wanted, parts_of
+
+from .channel import Channel, ChannelFailed
+from .tasks import run_with_callbacks
+from .transport import Transport
+
+AT_ONCE = 16  # nodes that send
+SILENCE = 60.0  # seconds without a byte after which a node is given up
+MOST_FILES = 250_000
+BATCH = 5_000  # files that are asked for at once
+GROWTH = 1 << 30  # bytes that a file may have grown by since it was listed
+TRIES = 2  # of a file that changes while it is read
+
+
+@dataclass
+class NodeFetch:
+    """What a node's outputs came to. `failure`: why the node gave no more; `refused` and `failed`: files and why.
+
+    `listed` are the files that the pattern matches, `present` those that were here before; counts in bytes.
+    """
+
+    node: Node
+    root: str
+    landing: Path
+    listed: list[OutputFile] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+    present: int = 0
+    resumed_bytes: int = 0
+    skipped: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    failure: str = ""
+    remedy: str = ""
+
+
+class FetchFailed(Exception):
+    """A node could not be asked, or gave up."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+class _Connection:
+    """One question to a node, and its answer as it comes; `take` raises what is wrong with it."""
+
+    def __init__(self, node: Node, transport: Transport, take: Callable[[Frame], bool]) -> None:
+        self._node = node
+        self._take = take
+        self._heard = time.monotonic()
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._channel = Channel(node, transport, self._receive, self._end)
+
+    def _receive(self, frames: list[Frame]) -> None:
+        self._heard = time.monotonic()
+        for frame in frames:
+            if self._over.done():
+                return
+            try:
+                if self._take(frame):
+                    self._end("")
+            except (DecodeError, FetchFailed) as error:
+                self._end(f"{self._node.name}: {error}")
+            except OSError as error:
+                self._end(f"cannot write what {self._node.name} sends: {error.strerror}")
+
+    def _end(self, why: str) -> None:
+        if not self._over.done():
+            self._over.set_result(why)
+
+    async def ask(self, header: FetchHeader, seconds: float) -> None:
+        """Wait for the end of the answer; raise FetchFailed."""
+        try:
+            await self._channel.open(header, HelloOrder(), seconds)
+            self._heard = time.monotonic()
+            while not self._over.done():
+                await asyncio.wait([self._over], timeout=1.0)
+                if time.monotonic() - self._heard > SILENCE:
+                    self._end(f"{self._node.name} has sent nothing for {SILENCE:g} s")
+        except ChannelFailed as error:
+            raise FetchFailed(error.finding.message, error.finding.remedy) from None
+        finally:
+            self._channel.close()
+        if self._over.result():
+            raise FetchFailed(self._over.result())
+
+
+def read_list(frame: Frame, into: NodeFetch, pattern: str | None) -> bool:
+    """Take a part of a node's list; True at its end. Raise DecodeError or FetchFailed."""
+    if isinstance(frame, OutputFrame):
+        raise FetchFailed("it sent bytes in the place of a list")
+    message = read_message(frame)
+    if isinstance(message, FaultMessage):
+        raise FetchFailed(message.message)
+    if not isinstance(message, ListedMessage):
+        raise FetchFailed("it did not answer the question that it was asked")
+    if message.error:
+        raise FetchFailed(message.error)
+    for file in message.files:
+        if len(into.listed) + len(into.refused) >= MOST_FILES:
+            raise FetchFailed(f"it lists more than {MOST_FILES:,} files")
+        try:
+            parts_of(file.path)
+        except NotAPath as error:
+            into.refused[repr(file.path[:200])] = str(error)
+            continue
+        if file.size >= 0 and is_wanted(file.path, pattern):
+            into.listed.append(file)
+    into.skipped += max(0, message.skipped)
+    return message.last
+
+
+class FileReceiver:
+    """Takes the files that were wanted, one after the other, as the node was asked for them."""
+
+    def __init__(self, into: NodeFetch, wanted: Sequence[WantedFile]) -> None:
+        self._into = into
+        self._wanted = wanted
+        self._landing = Landing(into.landing)
+        self._sizes = {file.path: file.size for file in into.listed}
+        self._next = 0
+        self._arriving: Arriving | None = None
+        self.again: list[str] = []  # files that are not what the node has
+        self._unwritten = ""  # why the present one finds no place
+
+    def take(self, frame: Frame) -> bool:
+        """Take bytes, or the end of a file; True after the last. Raise DecodeError, FetchFailed or OSError."""
+        if isinstance(frame, OutputFrame):
+            if frame.stream.kind != RANK_LOG or frame.stream.rank != self._next or self._next >= len(self._wanted):
+                raise FetchFailed("it sent bytes of another file than the one that was asked for")
+            arriving = self._open()
+            if arriving is not None:
+                if frame.offset != arriving.at:
+                    raise FetchFailed("it sent bytes of a file in another order")
+                if arriving.at + len(frame.data) > self._sizes[self._wanted[self._next].path] + GROWTH:
+                    raise FetchFailed("it sent far more of a file than it has listed")
+                arriving.add(frame.data)
+                self._into.bytes += len(frame.data)
+            return False
+        message = read_message(frame)
+        if isinstance(message, FaultMessage):
+            raise FetchFailed(message.message)
+        if not isinstance(message, SentMessage) or message.index_ != self._next or self._next >= len(self._wanted):
+            raise FetchFailed("it did not answer the question that it was asked")
+        self._finish(message)
+        self._next += 1
+        return self._next == len(self._wanted)
+
+    def _open(self) -> Arriving | None:
+        if self._arriving is None and not self._unwritten:
+            wanted = self._wanted[self._next]
+            try:
+                self._arriving = self._landing.open(wanted.path, wanted.offset)
+            except OSError as error:
+                self._unwritten = error.strerror or "it cannot be written"
+            else:
+                if self._arriving.at != wanted.offset:
+                    raise FetchFailed(f"{wanted.path} was changed here meanwhile")
+        return self._arriving
+
+    def _finish(self, message: SentMessage) -> None:
+        into = self._into
+        wanted = self._wanted[self._next]
+        if message.error:
+            into.failed[wanted.path] = message.error
+        else:
+            arriving = self._open()
+            if arriving is None:
+                into.failed[wanted.path] = self._unwritten
+            elif arriving.finish(message.size, message.sha256):
+                into.files += 1
+                into.resumed_bytes += wanted.offset if message.size > wanted.offset else 0
+                into.present += wanted.offset == message.size and wanted.offset > 0
+            else:
+                self.again.append(wanted.path)
+        self.close()
+
+    def close(self) -> None:
+        """Leave what has come of a file as a piece that the next fetch goes on with."""
+        if self._arriving is not None:
+            self._arriving.close()
+        self._arriving = None
+        self._unwritten = ""
+
+
+class Fetching:
+    """All nodes of a run. `on_end` is called with each as it is done."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeFetch],
+        transport: Transport,
+        pattern: str | None,
+        connect_timeout: float,
+        on_end: Callable[[NodeFetch], None],
+    ) -> None:
+        self.nodes = nodes
+        self._transport = transport
+        self._pattern = pattern
+        self._connect_timeout = connect_timeout
+        self._on_end = on_end
+        self._sending = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self, only_list: bool) -> None:
+        """List the files of all nodes; fetch them unless `only_list`."""
+
+        async def all_nodes() -> None:
+            await asyncio.gather(*(self._one(node, only_list) for node in self.nodes))
+
+        await run_with_callbacks(all_nodes())
+
+    async def _one(self, node: NodeFetch, only_list: bool) -> None:
+        async with self._sending:
+            try:
+                await self._list(node)
+                if not only_list:
+                    await self._fetch(node)
+            except FetchFailed as error:
+                node.failure = str(error)
+                node.remedy = error.remedy
+        self._on_end(node)
+
+    async def _list(self, node: NodeFetch) -> None:
+        connection = _Connection(node.node, self._transport, lambda frame: read_list(frame, node, self._pattern))
+        await connection.ask(FetchHeader(node.root), self._connect_timeout)
+        node.listed.sort()
+
+    async def _fetch(self, node: NodeFetch) -> None:
+        sizes: Mapping[str, int] = {file.path: file.size for file in node.listed}
+        again = list(sizes)
+        for _ in range(TRIES):
+            paths, again = again, []
+            for start in range(0, len(paths), BATCH):
+                again += await self._batch(node, paths[start : start + BATCH], sizes)
+            if not again:
+                return
+        node.failed.update(dict.fromkeys(again, "it changed while it was read, or other bytes came than were sent"))
+
+    async def _batch(self, node: NodeFetch, paths: Sequence[str], sizes: Mapping[str, int]) -> list[str]:
+        landing = Landing(node.landing)
+        wanted = []
+        for path in paths:
+            have = landing.present(path)[0]
+            wanted.append(WantedFile(path, have if have <= sizes[path] else 0))
+        receiver = FileReceiver(node, wanted)
+        connection = _Connection(node.node, self._transport, receiver.take)
+        try:
+            await connection.ask(FetchHeader(node.root, wanted=tuple(wanted)), self._connect_timeout)
+        finally:
+            with contextlib.suppress(OSError):
+                receiver.close()
+        return receiver.again
