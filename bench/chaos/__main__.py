@@ -1,7 +1,8 @@
 """Plays the rounds of a seed: `python -m bench.chaos [--rounds N] [--seed N] [--only FAULT]` (`make chaos`).
 
 Each round adds a line to the file of its seed in bench/out/. A round that has its line is not played again, so a call
-goes on where the last one ended. What a round with a breach has left is kept beside the file.
+goes on where the last one ended. What a round with a breach has left is kept beside the file. `--again` plays rounds
+whose last line has a breach or an error once more: after something was mended. The table has the last line of each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from bench.chaos.judge import Seen, judge, unknown, worst
 from bench.chaos.looking import accused_of, dropped_of, printed_in, trained_in, unreadable
 from bench.chaos.plan import PAUSE, STEPS, Round, draw
 from bench.chaos.playing import PROGRAM, Play, Unplayable
-from bench.chaos.table import Line, summary
+from bench.chaos.table import Line, last_lines, summary
 from bench.table import OUT
 
 HOSTS = 6
@@ -209,14 +210,24 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, metavar="N", help="the first round")
     parser.add_argument("--only", default="", metavar="FAULT", help="rounds of this fault alone")
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: bench/out/chaos-SEED.jsonl")
+    parser.add_argument(
+        "--with",
+        dest="beside",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="rounds of other files in the table, too",
+    )
     parser.add_argument("--hours", type=float, default=HOURS, help="begin no round after so many")
+    parser.add_argument("--again", action="store_true", help="play rounds with a breach or an error once more")
     parser.add_argument("--table", action="store_true", help="print the table of the rounds so far, and play none")
     options = parser.parse_args()
     out = options.out or OUT / f"chaos-{options.seed}.jsonl"
     if options.only and options.only not in BY_NAME:
         parser.error(f"no fault is called {options.only}; there are {', '.join(BY_NAME)}")
     if options.table:
-        print(summary(read_lines(out)))
+        print(summary(last_lines([line for path in (out, *options.beside) for line in read_lines(path)])))
         return 0
     reason = missing()
     if reason:
@@ -224,13 +235,24 @@ def main() -> int:
         return 0
     for number in (signal.SIGINT, signal.SIGTERM):  # hosts and scratch files go in any case
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    return play_all(options.seed, range(options.start, options.rounds), options.only, out, options.hours)
+    numbers = to_play(options.seed, range(options.start, options.rounds), read_lines(out), options.only, options.again)
+    return play_all(options.seed, numbers, out, options.hours)
 
 
-def play_all(seed: int, numbers: range, only: str, out: Path, hours: float) -> int:
+def to_play(seed: int, numbers: Iterable[int], lines: Sequence[Line], only: str, again: bool) -> list[int]:
+    """The rounds that have no line yet, of one fault where that is asked for; `again`: those that did not go well."""
+    if again:
+        broken = {line.number for line in last_lines(lines) if line.breaches or line.error}
+        wanted = [number for number in numbers if number in broken]
+    else:
+        played = {line.number for line in lines if not line.error}
+        wanted = [number for number in numbers if number not in played]
+    return [number for number in wanted if not only or draw(seed, number).fault == only]
+
+
+def play_all(seed: int, numbers: Sequence[int], out: Path, hours: float) -> int:
     """Play rounds in sequence; 1 where an invariant did not hold."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    played = {line.number for line in read_lines(out)}
     ends = time.monotonic() + hours * 3600
     with scratch() as directory:
         beds = Beds(directory)
@@ -238,8 +260,6 @@ def play_all(seed: int, numbers: range, only: str, out: Path, hours: float) -> i
         try:
             for number in numbers:
                 round_ = draw(seed, number)
-                if number in played or (only and round_.fault != only):
-                    continue
                 if time.monotonic() > ends:
                     print(f"{hours:g} h are over before round {number}; the same command goes on there")
                     break
@@ -249,7 +269,7 @@ def play_all(seed: int, numbers: range, only: str, out: Path, hours: float) -> i
                 print(_told(line), flush=True)
         finally:
             beds.down()
-    lines = read_lines(out)
+    lines = last_lines(read_lines(out))
     print(f"\n{summary(lines)}\nraw: {out}")
     return 1 if any(line.breaches for line in lines) else 0
 

@@ -34,6 +34,12 @@ class Line(NamedTuple):
     error: str = ""
 
 
+def last_lines(lines: Sequence[Line]) -> list[Line]:
+    """The last line of each round, in the order of the rounds."""
+    newest = {(line.seed, line.number): line for line in sorted(lines, key=lambda line: line.t)}
+    return [newest[key] for key in sorted(newest)]
+
+
 def summary(lines: Sequence[Line]) -> str:
     """The rounds by fault, as Markdown."""
     played = [line for line in lines if not line.error]

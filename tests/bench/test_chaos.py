@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bench.chaos.__main__ import read_lines
+from bench.chaos.__main__ import read_lines, to_play
 from bench.chaos.faults import BY_NAME, FAULTS, MOST_LOAD, Ends, Fault, Target, When, codes, load_factor
 from bench.chaos.judge import Accused, Breach, Invariant, Printed, Seen, TrainedStep, judge, unknown
 from bench.chaos.plan import LAST_STEP, STEPS, Moment, Round, draw, fault_of
 from bench.chaos.playing import PREPARED, STRIKES
-from bench.chaos.table import Line, summary
+from bench.chaos.table import Line, last_lines, summary
 
 from allranks.diagnose.causes import CAUSES
 from allranks.exitcodes import MEANINGS
@@ -244,6 +244,21 @@ def test_lines_are_read_again_and_one_that_was_cut_short_is_none(tmp_path: Path)
     assert [one.number for one in read] == [0, 1]
     assert list(read[1].breaches) == ["a", "b"]
     assert read_lines(tmp_path / "none") == []
+
+
+def test_rounds_are_played_once_and_broken_ones_again_where_that_is_asked_for() -> None:
+    lines = [
+        line(0, "raise"),
+        line(1, "raise", breaches=("x",)),
+        line(2, "raise", error="OSError: x"),
+        line(3, "raise", breaches=("x",)),
+        line(3, "raise", t=2.0),
+    ]
+    assert to_play(1, range(6), lines, "", False) == [2, 4, 5]
+    assert to_play(1, range(6), lines, "", True) == [1, 2]
+    numbers = to_play(1, range(len(FAULTS)), [], "leave", False)
+    assert [draw(1, number).fault for number in numbers] == ["leave"]
+    assert [bool(one.breaches) for one in last_lines(lines)] == [False, True, False, False]
 
 
 def test_breaches_are_records() -> None:
