@@ -120,8 +120,8 @@ FAULTS = (
           code=HANG, lasting=(3.0, 12.0)),
     Fault("rate", "a host's link carries 256 kbit/s for a while", Target.LINK, When.STEPS, Ends.EITHER, _HANG,
           code=HANG, lasting=(3.0, 12.0)),
-    Fault("port-taken", "the master's port is taken for a while", Target.NODE, When.BEFORE, Ends.RETRIED,
-          40.0 + _GOES_ON, ("port-in-use",), lasting=(3.0, 15.0)),
+    Fault("port-taken", "the master's port is taken until some seconds after the first try", Target.NODE, When.BEFORE,
+          Ends.RETRIED, 40.0 + _GOES_ON, ("port-in-use",), lasting=(3.0, 15.0)),
     # disks, clocks
     Fault("node-disk", "the disk of a node directory is full", Target.NODE, When.RANKS, Ends.SURVIVES, _GOES_ON),
     Fault("run-disk", "the disk of the run directory is full", Target.CONTROLLER, When.RANKS, Ends.SURVIVES,

@@ -165,6 +165,8 @@ def _accusations(round_: Round, seen: Seen) -> Iterator[Breach]:
         for accused in seen.accused:
             yield Breach(Invariant.CULPRIT, f"a verdict, and no part of the run was at fault: {accused.message}")
         return
+    if not seen.accused and fault.ends in (Ends.RETRIED, Ends.FAILS, Ends.HANGS):
+        yield Breach(Invariant.CULPRIT, "no verdict, though a part of the run failed")
     for accused in seen.accused:
         if accused.is_unknown:
             continue

@@ -340,7 +340,8 @@ class Play:
         end()
 
     def free_port_again(self) -> None:
-        """The other program ends after a while."""
+        """The other program ends a while after a start has failed."""
+        self._wait_for(Moment(event="retry"))
         time.sleep(self.round.lasting)
         self._release()
 

@@ -136,6 +136,7 @@ BROKEN: dict[str, tuple[Invariant, Callable[[Seen], Seen]]] = {
     "another rank": (Invariant.CULPRIT, accusing("rank-killed", ("h1",), (0,))),
     "another rank of the node": (Invariant.CULPRIT, accusing("rank-killed", ("h3",), (0,))),
     "another node": (Invariant.CULPRIT, accusing("node-network-down", ("h1",), ())),
+    "no verdict": (Invariant.CULPRIT, lambda seen: seen._replace(accused=())),
     "another cause": (Invariant.CAUSE, accusing("segfault-native", ("h3",), (2,))),
     "a process is left": (Invariant.PROCESSES, lambda seen: seen._replace(left=("python train.py",))),
     "a line is lost": (Invariant.LINES, lambda seen: seen._replace(printed=(Printed("h3", 0, 2, 4, (0, 1, 3)),))),
