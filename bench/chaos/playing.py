@@ -351,12 +351,10 @@ class Play:
 
     def fill_run_disk(self) -> None:
         """Not one more byte fits into the run directory."""
-        with suppress(OSError), open(self.launch.runs / "filler", "wb", buffering=0) as filler:
-            while filler.write(bytes(1 << 16)):
-                pass
-        with suppress(OSError), open(self.launch.runs / "filler", "ab", buffering=0) as filler:
-            while filler.write(bytes(1)):
-                pass
+        for size in (1 << 16, 1):
+            with suppress(OSError), open(self.launch.run_dir / "filler", "ab", buffering=0) as filler:
+                while filler.write(bytes(size)):
+                    pass
 
     # -- strikes: the controller -------------------------------------------------------------------
 
