@@ -161,6 +161,15 @@ def load_factor(load: float, cores: int) -> float:
     return min(MOST_LOAD, max(1.0, load / cores))
 
 
+def lease(fault: Fault, factor: float) -> float:
+    """Seconds of the lease. It grows with the load where another controller must be there before it is over.
+
+    >>> lease(BY_NAME["kill-rank"], 4.0), lease(BY_NAME["kill-controller"], 4.0)
+    (10.0, 40.0)
+    """
+    return LEASE * factor if fault.name in ("kill-controller", "abandoned") else LEASE
+
+
 def codes(fault: Fault, is_started: bool, on_hang: str) -> frozenset[int]:
     """The exit codes that are right. `is_started`: all ranks have shown a step before the fault."""
     if fault.ends in (Ends.SURVIVES, Ends.RETRIED):

@@ -25,7 +25,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument, result_record
 from bench.census import Alive, alive_in, fields_of, is_boot, on_hosts, others
 from bench.chaos import faults
-from bench.chaos.faults import load_factor
+from bench.chaos.faults import lease, load_factor
 from bench.chaos.plan import PAUSE, STEPS, Moment, Round, fault_of
 from bench.launch import ALLRANKS, BOUND, PROGRAMS, Launch
 
@@ -37,7 +37,7 @@ AHEAD = 300  # seconds that a wrong clock is ahead
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 SMALL_DISK = "16m"
 MEMORY_LIMIT = 64 << 20
-LEFT_AFTER = faults.LEASE + faults.GRACE + faults.FENCE + faults.STOP_GRACE + 10.0
+LEFT_AFTER = faults.GRACE + faults.FENCE + faults.STOP_GRACE + 10.0
 
 
 class Unplayable(Exception):
@@ -56,6 +56,7 @@ class Play:
         self.struck_at = 0.0
         self.steps_before = False
         self.load = os.getloadavg()[0]
+        self.lease = lease(fault_of(round_), load_factor(self.load, os.cpu_count() or 1))
         self.complaints: list[str] = []  # of other commands that were part of the fault
         self._terminal: int | None = None
         self._port = free_port()
@@ -78,7 +79,7 @@ class Play:
             "--retries": str(faults.RETRIES),
             "--on-hang": round_.on_hang,
             "--preload": round_.preload,
-            "--lease": f"{faults.LEASE:g}s",
+            "--lease": f"{self.lease:.0f}s",
             "--grace": f"{faults.GRACE:g}s",
             "--stop-grace": f"{faults.STOP_GRACE:g}s",
             "--hang-timeout": f"{faults.HANG_TIMEOUT:g}s",
@@ -196,7 +197,8 @@ class Play:
 
     def left(self) -> list[str]:
         """Processes of the run that do not end: first with the faults of the network in place, then without."""
-        patience = LEFT_AFTER * load_factor(max(self.load, os.getloadavg()[0]), os.cpu_count() or 1)
+        factor = load_factor(max(self.load, os.getloadavg()[0]), os.cpu_count() or 1)
+        patience = self.lease + LEFT_AFTER * factor
         found = _still_there(self._of_the_run, patience)
         for host in self.hosts:
             if host.is_on:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bench.chaos.faults import FAULTS, Fault
+from bench.chaos.faults import BY_NAME, FAULTS, Fault
 
 
 class Line(NamedTuple):
@@ -58,6 +58,8 @@ def summary(lines: Sequence[Line]) -> str:
         f"- {printed:,} lines printed, {sum(line.unreached_lines for line in played):,} on nodes that could not be "
         f"reached, {sum(line.dropped_lines for line in played):,} for which a disk had no room",
     ]
+    slow = sum(line.seconds > BY_NAME[line.fault].bound for line in played)
+    rows.append(f"- {slow} rounds took longer than their bound on a quiet machine")
     if played:
         loads = [line.load for line in played]
         rows.append(f"- load {min(loads):.0f} to {max(loads):.0f}, median {statistics.median(loads):.0f}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench.chaos.__main__ import read_lines, to_play
-from bench.chaos.faults import BY_NAME, FAULTS, MOST_LOAD, Ends, Fault, Target, When, codes, load_factor
+from bench.chaos.faults import BY_NAME, FAULTS, MOST_LOAD, Ends, Fault, Target, When, codes, lease, load_factor
 from bench.chaos.judge import Accused, Breach, Invariant, Printed, Seen, TrainedStep, judge, unknown
 from bench.chaos.plan import LAST_STEP, STEPS, Moment, Round, draw, fault_of
 from bench.chaos.playing import PREPARED, STRIKES
@@ -84,6 +84,10 @@ def test_what_must_go_on_ends_with_0_once_ranks_train() -> None:
 
 def test_the_load_factor_has_its_limits() -> None:
     assert [load_factor(load, 2) for load in (0.1, 3.0, 500.0)] == [1.0, 1.5, MOST_LOAD]
+
+
+def test_the_lease_grows_with_the_load_where_another_controller_takes_over() -> None:
+    assert [lease(BY_NAME[name], 3.0) for name in ("kill-controller", "abandoned", "link-down")] == [30.0, 30.0, 10.0]
 
 
 # -- the judge -----------------------------------------------------------------------------------------
