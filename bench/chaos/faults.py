@@ -86,7 +86,8 @@ FAULTS = (
     Fault("none", "nothing", Target.NONE, When.STEPS, Ends.SURVIVES, _GOES_ON),
     # ranks
     Fault("kill-rank", "SIGKILL to a rank", Target.RANK, When.RANKS, Ends.RETRIED, _AGAIN, ("rank-killed",)),
-    Fault("stop-rank", "SIGSTOP to a rank", Target.RANK, When.RANKS, Ends.HANGS, _HANG, ("straggler",), HANG),
+    Fault("stop-rank", "SIGSTOP to a rank", Target.RANK, When.RANKS, Ends.HANGS, _HANG,
+          ("straggler", "rendezvous-timeout"), HANG),  # the latter before it has entered init_process_group
     Fault("term-rank", "SIGTERM to a rank", Target.RANK, When.RANKS, Ends.RETRIED, _AGAIN, ("rank-killed",)),
     Fault("raise", "a rank raises ValueError", Target.RANK, When.STEPS, Ends.FAILS, GRACE + 10,
           ("program-exception",), PROGRAM_FAILED),
