@@ -185,10 +185,11 @@ def keep(place: Path, where: Path) -> None:
 
 
 def commit_now() -> str:
-    """The commit that is tried, with + where files differ from it."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=8"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """The last commit that has changed what is tried, with + where files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parents[2])]
+    last = subprocess.run([*git, "log", "-1", "--format=%h", "--abbrev=8", "--", "src"], capture_output=True, text=True)
+    differs = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "src"])
+    return (last.stdout.strip() or "unknown") + ("+" if differs.returncode else "")
 
 
 def read_lines(path: Path) -> list[Line]:
