@@ -43,6 +43,31 @@ def test_another_shape(bed2: Bed, launch: Launch) -> None:
     explained(bed2, launch, "collective-shape-mismatch", ("h1", 1), *says)
 
 
+UNLIKE = (
+    "rank 2 on h2 has called a collective unlike the others: ranks 0, 1 and 3 call broadcast #4 of 64 Float elements "
+    "and rank 2 calls broadcast #4 of 64 Int elements"
+)
+
+
+def test_another_type_that_gloo_lets_pass_ends_the_program_later(bed2: Bed, launch: Launch) -> None:
+    """The odd rank raises; the others note what they have called before they are ended."""
+    apart(launch, "type-raise", "2")
+    says = (UNLIKE, "Then rank 2 on h2 raised ValueError: expected a weight of 1")
+    verdict = explained(bed2, launch, "collective-shape-mismatch", ("h2", 2), *says, victims=[0, 1, 3])
+    assert [finding["id"] for finding in verdict["runners_up"]] == ["program-exception"]
+
+
+@pytest.mark.slow
+def test_another_type_that_gloo_lets_pass_is_a_warning_where_the_run_ends_well(bed2: Bed, launch: Launch) -> None:
+    result = apart(launch, "type", "2").result(PATIENCE)
+    assert (result["exit"], result["verdict"]) == (0, None)
+    (finding,) = result["findings"]
+    assert (finding["id"], finding["status"]) == ("unlike-shapes", "warn")
+    assert (finding["where"]["node"], finding["where"]["rank"]) == ("h2", 2)
+    assert finding["message"].startswith(UNLIKE) and "may be wrong" in finding["message"]
+    nothing_left(bed2, launch)
+
+
 @pytest.mark.slow
 def test_a_rank_out_of_data_that_waits_for_the_others(bed2: Bed, launch: Launch) -> None:
     apart(launch, "short", "1")

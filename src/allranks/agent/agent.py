@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from functools import partial
-from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Set, Tuple, Type, TypeVar
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Mapping, Optional, Set, Tuple, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage, read_report
@@ -87,6 +87,9 @@ from .receiver import TreeReceiver
 from .rendezvous_check import MasterPort, Nonce, port_failure, probe
 from .saving import Saving
 from .template import Forking, ImportRecord
+
+if TYPE_CHECKING:
+    from .asking import Asking
 
 TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start
@@ -630,7 +633,10 @@ class Agent:
             self._attempt.tell_ended("already")
             self._drain_reported = False
             return
-        self._attempt.begin_end(order.grace, order.reason)
+        noting = None
+        if order.note_calls and not self._attempt.ending:
+            noting = _ask_calls(self._sampled(tuple(self._attempt.ranks)), self._dir)
+        self._attempt.begin_end(order.grace, order.reason, noting)
 
     def _on_signal(self, order: SignalOrder) -> None:
         """SIGUSR1 or SIGUSR2 for the ranks: it came to the controller, or to an engine's task on some node."""
@@ -795,6 +801,12 @@ def _counters(processes: Dict[int, Process], node_dir: str) -> CountersMessage:
     from .asking import counters
 
     return counters(processes, node_dir)
+
+
+def _ask_calls(processes: Dict[int, Process], node_dir: str) -> "Asking":
+    from .asking import Asking
+
+    return Asking(processes, node_dir, "calls")
 
 
 def _ask_imports(processes: Dict[int, Process], node_dir: str) -> ImportRecord:

@@ -80,7 +80,7 @@ class RankImports(NamedTuple):
 
 
 class Asking:
-    """One question to all ranks at once: counters, look or dump (agent/runner_recorder.py says what they give)."""
+    """One question to all ranks at once; agent/runner_recorder.py has the words, and what they give."""
 
     def __init__(self, ranks: Dict[int, Process], node_dir: str, word: str) -> None:
         self._ranks = ranks
@@ -113,15 +113,28 @@ class Asking:
         self._open[rank] = channel
         self._data[rank] = bytearray()
 
-    def answers(self) -> Dict[int, JsonObject]:
-        """By rank, when all have answered or the time is over."""
+    def take(self, until: float) -> bool:
+        """Take answers until that time (CLOCK_MONOTONIC seconds); tell whether all have answered."""
         with selectors.PollSelector() as selector:  # any number of descriptors, and any number as one
             for rank, channel in self._open.items():
                 selector.register(channel, selectors.EVENT_READ, rank)
-            while self._open and time.monotonic() < self._deadline:
-                for key, _ in selector.select(max(0.0, self._deadline - time.monotonic())):
+            while self._open:
+                for key, _ in selector.select(max(0.0, until - time.monotonic())):
                     if self._read(key.data):
                         selector.unregister(key.fd)
+                if time.monotonic() >= until:
+                    break
+        return not self._open
+
+    def forget(self) -> None:
+        """Wait for no more answers."""
+        for channel in self._open.values():
+            channel.close()
+        self._open.clear()
+
+    def answers(self) -> Dict[int, JsonObject]:
+        """By rank, when all have answered or the time is over."""
+        self.take(self._deadline)
         for rank, channel in self._open.items():
             channel.close()
             why = "no answer within %g s (%s)" % (SECONDS, _state(read_process(self._ranks[rank].pid)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from allranks.protocol.foreign import ReportMessage, clean_error, error_time
+from allranks.protocol.foreign import CalledGroup, ReportMessage, clean_called, clean_error, error_time
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_json
 from allranks.protocol.messages import (
@@ -37,7 +37,13 @@ from .processes import (
 from .rank_start import Rank, RankStartError, start_rank
 from .template import Forking
 
+if TYPE_CHECKING:
+    from .asking import Asking  # which few agents need
+
 ERROR_FILE_LIMIT = 128 << 10
+CALLS_FILE_LIMIT = 1 << 20
+NOTING = 0.5  # seconds: a rank needs some 50 ms to note 2,000 calls
+NOTING_TICK = 0.02
 END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reported
 
 
@@ -63,6 +69,8 @@ class RankAttempt:
         self._end_at: Optional[float] = None
         self._reason = ""
         self._began_end = 0.0
+        self._noting: Optional[Asking] = None
+        self._noted_by = 0.0
         self.left: Optional[List[RemainingProcess]] = None
         self.signals = 0  # number of the last signal that was passed on to the ranks
         self._ooms = _oom_kills()
@@ -126,6 +134,7 @@ class RankAttempt:
             expected=self.ending,
             oom_kills=_oom_kills() - self._ooms,
             error=_first_error(error_files),
+            calls=_calls(rank, error_files),
         )
         if os.WIFSIGNALED(status):
             return message._replace(signal=os.WTERMSIG(status))
@@ -138,19 +147,27 @@ class RankAttempt:
             if owner.starts_ranks and 0 <= index < len(owner.error_files):
                 self._tell(self._exit(rank, status, owner.error_files[index : index + 1]))
 
-    def begin_end(self, grace: float, reason: str) -> None:
-        """SIGTERM to each main process alone; a second call can only shorten the grace."""
+    def begin_end(self, grace: float, reason: str, noting: Optional[Asking] = None) -> None:
+        """SIGTERM to each main process alone; a second call can only shorten the grace.
+
+        `noting`: ranks were asked to note what they called, and get the time for it first.
+        """
         now = time.monotonic()
         if self._end_at is None:
             self._reason = reason
             self._began_end = now
             self._end_at = now + grace
-            for rank in self.ranks.values():
-                if rank.exit is None:
-                    send_signal(rank.process, signal.SIGTERM)
-                    send_signal(rank.process, signal.SIGCONT)  # a stopped rank would never see it
+            self._noting = noting
+            self._noted_by = now + min(NOTING, grace)
+            if noting is None:
+                self._terminate()
         else:
             self._end_at = min(self._end_at, now + grace)
+
+    def _terminate(self) -> None:
+        for rank in self.running():
+            send_signal(rank.process, signal.SIGTERM)
+            send_signal(rank.process, signal.SIGCONT)  # a stopped rank would never see it
 
     def pass_signal(self, order: int, number: int, launched: Dict[int, Process], spares: bool) -> None:
         """Send a signal to each rank's process once; `order` counts the signals of this attempt, one that came before
@@ -171,15 +188,23 @@ class RankAttempt:
                 send_signal(process, number)
 
     def next_deadline(self) -> Optional[float]:
-        """When SIGKILL is due (CLOCK_MONOTONIC seconds)."""
+        """When SIGKILL is due, or ranks may have noted their calls (CLOCK_MONOTONIC seconds)."""
         if self.ended:
             return None
+        if self._noting is not None:
+            return time.monotonic() + NOTING_TICK
         return self._end_at
 
     def advance_end(self) -> None:
         """Once the main processes are gone or the grace is over: SIGKILL to everything, then look."""
         if self._end_at is None or self.ended:
             return
+        if self._noting is not None:
+            if not self._noting.take(time.monotonic()) and time.monotonic() < self._noted_by:
+                return
+            self._noting.forget()
+            self._noting = None
+            self._terminate()
         if time.monotonic() < self._end_at and any(r.exit is None for r in self.ranks.values()):
             return
         left = end_all(self._everything, self._reap, END_SECONDS)
@@ -243,6 +268,20 @@ def read_error_file(path: str) -> Optional[JsonObject]:
         return clean_error(read_json(read_text(path, ERROR_FILE_LIMIT + 1), ERROR_FILE_LIMIT))
     except DecodeError:
         return None
+
+
+def _calls(rank: int, error_files: Sequence[str]) -> Dict[int, Tuple[CalledGroup, ...]]:
+    """Read what ranks have noted of their calls; `rank` is that of the first file."""
+    calls = {}
+    for number, path in enumerate(error_files, rank):
+        try:
+            text = read_text(path + ".calls", CALLS_FILE_LIMIT + 1)  # agent/runner_torch.py has the same name
+            groups = clean_called(read_json(text, CALLS_FILE_LIMIT))
+        except DecodeError:
+            continue
+        if groups:
+            calls[number] = groups
+    return calls
 
 
 def _oom_kills() -> int:

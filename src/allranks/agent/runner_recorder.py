@@ -6,6 +6,7 @@ not run inside a collective, so a thread of its own waits at a socket of the nod
     counters    which collective each group is at: 0.2 ms, nothing but numbers is copied
     look        … and the stacks of all other threads
     dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
+    calls       nothing of that: the rank notes what it has called, in the file beside its error file
     imports     nothing of that: which installed modules the program has imported, and which variables it has changed
 
 Stacks are taken here, with the interpreter's lock held, so that no other thread moves meanwhile. The dump signal
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import socket
     from _thread import LockType
     from types import FrameType, ModuleType
-    from typing import Callable, Dict, List, Optional
+    from typing import Callable, Dict, List, Optional, Tuple
 
     from allranks.protocol.jsontext import JsonObject
 
@@ -39,10 +40,14 @@ PATIENCE = 2.0  # seconds for one question and its answer
 DEPTH = 100
 THREADS = 30
 NEWEST = 8  # collectives of each group that an error file has
+MOST_GROUPS = 64  # of those whose calls are noted, and of their calls and kinds of calls
+MOST_CALLS = 4096
+MOST_KINDS = 512
+NOT_RECORDED = 65535  # as protocol/foreign.py says
 BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))  # one recorder each, torch >= 2.5, 2.8
 
 
-def start(module: ModuleType, runner: Known) -> Callable[[], None]:
+def start(module: ModuleType, runner: Known, note_calls: Callable[[], None]) -> Callable[[], None]:
     """Begin to answer, and return the function that ends it. `module` is distributed_c10d."""
     import _thread
     import signal
@@ -54,7 +59,7 @@ def start(module: ModuleType, runner: Known) -> Callable[[], None]:
     dump = {signal.SIGRTMIN + 7}  # of runner.py: sent to this thread, it interrupts nothing (agent/dumping.py)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults - dump)
     try:  # the thread inherits the mask: a signal that the program waits for must not end up here
-        _thread.start_new_thread(answer, (listener, module, runner, over))
+        _thread.start_new_thread(answer, (listener, module, runner, note_calls, over))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -92,13 +97,15 @@ def listen(path: str) -> socket.socket:
     return socket.socket(fileno=high)
 
 
-def answer(listener: socket.socket, module: ModuleType, runner: Known, over: LockType) -> None:
+def answer(
+    listener: socket.socket, module: ModuleType, runner: Known, note_calls: Callable[[], None], over: LockType
+) -> None:
     """Answer one question after the other, as a thread, until stop()."""
     try:
         while True:
             channel = listener.accept()[0]
             try:
-                serve(channel, module, runner)
+                serve(channel, module, runner, note_calls)
             except Exception:  # whoever asked is gone, or the program ends
                 pass
             finally:
@@ -110,7 +117,7 @@ def answer(listener: socket.socket, module: ModuleType, runner: Known, over: Loc
         over.release()
 
 
-def serve(channel: socket.socket, module: ModuleType, runner: Known) -> None:
+def serve(channel: socket.socket, module: ModuleType, runner: Known, note_calls: Callable[[], None]) -> None:
     """Answer one request for torch's records."""
     import json
     import socket
@@ -118,6 +125,10 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known) -> None:
     channel.settimeout(PATIENCE)
     word = channel.recv(64).decode("ascii")
     reply: JsonObject = {"schema": 1, "rank": runner.rank, "pid": runner.pid, "t": time.time()}
+    if word == "calls":
+        note_calls()
+        channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
+        return
     if word == "imports":
         reply["modules"] = imported(runner)
         reply["changed"] = runner.changed()
@@ -189,15 +200,86 @@ def newest_calls() -> List[JsonObject]:
             group = str(entry["process_group"][0])
             of_group[group] = of_group.get(group, 0) + 1
             if of_group[group] <= NEWEST and not entry["is_p2p"]:
-                elements = 0
-                for shape in entry["input_sizes"]:
-                    count = 1
-                    for length in shape:
-                        count *= length
-                    elements += count
-                call = {"group": group, "seq": entry["collective_seq_id"], "what": entry["profiling_name"]}
-                newest.append(dict(call, elements=elements, dtype=(entry["input_dtypes"] or [""])[0]))
+                what, elements, dtype = kind_of(entry)
+                call = {"group": group, "seq": entry["collective_seq_id"], "what": what}
+                newest.append(dict(call, elements=elements, dtype=dtype))
     return newest[::-1]
+
+
+def kind_of(entry: JsonObject) -> Tuple[str, int, str]:
+    """Return the name, the number of elements that go in, and their type."""
+    elements = 0
+    for shape in entry["input_sizes"]:
+        count = 1
+        for length in shape:
+            count *= length
+        elements += count
+    return entry["profiling_name"], elements, (entry["input_dtypes"] or [""])[0]
+
+
+def called(module: ModuleType, since: float, lives: int) -> List[JsonObject]:
+    """Return what this rank has called in each group, in short: `CalledGroup` of protocol/foreign.py.
+
+    `since`: the unix time at which its default group began, its `lives`-th. Groups that are made again bear the old
+    names and count from one again."""
+    members = {group["name"]: group["ranks"] for group in groups(module)}
+    entries: Dict[Tuple[str, str], Dict[int, Tuple[str, int, str]]] = {}
+    for backend, recorder in recorded(True)["recorders"].items():
+        for entry in recorder.get("entries", ()):
+            name = str(entry["process_group"][0])
+            is_of_life = (entry.get("time_created_ns") or 0) >= since * 1e9
+            if not entry["is_p2p"] and is_of_life and name in members:
+                entries.setdefault((backend, name), {})[entry["collective_seq_id"]] = kind_of(entry)
+    return [
+        dict(shortened(by_number), group="%d/%s/%s/%s" % (lives, backend, name, span(members[name])))
+        for (backend, name), by_number in list(entries.items())[:MOST_GROUPS]
+    ]
+
+
+def span(ranks: List[int]) -> str:
+    """Return what two groups of one name differ in, if they are not the same."""
+    import zlib
+
+    return "%d-%d-%x" % (min(ranks), max(ranks), zlib.crc32(repr(ranks).encode()))
+
+
+def shortened(by_number: Dict[int, Tuple[str, int, str]]) -> JsonObject:
+    """Return the newest calls of a group: their kinds, and the kind of each number."""
+    import array
+    import binascii
+    import zlib
+
+    last = max(by_number)
+    first = max(min(by_number), last - MOST_CALLS + 1)
+    kinds: Dict[Tuple[str, int, str], int] = {}
+    backwards = array.array("H")
+    for number in range(last, first - 1, -1):
+        kind = by_number.get(number)
+        if kind is not None and kind not in kinds:
+            if len(kinds) == MOST_KINDS:
+                break
+            kinds[kind] = len(kinds)
+        backwards.append(NOT_RECORDED if kind is None else kinds[kind])
+    sequence = array.array("H", reversed(backwards))
+    if sys.byteorder == "big":
+        sequence.byteswap()
+    packed = binascii.b2a_base64(zlib.compress(sequence.tobytes()), newline=False).decode("ascii")
+    return {"first": last - len(sequence) + 1, "kinds": [described(*kind) for kind in kinds], "sequence": packed}
+
+
+def described(what: str, elements: int, dtype: str) -> JsonObject:
+    """Return `CallKind` of protocol/foreign.py."""
+    return {"what": what, "elements": elements, "dtype": dtype}
+
+
+def note(path: str, calls: List[JsonObject]) -> None:
+    """Write what was called, whole or not at all."""
+    import json
+
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    with open(temporary, "wb") as file:
+        file.write(json.dumps(calls).encode("ascii"))
+    os.rename(temporary, path)
 
 
 def recorded(with_records: bool) -> JsonObject:

@@ -12,9 +12,13 @@ TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
     from datetime import timedelta
     from types import ModuleType
-    from typing import Any, Callable, List, Optional
+    from typing import Any, Callable, Dict, List, Optional
+
+    from allranks.protocol.jsontext import JsonObject
 
     from .runner import Known
+
+MOST_NOTED = 64  # groups of former lives
 
 
 def attend(loader: Any, runner: Known) -> None:
@@ -80,6 +84,7 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
 
     def parting() -> None:
         """Said, not concluded from silence: a report can be lost. Processes that it started may be its ranks."""
+        recorder.note_calls()
         if not entered and not started:
             report(runner, "never-joined", None, None)
 
@@ -95,6 +100,7 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
         entered.append(1)
         backend = named.get("backend", args[0] if args else None)
         report(runner, "init-entered", named.get("world_size"), backend)
+        recorder.expect()
         result = start(*args, **named)
         report(runner, "initialised", module.get_world_size(), module.get_backend())
         recorder.start()
@@ -103,6 +109,7 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
     @wraps(stop)
     def destroy_process_group(*args: Any, **named: Any) -> Any:
         facts = (module.get_world_size(), module.get_backend()) if module.is_initialized() else (None, None)
+        recorder.note_calls(is_end=True)
         result = stop(*args, **named)
         if not module.is_initialized():
             recorder.stop()
@@ -144,14 +151,42 @@ class Recorder:
         self.module = module
         self.runner = runner
         self.end: Optional[Callable[[], None]] = None
+        self.functions: Dict[str, Callable[..., Any]] = {}
+        self.lives = 0  # default groups that there have been
+        self.since = 0.0
+        self.noted: List[JsonObject] = []  # of lives that are over
+
+    def expect(self) -> None:
+        """Before a group is made: what was called before belongs to another one."""
+        import time
+
+        if self.end is None:
+            self.since = time.time()
 
     def start(self) -> None:
         """After the first group; never fails, and never in a forked child."""
         if self.runner.ask and self.end is None and os.getpid() == self.runner.pid:
+            self.lives += 1
             try:
-                self.end = self.runner.beside("runner_recorder.py", "start")(self.module, self.runner)
+                begin = self.runner.beside("runner_recorder.py", "start")
+                self.functions = begin.__globals__  # at the interpreter's end the runner finds no more files
+                self.end = begin(self.module, self.runner, self.note_calls)
             except Exception:
                 pass
+
+    def note_calls(self, is_end: bool = False) -> None:
+        """Write what this rank has called into the file beside its error file, at its end or when it is asked.
+
+        Ranks that called unlike each other may never notice: Gloo lets another type of the same size pass."""
+        if self.end is None or not self.runner.error_file or os.getpid() != self.runner.pid:
+            return
+        try:
+            calls = self.noted + self.functions["called"](self.module, self.since, self.lives)
+            self.functions["note"](self.runner.error_file + ".calls", calls)
+            if is_end:
+                self.noted = calls[-MOST_NOTED:]
+        except Exception:  # a torch without recorders, a full disk
+            pass
 
     def stop(self) -> None:
         """End it, once."""

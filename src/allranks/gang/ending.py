@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from allranks.diagnose.hangs.compared import odd_call, read_called
+from allranks.diagnose.words import ABORT
 from allranks.findings import Finding
 from allranks.protocol.orders import EndOrder
 from allranks.runs.events import EndingBegun, FailureNoted, InitTimeout, NodeClean, StopAsked
 
+from .remarks import called_unlike
 from .roster import Roster
 from .states import Action, AttemptOver, Drained, Ended, Event, Fault, Send, State, Stop
 
@@ -66,13 +69,19 @@ class Ending:
         roster.state = State.ENDING
         self.grace = grace
         self._deadline = now + grace + END_PATIENCE
-        order = EndOrder(grace, reason)
+        order = EndOrder(grace, reason, reason == "failure" and self._may_be_unlike())
         started = sum(1 for r in roster.ranks() if r.pid is not None and r.exit is None and r.state != "lost")
         actions: list[Action] = [EndingBegun(reason, grace, started)]
         for node in roster.nodes.values():
             if node.node_dir and not node.gone:
                 actions.append(Send(node.name, order))
         return actions + self.check(now)
+
+    def _may_be_unlike(self) -> bool:
+        """Whether ranks that called unlike each other may be behind a failure: none was killed, and no node is lost."""
+        roster = self.roster
+        killed = any(e.signal not in (None, ABORT) for e in roster.exits)
+        return roster.initialised_t is not None and not roster.lost and not killed and not roster.testing
 
     def fence(self, now: float) -> None:
         """Wait for the ranks of a lost node: they may live until its own agent has ended them."""
@@ -89,7 +98,15 @@ class Ending:
         if any(n.ended and not n.drained for n in waiting) and now < self._deadline + DRAIN_PATIENCE:
             return []
         roster.state = State.OVER
-        return [AttemptOver(roster.attempt)]
+        return [*self._compare_calls(), AttemptOver(roster.attempt)]
+
+    def _compare_calls(self) -> list[Action]:
+        """Make the finding on ranks that called a collective unlike each other, though it came to an end."""
+        called = {rank: groups for e in self.roster.exits for rank, groups in e.calls.items()}
+        odd = odd_call(read_called(called))
+        if odd is None:
+            return []
+        return [self.roster.add_finding(called_unlike(odd, self.roster.node_of_rank(), self.roster.failed_t is None))]
 
     # -- events ------------------------------------------------------------------------------------
 

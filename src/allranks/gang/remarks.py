@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, OddCall
 from allranks.diagnose.hangs.doing import StackSample
+from allranks.diagnose.words import name_by_node
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
 from allranks.preflight.checks.look import failed_look
-from allranks.text import count_of
+from allranks.text import count_of, plural
 
 
 def prelude_failed(node: str, error: str) -> Finding:
@@ -49,6 +51,26 @@ def world_size_differs(expected: int, plan: Plan) -> Finding:
 def spare_unused(name: str, why: str, remedy: str = "") -> Finding:
     """Return the finding about a hot spare that cannot take a place."""
     return Finding("spare-unused", "warn", f"spare {name} is not used: {why}", remedy, Where(node=name))
+
+
+def called_unlike(odd: OddCall, nodes: Mapping[int, str], went_on: bool) -> Finding:
+    """Return the finding about ranks that called a collective unlike each other; `went_on`: nothing failed after it."""
+    where = Where()
+    if len(odd.ranks) == 1:
+        rank = next(iter(odd.ranks))
+        where = Where(node=nodes.get(rank), rank=rank)
+    who = "ranks have"
+    if odd.ranks:
+        named = name_by_node(sorted(odd.ranks), lambda rank: nodes.get(rank, ""))
+        who = f"{named} {plural(len(odd.ranks), 'has', 'have')}"
+    message = f"{who} called a collective unlike the others: {odd.words}"
+    if went_on:
+        message += ". It came to an end, so what ranks received there may be wrong"
+    check = UNLIKE_SHAPES if odd.is_shape else UNLIKE_CALLS
+    remedy = (
+        "Give all ranks tensors of one shape and type there. `--debug` (TORCH_DISTRIBUTED_DEBUG=DETAIL) compares calls"
+    )
+    return Finding(check, "warn", message, remedy, where)
 
 
 def logs_cut(name: str, node_dir: str, attempt: int) -> Finding:

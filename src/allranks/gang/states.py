@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs.doing import StackSample
 from allranks.findings import Finding
+from allranks.protocol.foreign import CalledGroup
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RankSaving
 from allranks.protocol.orders import Order
@@ -125,6 +126,7 @@ class Exit(Event):
     expected: bool
     oom_kills: int = 0
     error: JsonObject | None = None
+    calls: Mapping[int, tuple[CalledGroup, ...]] = field(default_factory=dict)
 
 
 def read_exit(node: str, message: ExitMessage, t: float) -> Exit:
@@ -139,6 +141,7 @@ def read_exit(node: str, message: ExitMessage, t: float) -> Exit:
         message.expected,
         message.oom_kills,
         message.error,
+        message.calls,
     )
 
 

@@ -199,7 +199,8 @@ class Pin:
             case SaveOrder():
                 return _save(order)
             case EndOrder():
-                return EndOrder(_within("grace", order.grace, 0, DAY), _matching("reason", order.reason, REASON))
+                grace = _within("grace", order.grace, 0, DAY)
+                return EndOrder(grace, _matching("reason", order.reason, REASON), bool(order.note_calls))
             case ReleaseOrder():
                 return order
             case _:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Optional, Tuple, TypeVar
 
-from .codec import DecodeError, decode, decode_parts, encode, omit_empty
+from .codec import DecodeError, decode, decode_each, decode_parts, encode, omit_empty
 from .jsontext import Json, JsonObject, read_object
 from .orders import MOST_PATH, MOST_RANKS
 from .records import NamedTuple
@@ -23,6 +23,8 @@ NAME = 200  # characters of a type, a function, a program
 THREADS = 64
 LARGEST_STEP = (1 << 53) - 1  # a step comes from the training program, and JSON has no larger whole numbers
 CALLS = 64
+CALLED_GROUPS = 64
+CALL_KINDS = 512
 # characters of a field, by its name; others have TEXT
 LONGEST = {
     "type": NAME,
@@ -84,6 +86,27 @@ class ErrorCall(NamedTuple):
     dtype: str = ""
 
 
+class CallKind(NamedTuple):
+    """What ranks have to call alike at one number of a group."""
+
+    what: str = ""
+    elements: int = 0
+    dtype: str = ""
+
+
+class CalledGroup(NamedTuple):
+    """The collectives of a process group that a rank's recorder has at its end, in short.
+
+    `group`: equal for the same group on all ranks; `first`: the number of the first; `sequence`: for each number from
+    there on which of `kinds` it was, as little-endian 16-bit numbers, deflated, in base64. 65535: it is not recorded.
+    """
+
+    group: str = ""
+    first: int = 0
+    kinds: Tuple[CallKind, ...] = ()
+    sequence: str = ""
+
+
 @omit_empty("calls")
 class ErrorDetails(NamedTuple):
     """What allranks' runner adds to an error file. `calls` are its newest collectives, the oldest first."""
@@ -136,6 +159,15 @@ def _details(value: Json) -> ErrorDetails:
     recorded = [decode_parts(ErrorCall, call) for call in (calls if isinstance(calls, list) else [])[-CALLS:]]
     details = cut(decode_parts(ErrorDetails, outermost))
     return details._replace(chain=tuple(chain), calls=tuple(map(cut, recorded)))
+
+
+def clean_called(value: Json) -> Tuple[CalledGroup, ...]:
+    """Give the groups that a rank has noted at its end, each with what it may have."""
+    groups = []
+    for group in decode_each(CalledGroup, value)[:CALLED_GROUPS]:
+        kinds = tuple(cut(kind) for kind in group.kinds[:CALL_KINDS])
+        groups.append(cut(group)._replace(kinds=kinds))
+    return tuple(groups)
 
 
 def error_time(error: Optional[JsonObject]) -> Optional[float]:

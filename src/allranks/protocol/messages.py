@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Tuple, Union
 
-from .codec import Vocabulary, omit_empty, omit_none
-from .foreign import ReportMessage, check_report, clean_error
+from .codec import Vocabulary, encode, omit_empty, omit_none
+from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
 from .processes import PortOwner, RemainingProcess, SweptProcess
@@ -18,7 +18,9 @@ from .records import NamedTuple
 
 @omit_none
 class ExitMessage(NamedTuple):
-    """A rank's main process ended; `error` is its error file. `expected`: allranks was ending it."""
+    """A rank's main process ended; `error` is its error file. `expected`: allranks was ending it.
+
+    `calls` are the collectives that this rank, or each that it has started, has noted at its end."""
 
     rank: int
     attempt: int = 0
@@ -28,6 +30,7 @@ class ExitMessage(NamedTuple):
     expected: bool = False
     oom_kills: int = 0
     error: Optional[JsonObject] = None
+    calls: Mapping[int, Tuple[CalledGroup, ...]] = {}
 
 
 class RankSummary(NamedTuple):
@@ -396,4 +399,5 @@ def _clean_summary(summary: AttemptSummary) -> AttemptSummary:
 
 
 def _clean_exit(message: ExitMessage) -> ExitMessage:
-    return message._replace(error=clean_error(message.error))
+    calls = {rank: clean_called(list(map(encode, groups))) for rank, groups in message.calls.items()}
+    return message._replace(error=clean_error(message.error), calls=calls)

@@ -176,10 +176,11 @@ class TakenOrder(NamedTuple):
 
 
 class EndOrder(NamedTuple):
-    """End the ranks: SIGTERM, and SIGKILL after `grace` seconds."""
+    """End the ranks: SIGTERM, and SIGKILL after `grace` seconds. `note_calls`: they first note what they called."""
 
     grace: float
     reason: str = ""
+    note_calls: bool = False
 
 
 class StacksOrder(NamedTuple):

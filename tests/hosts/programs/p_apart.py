@@ -38,11 +38,37 @@ def save() -> None:
             time.sleep(0.2)
 
 
+def share_weights() -> None:
+    """The odd rank has another type of the same size: Gloo gives it the bits of the others' numbers."""
+    weights = torch.ones(64, dtype=torch.int32 if rank == odd else torch.float32)
+    dist.broadcast(weights, 0)
+    if what == "type-raise" and weights[0] != 1:
+        raise ValueError(f"expected a weight of 1, got {weights[0]}")
+
+
+def pass_on() -> None:
+    """Each sends to the next; the odd one expects its part from another rank than the one that sends to it."""
+    world = dist.get_world_size()
+    source = (rank - 1) % world
+    if rank == odd:
+        source = (rank + 1) % world
+    sending = dist.isend(torch.ones(64), (rank + 1) % world)
+    dist.recv(torch.empty(64), source)
+    sending.wait()
+
+
 for step in range(8):
     if what in ("short", "short-end") and rank == odd and step == 7:
         break
     if step == 3 and what == "swap":
         swap()
+    if step == 3 and what in ("type", "type-raise"):
+        share_weights()
+    if step == 3 and what == "ring":
+        pass_on()
+    if step == 3 and what == "destroy" and rank == odd:
+        dist.destroy_process_group()
+        time.sleep(600)
     if step == 3 and rank == odd and what in ("read", "save"):
         {"read": read_queue, "save": save}[what]()
     wide = what == "shapes" and step == 3 and rank == odd

@@ -5,14 +5,21 @@ Gloo lets some of them pass: a shorter tensor, or another type of the same size.
 
 from __future__ import annotations
 
+import binascii
+import struct
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from allranks.protocol.foreign import ErrorCall
+from allranks.protocol.foreign import CalledGroup, ErrorCall
 from allranks.text import join_words, plural
 
 from ..words import count_ranks
 from .recorder import RecorderEntry, ranks_by_call
+
+UNLIKE_SHAPES = "unlike-shapes"  # findings: one operation with different shapes or types, and different operations
+UNLIKE_CALLS = "unlike-calls"
+MOST_CALLS = 4096  # of a group that are read
 
 
 class OddCall(NamedTuple):
@@ -21,6 +28,36 @@ class OddCall(NamedTuple):
     ranks: frozenset[int]
     words: str
     is_shape: bool
+
+
+def read_called(called: Mapping[int, Sequence[CalledGroup]]) -> dict[int, list[ErrorCall]]:
+    """Read the calls that ranks have noted at their end: of groups in which all have noted the same, nothing."""
+    by_group: dict[str, dict[int, CalledGroup]] = {}
+    for rank, groups in called.items():
+        for of_group in groups:
+            by_group.setdefault(of_group.group, {})[rank] = of_group
+    calls: dict[int, list[ErrorCall]] = {}
+    for of_ranks in by_group.values():
+        read = {noted: _read_group(noted) for noted in set(of_ranks.values())}
+        if len(read) > 1:
+            for rank, noted in of_ranks.items():
+                calls.setdefault(rank, []).extend(read[noted])
+    return calls
+
+
+def _read_group(noted: CalledGroup) -> list[ErrorCall]:
+    """Unpack the calls of a group, at most MOST_CALLS; none where it cannot be read."""
+    try:
+        packed = binascii.a2b_base64(noted.sequence)
+        data = zlib.decompressobj().decompress(packed, 2 * MOST_CALLS)
+    except (ValueError, zlib.error):
+        return []
+    numbers = struct.unpack(f"<{len(data) // 2}H", data[: len(data) // 2 * 2])
+    return [
+        ErrorCall(noted.group, seq, *noted.kinds[number])
+        for seq, number in enumerate(numbers, noted.first)
+        if number < len(noted.kinds)
+    ]
 
 
 def odd_call(

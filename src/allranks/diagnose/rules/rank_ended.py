@@ -14,7 +14,7 @@ from allranks.text import name_with, plural, with_reason
 
 from ..candidate import Candidate, Reading, Strength
 from ..exceptions import ExceptionLink, is_of_library
-from ..hangs.compared import odd_call
+from ..hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, odd_call
 from ..hangs.stacks import main_stack
 from ..incident import ExitRecord, Incident
 from ..memory.figures import read_gpu
@@ -36,6 +36,7 @@ from ..words import (
 )
 from .failures import (
     BUS,
+    CLOCK_ERROR,
     KILL,
     LOST_ENVIRONMENT,
     NO_SCRIPT,
@@ -50,6 +51,7 @@ from .failures import (
 )
 from .hung import place_of
 
+_BY_WRONG_COUNTS = ("collective-mismatch", "uneven-data", "unknown")  # hangs of ranks that all wait
 SHORT = 160  # characters of a text in the sentence; the evidence has more
 
 
@@ -153,6 +155,55 @@ def _neighbours(failure: Failure, quoted: ExceptionLink) -> tuple[ExceptionLink 
 
 def _is_same(one: ExceptionLink, other: ExceptionLink) -> bool:
     return (one.name, one.text) == (other.name, other.text)
+
+
+# What numbers that are wrong can end a program with: a count, an index, a loss that is not finite.
+_BY_WRONG_NUMBERS = frozenset(
+    {
+        *("AssertionError", "FloatingPointError", "IndexError", "MemoryError", "OverflowError", "RuntimeError"),
+        *("UnicodeDecodeError", "UnpicklingError", "ValueError", "ZeroDivisionError"),
+    }
+)
+
+
+def called_unlike(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
+    """Name ranks that called a collective unlike the others, where what they received may have ended the program."""
+    finding = next((f for f in incident.findings if f.id in (UNLIKE_SHAPES, UNLIKE_CALLS)), None)
+    if finding is None:
+        return None
+    t = _followed(incident, failed)
+    if t is None:
+        return None
+    return Candidate(
+        "called-unlike",
+        "collective-shape-mismatch" if finding.id == UNLIKE_SHAPES else "collective-mismatch",
+        Strength.ROOT,
+        f"{finding.message}{_then_raised(incident, failed)}",
+        0.9,
+        t - 2 * CLOCK_ERROR,  # it was called before
+        finding.remedy,
+        finding.where,
+        tuple(line for f in failed[:1] for line in last_lines(f.exit.tail, 1)),
+        frozenset(() if finding.where.rank is None else (finding.where.rank,)),
+    )
+
+
+def _then_raised(incident: Incident, failed: Sequence[Failure]) -> str:
+    """Write `. Then rank 2 on h2 raised ValueError: loss is nan`."""
+    first = next((f for f in failed if f.role is FailureRole.ROOT and f.quoted is not None), None)
+    if first is None or first.quoted is None:
+        return ""
+    return f". Then {name_ranks(incident, [first.rank])} raised {exception(first.quoted, SHORT)}"
+
+
+def _followed(incident: Incident, failed: Sequence[Failure]) -> float | None:
+    """Give when the failure came that wrong numbers may be behind; None where the failure has another reason."""
+    roots = [f for f in failed if f.role is FailureRole.ROOT]
+    if incident.hang is not None:
+        return incident.detected_t if incident.hang.cause in _BY_WRONG_COUNTS else None
+    if any(f.signature is not None or f.quoted is None or f.quoted.name not in _BY_WRONG_NUMBERS for f in roots):
+        return None
+    return min((f.t for f in failed if f.role is not FailureRole.ENDED), default=None)
 
 
 # -- crashes ---------------------------------------------------------------------------------------------
@@ -301,6 +352,7 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
 
 
 RULES = {
+    "called-unlike": ("torch's flight recorders, compared at the end (FlightRecorder.hpp)", called_unlike),
     "rank-raised": (
         "the error files of the runner (torchelastic's format), else a traceback at the end of a log, ../signatures",
         _rule("raised", _raised),
