@@ -69,6 +69,20 @@ def test_another_type_that_gloo_lets_pass_is_a_warning_where_the_run_ends_well(b
 
 
 @pytest.mark.slow
+def test_a_rank_that_destroys_its_process_group_and_goes_on(bed2: Bed, launch: Launch) -> None:
+    apart(launch, "destroy", "2")
+    says = ("rank 2 on h2 called destroy_process_group (p_apart.py:", "went on without the others")
+    explained(bed2, launch, "rank-exited-early", ("h2", 2), *says, victims=[0, 1, 3])
+
+
+@pytest.mark.slow
+def test_a_rank_that_destroys_its_process_group_and_calls_once_more(bed2: Bed, launch: Launch) -> None:
+    apart(launch, "destroy-and-call", "2")
+    says = ("raised ValueError: Default process group", "it had called destroy_process_group (p_apart.py:")
+    explained(bed2, launch, "program-exception", ("h2", 2), *says, victims=[0, 1, 3])
+
+
+@pytest.mark.slow
 def test_a_rank_out_of_data_that_waits_for_the_others(bed2: Bed, launch: Launch) -> None:
     apart(launch, "short", "1")
     says = ("rank 1 on h1 is out of data and waits in barrier (p_apart.py:", "still in all_reduce (p_apart.py:")

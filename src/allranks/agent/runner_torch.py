@@ -11,7 +11,7 @@ import os
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
     from datetime import timedelta
-    from types import ModuleType
+    from types import FrameType, ModuleType
     from typing import Any, Callable, Dict, List, Optional
 
     from allranks.protocol.jsontext import JsonObject
@@ -98,8 +98,7 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
     @wraps(start)
     def init_process_group(*args: Any, **named: Any) -> Any:
         entered.append(1)
-        backend = named.get("backend", args[0] if args else None)
-        report(runner, "init-entered", named.get("world_size"), backend)
+        report(runner, "init-entered", named.get("world_size"), named.get("backend", args[0] if args else None))
         recorder.expect()
         result = start(*args, **named)
         report(runner, "initialised", module.get_world_size(), module.get_backend())
@@ -113,7 +112,7 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
         result = stop(*args, **named)
         if not module.is_initialized():
             recorder.stop()
-            report(runner, "destroyed", *facts)
+            report(runner, "destroyed", facts[0], facts[1], place_of_call(runner))
         return result
 
     module.init_process_group = init_process_group
@@ -196,10 +195,25 @@ class Recorder:
             end()
 
 
-def report(runner: Known, event: str, size: Any, backend: Any) -> None:
+def place_of_call(runner: Known) -> str:
+    """Return where the program has called: `train.py:88 in save`; empty where no frame is its own."""
+    import sys
+
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if runner.is_own(file):
+            place = "%s:%s" % (os.path.basename(file), frame.f_lineno)
+            name = frame.f_code.co_name
+            return place if name == "<module>" else "%s in %s" % (place, name)
+        frame = frame.f_back
+    return ""
+
+
+def report(runner: Known, event: str, size: Any, backend: Any, at: str = "") -> None:
     """Tell the agent a process group's size, as planned where it is not known, and its backend."""
     try:
         size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-        runner.report(event, world_size=size or None, backend=str(backend or ""))
+        runner.report(event, world_size=size or None, backend=str(backend or ""), at=at)
     except Exception:
         pass

@@ -115,11 +115,12 @@ class Incident:
     """Everything known about one attempt.
 
     `addresses`: the node of an address that only one node has; `departed`: ranks that have called
-    destroy_process_group, and when; `detected_t` is when the controller began to end it; `memory` is what each node
-    has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are ranks whose process outlived their
-    program, `became` the programs that ranks have become by exec; `lease` is in seconds, 0 where it is not known;
-    `noted` is the newest standstill with which the run went on. `local_nodes` are nodes that are the launching machine.
-    `is_slurm`: a Slurm job has the nodes; `is_joined`: each was started by somebody else, who may be a scheduler.
+    destroy_process_group, and when, `departed_at` where in the program; `detected_t` is when the controller began to
+    end it; `memory` is what each node has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are
+    ranks whose process outlived their program, `became` the programs that ranks have become by exec; `lease` is in
+    seconds, 0 where it is not known; `noted` is the newest standstill with which the run went on. `local_nodes` are
+    nodes that are the launching machine. `is_slurm`: a Slurm job has the nodes; `is_joined`: each was started by
+    somebody else, who may be a scheduler.
     """
 
     attempt: int = 0
@@ -132,6 +133,7 @@ class Incident:
     initialised: frozenset[int] = frozenset()
     init_entered: frozenset[int] = frozenset()
     departed: Mapping[int, float] = field(default_factory=dict)
+    departed_at: Mapping[int, str] = field(default_factory=dict)
     init_timeout_hit: bool = False
     hang: Hang | None = None
     noted: NotedHang | None = None

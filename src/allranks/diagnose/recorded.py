@@ -43,6 +43,7 @@ class RunEvent:
     gpus: int = 0
     memory: int = 0
     quiet: float = 0.0
+    at: str = ""
 
 
 def last_attempt(lines: Iterable[Json]) -> int:
@@ -86,6 +87,7 @@ def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: st
         initialised=frozenset(e.rank for e in _all(of_attempt, "rank-initialised")),
         init_entered=frozenset(last_joined),
         departed={rank: e.t for rank, e in last_joined.items() if e.event == "rank-departed"},
+        departed_at={rank: e.at for rank, e in last_joined.items() if e.event == "rank-departed" and e.at},
         init_timeout_hit=bool(_all(of_attempt, "init-timeout")),
         hang=next(iter(decode_each(Hang, lines_of.get("hang", [])[-1:])), None),
         noted=_noted(_all(of_attempt, "hang-noted"), lines_of.get("hang-noted", [])),

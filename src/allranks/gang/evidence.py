@@ -32,6 +32,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         initialised=frozenset(r.rank for r in ranks if r.initialised_t is not None),
         init_entered=frozenset(r.rank for r in ranks if r.entered),
         departed={r.rank: r.departed_t for r in ranks if r.departed_t is not None},
+        departed_at={r.rank: r.departed_at for r in ranks if r.departed_t is not None and r.departed_at},
         init_timeout_hit=roster.init_timeout_hit,
         hang=gang.hang_watch.hang,
         noted=gang.hang_watch.noted,

@@ -65,7 +65,8 @@ class ProcessGroups:
         if event.what == "destroyed":
             rank.entered = True
             rank.departed_t = event.t
-            return [*actions, RankDeparted(event.node, event.rank, event.t)]
+            rank.departed_at = event.at
+            return [*actions, RankDeparted(event.node, event.rank, event.t, event.at)]
         if event.what == "never-joined":
             rank.never_joined = True
         if event.what == "initialised" and rank.initialised_t is None:

@@ -48,6 +48,7 @@ class RankState:
     pid: int | None = None
     entered: bool = False
     departed_t: float | None = None  # destroy_process_group
+    departed_at: str = ""  # where in the program
     never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None
     exit: Exit | None = None

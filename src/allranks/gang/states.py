@@ -104,7 +104,8 @@ class Report(Event):
     main-gone, became; agent/runner_launched.py: alone; program.py: saves.
 
     `size` is the process group's. Of a program that leaves: the `code` of its process and the names of the `threads`
-    that this waits for; `program` is what a rank has become by exec."""
+    that this waits for; `program` is what a rank has become by exec; `at` is where it has
+    destroyed its process group."""
 
     rank: int
     what: str
@@ -113,6 +114,7 @@ class Report(Event):
     threads: tuple[str, ...] = ()
     program: str = ""
     step: int | None = None
+    at: str = ""
 
 
 @dataclass(frozen=True)

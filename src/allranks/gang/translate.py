@@ -124,4 +124,5 @@ def _report(node: str, message: ReportMessage, t: float) -> Report:
         threads,
         message.program[:MOST_LETTERS],
         message.step,
+        message.at[:MOST_LETTERS],
     )

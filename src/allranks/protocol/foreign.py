@@ -35,6 +35,7 @@ LONGEST = {
     "what": NAME,
     "dtype": NAME,
     "program": NAME,
+    "at": NAME,
     "event": 40,
     "link": 40,
     "timestamp": 40,
@@ -184,7 +185,8 @@ class ReportMessage(NamedTuple):
     threads-ended; a launcher's: alone, launched; the program's: saves), or what the agent observes (main-gone, became).
 
     `step` is that of the first call of should_save. `code` and `threads` are of a program that leaves: its exit code,
-    and the threads that its process waits for; `program` is what a rank has become by exec."""
+    and the threads that its process waits for; `program` is what a rank has become by exec; `at` is where it has called
+    destroy_process_group."""
 
     event: str
     rank: int
@@ -196,6 +198,7 @@ class ReportMessage(NamedTuple):
     backend: str = ""
     program: str = ""
     step: Optional[int] = None
+    at: str = ""
 
 
 BOUNDS = (

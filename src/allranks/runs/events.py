@@ -447,10 +447,12 @@ class RankInitialised(RankEvent):
     kind = "rank-initialised"
 
 
+@dataclass(frozen=True)
 class RankDeparted(RankEvent):
-    """It has called destroy_process_group."""
+    """It has called destroy_process_group, `at` a place in the program where that is known."""
 
     kind = "rank-departed"
+    at: str = ""
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,8 @@ for step in range(8):
     if step == 3 and what == "destroy" and rank == odd:
         dist.destroy_process_group()
         time.sleep(600)
+    if step == 3 and what == "destroy-and-call" and rank == odd:
+        dist.destroy_process_group()
     if step == 3 and rank == odd and what in ("read", "save"):
         {"read": read_queue, "save": save}[what]()
     wide = what == "shapes" and step == 3 and rank == odd

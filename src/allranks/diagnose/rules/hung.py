@@ -12,6 +12,7 @@ from ..hangs.attribute import Hang
 from ..incident import Incident
 from ..words import name_ranks, numbers, thread_words
 
+DESTROYED = "Call destroy_process_group on all ranks alike, after the last collective of any of them"
 SLOW_START = "`allranks logs --rank {rank}` shows what it did instead. A slow start (a large data set, a first "
 SLOW_START += "compilation) needs a longer --init-timeout"
 
@@ -101,6 +102,14 @@ def missing_ranks(incident: Incident) -> frozenset[int]:
     if not incident.init_entered:
         return frozenset()
     return incident.all_ranks - incident.init_entered - incident.initialised
+
+
+def called_at(incident: Incident, ranks: Collection[int]) -> str:
+    """Give the one place at which ranks have called destroy_process_group; empty where it is not known."""
+    places = {incident.departed_at.get(rank, "") for rank in ranks}
+    if len(places) > 1:
+        return ""
+    return "".join(places)
 
 
 def place_of(incident: Incident, ranks: Collection[int]) -> Where:

@@ -7,6 +7,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from allranks.findings import Where
+from allranks.text import name_with
 
 from ..candidate import Candidate, Strength
 from ..hangs.compared import odd_call
@@ -14,7 +15,7 @@ from ..incident import Incident, NotedHang
 from ..signatures.raised import AWAITED
 from ..words import DECIDE_AT_START, LEFT_AT_START, STARTING_CALLS, last_lines, name_ranks, one_line, summary
 from .failures import Failure, FailureRole, telling
-from .hung import missing_ranks, place_of
+from .hung import DESTROYED, called_at, missing_ranks, place_of
 
 BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
 SAMPLING = 60.0  # seconds: more than two samples of all ranks take
@@ -76,6 +77,13 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
     latest = first.t + BEFORE
     early = frozenset(e.rank for e in incident.exits if not e.failed and (e.t <= latest or not e.expected))
     done = frozenset(r for r, t in incident.departed.items() if t <= latest) - {first.rank}
+    if done and not done <= early and 2 * len(done) <= len(incident.all_ranks):
+        called = name_with("destroy_process_group", called_at(incident, done))
+        message = f"{name_ranks(incident, done)} called {called} and went on without the others, while {who} was still "
+        message += "communicating"
+        where = place_of(incident, done)
+        early_end = replace(base, cause="rank-exited-early", confidence=0.8, message=message, remedy=DESTROYED)
+        return replace(early_end, culprits=done, where=where)
     if done:
         ended = " and ended with code 0" if done <= early else ""
         message = f"{name_ranks(incident, done)} had finished (destroy_process_group{ended}) while {who} was still "

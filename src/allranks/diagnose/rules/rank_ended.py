@@ -49,9 +49,10 @@ from .failures import (
     no_module,
     telling,
 )
-from .hung import place_of
+from .hung import DESTROYED, called_at, place_of
 
 _BY_WRONG_COUNTS = ("collective-mismatch", "uneven-data", "unknown")  # hangs of ranks that all wait
+NO_GROUP = "Default process group has not been initialized"  # torch, distributed_c10d.py, _get_default_group
 SHORT = 160  # characters of a text in the sentence; the evidence has more
 
 
@@ -126,6 +127,10 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
     worker = quoted.worker or (raised.thread and f"thread {raised.thread}")
     at = ", ".join(filter(None, (place(quoted), worker and f"in {worker}", group.pid)))
     predicate = name_with(predicate, at)
+    if NO_GROUP in quoted.text and incident.departed.get(first.rank, first.t) < first.t:
+        called = name_with("destroy_process_group", called_at(incident, [first.rank]))
+        predicate += f", as it had called {called} before"
+        remedy = DESTROYED
     evidence = trace_lines(quoted, raised.traceback)
     inner, outer = _neighbours(first, quoted)
     if inner is not None or outer is not None:
