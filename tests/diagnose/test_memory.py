@@ -169,6 +169,17 @@ def test_levers_know_pixels_and_what_zero_shards(words: list[str], says: str, no
     assert not_says not in levers
 
 
+def test_levers_know_what_accelerates_configuration_says_of_zero() -> None:
+    """Its words are the file's; an option of the command line counts before it."""
+    of_file = {"zero_stage": 2, "gradient_accumulation_steps": 4}
+    launch = ["accelerate", "launch", "--config_file", "ds.yaml", "train.py", "--batch-size", "8"]
+    levers = gpu_levers(read_gpu(V2_6), read_setting(launch, world=8, deepspeed=of_file))
+    assert "zero_stage: 3 instead of 2, which shards parameters" in levers
+    assert "gradient_accumulation_steps: 8 only to keep the global batch of 256" in levers
+    asked = read_setting([*launch[:2], "--zero_stage", "3", *launch[2:]], deepspeed=of_file)
+    assert (asked.stage, asked.option("stage")) == (3, "--zero_stage")
+
+
 def test_levers_of_host_memory() -> None:
     """The node, its memory, and as many workers as all of its ranks have."""
     setting = MemorySetting(workers=8, ranks_here=8, options={"workers": "--workers"})

@@ -22,6 +22,7 @@ from allranks.findings import Finding, Where
 from allranks.gang.ending import END_PATIENCE
 from allranks.gang.gang import Gang
 from allranks.gang.gathering import GATHER_PATIENCE
+from allranks.gang.members import of_deepspeed
 from allranks.gang.places import Setting
 from allranks.gang.rendezvous import PORT_REPEATS
 from allranks.gang.states import (
@@ -1305,3 +1306,15 @@ def test_outputs_that_may_be_lost_are_told_of_once() -> None:
     drive.running()
     assert len(drive.said("outputs-temporary")) == 1
     assert Drive(output_dir="/shared/out").running().said("outputs-temporary") == []
+
+
+def test_what_memory_goes_by_is_read_of_accelerates_configuration() -> None:
+    """Where accelerate reads it: with DeepSpeed, and none of the keys that it never reads."""
+    table = {
+        "distributed_type": "DEEPSPEED", "deepspeed_config.zero_stage": "2",
+        "deepspeed_config.gradient_accumulation_steps": "auto",
+        "deepspeed_config.train_micro_batch_size_per_gpu": "4", "file": "ds.yaml",
+    }  # fmt: skip
+    assert of_deepspeed({"accelerate_config": table}) == {"zero_stage": 2}
+    assert of_deepspeed({"accelerate_config": {**table, "distributed_type": "MULTI_GPU"}}) == {}
+    assert of_deepspeed({"accelerate_config": None}) == {} and of_deepspeed({}) == {}

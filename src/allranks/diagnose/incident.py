@@ -119,8 +119,8 @@ class Incident:
     end it; `memory` is what each node has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are
     ranks whose process outlived their program, `became` the programs that ranks have become by exec; `lease` is in
     seconds, 0 where it is not known; `noted` is the newest standstill with which the run went on. `local_nodes` are
-    nodes that are the launching machine. `is_slurm`: a Slurm job has the nodes; `is_joined`: each was started by
-    somebody else, who may be a scheduler.
+    nodes that are the launching machine. `deepspeed` are numbers of accelerate's configuration. `is_slurm`: a Slurm job
+    has the nodes; `is_joined`: each was started by somebody else, who may be a scheduler.
     """
 
     attempt: int = 0
@@ -146,6 +146,7 @@ class Incident:
     gpus: Mapping[int, int] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
+    deepspeed: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[int, Left] = field(default_factory=dict)
     became: Mapping[int, str] = field(default_factory=dict)
     pauses: tuple[Pause, ...] = ()

@@ -43,6 +43,7 @@ class RunEvent:
     gpus: int = 0
     memory: int = 0
     quiet: float = 0.0
+    deepspeed: Mapping[str, int] = field(default_factory=dict)
     at: str = ""
 
 
@@ -107,6 +108,7 @@ def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: st
         pauses=tuple(decode_each(Pause, lines_of.get("launcher-paused"))),
         became={e.rank: e.program for e in _all(of_attempt, "rank-became")},
         memory={node: e.memory for node, e in facts.items() if e.memory},
+        deepspeed=next((e.deepspeed for e in facts.values() if e.deepspeed), {}),
     )
 
 

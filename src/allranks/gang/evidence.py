@@ -52,6 +52,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         is_slurm=spec.target.slurm,
         is_joined=roster.cluster.source == JOINED,
         memory={n.name: n.memory for n in roster.nodes.values() if n.memory},
+        deepspeed=next((n.deepspeed for n in roster.nodes.values() if n.deepspeed), {}),
     )
     return judge(incident)
 

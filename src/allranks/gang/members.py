@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from allranks.diagnose.memory.setting import DEEPSPEED
 from allranks.plan.node_facts import gpu_count, outer_addresses
+from allranks.preflight.launcher_config import whole_number
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.plan_facts import NodeFacts, read_facts
@@ -69,6 +71,7 @@ class NodeState:
     address: str | None = None  # what the list had, where `name` is the host's own
     synced: bool = False  # the caller's tree is there, where it is shipped
     facts: JsonObject | None = None  # as the checks judge them
+    deepspeed: dict[str, int] = field(default_factory=dict)  # numbers of accelerate's configuration
     plan_facts: NodeFacts = field(default_factory=NodeFacts)  # what the plan reads of them
     probes: tuple[AddressProbe, ...] | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
@@ -97,7 +100,8 @@ class NodeState:
         self.facts = facts
         self.plan_facts = read_facts(facts)
         addresses = tuple(outer_addresses(self.plan_facts))
-        return NodeFactsKept(self.name, addresses, self.memory, gpu_count(self.plan_facts))
+        self.deepspeed = of_deepspeed(facts)
+        return NodeFactsKept(self.name, addresses, self.memory, gpu_count(self.plan_facts), self.deepspeed)
 
     def status(self, progress: Mapping[int, RankProgress]) -> NodeStatus:
         """Return the node's part of status.json; `progress` is that of the ranks that have shown any."""
@@ -106,3 +110,15 @@ class NodeState:
             shown = progress.get(rank.rank, RankProgress())
             ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, *shown))
         return NodeStatus(self.name, self.index, self.address, self.state, tuple(ranks))
+
+
+def of_deepspeed(facts: JsonObject) -> dict[str, int]:
+    """Read the numbers below `deepspeed_config:` that memory goes by, where accelerate reads them.
+
+    accelerate/commands/launch.py copies them to its options where distributed_type is DEEPSPEED.
+    """
+    table = facts.get("accelerate_config")
+    if not isinstance(table, dict) or table.get("distributed_type") != "DEEPSPEED":
+        return {}
+    numbers = {name: whole_number(str(table.get(f"deepspeed_config.{name}", ""))) for name in DEEPSPEED}
+    return {name: number for name, number in numbers.items() if number is not None and number >= 0}

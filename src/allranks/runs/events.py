@@ -7,7 +7,7 @@ by the controller's clock) is when it happened; without one that is when it was 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from allranks.findings import Finding, Verdict
@@ -273,13 +273,14 @@ class NodeReady(EventRecord):
 
 @dataclass(frozen=True)
 class NodeFactsKept(EventRecord):
-    """What `diagnose` needs of a node's facts; `memory` in bytes."""
+    """What `diagnose` needs of a node's facts; `memory` in bytes, `deepspeed` is of accelerate's configuration."""
 
     kind = "facts"
     node: str
     addresses: tuple[str, ...]
     memory: int
     gpus: int
+    deepspeed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

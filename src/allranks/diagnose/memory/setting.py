@@ -50,6 +50,8 @@ NAMES = {
     "stage": ("zero-stage",),
     "workers": ("workers", "num-workers", "dataloader-num-workers"),
 }
+# Keys below `deepspeed_config:` of accelerate's configuration, and the figure that each sets.
+DEEPSPEED = {"zero_stage": "stage", "gradient_accumulation_steps": "accumulation"}
 PARAMETERS = ("params", "parameters", "num-params", "num-parameters", "n-params", "model-parameters")
 _COUNT = r"(?<![\d,_.])(\d[\d,_]{0,30}(?:\.\d{1,20})?) ?([KMBT]|[mb]illion)?\b"
 _IN_LOG = (
@@ -88,7 +90,8 @@ class MemorySetting:
 def setting_of(incident: Incident, end: ExitRecord) -> MemorySetting:
     """Read the setting of the run in which a rank ended."""
     here = len(incident.ranks_by_node.get(end.node, ()))
-    return read_setting(incident.command, end.metrics, f"{end.head}\n{end.tail}", incident.world_size, here or None)
+    log = f"{end.head}\n{end.tail}"
+    return read_setting(incident.command, end.metrics, log, incident.world_size, here or None, incident.deepspeed)
 
 
 def read_setting(
@@ -97,8 +100,9 @@ def read_setting(
     log: str = "",
     world: int | None = None,
     ranks_here: int | None = None,
+    deepspeed: Mapping[str, int] | None = None,
 ) -> MemorySetting:
-    """Read the figures: the command line counts first, then the rank's metrics, then its log."""
+    """Read the figures: the command line counts first, then accelerate's configuration, the metrics, and the log."""
     values: dict[str, int] = {}
     options: dict[str, str] = {}
     for name, value in _pairs(command):
@@ -106,6 +110,11 @@ def read_setting(
             if _plain(name) in names and value.isdecimal() and (int(value) > 0 or figure == "stage"):
                 values[figure] = int(value)
                 options[figure] = name
+    for name, number in (deepspeed or {}).items():
+        figure = DEEPSPEED.get(name, "")
+        if figure and figure not in values:
+            values[figure] = number
+            options[figure] = f"{name}:"  # as its file has it
     for figure, names in NAMES.items():
         metric = _from(metrics, names)
         if figure not in values and metric is not None and metric >= 1 and metric == int(metric):
