@@ -88,13 +88,17 @@ def unset(name: str, of_run: Collection[str], forwarded: Collection[str] = ()) -
     return f"unset {name}"
 
 
+# What a verdict rests on: facts of processes, nodes and checks, else the tier of a line (diagnose/calibration.py).
+EvidenceName = Literal["observed", "stated", "general", "own-failure", "complaint", "guess", "none"]
+
+
 @omit_empty("decision")
 class Verdict(NamedTuple):
     """The finding that explains the rest: one cause, one culprit, the victims.
 
     `confidence` is 0 to 1; `culprits` and `victims` are ranks; `detected_after_s` is seconds from the failure to its
     detection where both are known; `runners_up` are what else failed, the likelier first. `decision` says whether
-    the run is tried again, and why, where retries were asked for.
+    the run is tried again, and why, where retries were asked for. `evidence_kind` is what the confidence goes by.
     """
 
     finding: Finding
@@ -106,6 +110,7 @@ class Verdict(NamedTuple):
     detected_after_s: float | None = None
     runners_up: tuple[Finding, ...] = ()
     decision: str = ""
+    evidence_kind: EvidenceName = "none"
 
     def to_json(self) -> JsonObject:
         """Write the JSON form fixed by the design: a Finding plus the verdict's own fields, and how to read more."""

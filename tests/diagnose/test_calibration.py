@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from allranks.diagnose.calibration import FIGURES, EvidenceKind, kind_of
 from allranks.diagnose.candidate import Strength
+from allranks.diagnose.verdict import judge_logs
+from allranks.runs.logdiagnosis import read_stream
 
 RECORDED = Path(__file__).parents[2] / "bench/calibration/dev2_answers.json"
 
@@ -32,3 +35,17 @@ def test_figure_is_what_was_counted(kind: EvidenceKind) -> None:
 def test_nothing_was_answered_on_a_guess() -> None:
     assert counted()[EvidenceKind.GUESS] == []
     assert FIGURES[EvidenceKind.GUESS] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "confidence"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n", "stated", 0.93),
+        ("Traceback (most recent call last):\nKeyError: 'lr'\n", "own-failure", 0.55),
+        ("step 1\nstep 2\n", "none", 0.1),
+    ],
+)
+def test_a_verdict_on_logs_says_what_its_confidence_goes_by(log: str, kind: str, confidence: float) -> None:
+    verdict = judge_logs(read_stream(io.BytesIO(log.encode())))
+    assert (verdict.evidence_kind, verdict.confidence) == (kind, confidence), verdict
+    assert verdict.to_json()["evidence_kind"] == kind

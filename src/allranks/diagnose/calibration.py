@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import enum
 
+from allranks.findings import EvidenceName
+
 from .candidate import Candidate, Strength
 
 DISTINCT = 0.9  # of a candidate's own weight: a text that this fault alone prints
@@ -34,6 +36,15 @@ FIGURES = {
 }
 
 
+NAMES: dict[EvidenceKind, EvidenceName] = {
+    EvidenceKind.STATED: "stated",
+    EvidenceKind.GENERAL: "general",
+    EvidenceKind.OWN_FAILURE: "own-failure",
+    EvidenceKind.COMPLAINT: "complaint",
+    EvidenceKind.GUESS: "guess",
+}
+
+
 def kind_of(rule_strength: Strength, weight: float) -> EvidenceKind:
     """Tell the kind of a candidate's evidence from its strength and its own weight."""
     if weight < LIKELY:
@@ -45,6 +56,11 @@ def kind_of(rule_strength: Strength, weight: float) -> EvidenceKind:
     if rule_strength is Strength.WEAK:
         return EvidenceKind.OWN_FAILURE
     return EvidenceKind.COMPLAINT
+
+
+def evidence_name(candidate: Candidate) -> EvidenceName:
+    """Name the kind of a candidate's evidence as documents do."""
+    return NAMES[kind_of(candidate.strength, candidate.confidence)]
 
 
 def figure(candidate: Candidate) -> float:

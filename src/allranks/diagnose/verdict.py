@@ -19,7 +19,7 @@ from dataclasses import replace
 from allranks.findings import SURE, Finding, Verdict, Where, typed_here
 from allranks.text import group
 
-from .calibration import figure
+from .calibration import evidence_name, figure
 from .candidate import Candidate, Strength
 from .causes import CAUSES, UNKNOWN, UNSURE, FixReader, in_place
 from .incident import ExitRecord, Incident
@@ -71,6 +71,7 @@ def judge_logs(logs: Evidence) -> Verdict:
     runners_up = _runners_up(candidates, chosen, FixReader.LOGS)
     culprits = tuple(sorted(chosen.culprits))
     sureness = figure(chosen)
+    evidence_kind = evidence_name(chosen)
     if sureness < SURE and chosen.cause != UNKNOWN.id:
         runners_up = (chosen.finding(FixReader.LOGS), *runners_up)[:RUNNERS_UP]
         chosen = _not_sure(chosen, FixReader.LOGS)
@@ -84,6 +85,7 @@ def judge_logs(logs: Evidence) -> Verdict:
         _victims_in_logs(logs, chosen),
         culprits,
         runners_up=runners_up,
+        evidence_kind=evidence_kind,
     )
 
 
@@ -115,6 +117,7 @@ def _on_run(incident: Incident) -> Verdict | None:
         attempt=incident.attempt,
         detected_after_s=_delay(incident, chosen),
         runners_up=runners_up,
+        evidence_kind="observed",
     )
 
 

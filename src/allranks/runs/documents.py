@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from allranks.findings import Finding, Verdict, Where
+from allranks.findings import EvidenceName, Finding, Verdict, Where
 from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
@@ -175,6 +175,7 @@ class VerdictDocument:
     detected_after_s: float | None = None
     runners_up: tuple[Finding, ...] = ()
     decision: str = ""
+    evidence_kind: EvidenceName = "none"
     explain: str = ""
 
     @property
