@@ -138,6 +138,7 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known, note_calls:
     reply.update(recorded(word == "dump"))
     if word != "counters":
         reply["stacks"] = stacks()
+        reply["transfers"] = transfers(module)
     channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
 
 
@@ -189,6 +190,31 @@ def stacks() -> str:
             texts.append((ident == main, "\n".join([head, *lines, ""])))
     texts.sort(key=lambda one: one[0])
     return "\n".join(text for _, text in texts[-THREADS:])
+
+
+def transfers(module: ModuleType) -> List[JsonObject]:
+    """List the send or the receive that the main thread waits in: `DumpedTransfer` of diagnose/hangs/recorder.py.
+
+    Gloo's recorder has none of them. Their own frames in distributed_c10d.py name the peer (torch 2.1 to 2.13); a
+    call that was made before, and that `work.wait()` waits for, has left no frame."""
+    import threading
+
+    ends = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name in ends and frame.f_code.co_filename == module.__file__:
+            values = frame.f_locals
+            try:
+                group = values.get("group") or module.group.WORLD
+                peer = values.get(ends[name][0])
+                if peer is None:
+                    peer = module.get_global_rank(group, values[ends[name][1]])
+                return [{"group": module._world.pg_names[group], "peer": int(peer), "is_send": name == "send"}]
+            except Exception:  # from any source, or a torch that names them otherwise
+                return []
+        frame = frame.f_back
+    return []
 
 
 def newest_calls() -> List[JsonObject]:

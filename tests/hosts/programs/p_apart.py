@@ -52,9 +52,11 @@ def pass_on() -> None:
     source = (rank - 1) % world
     if rank == odd:
         source = (rank + 1) % world
-    sending = dist.isend(torch.ones(64), (rank + 1) % world)
-    dist.recv(torch.empty(64), source)
-    sending.wait()
+    if rank % 2:
+        dist.recv(torch.empty(64), source)
+    dist.send(torch.ones(64), (rank + 1) % world)
+    if not rank % 2:
+        dist.recv(torch.empty(64), source)
 
 
 for step in range(8):

@@ -56,7 +56,7 @@ def read_account(recorded: Account, nodes: Mapping[int, str], all_wait: bool = F
         link = f"a link to {plural(len(late), 'it', 'them')} may be at fault as well"
         return Reading("straggler", 0.6, f"{waited_for}. {link}", BEHIND, weak, late=late)
     if recorded.case is CollectiveFault.ORDER:
-        words = f"ranks wait for each other in different groups: {message}{unlike}"
+        words = f"ranks wait for each other: {message}{unlike}"
         confidence = 0.7
         if late:
             confidence = 0.8

@@ -41,7 +41,7 @@ class CollectiveFault(enum.Enum):
     MISSING = "ranks have not called it, and wait nowhere"
     STUCK = "ranks do not come through what the others have come through"
     BEHIND = "with Gloo: the same, where the link to them may be at fault as well"
-    ORDER = "ranks wait for each other in different groups"
+    ORDER = "ranks wait for each other: in different groups, or in sends and receives"
     TOGETHER = "all ranks are in it alike"
 
 
@@ -212,8 +212,9 @@ def account(recordings: Sequence[Recording]) -> Account | None:
         return _blamed(culprits, stuck, reasons, lines)
     crossed = [reason for reason in reasons if reason.missing]
     if circles:
-        message = "; ".join(reason.says() for reason in crossed[:SAID])
         blamed = _most_waited_for(circles, crossed)
+        crossed.sort(key=lambda reason: not (isinstance(reason, Unmatched) and reason.rank in blamed))
+        message = "; ".join(reason.says() for reason in crossed[:SAID])
         return Account(CollectiveFault.ORDER, blamed, message, (*_lines(crossed), *unheard))
     passed = [stall for group in groups for stall in _unlike(group, by_rank)]
     if passed:

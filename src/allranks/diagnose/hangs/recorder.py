@@ -321,12 +321,21 @@ class DumpedRecorder(NamedTuple):
     entries: tuple[DumpedEntry, ...] = ()
 
 
+class DumpedTransfer(NamedTuple):
+    """The send or the receive that a rank waits in, by its frame; `peer` is global."""
+
+    group: str
+    peer: int
+    is_send: bool
+
+
 class Dump(NamedTuple):
     """The answer of a rank's helper, which is a thread of the training program."""
 
     error: str | None = None
     groups: tuple[DumpedGroup, ...] = ()
     recorders: Mapping[str, DumpedRecorder] = {}
+    transfers: tuple[DumpedTransfer, ...] = ()
 
 
 class ConfiguredGroup(NamedTuple):
@@ -362,7 +371,16 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
     if dump.error or not dump.recorders:
         return Recording(rank, error=dump.error or "its torch has no flight recorder")
     groups = [RecordedGroup(g.name, g.ranks, g.desc) for g in dump.groups]
-    return _recording(rank, groups, [recorder.entries for recorder in dump.recorders.values()])
+    recording = _recording(rank, groups, [recorder.entries for recorder in dump.recorders.values()])
+    by_name = {g.name: g for g in groups}
+    of_frames = {by_name[one.group]: (_transfer_of_frame(rank, one),) for one in dump.transfers if one.group in by_name}
+    return replace(recording, transfers={**of_frames, **recording.transfers})
+
+
+def _transfer_of_frame(rank: int, one: DumpedTransfer) -> Transfer:
+    if one.is_send:
+        return Transfer(rank, one.peer, True)
+    return Transfer(one.peer, rank, False)
 
 
 def read_torch_dump(rank: int, document: Json) -> Recording:
