@@ -189,9 +189,10 @@ def test_fixes_of_code_and_counts_that_differ(line: str, cause: str, parts: list
 
 
 @pytest.mark.parametrize("more", ["", "W0309 10:11:12 run.py:1] To enable traceback see: https://pytorch.org/docs\n"])
-def test_logs_of_a_healthy_job_are_not_told_to_ask_the_kernel_first(more: str) -> None:
+def test_logs_of_a_healthy_job_are_not_told_to_ask_the_kernel(more: str) -> None:
     """Logs do not prove that a job is well, but where no line tells of a failure they say so."""
     verdict = judged(f"step 1 loss 2.0\n{more}step 2 loss 1.9\n")
     assert verdict.cause == "unknown" and "no line of these logs tells of a failure" in verdict.finding.message
     assert verdict.finding.remedy.startswith("A job that goes on, or has ended well, needs nothing.")
+    assert "dmesg" not in verdict.finding.remedy
     assert "tells of a failure" not in judged("").finding.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def test_another_type_that_gloo_lets_pass_is_a_warning_where_the_run_ends_well(b
     assert (finding["id"], finding["status"]) == ("unlike-shapes", "warn")
     assert (finding["where"]["node"], finding["where"]["rank"]) == ("h2", 2)
     assert finding["message"].startswith(UNLIKE) and "may be wrong" in finding["message"]
+    assert f"with a warning: {UNLIKE}" in json.loads(launch.call("diagnose", "--json").stdout)["message"]
     nothing_left(bed2, launch)
 
 

@@ -35,7 +35,10 @@ CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
 ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
-IF_HEALTHY = "A job that goes on, or has ended well, needs nothing. If it failed or stands still, look elsewhere"
+IF_HEALTHY = (
+    "A job that goes on, or has ended well, needs nothing. If it failed or stands still, give `allranks diagnose` the "
+    "logs of all ranks from their beginning"
+)
 COMPLAINTS = (
     *("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited", "barrier-reached"),
 )
@@ -265,5 +268,5 @@ def _nothing(logs: Evidence) -> Verdict:
     remedy = UNKNOWN.remedy(reader=FixReader.LOGS)
     if last and all(sighting.row.role is Role.HARMLESS for sighting in logs.sightings):
         message = f"no line of these logs tells of a failure{ends_with}"
-        remedy = f"{IF_HEALTHY}. {remedy}"
+        remedy = IF_HEALTHY
     return Verdict(Finding("unknown", "unknown", message, remedy, Where(), evidence), UNKNOWN.id, 0.1)

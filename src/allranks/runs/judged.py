@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge, judge_logs
@@ -53,6 +54,9 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
         return verdict_document(verdict)
     words = WITHOUT_FAILURE.get(run.state())
     if words is not None:
+        passed = next((f for f in incident.findings if f.id in (UNLIKE_SHAPES, UNLIKE_CALLS)), None)
+        if passed is not None:
+            return _no_failure(f"{run.name} ended, and nothing failed, with a warning: {passed.message}")
         return _no_failure(words.format(run.name))
     of_logs = None
     logs = log_files(run, 0)
