@@ -8,7 +8,7 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import audit, bare, check, hang, kill, localise, logs, restart, scale, scan, start, table, teardown
+from bench import audit, bare, check, hang, kill, localise, logs, restart, scale, scan, start, steps, table, teardown
 
 ALL = {
     "start": start.run,
@@ -23,8 +23,9 @@ ALL = {
     "scale": scale.run,
     "audit": audit.run,
     "scan": scan.run,
+    "steps": steps.run,
 }
-WITHOUT_HOSTS = ("scale", "scan", "audit")
+WITHOUT_HOSTS = ("scale", "scan", "audit", "steps")
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ from allranks.protocol.codec import DecodeError, decode
 from allranks.protocol.frames import METRICS, RANK_LOG, Frame, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import (
+    CountersMessage,
     DrainedMessage,
     DroppedMessage,
     EndedMessage,
@@ -35,7 +36,7 @@ from allranks.protocol.messages import (
     TemplateMessage,
     read_message,
 )
-from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
+from allranks.protocol.orders import AckOrder, CountersOrder, EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Master, NodeEntry, ResultDocument, StatusDocument
 from allranks.runs.errorfiles import save_error
@@ -530,6 +531,8 @@ class Controller:
 
     def _event(self, member: Member, message: Message) -> None:
         """Feed a message to the gang; raise DecodeError."""
+        if isinstance(message, CountersMessage):
+            self.progress.counted(message.ranks, time.monotonic())
         if isinstance(message, HelloMessage):
             self._greeted(member, message)
         if isinstance(message, DrainedMessage):
@@ -671,10 +674,22 @@ class Controller:
             self._first_step()
             self._say_resumed()
             self._note_steps()
+            self._count_collectives(now)
             if self.auditor is not None and self.roster.state is State.RUNNING:
                 self.auditor.look(self.roster.layout(), self.feed)
             self._write_status()
         self.view.tick(time.time())
+
+    def _count_collectives(self, now: float) -> None:
+        """Ask for what ranks do that show no step."""
+        roster = self.roster
+        if roster.state is not State.RUNNING or roster.testing or roster.initialised_t is None:
+            return
+        if self.progress.wants_counts(now):
+            for node in roster.nodes.values():
+                ranks = [rank.rank for rank in node.ranks.values() if rank.pid is not None and rank.exit is None]
+                if ranks and not node.gone:
+                    self._send(self.members[node.name], CountersOrder(tuple(ranks)))
 
     def _notice_pause(self) -> None:
         """Where this process did not run, nodes that were not heard meanwhile get that time on top."""

@@ -54,6 +54,7 @@ class Counted:
     asked_at: float = 0.0
     moved_at: float = 0.0
     by_rank: dict[int, JsonObject] = field(default_factory=dict)
+    waiting: set[str] = field(default_factory=set)  # nodes whose answer has not come
 
     def update(self, rank: int, counters: JsonObject, now: float) -> None:
         """Compare a rank's numbers with its last ones; none says nothing."""
@@ -106,7 +107,10 @@ class HangWatch:
         return []
 
     def on_counters(self, event: Counters, now: float) -> list[Action]:
-        """Compare the counters with the last ones: what moves is alive."""
+        """Compare the counters with the last ones: what moves is alive. Answers to the controller are not for here."""
+        if event.node not in self._counted.waiting:
+            return []
+        self._counted.waiting.discard(event.node)
         for rank, counters in event.ranks.items():
             self._counted.update(rank, counters, now)
         return []
@@ -161,6 +165,7 @@ class HangWatch:
             counted.by_rank = {}  # of an earlier silence
         counted.asked_at = now
         running = self._running_ranks()
+        counted.waiting = set(running)
         return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in running.items()]
 
     def _ask_stacks(self, suspicion: Suspicion, now: float) -> list[Action]:

@@ -21,11 +21,16 @@ from .states import Exit
 
 
 class RankProgress(NamedTuple):
-    """How far a rank is: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen."""
+    """How far a rank is: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen.
+
+    `collectives` a second are known where no step is."""
 
     step: int | None = None
     rate: float | None = None
     last_output: float | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    collectives: float | None = None
 
 
 class Resumption(NamedTuple):
@@ -108,7 +113,7 @@ class NodeState:
         ranks = []
         for rank in self.ranks.values():
             shown = progress.get(rank.rank, RankProgress())
-            ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, *shown))
+            ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, **shown._asdict()))
         return NodeStatus(self.name, self.index, self.address, self.state, tuple(ranks))
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
-from allranks.protocol.jsontext import DecodeError, read_metrics
+from allranks.protocol.jsontext import DecodeError, JsonObject, read_metrics
 from allranks.runs.events import StepsSeen
 
 from .matching import Match, Matching
 from .members import RankProgress, Resumption
+from .steps import StepFinder, StepSeen
 
 WINDOW = 20  # steps the rate is taken over
+COUNTS_EVERY = 10.0  # seconds between questions for the numbers of collectives
+COUNTS_AT_FIRST = 2.0  # after the first of them
 LINE_LIMIT = 64 << 10
 MOST_STEPS = (1 << 53) - 1
 OLDEST = 30.0  # seconds that a line of metrics may be older than its arrival; beyond, the program's own time is wrong
@@ -24,9 +27,10 @@ _LINE_END = re.compile(rb"[\r\n]")
 
 
 class MetricsEntry(NamedTuple):
-    """What of a line of metrics is read: the step, and when it was made (unix seconds)."""
+    """What of a line of metrics is read: the step, how many there are, and when it was made (unix seconds)."""
 
     step: int | None = None
+    total: int | None = None
     t: float | None = None
 
 
@@ -82,6 +86,7 @@ class StepReader:
         self.step: int | None = None
         self.first: int | None = None
         self.furthest: int | None = None
+        self.total: int | None = None
 
     @property
     def rate(self) -> float | None:
@@ -110,6 +115,8 @@ class StepReader:
                 made = entry.t if entry.t is not None else now
                 self.note(entry.step, made)
                 steps.append((entry.step, made))
+                if entry.total is not None and entry.total >= entry.step:
+                    self.total = min(entry.total, MOST_STEPS)
         return steps
 
     def note(self, step: int, t: float) -> None:
@@ -130,8 +137,40 @@ class StepReader:
         return lines
 
 
+class CollectiveCounts:
+    """How many collectives a second ranks begin, from the numbers that their agents are asked for."""
+
+    def __init__(self) -> None:
+        self._asked_at: float | None = None
+        self._questions = 0
+        self._counts: dict[int, tuple[float, int]] = {}
+        self.rates: dict[int, float] = {}
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether to ask again, which is then taken as done."""
+        pause = COUNTS_AT_FIRST if self._questions < 2 else COUNTS_EVERY
+        if self._asked_at is not None and now - self._asked_at < pause:
+            return False
+        self._asked_at = now
+        self._questions += 1
+        return True
+
+    def take(self, rank: int, counters: JsonObject, now: float) -> None:
+        """Note a rank's numbers, one a process group and what its recorders say; a rank without a group has none."""
+        numbers = [value for value in counters.values() if isinstance(value, int) and value >= 0]
+        if not numbers:
+            return
+        count = sum(numbers)
+        at, before = self._counts.get(rank, (now, count))
+        if now > at:
+            self.rates[rank] = round(max(0, count - before) / (now - at), 3)
+        self._counts[rank] = (now, count)
+
+
 class Progress:
-    """One StepReader a rank; activity is any output, a carriage return too, or only what matches `recurring`.
+    """One StepReader a rank. Steps come from metrics, from what matches `pattern`, else from what `StepFinder` knows.
+
+    Activity is any output, a carriage return too, or only what matches `recurring`.
 
     `on_off` is told why one of the two patterns is not matched any more, and which option it is; `on_refused`
     of a source whose data can't be read, and why.
@@ -151,6 +190,9 @@ class Progress:
             self._steps = Matching("--step-pattern", pattern, self._stepped, partial(on_off, "step_pattern"))
         if recurring:
             self._recurring = Matching("--hang-pattern", recurring, self._recurred, partial(on_off, "hang_pattern"))
+        self._recognises = pattern is None  # until metrics say better
+        self._finders: dict[int, StepFinder] = {}
+        self._counts = CollectiveCounts()
         self._readers: dict[int, StepReader] = {}
         self._last_output: dict[int, float] = {}
         self._changed = False
@@ -169,6 +211,9 @@ class Progress:
         self._readers.clear()
         self._last_output.clear()
         self.span = StepSpan(self.reached)
+        self._counts = CollectiveCounts()
+        for finder in self._finders.values():
+            finder.begin_attempt()
 
     def came_to(self, step: int | None) -> None:
         """Keep how far an attempt came."""
@@ -184,12 +229,17 @@ class Progress:
         return Resumption(first, self.reached, max(0, self.reached - first + 1), starts_over)
 
     def _first(self) -> int | None:
-        firsts = (reader.first for reader in self._readers.values())
+        firsts = (reader.first for reader in self._comparable())
         return min((first for first in firsts if first is not None), default=None)
 
     def _furthest(self) -> int | None:
-        steps = (reader.furthest for reader in self._readers.values())
+        steps = (reader.furthest for reader in self._comparable())
         return max((step for step in steps if step is not None), default=None)
+
+    def _comparable(self) -> list[StepReader]:
+        """Give readers whose steps mean the same in each attempt: not those that count from 1 in every epoch."""
+        relative = {rank for rank, finder in self._finders.items() if not finder.is_absolute}
+        return [reader for rank, reader in self._readers.items() if rank not in relative]
 
     def output(self, stream: Stream, data: bytes, now: float, t: float, ahead: float = 0.0) -> None:
         """Bytes of a rank's log or metrics went by; `now` and `t` as in `Gang.handle`.
@@ -204,11 +254,20 @@ class Progress:
             self.last_activity = now
         if stream.kind == METRICS:
             on_refused = partial(self._on_refused, f"metrics of rank {stream.rank}")
-            for step, made in self._reader(stream.rank).metrics(data, t, on_refused):
+            steps = self._reader(stream.rank).metrics(data, t, on_refused)
+            if steps:
+                self._prefer_metrics(stream.rank)
+            for step, made in steps:
                 self._note_first(now)
                 corrected = made - ahead
                 self.span.note(stream.rank, step, corrected if t - OLDEST <= corrected <= t else t)
             return
+        if self._recognises:
+            finder = self._finders.get(stream.rank)
+            if finder is None:
+                finder = self._finders[stream.rank] = StepFinder()
+            for seen in finder.feed(data, now, t):
+                self._recognised(stream.rank, seen)
         if self._steps is not None:
             self._steps.feed(stream.rank, data, now, t)
         if self._recurring is not None and not self._recurring.feed(stream.rank, data, now, t):
@@ -216,6 +275,37 @@ class Progress:
 
     def _reader(self, rank: int) -> StepReader:
         return self._readers.setdefault(rank, StepReader())
+
+    def _prefer_metrics(self, rank: int) -> None:
+        """Forget what was recognised in logs: the program says itself how far it is."""
+        if self._recognises:
+            self._recognises = False
+            self._finders.clear()
+            self._readers = {rank: self._readers[rank]}
+            self.span = StepSpan(self.reached)
+
+    def _recognised(self, rank: int, seen: StepSeen) -> None:
+        if seen.is_first and rank in self._readers and self._readers[rank].step is not None:
+            self._readers[rank] = StepReader()  # what another source has shown were no steps
+            self.span = StepSpan(self.reached)
+        reader = self._reader(rank)
+        reader.note(seen.step, seen.t)
+        reader.total = seen.total
+        if self.reached is None or self._finders[rank].is_absolute:
+            self.span.note(rank, seen.step, seen.t)
+        self._note_first(seen.at)
+
+    def wants_counts(self, now: float) -> bool:
+        """Tell whether to ask the nodes for their ranks' numbers of collectives: no rank shows a step."""
+        if any(reader.step is not None for reader in self._readers.values()):
+            return False
+        return self._counts.is_due(now)
+
+    def counted(self, ranks: Mapping[int, JsonObject], now: float) -> None:
+        """Note the numbers of collectives of a node's ranks."""
+        for rank, counters in ranks.items():
+            self._counts.take(rank, counters, now)
+        self._changed = True
 
     def _stepped(self, match: Match) -> None:
         if match.number is not None and match.rank in self._last_output:
@@ -245,11 +335,16 @@ class Progress:
                 matching.close()
 
     def by_rank(self) -> dict[int, RankProgress]:
-        """How far the ranks are that have written anything."""
+        """How far the ranks are that have written anything, or whose collectives were counted."""
         ranks: dict[int, RankProgress] = {}
+        is_counted = all(reader.step is None for reader in self._readers.values())
         for rank, t in self._last_output.items():
             reader = self._reader(rank)
-            ranks[rank] = RankProgress(reader.step, reader.rate, round(t, 3))
+            epoch = self._finders[rank].epoch if rank in self._finders else None
+            ranks[rank] = RankProgress(reader.step, reader.rate, round(t, 3), reader.total, epoch)
+        if is_counted:
+            for rank, rate in self._counts.rates.items():
+                ranks[rank] = ranks.get(rank, RankProgress())._replace(collectives=rate)
         return ranks
 
     def changed(self) -> bool:

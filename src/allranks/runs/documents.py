@@ -106,7 +106,11 @@ class Master(NamedTuple):
 
 @dataclass(frozen=True)
 class RankStatus:
-    """A rank: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen."""
+    """A rank: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen.
+
+    `total_steps` and `epoch` are as the program prints them. Where no rank shows a step, `collectives` says how many a
+    second the rank has begun.
+    """
 
     rank: int = -1
     local_rank: int = 0
@@ -115,6 +119,9 @@ class RankStatus:
     step: int | None = None
     rate: float | None = None
     last_output: float | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    collectives: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,439 @@
+"""Steps in what ranks print, without a pattern of the user's (pure).
+
+`StepFinder` looks at one rank's output. It knows the lines of frameworks and the usual words of own loops, and keeps
+to the first source whose numbers grow. It looks for literals from the end of each piece, and gives patterns a few
+short windows, whatever comes: the controller has no time for more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import NamedTuple
+
+LARGEST_COUNT = (1 << 53) - 1
+BEFORE = 640  # bytes of a line before a literal that are looked at: bars are drawn with three bytes a cell
+AFTER = 320
+TRIES = 6  # places of one literal in a piece that are looked at
+ONE_END = 8 << 10  # bytes at each end of a piece in which a source is looked for
+FRUITLESS = 50  # looks for a source that found nothing, until the next one waits PAUSE seconds
+PAUSE = 0.1
+LONGEST_PAUSE = 0.8
+KEPT = 1 << 10  # bytes at the end of a piece that the next one may continue
+MOST_CANDIDATES = 8
+SURE_AFTER = 3  # growing numbers in lines that are alike, where nothing else says that they count steps
+
+_NUMBER = rb"(?P<count>\d{1,15})"
+_TOTAL = rb"(?P<total>\d{1,15})"
+_EPOCH_NUMBER = rb"(?P<epoch>\d{1,6})"
+_UNIT = rb"(?:it|iter|iters|batch|batches|step|steps)"
+_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,16}m")
+_NUMBERS = re.compile(rb"[-+]?\d[\d.,:eE+-]*|\bnan\b|-?\binf\b")
+_EPOCH = re.compile(
+    rb"(?i)(?<![a-z_])epoch['\"]?[ :=\[#('\"]{0,4}(?P<epoch>\d{1,6}(?:\.\d{1,6})?)(?![\d.])(?:/(?P<epochs>\d{1,6}))?"
+)
+_OTHER_WORK = re.compile(
+    rb"(?i)(?<![a-z])(?:eval|valid|val(?![a-z])|test|predict|sanity|infer|load|sav|checkp|generat)"
+)
+_OTHER_BARS = re.compile(rb"(?i)token|process|prepar|build|download|fetch|map|filter|cach|shard|read|writ|pars|split")
+_OF_TRAINING = re.compile(rb"(?i)train|epoch|step|iter|batch|loss|optim")
+_MEASURES = re.compile(
+    rb"(?i)loss|\blr\b|learning|ppl|perplex|\bacc|grad|\btime|\btok|/s\b|\bms\b|reward|elbo|\bmse\b|\belapsed|\beta\b"
+)
+
+
+class StepFormat(NamedTuple):
+    """Lines of one kind: each contains one of `literals`, and `pattern` finds the numbers in a window around it.
+
+    `is_own`: nothing but a training loop of that framework prints it. `first_epoch`: its numbers begin again with
+    every epoch, and this is the number of the first. `is_bar`: a bar of tqdm, of which the text before counts too."""
+
+    name: str
+    literals: tuple[bytes, ...]
+    pattern: re.Pattern[bytes]
+    is_own: bool = False
+    first_epoch: int | None = None
+    is_bar: bool = False
+
+
+# The more a line says, the earlier its row. Each has the place that prints it.
+FORMATS = (
+    # NVIDIA/Megatron-LM megatron/training/training.py, training_log; Megatron-DeepSpeed and its descendants too
+    StepFormat(
+        "Megatron",
+        (b" iteration ",),
+        re.compile(rb" iteration +" + _NUMBER + rb"/ *" + _TOTAL + rb" \|"),
+        is_own=True,
+    ),
+    # pytorch/torchtitan torchtitan/components/metrics.py, MetricsProcessor.log; its validation says `validate step:`
+    StepFormat("torchtitan", (b"step:",), re.compile(rb"(?<!validate )step: *" + _NUMBER + rb" +loss: "), True),
+    # deepspeedai/DeepSpeed deepspeed/runtime/engine.py, _report_progress
+    StepFormat("DeepSpeed", (b"step=",), re.compile(rb"\] step=" + _NUMBER + rb", skipped=\d+, lr="), True),
+    # deepspeedai/DeepSpeed deepspeed/runtime/pipe/engine.py, train_batch
+    StepFormat("DeepSpeed pipeline", (b"steps: ",), re.compile(rb"steps: " + _NUMBER + rb" loss: "), True),
+    # Lightning-AI/pytorch-lightning src/lightning/pytorch/callbacks/progress/tqdm_progress.py: the bar of training is
+    # called `Epoch 0`, and ends in the logger's version
+    StepFormat(
+        "Lightning",
+        (b"v_num=",),
+        re.compile(rb"Epoch " + _EPOCH_NUMBER + rb": [^\r\n]{0,600}?\| " + _NUMBER + rb"/(?:" + _TOTAL + rb"|\?) \["),
+        is_own=True,
+        first_epoch=0,
+    ),
+    # pytorch/vision references/classification/utils.py (MetricLogger), pytorch/examples imagenet/main.py
+    StepFormat(
+        "torchvision",
+        (b"Epoch: [",),
+        re.compile(rb"Epoch: \[" + _EPOCH_NUMBER + rb"\] {0,4}\[ *" + _NUMBER + rb"/ *" + _TOTAL + rb"\]"),
+        is_own=True,
+        first_epoch=0,
+    ),
+    # open-mmlab/mmengine mmengine/runner/log_processor.py, get_log_after_iter
+    StepFormat(
+        "mmengine",
+        (b"(train)",),
+        re.compile(
+            rb"(?:Iter\(train\) {1,4}|Epoch\(train\) {1,4}\[ *" + _EPOCH_NUMBER + rb"\])\[ *" + _NUMBER + rb"/ *"
+            + _TOTAL + rb"\]"
+        ),
+        is_own=True,
+        first_epoch=1,
+    ),
+    # tqdm/tqdm tqdm/std.py, format_meter: `desc:  12%|█▏        | 12/100 [00:05<00:40,  2.10it/s]`. It is what Hugging
+    # Face's Trainer shows (transformers/trainer_callback.py, ProgressCallback), without a description
+    StepFormat(
+        "tqdm",
+        (b"<",),
+        re.compile(
+            rb"\d{1,3}%\|[^|\r\n]{0,600}\| " + _NUMBER + rb"/" + _TOTAL + rb" \[[\d:]{4,12}<[\d:?]{1,12}, {1,4}"
+            + rb"(?:\?|[\d.]{1,12})(?:" + _UNIT + rb"/s|s/" + _UNIT + rb")[^\r\n\]]{0,300}\]"
+        ),
+        is_bar=True,
+    ),
+    # a loop of one's own: `step 5`, `[Step 5/100]`, `iter 100: loss 2.1`, {"global_step": 5}, `Batch 3 of 90`
+    StepFormat(
+        "words",
+        (b"tep", b"TEP", b"ter", b"TER", b"atch"),
+        re.compile(
+            rb"(?i)(?<![a-z_-])(?P<word>global[_ -]?step|steps?|iter|iteration|batch)"
+            + rb"['\"]?[ \t]{0,8}[:=#\[(]?[ \t]{0,8}['\"]?"
+            + _NUMBER + rb"(?: {0,4}(?:/|of) {0,4}" + _TOTAL + rb")?(?!/\d|:\d|\.\d|%| ?[KMG]?i?B\b)[^\d]"
+        ),
+    ),
+    # `[5/100] loss 2.1`; samples, as `[640/60000 (1%)]` of pytorch/examples mnist/main.py, are no steps
+    StepFormat(
+        "fraction",
+        (b"/",),
+        re.compile(rb"(?:^|[\[( |])" + _NUMBER + rb"/ {0,4}" + _TOTAL + rb"(?! \(\d)[\]) |,]"),
+    ),
+)  # fmt: skip
+
+
+class Sighting(NamedTuple):
+    """A line with a number of a step. `key`: what is the same in all lines of one source; `text`: the line's form."""
+
+    format: StepFormat
+    key: bytes
+    trust: int
+    number: int
+    total: int | None
+    epoch: int | None
+    epochs: int | None
+    text: bytes
+    at: float
+    t: float
+
+
+class StepSeen(NamedTuple):
+    """A step that was reached, of `total` where that is known, with the two times at which its line came.
+
+    `is_first`: what was seen before was of another source and does not count."""
+
+    step: int
+    total: int | None
+    at: float
+    t: float
+    is_first: bool = False
+
+
+class Source(NamedTuple):
+    """What a rank's steps are read from: it holds for the attempts that follow too.
+
+    `trust`: 0 is a framework's own line, 1 says that it is of training, 2 does not. `starts_over`: its counts begin
+    again with every epoch, None where that is not known yet. `origin` is the number of the first epoch."""
+
+    format: StepFormat
+    key: bytes
+    trust: int
+    starts_over: bool | None = None
+    origin: int | None = None
+
+
+class _Candidate:
+    """A source that may count steps."""
+
+    def __init__(self, first: Sighting) -> None:
+        self.first = first
+        self.last = first
+        self.grown = 1
+
+    def take(self, sighting: Sighting) -> bool:
+        """Tell whether it counts steps, as far as is known."""
+        if sighting.number < self.last.number:
+            self.first = sighting
+            self.grown = 1
+        elif sighting.number > self.last.number:
+            self.grown += 1
+        self.last = sighting
+        return self.is_sure()
+
+    def is_sure(self) -> bool:
+        """Tell whether enough has been seen."""
+        last = self.last
+        if last.format.is_own:
+            return last.number > 0
+        if last.format.is_bar or last.trust == 1:
+            return self.grown >= 2
+        return self.grown >= SURE_AFTER
+
+
+class StepFinder:
+    """Finds the steps in one rank's output; `is_absolute` tells whether numbers mean the same in every attempt."""
+
+    def __init__(self) -> None:
+        self.source: Source | None = None
+        self.is_absolute = True
+        self.epoch: float | None = None
+        self._candidates: dict[bytes, _Candidate] = {}
+        self._rest = b""
+        self._next_look = 0.0
+        self._fruitless = 0  # looks that have shown nothing
+        self._forget_counts()
+
+    def begin_attempt(self) -> None:
+        """Forget the counts of the attempt before, and keep where they stood."""
+        self._candidates.clear()
+        self._rest = b""
+        self._fruitless = 0
+        self.is_absolute = True
+        self.epoch = None
+        self._forget_counts()
+
+    def _forget_counts(self) -> None:
+        self._base = 0
+        self._start: int | None = None
+        self._count: int | None = None
+        self._epoch_of_count: int | None = None
+        self._total: int | None = None
+        self._grown_epochs = 0  # epochs that began with a larger count
+
+    def feed(self, data: bytes, at: float, t: float) -> list[StepSeen]:
+        """Look at the next piece of a rank's log, of any length; `at` and `t` are when it came."""
+        piece = self._rest + data if self._rest else data
+        self._rest = _open_line(piece)
+        self._read_epoch(piece)
+        source = self.source
+        if source is not None:
+            for _, sighting in _sightings(source.format, piece, at, t):
+                if sighting.key == source.key:
+                    return self._reached(sighting)
+            if source.trust == 0:
+                return []
+        if at < self._next_look:
+            return []
+        self._next_look = at + min(LONGEST_PAUSE, PAUSE * self._fruitless / FRUITLESS)
+        return self._look_for_source(piece, at, t)
+
+    def _read_epoch(self, piece: bytes) -> None:
+        place = piece.rfind(b"poch")
+        if place >= 0:
+            match = _EPOCH.search(piece, max(0, place - 1), place + 40)
+            if match is not None:
+                self.epoch = float(match["epoch"])
+
+    def _may_change(self, sighting: Sighting) -> bool:
+        """Whether a source may take the place of the one that is read: it says more, or the other came to its end."""
+        source = self.source
+        if source is None or sighting.trust < source.trust:
+            return True
+        is_complete = self._count is not None and self._total is not None and self._count >= self._total
+        return is_complete and sighting.trust == source.trust and (sighting.total or 0) > (self._total or 0)
+
+    def _look_for_source(self, piece: bytes, at: float, t: float) -> list[StepSeen]:
+        """Look for one at both ends of a piece: between them a bar of something else may have come and ended."""
+        lines = piece[: max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1]
+        length = min(ONE_END, (len(lines) + 1) // 2)
+        ends = [lines[:length], lines[-length:]] if length > KEPT else [lines]
+        self._fruitless += 1
+        for step_format in FORMATS:
+            sightings = []
+            for end in ends:
+                in_order = sorted(_sightings(step_format, end, at, t), key=itemgetter(0))
+                sightings += [sighting for _, sighting in in_order]
+            for number, sighting in enumerate(sightings):
+                if self._may_change(sighting) and self._is_source(sighting):
+                    seen = self._chosen(sighting)
+                    rest = [one for one in sightings[number + 1 :] if one.key == sighting.key]
+                    return seen + (self._reached(rest[-1]) if rest else [])
+        return []
+
+    def _is_source(self, sighting: Sighting) -> bool:
+        self._fruitless = 0
+        candidate = self._candidates.pop(sighting.text, None)
+        if candidate is None:
+            candidate = _Candidate(sighting)
+        else:
+            candidate.take(sighting)
+        self._candidates[sighting.text] = candidate  # the newest is the last
+        if len(self._candidates) > MOST_CANDIDATES:
+            del self._candidates[next(iter(self._candidates))]
+        return candidate.is_sure()
+
+    def _chosen(self, sighting: Sighting) -> list[StepSeen]:
+        first = self._candidates[sighting.text].first
+        self._candidates.clear()
+        self._forget_counts()
+        self.is_absolute = True
+        first_epoch = sighting.format.first_epoch
+        starts_over = None if first_epoch is None else True
+        self.source = Source(sighting.format, sighting.key, sighting.trust, starts_over, first_epoch)
+        seen = self._reached(first)
+        if sighting.number > first.number:
+            seen += self._reached(sighting)
+        return [one._replace(is_first=number == 0) for number, one in enumerate(seen)]
+
+    def _reached(self, sighting: Sighting) -> list[StepSeen]:
+        """Give the step of a line of the source; its counts may begin again with every epoch."""
+        assert self.source is not None
+        place = (sighting.number, sighting.total, sighting.epoch)
+        is_repeated = place == (self._count, self._total, self._epoch_of_count)
+        if is_repeated or (sighting.format.is_bar and sighting.number == 0):
+            return []  # a bar at 0 has done nothing, and begins there after a checkpoint too
+        if sighting.epoch is not None:
+            self.epoch = float(sighting.epoch)
+        self.source = self._known_better(self.source, sighting)
+        total = sighting.total
+        if self._is_of_epoch(self.source, sighting):
+            total = self._begin_epoch(self.source, sighting)
+        elif self.source.starts_over is None and sighting.epoch is not None:
+            total = None  # of the run, or of the epoch
+        if self._start is None:
+            self._start = sighting.number
+        self._count = sighting.number
+        self._total = sighting.total
+        self._epoch_of_count = sighting.epoch
+        step = self._base + sighting.number
+        return [StepSeen(step, total, sighting.at, sighting.t)] if step <= LARGEST_COUNT else []
+
+    def _known_better(self, source: Source, sighting: Sighting) -> Source:
+        """Learn from a line whether counts begin again with every epoch."""
+        if sighting.epoch is None:
+            if self._has_started_over(sighting):
+                return source._replace(starts_over=True)
+            return source
+        if source.origin is None:
+            source = source._replace(origin=min(sighting.epoch, 1))
+        if self._count is None or self._epoch_of_count is None or sighting.epoch <= self._epoch_of_count:
+            return source
+        if sighting.number <= self._count:
+            return source._replace(starts_over=True)
+        self._grown_epochs += 1  # lines between them may not have been looked at
+        if self._grown_epochs >= SURE_AFTER and sighting.format.first_epoch is None:
+            return source._replace(starts_over=False)
+        return source
+
+    def _has_started_over(self, sighting: Sighting) -> bool:
+        """Whether a count without an epoch began again: a bar, or a number that is where it had begun before."""
+        if self._count is None or sighting.number >= self._count or sighting.format.is_own:
+            return False
+        return sighting.format.is_bar or sighting.number <= max(1, self._start or 0)
+
+    def _is_of_epoch(self, source: Source, sighting: Sighting) -> bool:
+        """Whether a count is that of an epoch. A bar that is called by its epoch most likely is, until it is seen."""
+        if source.starts_over is None:
+            return sighting.format.is_bar and sighting.epoch is not None
+        return source.starts_over
+
+    def _begin_epoch(self, source: Source, sighting: Sighting) -> int | None:
+        """Know how many steps the epochs before had; give all of the run where that is known."""
+        if sighting.epoch is not None and sighting.total is not None and source.origin is not None:
+            self._base = max(0, sighting.epoch - source.origin) * sighting.total
+            return sighting.epochs * sighting.total if sighting.epochs is not None else None
+        self.is_absolute = False  # nothing says which epoch this is
+        if self._count is not None and sighting.number < self._count:
+            self._base += self._total or self._count
+        return None
+
+
+def _open_line(piece: bytes) -> bytes:
+    """Give the end of a piece that the next one may continue."""
+    last = max(piece.rfind(b"\n", -KEPT), piece.rfind(b"\r", -KEPT))
+    return piece[max(last + 1, len(piece) - KEPT) :]
+
+
+def _sightings(step_format: StepFormat, piece: bytes, at: float, t: float) -> Iterator[tuple[int, Sighting]]:
+    """Look at the last lines of a piece that contain a literal of a format, the newest first; few, whatever it has.
+
+    Give where they begin, too."""
+    for literal in step_format.literals:
+        end = len(piece)
+        for _ in range(TRIES):
+            place = piece.rfind(literal, 0, end)
+            if place < 0:
+                break
+            first, last = _line_around(piece, place)
+            sighting = _sighting(step_format, piece[first:last], at, t)
+            if sighting is not None:
+                yield first, sighting
+            end = min(place, first)
+
+
+def _line_around(piece: bytes, place: int) -> tuple[int, int]:
+    """Give where the line around a place begins and ends, with its end of line; a long one is cut."""
+    first = max(0, place - BEFORE)
+    last = min(len(piece), place + AFTER)
+    start = max(piece.rfind(b"\n", first, place), piece.rfind(b"\r", first, place), first - 1) + 1
+    ends = [end for end in (piece.find(b"\n", place, last), piece.find(b"\r", place, last)) if end >= 0]
+    return start, min(ends, default=last - 1) + 1
+
+
+def _sighting(step_format: StepFormat, window: bytes, at: float, t: float) -> Sighting | None:
+    """Read a line; None where it has no step."""
+    line = _COLOUR.sub(b"", window) if b"\x1b" in window else window
+    match = step_format.pattern.search(line)
+    if match is None:
+        return None
+    parts = match.groupdict()
+    count = int(parts["count"])
+    total = int(parts["total"]) if parts.get("total") else None
+    if total is not None and not 0 < count <= total and not (count == 0 < total):
+        return None
+    if step_format.is_own:
+        epoch = int(parts["epoch"]) if parts.get("epoch") else None
+        return Sighting(step_format, b"", 0, count, total, epoch, None, b"", at, t)
+    return _guessed(step_format, line, match, Sighting(step_format, b"", 2, count, total, None, None, b"", at, t))
+
+
+def _guessed(step_format: StepFormat, line: bytes, match: re.Match[bytes], sighting: Sighting) -> Sighting | None:
+    """Say more of a line that need not be one of training; None where it is not."""
+    head = line[: match.start()]
+    if _OTHER_WORK.search(head):
+        return None
+    says_training = bool(_OF_TRAINING.search(head) if step_format.is_bar else _MEASURES.search(line))
+    if step_format.is_bar and not says_training and head.strip(b" \t:"):
+        return None
+    if step_format.is_bar and _OTHER_BARS.search(head):
+        return None
+    if step_format.name == "fraction" and (not says_training or b"%|" in line):
+        return None
+    key = _NUMBERS.sub(b"0", head) + (match.groupdict().get("word") or b"")
+    text = _NUMBERS.sub(b"0", line)
+    if step_format.is_bar:
+        key = text = b"%s %d" % (key.strip(b" \t:"), sighting.total or 0)
+    named = _EPOCH.search(head)
+    if named is not None and b"." not in named["epoch"]:
+        epochs = int(named["epochs"]) if named["epochs"] else None
+        sighting = sighting._replace(epoch=int(named["epoch"]), epochs=epochs)
+    trust = 1 if says_training else 2
+    return sighting._replace(key=key, trust=trust, text=step_format.name.encode() + b" " + text)
