@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import random
 import shutil
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 from tests.campaign import Campaign
-from tests.fuzz.nasty import mutated
+from tests.fuzz.nasty import flipped, hostile_json, mutated
 
 from allranks.cli.exec import groups_of, how_it_ended, lines_of, node_code
+from allranks.cli.nodes import lines_of as lines_of_nodes
 from allranks.cluster import Node
 from allranks.engines.ssh import SshTransport
 from allranks.gang.execution import HEAD, TAIL, Job, NodeCommand
@@ -22,6 +24,8 @@ from allranks.protocol.frames import MAX_OFFSET, Frame, OutputFrame, Stream
 from allranks.protocol.header import WantedFile
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import OutputFile
+from allranks.report.terminal import clean
+from allranks.runs.nodeledger import add_records, read_ledger, remembered, suspects
 
 pytestmark = pytest.mark.fuzz
 JOB = Job("exec-1", ("true",), {}, None, None, 1.0, 1.0, 1.0)
@@ -119,3 +123,31 @@ def test_the_list_and_the_files_of_a_node(campaign: Campaign, tmp_path: Path) ->
         whole = place / "node" / "a" / "b.pt"
         assert not whole.exists() or whole.read_bytes() == b"abcdef"
         shutil.rmtree(place.parent)
+
+
+RECORDS: list[dict[str, Any]] = [
+    {"schema": 1, "t": 1.7e9, "run": "r", "kind": "run", "name": "h1", "hostname": "h1", "machine": "a" * 16,
+     "outcome": "failed", "cause": "slow-link", "peer": "h2", "message": "m"},
+    {"schema": 1, "t": 1.7e9, "run": "r", "kind": "run", "name": "h2", "hostname": "h2", "machine": "a" * 16},
+    {"schema": 1, "t": 1.8e9, "run": "s", "kind": "check", "name": "h3", "outcome": "failed", "cause": "ecc-error"},
+]  # fmt: skip
+
+
+def test_the_memory_of_nodes(campaign: Campaign, tmp_path: Path) -> None:
+    """Whatever stands in the file is read or left out, and what is printed is printable and stands for one line."""
+    file = tmp_path / "nodes.jsonl"
+    for rng in campaign.cases(200):
+        lines = [
+            hostile_json(rng) if rng.randrange(6) == 0
+            else flipped(json.dumps(rng.choice(RECORDS)).encode(), rng) if rng.randrange(2)
+            else json.dumps(mutated(rng.choice(RECORDS), rng)).encode()
+            for _ in range(rng.randrange(8))
+        ]  # fmt: skip
+        file.write_bytes(b"\n".join(lines))
+        records = read_ledger(file)
+        nodes = remembered(records, 1.8e9)
+        assert sum(node.runs for node in nodes) == len(records)
+        assert all(reason for reason in suspects(nodes).values())
+        shown = [clean(line, colour=False) for line in lines_of_nodes(nodes, 1.8e9, "f")]
+        assert all(line.isprintable() for line in shown)
+        assert add_records(file, records[:1]) and read_ledger(file)[: len(records)] == records

@@ -15,6 +15,7 @@ from tests.reference.settings_page import cell
 from allranks.cli import clean, data, explain, follow, init, logs, orphans, ps, render, report, status, stop
 from allranks.cli.exec import ExecPlan, ExecReport
 from allranks.cli.fetch import FetchReport
+from allranks.cli.nodes import NodesReport
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.engines import dry_run, joined
 from allranks.engines.kubernetes.launching import PodsPlan
@@ -83,6 +84,7 @@ DOCUMENTS = [
     Published("exec", ExecReport, "`exec --json`"),
     Published("exec-plan", ExecPlan, "`exec --dry-run --json`"),
     Published("fetch", FetchReport, "`fetch --json`"),
+    Published("nodes", NodesReport, "`nodes --json`"),
     Published("log-line", logs.PrintedLine, "a line of `logs --json`"),
     Published("metrics-line", logs.MetricsLine, "a line of `logs --metrics --json`"),
     Published("render", render.RenderedDocument, "`render … --json`"),

@@ -33,7 +33,8 @@ _BY_WORDS = [
     ("verdict", {"diagnose"}),
     ("result", {"run"}),
     ("result", {"attach"}),
-    *((name, {name}) for name in ("check", "stop", "clean", "exec", "fetch", "report", "render", "overlap", "init")),
+    *((name, {name}) for name in ("check", "stop", "clean", "exec", "fetch", "nodes", "report", "render")),
+    *((name, {name}) for name in ("overlap", "init")),
 ]
 
 

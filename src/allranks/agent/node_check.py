@@ -333,6 +333,7 @@ def _identity() -> Identity:
         _inode("/proc/self/ns/pid"),
         os.getuid(),
         _user(),
+        read_text("/sys/class/dmi/id/product_uuid") or None,
     )
 
 

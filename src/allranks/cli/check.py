@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +22,16 @@ from allranks.gang import checking
 from allranks.gang.plugins import all_checks
 from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
-from allranks.preflight.judge import of_level, table
+from allranks.preflight.judge import hardware_checks, of_level, table
 from allranks.preflight.rank_network import explain
 from allranks.protocol.codec import document_line
+from allranks.protocol.plan_facts import read_facts
 from allranks.report import can_write_pages
 from allranks.report.checks_table import CheckReport, counts, finding_lines, grouped, setting_lines, table_lines
 from allranks.report.terminal import redraw_line, shows_colour
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
+from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.text import count_of
@@ -102,7 +105,22 @@ def look(
     progress = ProgressLine(printing.as_json or printing.quiet)
     evidence = checking.look(spec, cluster, run, checks, progress.show, transport)
     progress.end()
+    if not cluster.is_virtual:
+        findings = checking.judge_evidence(evidence, checks, spec.preflight.allow)
+        remember_nodes(evidence, findings, checks, run.name)
     return close(evidence, checks, spec, run, printing)
+
+
+def remember_nodes(evidence: Mapping[str, Any], findings: Sequence[Finding], checks: Iterable[Check], run: str) -> None:
+    """Note what the check has found of each node, for `allranks nodes` and `run --avoid`."""
+    blamed = blame((), findings, hardware_checks(checks))
+    seen = [
+        SeenNode(name, str(facts.get("hostname") or name), read_facts(facts).identity)
+        for name, facts in evidence["nodes"].items()
+    ]
+    unseen = [SeenNode(name, "", None) for name in blamed if name not in evidence["nodes"]]
+    records = records_of([*seen, *unseen], run, "check", time.time(), succeeded=True, blamed=blamed)
+    add_records(ledger_file(os.environ), records)
 
 
 class ProgressLine:

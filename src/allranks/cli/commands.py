@@ -382,6 +382,21 @@ FETCH = Declared(
         AS_JSON,
     ),
 )
+NODES = Declared(
+    "nodes",
+    "What runs, checks and tests have found of each node: faults by cause, when, and who is suspected.",
+    ("nodes", "nodes --forget node07"),
+    "nodes.command",
+    options=(
+        SettingRow(
+            "forget",
+            several(text("a node's name or machine", "NODE"), "names of nodes"),
+            "forget what is known of a node, after a repair",
+            default=(),
+        ),
+        AS_JSON,
+    ),
+)
 INIT = Declared(
     "init",
     "Write a commented allranks.toml here: every setting with its default.",
@@ -406,6 +421,7 @@ COMMANDS: dict[str, Declared | DeclaredVerbs] = {
         STOP,
         EXEC,
         FETCH,
+        NODES,
         DATA,
         RENDER,
         OVERLAP,

@@ -32,6 +32,7 @@ VERBS = {
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
     "fetch": "bring the files that ranks have written from the nodes",
+    "nodes": "what earlier runs have found of each node",
     "exec": "a command on every node, its output folded where nodes say the same",
     "data": "steps and time of an epoch, and whether the data is split",
     "render": "files for torchrun, Slurm, Kubernetes, …, from the same settings",

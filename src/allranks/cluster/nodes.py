@@ -30,17 +30,24 @@ class Cluster:
     """Ordered nodes; `nodes[0]` is the master. `source` says where the list came from, for messages.
 
     A node's place in `nodes` is its node rank; its `index` is its place in the user's list, and stays when it takes
-    the place of another. `spares` stand by without ranks.
+    the place of another. `spares` stand by without ranks. `avoided` says which suspects `--avoid` has put last, or why
+    it could not.
     """
 
     nodes: tuple[Node, ...]
     source: str
     spares: tuple[Node, ...] = ()
+    avoided: tuple[str, ...] = ()
 
     @property
     def master(self) -> Node:
         """The node whose rank 0 hosts the rendezvous."""
         return self.nodes[0]
+
+    @property
+    def is_virtual(self) -> bool:
+        """Tell whether these are virtual nodes of this machine, asked for or for want of a target."""
+        return all(node.is_local and node.name == f"local{node.index}" for node in self.nodes)
 
     @property
     def local_names(self) -> frozenset[str]:

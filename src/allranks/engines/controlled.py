@@ -59,6 +59,8 @@ def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: Follower
     )
     with over_when_interrupted(session.run_dir):
         view.opening(opening(session))
+        for sentence in cluster.avoided:
+            session.say_note(sentence)
         reach.begin(session)
     return ControlledRun(session)
 

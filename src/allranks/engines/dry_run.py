@@ -59,7 +59,7 @@ class ShippedTree(Tree):
     to: str = ""
 
 
-@omit_empty("sync", "tests", "spares", "environment")
+@omit_empty("sync", "tests", "spares", "environment", "avoided")
 @dataclasses.dataclass(frozen=True)
 class DryRunDocument:
     """What `run --dry-run --json` prints; `tests` are the ranks of the collective tests before the program.
@@ -73,6 +73,7 @@ class DryRunDocument:
     tests: list[StartedNode]
     spares: list[ReachedNode]
     environment: HandedOver | None
+    avoided: tuple[str, ...] = ()
 
 
 def describe(spec: RunSpec, cluster: Cluster, as_json: bool) -> str:
@@ -90,6 +91,7 @@ class DryRun:
         run = f"{spec.places.name}-<time>"
         names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
         self._spec = spec
+        self._avoided = cluster.avoided
         self._tree: Tree | None = None
         if spec.launch.sync:
             self._tree = list_tree(spec, os.getcwd()).tree
@@ -112,7 +114,9 @@ class DryRun:
         """Return what `--json` prints."""
         sync = ShippedTree(**vars(self._tree), to=SYNCED) if self._tree is not None else None
         environment = self._setting.handed_over if self._setting.handed_over.sentence else None
-        planned = DryRunDocument(self._plan.world_size, sync, self._nodes, self._tests, self._spares, environment)
+        planned = DryRunDocument(
+            self._plan.world_size, sync, self._nodes, self._tests, self._spares, environment, self._avoided
+        )
         return make_document(planned)
 
     def lines(self) -> list[str]:
@@ -122,6 +126,7 @@ class DryRun:
             lines += [*self._lines_of(self._tests, "collective tests first: "), ""]
         lines += self._lines_of(self._nodes)
         lines += [f"spare {n.name}: {shlex.join(n.reached_by)}   (stands by, without ranks)" for n in self._spares]
+        lines += self._avoided
         if self._tree is not None:
             lines += _sync_lines(self._tree)
         return lines

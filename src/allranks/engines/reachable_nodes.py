@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import getpass
 import os
 import shlex
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
 from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.errors import HostfileError
 from allranks.gang.transport import Transport
+from allranks.runs.nodeledger import ledger_file, read_ledger, remembered, suspects
 from allranks.settings import RunSpec
 from allranks.settings.table import suggestion
 
@@ -30,10 +33,61 @@ def find_cluster(spec: RunSpec, spares: int = 0) -> Cluster:
 
     Raise UsageError where the target has no such nodes.
     """
+    if spec.recovery.avoid and not spec.target.local:
+        return _without_suspects(spec, spares)
     cluster = find_nodes(spec, spares)
     if not spares:
         return cluster
     return set_aside(cluster, spares, spec.target.nodes, spec.launch.nproc)
+
+
+def _without_suspects(spec: RunSpec, spares: int) -> Cluster:
+    """Return the nodes of the target with those last that earlier runs suspect, so that spares come from them.
+
+    Where there are fewer other nodes than the run needs, suspects work too, and `avoided` says so.
+    """
+    listed = find_nodes(spec, max(1, spares))  # all of them: --nodes takes the first of the new order
+    reasons = suspects(remembered(read_ledger(ledger_file(os.environ)), time.time()))
+    ordered = suspects_last(listed, reasons)
+    if spares:
+        chosen = set_aside(ordered, spares, spec.target.nodes, spec.launch.nproc)
+    else:
+        nodes = ordered.nodes
+        chosen = make_cluster(nodes, source=ordered.source, first=spec.target.nodes, is_local=_as_listed(nodes))
+    return dataclasses.replace(chosen, avoided=tuple(_avoided(listed, chosen, reasons)))
+
+
+def _as_listed(nodes: Sequence[Node]) -> Callable[[str], bool]:
+    """Return what tells whether a host of these nodes is this machine, as it was told before."""
+    local = {node.host for node in nodes if node.is_local}
+    return local.__contains__
+
+
+def suspects_last(cluster: Cluster, reasons: Mapping[str, str]) -> Cluster:
+    """Put the nodes whose name or host has a reason at the end; the others keep their order. Indexes count anew."""
+    in_order = sorted(cluster.nodes, key=lambda node: _reason(node, reasons) is not None)
+    nodes = tuple(dataclasses.replace(node, index=index) for index, node in enumerate(in_order))
+    return dataclasses.replace(cluster, nodes=nodes)
+
+
+def _reason(node: Node, reasons: Mapping[str, str]) -> str | None:
+    return reasons.get(node.name) or reasons.get(node.host)
+
+
+def _avoided(listed: Cluster, chosen: Cluster, reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence about each suspect."""
+    working = {node.host for node in chosen.nodes}
+    spares = {node.host for node in chosen.spares}
+    for node in listed.nodes:
+        reason = _reason(node, reasons)
+        if reason is None:
+            continue
+        if node.host in working:
+            yield f"--avoid: {node.name} works all the same, as no other node is left for it ({reason})"
+        elif node.host in spares:
+            yield f"--avoid: {node.name} is a spare ({reason})"
+        else:
+            yield f"--avoid: {node.name} is left out ({reason})"
 
 
 @contextlib.contextmanager

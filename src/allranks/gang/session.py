@@ -21,11 +21,11 @@ from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.causes import exit_code
 from allranks.errors import AllranksError, UsageError
-from allranks.exitcodes import CHECK_FAILED, HANG
+from allranks.exitcodes import CHECK_FAILED, DONE, HANG
 from allranks.findings import SURE, Finding, Verdict
 from allranks.plan.environment import HandedOver, forwarded, handed_over
 from allranks.preflight.check import Check
-from allranks.preflight.judge import of_level
+from allranks.preflight.judge import hardware_checks, of_level
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
@@ -58,6 +58,7 @@ from allranks.runs.events import (
     SuitePassed,
     read_back,
 )
+from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
 from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
@@ -329,7 +330,28 @@ class Session:
         result = self._result(code, ended_t)
         if roster.testing and self.tested is not None:
             result = self.tested.add_to(result)
-        return write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status(), ended_t)
+        written = write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status(), ended_t)
+        if not self.cluster.is_virtual:
+            self._remember_nodes(result)
+        return written
+
+    def _remember_nodes(self, result: ResultDocument) -> None:
+        """Note what the run has found of each node, for `allranks nodes` and --avoid."""
+        roster = self.controller.gang.roster
+        seen = [
+            SeenNode(node.name, node.hostname, node.plan_facts.identity)
+            for node in roster.everyone.values()
+            if node.hostname or node.gone
+        ]
+        verdicts = [attempt.verdict for attempt in result.attempts if attempt.verdict is not None]
+        if result.verdict is not None:
+            verdicts.append(result.verdict)
+        blamed = blame(verdicts, result.findings, hardware_checks(all_checks().values()))
+        unseen = [SeenNode(name, "", None) for name in blamed if name not in {node.name for node in seen}]
+        succeeded = result.exit == DONE and not roster.stop_reason
+        kind = "test" if roster.testing else "run"
+        records = records_of([*seen, *unseen], self.setting.run, kind, time.time(), succeeded, blamed)
+        add_records(ledger_file(os.environ), records)
 
     def _result(self, code: int, ended_t: float) -> ResultDocument:
         """Make the result of a run that ends at `ended_t` (unix seconds)."""

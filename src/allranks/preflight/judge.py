@@ -25,6 +25,14 @@ def of_level(checks: Iterable[Check], level: str, only: Sequence[str] = ()) -> l
     return [c for c in checks if LEVELS.index(c.level) <= LEVELS.index(level)]
 
 
+HARDWARE_GROUPS = ("gpu", "network")
+
+
+def hardware_checks(checks: Iterable[Check]) -> frozenset[str]:
+    """Return the ids of checks whose failure is a fault of the machine, not of what is set or installed there."""
+    return frozenset(check.name for check in checks if check.group in HARDWARE_GROUPS)
+
+
 def judge(
     request: Mapping[str, Json], documents: Documents, checks: Iterable[Check], allow: Sequence[str] = ()
 ) -> list[Finding]:

@@ -36,7 +36,9 @@ class InterfaceFacts(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Which machine a node is: two with the same boot_id, netns and pidns are the same one."""
+    """Which machine a node is: two with the same boot_id, netns and pidns are the same one.
+
+    `hardware` is the UUID of its board (DMI), which root may read."""
 
     boot_id: Optional[str] = None
     machine_id: Optional[str] = None
@@ -44,6 +46,7 @@ class Identity(NamedTuple):
     pidns: Optional[int] = None
     uid: Optional[int] = None
     user: Optional[str] = None
+    hardware: Optional[str] = None
 
 
 class NcclFacts(NamedTuple):

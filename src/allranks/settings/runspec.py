@@ -116,6 +116,7 @@ class Recovery:
 
     retries: int = 0  # further attempts after a failure that may pass
     spares: int = 0  # so many nodes at the list's end are hot spares for the retries
+    avoid: bool = False  # nodes that earlier runs suspect go to the list's end
     on_hang: str = "stop"  # stop, report or restart
     preload: str = "never"  # or retries: ranks of later attempts are forked from one that has imported
     audit_data: int = 0  # batches of each loader whose samples are compared; 0: none

@@ -278,6 +278,8 @@ _ROWS = (
     SettingRow("retries", whole_number(0, 10_000), "further attempts after a failure that may pass",
                "run render join", variables=("MAX_RETRIES",), common="run join"),
     SettingRow("spares", whole_number(0, MAX_HOSTS), "number of the last hosts that stand by as hot spares", "run"),
+    SettingRow("avoid", FLAG, "put nodes that earlier runs suspect at the end of the list, where spares come from",
+               "run"),
     SettingRow("on_hang", choice("stop", "report", "restart"), "what to do about a hang", _TRAIN),
     SettingRow("preload", choice("never", "retries"),
                "attempts whose ranks come from a process that has imported once a node", "run render join"),

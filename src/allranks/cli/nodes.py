@@ -1,0 +1,137 @@
+"""allranks nodes: what earlier runs, checks and tests have found of each node."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from allranks.errors import UsageError
+from allranks.exitcodes import DONE
+from allranks.protocol.codec import document_line
+from allranks.report.terminal import clean
+from allranks.runs.nodeledger import (
+    NodeRecord,
+    RememberedNode,
+    forget_records,
+    ledger_file,
+    read_ledger,
+    remembered,
+)
+from allranks.text import count_of, format_duration, join_words
+
+
+class ShownNode(NamedTuple):
+    """A node: `known_by` says how it is known, `failures` count by cause, `suspicion` is the reason, empty without one.
+
+    Times are unix seconds. `clean_runs` are those since the last fault.
+    """
+
+    name: str
+    hostname: str
+    machine: str
+    known_by: str
+    runs: int
+    failures: Mapping[str, int]
+    last_seen: float
+    last_run: str
+    last_failure: float | None
+    clean_runs: int
+    suspicion: str
+
+
+class NodesReport(NamedTuple):
+    """What `nodes --json` prints. `forgotten`: records that --forget has removed."""
+
+    file: str
+    nodes: Sequence[ShownNode]
+    forgotten: int
+
+
+def command(forget: Sequence[str], json_: bool) -> int:
+    """Show the nodes, or forget some."""
+    now = time.time()
+    file = ledger_file(os.environ)
+    nodes = remembered(read_ledger(file), now)
+    forgotten = 0
+    if forget:
+        chosen = [_found(name, nodes) for name in forget]
+        forgotten = _forget(chosen)
+        nodes = remembered(read_ledger(file), now)
+    if json_:
+        sys.stdout.write(document_line(NodesReport(str(file), [_shown(node) for node in nodes], forgotten)) + "\n")
+    elif forget:
+        sys.stdout.write(f"forgot {count_of(forgotten, 'record')} of {join_words(list(forget))}\n")
+    else:
+        sys.stdout.write("".join(clean(line, colour=False) + "\n" for line in lines_of(nodes, now, str(file))))
+    return DONE
+
+
+def _found(name: str, nodes: Sequence[RememberedNode]) -> RememberedNode:
+    """Return the node with this machine, else the one that had this name last; raise UsageError where there is none."""
+    for node in nodes:
+        if node.machine and node.machine == name:
+            return node
+    for node in nodes:
+        if name in node.names:
+            return node
+    known = ", ".join(node.name for node in nodes[:8]) or "none"
+    raise UsageError(f"--forget {name}: no run has seen such a node. Known are {known}")
+
+
+def _forget(chosen: Sequence[RememberedNode]) -> int:
+    """Remove what is known of these nodes; return how many records that were."""
+
+    def is_forgotten(record: NodeRecord) -> bool:
+        return any(_is_of(record, node) for node in chosen)
+
+    try:
+        return forget_records(ledger_file(os.environ), is_forgotten)
+    except OSError as error:
+        raise UsageError(f"{ledger_file(os.environ)}: {error.strerror or 'another allranks holds it'}") from None
+
+
+def _is_of(record: NodeRecord, node: RememberedNode) -> bool:
+    has_name = record.name in node.names or record.hostname in node.names
+    if not record.machine:
+        return has_name
+    return record.machine == node.machine and (node.known_by == "machine" or has_name)
+
+
+def _shown(node: RememberedNode) -> ShownNode:
+    return ShownNode(
+        node.name,
+        node.hostname,
+        node.machine,
+        node.known_by,
+        node.runs,
+        node.failures,
+        node.last_seen,
+        node.last_run,
+        node.last_failure,
+        node.clean_runs,
+        node.suspicion,
+    )
+
+
+def lines_of(nodes: Sequence[RememberedNode], now: float, file: str) -> list[str]:
+    """Return the table, then the suspects with their reasons, then what is not certain of an identity."""
+    if not nodes:
+        return [f"no run has noted a node in {file}"]
+    rows = [["node", "runs", "last seen", "faults", "suspected"]]
+    for node in nodes:
+        faults = ", ".join(f"{cause} {count}" for cause, count in node.failures.items()) or "-"
+        ago = f"{format_duration(max(0, round(now - node.last_seen)))} ago"
+        rows.append([node.name, str(node.runs), ago, faults, "yes" if node.suspicion else "-"])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += [f"suspected  {node.name}: {node.suspicion}" for node in nodes if node.suspicion]
+    shared = [node.name for node in nodes if node.known_by == "machine and host name"]
+    if shared:
+        lines.append(f"note: {join_words(shared)} show the same machine identity and are distinguished by host name")
+    by_name = [node.name for node in nodes if node.known_by == "name"]
+    if by_name:
+        lines.append(f"note: {join_words(by_name)} showed no machine identity and are known by name alone")
+    return lines

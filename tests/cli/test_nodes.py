@@ -1,0 +1,95 @@
+"""allranks nodes, and the nodes that `run --avoid` puts last."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from allranks.cli import main
+from allranks.engines.reachable_nodes import find_cluster
+from allranks.runs.nodeledger import NodeRecord, add_records, ledger_file
+from allranks.settings import RunSpec
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four nodes of one run of an hour ago, in which h2 was at fault."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = ledger_file({"XDG_STATE_HOME": str(tmp_path)})
+    t = time.time() - 3600
+    records = [NodeRecord(t, "run-1", "run", f"h{n}", f"h{n}", f"{n:016}", "other") for n in range(1, 5)]
+    records[1] = records[1]._replace(outcome="failed", cause="ecc-error", message="GPU 3 of h2")
+    add_records(file, records)
+    return file
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main.run_verb("nodes", list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_nodes_are_shown_with_faults_and_the_reason(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys)
+    lines = out.splitlines()
+    assert code == 0 and lines[0].split() == ["node", "runs", "last", "seen", "faults", "suspected"]
+    (line,) = [line.split() for line in lines if line.startswith("h2 ")]
+    assert line == ["h2", "1", "1h", "ago", "ecc-error", "1", "yes"]
+    assert lines[-1] == "suspected  h2: ecc-error 1 time, last 1h ago in run-1, then 0 clean runs"
+
+
+def test_json_and_forgetting(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(call(capsys, "--json")[1])
+    assert (document["schema"], len(document["nodes"])) == (1, 4)
+    assert [node["name"] for node in document["nodes"] if node["suspicion"]] == ["h2"]
+    code, out, _ = call(capsys, "--forget", "h2")
+    assert (code, out) == (0, "forgot 1 record of h2\n")
+    assert [node["name"] for node in json.loads(call(capsys, "--json")[1])["nodes"]] == ["h1", "h3", "h4"]
+    code, _, err = call(capsys, "--forget", "h2")
+    assert code == 2 and "no run has seen such a node" in err
+
+
+def test_without_a_memory_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))
+    assert call(capsys)[1].startswith("no run has noted a node in ")
+
+
+def named(avoid: bool = True, **values: object) -> tuple[list[str], list[str], tuple[str, ...]]:
+    cluster = find_cluster(RunSpec.of(hosts="h1,h2,h3,h4", avoid=avoid, **values), int(str(values.get("spares", 0))))  # type: ignore[arg-type]
+    return [n.name for n in cluster.nodes], [n.name for n in cluster.spares], cluster.avoided
+
+
+def test_a_suspect_is_left_to_the_spares(ledger: Path) -> None:
+    nodes, spares, avoided = named(spares=1)
+    assert (nodes, spares) == (["h1", "h3", "h4"], ["h2"])
+    assert avoided == ("--avoid: h2 is a spare (ecc-error 1 time, last 1h ago in run-1, then 0 clean runs)",)
+    assert named(avoid=False, spares=1) == (["h1", "h2", "h3"], ["h4"], ())
+
+
+def test_a_suspect_is_left_out_where_enough_others_are_listed(ledger: Path) -> None:
+    nodes, _, avoided = named(nodes=3)
+    assert nodes == ["h1", "h3", "h4"] and "h2 is left out" in avoided[0]
+
+
+def test_where_nobody_else_is_left_the_suspect_works_and_that_is_said(ledger: Path) -> None:
+    nodes, _, avoided = named()
+    assert nodes == ["h1", "h3", "h4", "h2"]
+    assert "h2 works all the same, as no other node is left for it" in avoided[0]
+
+
+def test_a_dry_run_shows_it(
+    ledger: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--hosts", "h1,h2,h3,h4", "--spares", "1", "--retries", "1", "--avoid", "--dry-run"]
+    assert main.run_verb("run", [*words, "train.py"]) == 0
+    out = capsys.readouterr().out
+    assert "spare h2: " in out and "--avoid: h2 is a spare (ecc-error" in out
+    assert main.run_verb("run", [*words, "--json", "train.py"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [node["name"] for node in document["spares"]] == ["h2"] and len(document["avoided"]) == 1
