@@ -8,7 +8,23 @@ import sys
 
 from tests.hosts.bed import missing
 
-from bench import audit, bare, check, hang, kill, localise, logs, restart, scale, scan, start, steps, table, teardown
+from bench import (
+    audit,
+    bare,
+    check,
+    hang,
+    kill,
+    ledger,
+    localise,
+    logs,
+    restart,
+    scale,
+    scan,
+    start,
+    steps,
+    table,
+    teardown,
+)
 
 ALL = {
     "start": start.run,
@@ -24,8 +40,9 @@ ALL = {
     "audit": audit.run,
     "scan": scan.run,
     "steps": steps.run,
+    "ledger": ledger.run,
 }
-WITHOUT_HOSTS = ("scale", "scan", "audit", "steps")
+WITHOUT_HOSTS = ("scale", "scan", "audit", "steps", "ledger")
 
 
 def main() -> int:

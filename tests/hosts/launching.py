@@ -20,6 +20,7 @@ from typing import Any
 from tests import forked
 from tests.hosts.bed import Bed
 from tests.hosts.waiting import BOUND, wait_until
+from tests.measured_time import ledger_faults
 from tests.record.verdicts import keep
 from tests.reference.validating import directory_faults
 
@@ -126,7 +127,7 @@ class Launch:
         code = self.process.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
-        faults = directory_faults(self.run_dir)
+        faults = [*directory_faults(self.run_dir), *ledger_faults(self.run_dir)]
         assert faults == [], faults
         keep(document, self.events())
         strays = [e for e in self.events("note") if "out of order" in e["message"]]

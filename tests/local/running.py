@@ -12,6 +12,7 @@ from typing import Any
 
 from tests import forked
 from tests.hosts.waiting import wait_until
+from tests.measured_time import ledger_faults
 from tests.reference.validating import directory_faults, faults
 
 from allranks.protocol.codec import encode
@@ -70,6 +71,7 @@ class LocalRun:
         document: dict[str, Any] = json.loads((self.place / "stdout").read_text())
         assert document["exit"] == code
         assert directory_faults(self.directory) == [] == faults("result", document)
+        assert ledger_faults(self.directory) == []
         verdict = document["verdict"]
         if verdict is not None:
             kept = self.place / "again" / self.directory.name

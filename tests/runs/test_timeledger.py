@@ -18,8 +18,10 @@ from allranks.runs.events import (
     AttemptStart,
     EndingBegun,
     FailureNoted,
+    NodeClean,
     NodeLost,
     NodesAsked,
+    RankExit,
     RankStarted,
     RunEnd,
     RunStart,
@@ -55,6 +57,7 @@ class Story:
     expected: dict[str, float] = field(default_factory=dict)
     attempt: int = 0
     reached: int | None = None
+    judging: float = 0.0  # seconds since the ranks of the last attempt had ended
 
     def passes(self, part: str, seconds: float) -> None:
         self.t += seconds
@@ -70,6 +73,8 @@ class Story:
         self.events.append(RunStart("r", "u").line(self.t))
 
     def prepares(self, seconds: float, part: str = "preflight") -> None:
+        self.expected[part] = self.expected.get(part, 0.0) + self.judging
+        self.judging = 0.0
         self.tell(AttemptStart.kind)
         self.passes(part, seconds)
 
@@ -94,18 +99,38 @@ class Story:
         self.reached = max(last, self.reached or 0)
 
     def fails(self, teardown: float, decision: str = "retry") -> None:
-        self.events.append(FailureNoted(self.t).line(self.t, self.attempt))
-        self.events.append(EndingBegun("failure", 1.0, 1).line(self.t, self.attempt))
+        """A rank fails, and the controller hears of it a little later."""
+        heard = self.t + min(0.3, teardown)
+        failed = RankExit("h1", 1, self.t, False, None, 9, 71, 0)
+        self.events.append(failed.line(heard, self.attempt))
+        self.events.append(FailureNoted(heard).line(heard, self.attempt))
+        self.events.append(EndingBegun("failure", 1.0, 1).line(heard, self.attempt))
         self.ends(teardown, decision)
+
+    def finishes(self, teardown: float) -> None:
+        """All ranks end by themselves."""
+        for rank in (0, 1):
+            self.events.append(RankExit("h1", rank, self.t - 0.1 + 0.1 * rank, False, 0, None, 7, 0).line(self.t, 0))
+        self.events.append(EndingBegun("done", 1.0, 0).line(self.t + min(0.3, teardown), self.attempt))
+        self.ends(teardown)
 
     def ends(self, teardown: float, decision: str = "finish") -> None:
         self.passes("teardown", teardown)
+        self.events.append(NodeClean("h1", (), self.t).line(self.t, self.attempt))
+        self.judging = 0.4
+        self.t += self.judging
         self.tell(AttemptEnd.kind, outcome="x", decision=decision)
         self.attempt += 1
 
+    def run_ends(self) -> None:
+        """The controller ends, and so what it did after the last rank is part of the teardown."""
+        self.expected["teardown"] = self.expected.get("teardown", 0.0) + self.judging
+        self.judging = 0.0
+        self.events.append(RunEnd(4).line(self.t))
+
     def is_over(self, seconds: float = 0.0) -> TimeLedger:
         self.passes("teardown", seconds)
-        self.events.append(RunEnd(0).line(self.t))
+        self.run_ends()
         ledger = ledger_of(self.events, NOTHING)
         assert ledger.wall == pytest.approx(self.t - T, abs=ROUNDING)
         assert ledger.unaccounted <= ROUNDING
@@ -129,8 +154,7 @@ def test_a_run_that_is_killed_goes_on_from_its_checkpoint() -> None:
     story.prepares(4.0, "restart")
     story.ranks_start(6.0)
     story.steps(21, 60, 1.0)
-    story.tell(EndingBegun.kind, reason="done")
-    story.ends(0.5)
+    story.finishes(0.5)
     ledger = story.is_over(0.2)
     assert ledger.computed_twice == pytest.approx(9.0)  # 22 to 30: the first step of an attempt is part of its start
     assert ledger.useful == pytest.approx(60.0)  # each step once
@@ -164,8 +188,7 @@ def test_a_standstill_that_passes_by_is_none_of_the_useful_time() -> None:
     story.events.append(StepsWentOn(story.t).line(story.t + 1.0, 0))
     story.passes("useful", 5.0)
     story.events.append(StepsSeen(0, first_t, 9, story.t).line(story.t, 0))
-    story.tell(EndingBegun.kind, reason="done")
-    story.ends(1.0)
+    story.finishes(1.0)
     story.is_over()
 
 
@@ -204,8 +227,7 @@ def test_without_a_step_goodput_is_not_known() -> None:
     story.ranks_start(3.0)
     story.tell("all-initialised", seconds=4.0, ranks=2)
     story.passes("without_steps", 30.0)
-    story.tell(EndingBegun.kind, reason="done")
-    story.ends(1.0)
+    story.finishes(1.0)
     ledger = story.is_over()
     assert (ledger.useful, ledger.computed_twice, ledger.goodput) == (None, None, None)
 
@@ -221,8 +243,7 @@ def test_an_attempt_that_shows_no_step_while_others_do_has_not_come_beyond_its_s
     story.prepares(1.0, "restart")
     story.ranks_start(3.0)
     story.steps(0, 5, 1.0)
-    story.tell(EndingBegun.kind, reason="done")
-    story.ends(1.0)
+    story.finishes(1.0)
     story.is_over()
 
 
@@ -238,8 +259,7 @@ def test_the_tests_before_a_program_and_a_port_that_was_taken_are_preflight() ->
     story.passes("preflight", 1.0)
     story.ranks_start(2.0)
     story.steps(0, 3, 1.0)
-    story.tell(EndingBegun.kind, reason="done")
-    story.ends(1.0)
+    story.finishes(1.0)
     story.is_over()
 
 
@@ -251,14 +271,13 @@ def test_a_job_that_slurm_puts_back_into_the_queue_waits_twice() -> None:
     story.steps(0, 5, 1.0)
     story.tell(EndingBegun.kind, reason="engine")
     story.ends(1.0)
-    story.events.append(RunEnd(4).line(story.t))
+    story.run_ends()
     story.passes("scheduler", 50.0)
     story.events.append(RunStart("r", "u").line(story.t))
     story.prepares(2.0, "restart")
     story.ranks_start(2.0)
     story.steps(6, 9, 1.0)
-    story.tell(EndingBegun.kind, reason="done")
-    story.ends(1.0)
+    story.finishes(1.0)
     story.is_over()
 
 
@@ -332,8 +351,7 @@ def test_what_ranks_wait_for_stragglers_is_taken_from_the_useful_time() -> None:
         story.events.insert(-1, wait.line(story.t, 0))
     for part, seconds in (("useful", -3.0), ("slow_share", 3.0)):
         story.expected[part] = story.expected.get(part, 0.0) + seconds
-    story.tell(EndingBegun.kind, reason="done")
-    story.ends(1.0)
+    story.finishes(1.0)
     ledger = story.is_over()
     assert ledger.goodput == pytest.approx(17.0 / ledger.wall, abs=1e-4)
 
@@ -347,8 +365,7 @@ def test_live_and_saved_ledgers_agree(tmp_path: Any) -> None:
     story.prepares(1.0)
     story.ranks_start(1.0)
     story.steps(0, 20, 1.0)
-    story.tell(EndingBegun.kind, reason="done")
-    story.ends(1.0)
+    story.finishes(1.0)
     for event in story.events:
         keeper.take(event)
         run.append_event(event)
@@ -372,7 +389,7 @@ def stories(draw: st.DrawFn) -> Story:
     has_run = False
     for number in range(draw(st.integers(1, 4))):
         if number and draw(st.booleans()):  # Slurm starts the job again
-            story.events.append(RunEnd(4).line(story.t))
+            story.run_ends()
             story.passes("scheduler", draw(seconds))
             story.events.append(RunStart("r", "u").line(story.t))
         preparation = "restart" if has_run else "preflight"

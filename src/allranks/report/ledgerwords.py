@@ -30,8 +30,8 @@ PARTS = (
     Part("without_steps", "in the program", "The program ran, and showed no step."),
     Part("hang", "hang", "From the last sign of progress until the hang was noticed, or was over."),
     Part("after_last_step", "after the last step", "An interrupted step, the last save, the end of the program."),
-    Part("teardown", "teardown", "From the failure, the stop or the last rank's end until the attempt is over."),
-    Part("restart", "restart", "From the end of an attempt until the next one's ranks start."),
+    Part("teardown", "teardown", "From the failure, the stop or the last rank's end until all ranks are ended."),
+    Part("restart", "restart", "From the end of an attempt's ranks to the start of the next one's."),
     Part("unaccounted", "unaccounted", "No event says what happened."),
 )
 

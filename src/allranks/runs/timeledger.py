@@ -23,9 +23,11 @@ from .events import (
     FailureNoted,
     HangConcluded,
     HangNoted,
+    NodeClean,
     NodeLost,
     NodesAsked,
     RankEntered,
+    RankExit,
     RankStarted,
     RunEnd,
     RunStart,
@@ -61,6 +63,8 @@ class TimedLine(NamedTuple):
     event: str = ""
     reason: str = ""
     decision: str | None = None
+    expected: bool = False
+    code: int | None = None
     quiet: float = 0.0
     last_heard: float = 0.0
     first: int = 0
@@ -123,8 +127,11 @@ class AttemptTimes:
     ranks_started: float | None = None
     has_entered: bool = False
     initialised: float | None = None
+    failure: float | None = None  # the first end of a rank that failed
+    last_exit: float | None = None
     end_began: float | None = None
     is_stop: bool = False
+    clean: float | None = None  # the nodes have ended their ranks
     ended: float | None = None
     is_suite: bool = False
     steps: StepTimes | None = None
@@ -189,6 +196,14 @@ class AttemptTimes:
             spans.append((between(since, begin, end), end))
         return merged(spans)
 
+    def close_when_clean(self) -> float:
+        """Let the attempt end when its ranks had, as another follows on it; return when that was (unix seconds)."""
+        over = self.prepared_from if self.ended is None else self.ended
+        if self.clean is not None and not self.is_suite:
+            over = between(self.clean, self.end_began or self.prepared_from, over)
+        self.ended = over
+        return over
+
     def waited(self, intervals: Sequence[Interval]) -> float:
         """Give the seconds of its useful time in which ranks waited for stragglers, as far as that was measured."""
         if self.waits is None or self.waits.until <= self.waits.since:
@@ -225,6 +240,8 @@ class Timekeeper:
             AllInitialised.kind: _on_initialised,
             StepsSeen.kind: _on_steps,
             StepsWentOn.kind: _on_went_on,
+            RankExit.kind: _on_rank_exit,
+            NodeClean.kind: _on_node_clean,
             HangConcluded.kind: _on_hang,
             HangNoted.kind: _on_hang,
             NodeLost.kind: _on_node_lost,
@@ -337,6 +354,8 @@ class Timekeeper:
 
     def _on_attempt_start(self, line: TimedLine) -> None:
         self._end_attempt(line.t)
+        if self.attempts and self._follows == "teardown":
+            self._boundary = self.attempts[-1].close_when_clean()
         if self._follows == SCHEDULER:
             self._pass(line.t, self._preparation)
         self.attempts.append(AttemptTimes(self._boundary, self._preparation, last_seen=max(line.t, self._boundary)))
@@ -431,10 +450,28 @@ def _on_node_lost(attempt: AttemptTimes, line: TimedLine) -> None:
         attempt.lost = Standstill(min(line.last_heard, line.t), line.t)
 
 
+def _on_rank_exit(attempt: AttemptTimes, line: TimedLine) -> None:
+    attempt.last_exit = line.t if attempt.last_exit is None else max(line.t, attempt.last_exit)
+    if not line.expected and line.code != 0:
+        attempt.failure = line.t if attempt.failure is None else min(line.t, attempt.failure)
+
+
+def _on_node_clean(attempt: AttemptTimes, line: TimedLine) -> None:
+    attempt.clean = line.t if attempt.clean is None else max(line.t, attempt.clean)
+
+
 def _on_end_began(attempt: AttemptTimes, line: TimedLine) -> None:
-    if attempt.end_began is None:
-        attempt.end_began = line.t
-        attempt.is_stop = line.event == EndingBegun.kind and line.reason not in NOT_STOPPED
+    """Take the moment of what began the end, which is before the controller has heard of it."""
+    if attempt.end_began is not None:
+        return
+    heard = line.t
+    attempt.is_stop = line.event == EndingBegun.kind and line.reason not in NOT_STOPPED
+    happened = heard
+    if line.reason == "done":
+        happened = attempt.last_exit or heard
+    elif not attempt.is_stop:
+        happened = attempt.failure or heard
+    attempt.end_began = min(heard, happened)
 
 
 def _on_straggler_wait(attempt: AttemptTimes, line: TimedLine) -> None:
