@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pytest
 from tests.agent.real_agent import RealAgent, channel, real_agent
-from tests.hosts.waiting import BOUND
+from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.agent.files import names_in
+from allranks.agent.processes import command_of, descendants, snapshot
 from allranks.agent.rendezvous_check import MasterPort
 from allranks.protocol.messages import (
     CountersMessage,
     DrainedMessage,
+    EndedMessage,
     ExitMessage,
+    FactsMessage,
     FaultMessage,
     ListeningMessage,
     PongMessage,
@@ -33,6 +36,7 @@ from allranks.protocol.orders import (
     FollowedFile,
     ListenOrder,
     RankOrder,
+    SetupOrder,
     StacksOrder,
     StartOrder,
 )
@@ -123,6 +127,23 @@ def test_a_task_that_cannot_be_started_is_an_answer(agent):
     message = agent.expect(CountersMessage)
     assert "Too many open files" in message.error
     assert not [m for m in agent.seen if isinstance(m, FaultMessage)]
+
+
+def test_what_the_end_has_killed_is_no_answer_to_the_next_attempt(agent):
+    """A check that an end interrupts dies without a result. The controller asks again, and would read that first."""
+    agent.tell(SetupOrder(prelude="sleep 1000", seconds=600.0))
+    begun = wait_until(lambda: _below(agent.hello.pid, "sleep"), what="the prelude")
+    agent.tell(EndOrder(0.1, "failure"))
+    agent.expect(EndedMessage)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in begun), what="the prelude ended")
+    agent.tell(SetupOrder(seconds=600.0))
+    facts = agent.expect(FactsMessage)
+    assert facts.error == "" and facts.facts
+
+
+def _below(pid: int, name: str) -> list[int]:
+    """Processes of this program below another."""
+    return [p.pid for p in descendants([pid], snapshot()) if command_of(p.pid).startswith(name)]
 
 
 def test_a_rank_that_cannot_be_forked_is_a_rank_that_cannot_be_started(agent):

@@ -56,6 +56,40 @@ def test_pieces_in_order_are_acknowledged(node_dir: Path) -> None:
     assert sorted(os.listdir(node_dir)) == ["outputs", "spool", "tree", "tree.json"]
 
 
+@pytest.mark.parametrize("is_asked_early", [False, True])
+def test_a_tree_whose_unpacking_the_end_of_an_attempt_has_killed_comes_again(
+    node_dir: Path, is_asked_early: bool
+) -> None:
+    data, order = archive_of(3)
+    node = Node(node_dir)
+    node.ship(order)
+    node.chunk(0, data)
+    (node_dir / "tree").mkdir()
+    (node_dir / "tree" / "half").touch()
+    node.receiver.interrupt()
+    if is_asked_early:
+        node.ship(order)
+        assert len(node.said) == 1, "nothing is said before the task has ended"
+    node.kill()
+    if not is_asked_early:
+        node.ship(order)
+    assert node.last == {"type": "got", "bytes": 0, "begin": True}
+    node.chunk(0, data)
+    node.work()
+    assert node.last["sha256"] == order["sha256"] and node.last["files"] == 1
+    assert os.listdir(node_dir / "tree") == ["data.bin"]
+
+
+def test_an_unpacking_that_dies_on_its_own_is_a_failure(node_dir: Path) -> None:
+    data, order = archive_of(3)
+    node = Node(node_dir)
+    node.ship(order)
+    node.receiver.interrupt()  # an end before all is here kills no unpacking
+    node.chunk(0, data)
+    node.kill()
+    assert node.last["error"] == "unpacking the tree ended without a result"
+
+
 def test_pieces_that_come_twice_or_out_of_order(node_dir: Path) -> None:
     data, order = archive_of(5)
     node = Node(node_dir)

@@ -107,6 +107,12 @@ class Node:
         self.tasks.clear()
         done(decode(ShippedMessage, json.loads(json.dumps(encode(function())))), "")
 
+    def kill(self) -> None:
+        """The task is killed while it unpacks."""
+        ((_, done),) = self.tasks
+        self.tasks.clear()
+        done(None, "unpacking the tree ended without a result")
+
     def chunk(self, offset: int, data: bytes) -> None:
         self.receiver.chunk(OutputFrame(STREAM, offset, data))
 

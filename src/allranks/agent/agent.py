@@ -134,6 +134,7 @@ class Agent:
         self._session = dict(os.environ)
         self._base = self._session
         self._tasks: Dict[int, Task] = {}
+        self._ends = 0  # orders to end so far
         self._selector = selectors.DefaultSelector()
         self._heard = time.monotonic()
         self._greeted = False
@@ -540,12 +541,14 @@ class Agent:
     def _on_setup(self, order: SetupOrder) -> None:
         """Check this node in a task, and keep the environment after the prelude, which may run once more."""
 
+        ends = self._ends
+
         def done(check: Optional[NodeCheck], error: str) -> None:
             if check is None:
-                self._tell(FactsMessage(error=error))
+                self._tell_answer(FactsMessage(error=error), ends)
                 return
             self._base = check.environment
-            self._tell(FactsMessage(check.facts, check.prelude_error))
+            self._tell_answer(FactsMessage(check.facts, check.prelude_error), ends)
 
         base = self._session
         self._run_task("the check of this node", lambda: check_node(order, base), NodeCheck, order.seconds, done)
@@ -625,6 +628,8 @@ class Agent:
             self._link.output_taken(order.output, time.monotonic())
 
     def _on_end(self, order: EndOrder) -> None:
+        self._ends += 1
+        self._receiver.interrupt()
         self._nonce.remove()
         self._forget_master_port()
         if self._attempt is None:
@@ -669,13 +674,14 @@ class Agent:
     def _on_stacks(self, order: StacksOrder) -> None:
         """Sample ranks in a task. A rank is signalled once: this process keeps which have been."""
         signalled = self._signalled
+        ends = self._ends
 
         def done(samples: Optional[Samples], error: str) -> None:
             if samples is None:
-                self._tell(StacksMessage(error=error))
+                self._tell_answer(StacksMessage(error=error), ends)
                 return
             signalled.update(samples.signalled)
-            self._tell(StacksMessage(samples.ranks, samples.ras))
+            self._tell_answer(StacksMessage(samples.ranks, samples.ras), ends)
 
         work = partial(_sample, self._sampled(order.ranks), self._dir, order.ask, frozenset(signalled))
         self._run_task("the stack sample", work, Samples, SAMPLE_SECONDS, done)
@@ -762,11 +768,20 @@ class Agent:
 
     def _answer(self, name: str, function: Callable[[], Answer], kind: Type[Answer], seconds: float) -> None:
         """Run a task and tell its answer, or why there is none."""
+        ends = self._ends
 
         def done(message: Optional[Answer], error: str) -> None:
-            self._tell(kind(error=error) if message is None else message)
+            self._tell_answer(kind(error=error) if message is None else message, ends)
 
         self._run_task(name, function, kind, seconds, done)
+
+    def _tell_answer(self, message: Message, ends: int) -> None:
+        """Tell the answer to what was asked after so many orders to end. After another one it is left out.
+
+        The end has killed the task, and the controller would take that for an answer to what the next attempt asks.
+        """
+        if self._ends == ends:
+            self._tell(message)
 
     def _on_task(self, task: Task) -> None:
         if task.is_complete():

@@ -52,9 +52,14 @@ class TreeReceiver:
         self._answer: Optional[ShippedMessage] = None
         self._fd = -1
         self._have = 0
+        self._is_interrupted = False
+        self._announced: Optional[ShipOrder] = None  # while an unpacking is being interrupted
 
     def ship(self, order: ShipOrder) -> None:
         """Say how much of a tree is here that is announced, for the first time or again over a new connection."""
+        if self._is_interrupted:
+            self._announced = order
+            return
         if self._order is None:
             self._order = order
             try:
@@ -107,6 +112,21 @@ class TreeReceiver:
             self._unpacked,
         )
 
+    def interrupt(self) -> None:
+        """Expect that the end of an attempt kills the unpacking: the next one asks for the tree again, and it comes."""
+        self._is_interrupted = self._order is not None and self._fd < 0 and self._answer is None
+
+    def _forget_tree(self) -> None:
+        """Take a tree as if none had come; what an interrupted unpacking left goes when the next one begins."""
+        if os.path.lexists(self._archive):
+            os.unlink(self._archive)
+        self._order = None
+        self._have = 0
+        announced = self._announced
+        self._announced = None
+        if announced is not None:
+            self.ship(announced)
+
     def _close(self) -> None:
         os.close(self._fd)
         self._fd = -1
@@ -118,6 +138,11 @@ class TreeReceiver:
         self._finish(_failure(error, self._target))
 
     def _unpacked(self, message: Optional[ShippedMessage], error: str) -> None:
+        was_interrupted = self._is_interrupted
+        self._is_interrupted = False
+        if message is None and was_interrupted:
+            self._forget_tree()
+            return
         self._finish(message or ShippedMessage(self._target, error=error))
 
     def _finish(self, message: ShippedMessage) -> None:
@@ -133,6 +158,8 @@ def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
         sha256 = _sha256(archive)
         if sha256 != order.sha256:
             return ShippedMessage(target, sha256, error="the archive arrived damaged (sha256 %s)" % sha256)
+        if os.path.lexists(target):  # of an unpacking that was interrupted
+            remove_tree(target)
         files = extract(archive, target, order.files, order.bytes)
         _note_states(target)
         return ShippedMessage(target, sha256, files)
