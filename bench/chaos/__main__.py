@@ -25,7 +25,7 @@ from tests.ports import free_port
 
 from bench.chaos.faults import BY_NAME
 from bench.chaos.judge import Seen, judge, unknown, worst
-from bench.chaos.looking import accused_of, dropped_of, printed_in, trained_in, unreadable
+from bench.chaos.looking import accused_of, dropped_of, out_of_order_in, printed_in, trained_in, unreadable
 from bench.chaos.plan import PAUSE, STEPS, Round, draw
 from bench.chaos.playing import PROGRAM, Play, Unplayable
 from bench.chaos.table import Line, last_lines, summary
@@ -143,6 +143,7 @@ def play(round_: Round, bed: Bed, place: Path, unbroken: Unbroken) -> tuple[Seen
             unfetched=tuple(result.unfetched) if result is not None else (),
             dropped=dropped_of(result) if result is not None else {},
             directory=tuple(unreadable(played.launch, result, code, is_full)),
+            out_of_order=tuple(out_of_order_in(played.launch)),
             trained=tuple(trained_in(played.launch.work)),
             first_steps={a.attempt: a.first_step for a in result.attempts if a.first_step is not None}
             if result is not None

@@ -25,6 +25,7 @@ class Invariant(Enum):
     PROCESSES = "no process left"
     LINES = "no line lost"
     DIRECTORY = "run directory readable"
+    ORDER = "no event out of order"
     LOSS = "loss equal to an unbroken run's"
     RESUME = "says where it went on"
 
@@ -83,7 +84,8 @@ class Seen(NamedTuple):
 
     `code` None: it was not over in time. `seconds` from the fault to the end of the command. `is_hit`: the fault struck
     before the run was over. `steps_before`: all ranks had shown a step when it struck. `first_steps`: where attempts
-    went on, as allranks says. `dropped`: bytes by node and rank that the run says were dropped.
+    went on, as allranks says. `dropped`: bytes by node and rank that the run says were dropped. `out_of_order`: the
+    controller's notes on messages that it did not expect.
     """
 
     code: int | None
@@ -99,6 +101,7 @@ class Seen(NamedTuple):
     unfetched: tuple[str, ...] = ()
     dropped: Mapping[str, Mapping[int, int]] = {}
     directory: tuple[str, ...] = ()
+    out_of_order: tuple[str, ...] = ()
     trained: tuple[TrainedStep, ...] = ()
     first_steps: Mapping[int, int] = {}
 
@@ -127,6 +130,7 @@ def judge(round_: Round, seen: Seen, unbroken: Mapping[int, str]) -> list[Breach
         *(Breach(Invariant.PROCESSES, f"left: {process}") for process in seen.left),
         *_lines(seen),
         *(Breach(Invariant.DIRECTORY, fault) for fault in seen.directory),
+        *(Breach(Invariant.ORDER, note) for note in seen.out_of_order),
         *_losses(seen, unbroken),
         *_resumed(seen),
     ]

@@ -57,6 +57,13 @@ def trained_in(work: Path) -> list[TrainedStep]:
     return []
 
 
+def out_of_order_in(launch: Launch) -> list[str]:
+    """Messages that came when none of their kind was expected, as the controller has noted."""
+    events, _ = RunDirectory(launch.run_dir).read_events()
+    notes = [str(event.get("message", "")) for event in events if event.get("event") == "note"]
+    return [note for note in notes if "out of order" in note]
+
+
 def dropped_of(result: ResultDocument) -> dict[str, Mapping[int, int]]:
     """Bytes that found no room, by node and rank."""
     return {node: {int(rank): size for rank, size in ranks.items()} for node, ranks in result.dropped.items()}

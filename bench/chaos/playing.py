@@ -216,13 +216,13 @@ class Play:
         return [*on_hosts(self.launch.work), *remote, *(a for a in alive_in(self.place) if a.on_machine)]
 
     def result(self) -> ResultDocument | None:
-        """What the run has left as its result: the file, else what it printed."""
+        """What the run has come to: what its last command printed, else the file, for which a disk may have no room."""
+        with suppress(OSError, ValueError, IndexError):
+            document = json.loads((self.place / "stdout").read_text().splitlines()[-1])
+            if isinstance(document, dict):
+                return result_record(document)
         with suppress(OSError, ValueError):
-            found = RunDirectory(self.launch.run_dir).read_result()
-            if found is not None:
-                return found
-        with suppress(OSError, ValueError):
-            return result_record(json.loads((self.place / "stdout").read_text().splitlines()[-1]))
+            return RunDirectory(self.launch.run_dir).read_result()
         return None
 
     def close(self) -> None:
@@ -250,6 +250,12 @@ class Play:
         self.launch.runs.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "chaos-runs", str(self.launch.runs)], check=True)
         self._after.callback(subprocess.run, ["umount", "-l", str(self.launch.runs)], check=False)
+        self._after.callback(
+            shutil.copytree,
+            self.launch.runs,
+            self.place / "runs-on-the-small-disk",
+            ignore=shutil.ignore_patterns("filler"),
+        )
         return {}
 
     def prepare_clock(self) -> dict[str, str]:

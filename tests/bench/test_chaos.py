@@ -154,6 +154,7 @@ BROKEN: dict[str, tuple[Invariant, Callable[[Seen], Seen]]] = {
         lambda seen: seen._replace(printed=(Printed("h3", 0, 2, 900, ()),), dropped={"h3": {2: 64 * 800}}),
     ),
     "an unreadable directory": (Invariant.DIRECTORY, lambda seen: seen._replace(directory=("run.json: expected …",))),
+    "an answer that was not expected": (Invariant.ORDER, lambda seen: seen._replace(out_of_order=("facts of h2",))),
     "another loss": (
         Invariant.LOSS,
         lambda seen: seen._replace(trained=(*seen.trained[:-1], TrainedStep(1, 5, 5.0000001.hex()))),
