@@ -51,12 +51,16 @@ def summary(lines: Sequence[Line]) -> str:
     rows.append(_row("all", "", played))
     unknown = sum(line.unknown for line in played)
     printed = sum(line.lines for line in played)
+    unfetched = sum(line.unreached_lines for line in played)
+    dropped = sum(line.dropped_lines for line in played)
+    without_cause = sum("unknown" in line.causes and not line.unknown for line in played)
     rows += [
         "",
         f"- {len(played)} rounds, {unknown} unknown ({unknown / max(1, len(played)):.1%}), "
         f"{sum(not line.is_hit for line in played)} faults struck after the end",
-        f"- {printed:,} lines printed, {sum(line.unreached_lines for line in played):,} on nodes that could not be "
-        f"reached, {sum(line.dropped_lines for line in played):,} for which a disk had no room",
+        f"- {printed:,} lines printed. The run says of {unfetched:,} that it could not fetch them, and of {dropped:,} "
+        "that a disk had no room for them",
+        f"- {without_cause} rounds have a verdict with the cause `unknown` that names the node which was struck",
     ]
     slow = sum(line.seconds > BY_NAME[line.fault].bound for line in played)
     rows.append(f"- {slow} rounds took longer than their bound on a quiet machine")
