@@ -60,6 +60,7 @@ from allranks.protocol.orders import (
     StacksOrder,
     StartOrder,
     TakenOrder,
+    UsageOrder,
 )
 
 from .attempt import RankAttempt
@@ -90,11 +91,13 @@ from .template import Forking, ImportRecord
 
 if TYPE_CHECKING:
     from .asking import Asking
+    from .usage import Sampler
 
 TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start
 FILE_TICK = 0.25  # seconds between reads of followed files while ranks run
 FAILURES = 5  # errors of its own after which an agent gives up
+LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
 SAMPLE_SECONDS = 20.0  # gang/hangwatch.py waits a little longer
 MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 REPORTS = "a report to the agent"  # what the program's datagrams are called where they cannot be read
@@ -149,6 +152,9 @@ class Agent:
         self._reported: Dict[int, int] = {}  # how many were taken in this attempt, by rank
         self._reported_in_all = 0
         self._signalled: Set[int] = set()  # ranks of this attempt that have had the signal for their stacks
+        self._usage_every = 0.0  # seconds between samples of this machine; 0: none are wanted
+        self._next_usage = 0.0
+        self._sampler: Optional[Sampler] = None
         self._launch: Optional[Mapping[str, Json]] = None  # for a controller that takes the run over
         self._nonce = Nonce()
         self._forking = Forking(self._tell, self._ask_imports, self._watch_template, self._forget_template)
@@ -175,6 +181,7 @@ class Agent:
                 _handler(EndOrder, self._on_end),
                 _handler(StacksOrder, self._on_stacks),
                 _handler(CountersOrder, self._on_counters),
+                _handler(UsageOrder, self._on_usage),
                 _handler(ServeOrder, self._on_serve),
                 _handler(ReachOrder, self._on_reach),
                 _handler(ReleaseOrder, self._on_release),
@@ -268,6 +275,7 @@ class Agent:
             self._attempt.observe()
             if not self._attempt.ending:
                 self._forking.tick(now)
+                self._sample_usage(self._attempt, now)
         patience = self._lease
         is_idle = self._attempt is None and self._launch is None  # a hot spare of a run that goes on is not
         if not self._greeted or (self._link is None and is_idle):
@@ -689,6 +697,30 @@ class Agent:
     def _on_counters(self, order: CountersOrder) -> None:
         work = partial(_counters, self._sampled(order.ranks), self._dir)
         self._answer("the counters", work, CountersMessage, SAMPLE_SECONDS)
+
+    def _on_usage(self, order: UsageOrder) -> None:
+        self._usage_every = max(LEAST_USAGE, order.every)
+        self._next_usage = 0.0
+        self._sampler = None
+
+    def _sample_usage(self, attempt: RankAttempt, now: float) -> None:
+        """Say what this machine has done since the last sample. A sample that fails is the last: ranks go on."""
+        if not self._usage_every or now < self._next_usage:
+            return
+        self._next_usage = now + self._usage_every
+        try:
+            if self._sampler is None:
+                from .usage import Sampler  # late: the start of ranks is not to wait for it
+
+                self._sampler = Sampler()
+            pids = [process.pid for process in self._sampled(tuple(attempt.ranks)).values()]
+            usage = self._sampler.sample(pids, now, time.time())
+        except Exception as error:
+            self._usage_every = 0.0
+            self._log("this machine is not sampled any more: %s" % describe_error(error))
+            return
+        if usage is not None:
+            self._reply(usage)
 
     # -- the template --------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from allranks.protocol.messages import (
     read_message,
 )
 from allranks.protocol.orders import AckOrder, CountersOrder, EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
+from allranks.protocol.usage import NodeUsage
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Master, NodeEntry, ResultDocument, StatusDocument
 from allranks.runs.errorfiles import save_error
@@ -60,6 +61,7 @@ from allranks.runs.opening import change_nodes, write_status
 from allranks.runs.preflight import document, save
 from allranks.runs.replay import Shown
 from allranks.runs.timeledger import Timekeeper
+from allranks.runs.usage import UsageLog, UsageSample
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 
@@ -83,6 +85,7 @@ from .states import (
     Send,
     Silent,
     State,
+    StepShown,
     Stop,
     Tick,
     Unreachable,
@@ -179,6 +182,7 @@ class Controller:
         self.roster = self.gang.roster
         self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
         self.logs = LogWriter(run)
+        self.usage_log = UsageLog(run)
         self.undecodable = Undecodable(lambda message: self.note(PlainNote(message)))
         self.progress = Progress(
             spec.output.step_pattern, spec.limits.hang_pattern, self._pattern_off, self.undecodable.note
@@ -533,6 +537,8 @@ class Controller:
         """Feed a message to the gang; raise DecodeError."""
         if isinstance(message, CountersMessage):
             self.progress.counted(message.ranks, time.monotonic())
+        if isinstance(message, NodeUsage):
+            self.usage_log.add(UsageSample(member.node.name, self.roster.attempt, message))
         if isinstance(message, HelloMessage):
             self._greeted(member, message)
         if isinstance(message, DrainedMessage):
@@ -675,6 +681,7 @@ class Controller:
             self._say_resumed()
             self._note_steps()
             self._count_collectives(now)
+            self._compare_with_itself(now)
             if self.auditor is not None and self.roster.state is State.RUNNING:
                 self.auditor.look(self.roster.layout(), self.feed)
             self._write_status()
@@ -690,6 +697,15 @@ class Controller:
                 ranks = [rank.rank for rank in node.ranks.values() if rank.pid is not None and rank.exit is None]
                 if ranks and not node.gone:
                     self._send(self.members[node.name], CountersOrder(tuple(ranks)))
+
+    def _compare_with_itself(self, now: float) -> None:
+        """Ask for samples of nodes, and say how far the run is: what became slower is judged by the gang."""
+        if self.roster.state is not State.RUNNING:
+            return
+        self._act(self.gang.ask_for_usage(now))
+        steps = self.progress.span.seen
+        if steps is not None:
+            self.feed_quietly(StepShown("", steps.last_t, steps.furthest))
 
     def _notice_pause(self) -> None:
         """Where this process did not run, nodes that were not heard meanwhile get that time on top."""

@@ -18,6 +18,7 @@ from .connections import Connections
 from .ending import Ending
 from .gathering import Gathering
 from .hangwatch import HangWatch
+from .pace import PaceWatch
 from .passed_signals import UserSignals
 from .places import Setting
 from .rendezvous import RendezvousCheck
@@ -42,6 +43,7 @@ class Gang:
         self.signals = UserSignals(self.roster, self.saving)
         self.running = Running(self.roster, self.ending, self.saving)
         self.hang_watch = HangWatch(self.roster, self.ending)
+        self.pace = PaceWatch(self.roster)
         self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running)
         self.gathering = Gathering(self.roster, self.ending, self.spares, self.rendezvous)
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
@@ -73,6 +75,10 @@ class Gang:
         self.connections.remember(actions)
         return actions
 
+    def ask_for_usage(self, now: float) -> list[Action]:
+        """Give the orders for samples of nodes that have not been asked in this attempt."""
+        return self.pace.ask(now)
+
     def handler(self, name: str) -> Handler:
         """Return the method that an entry of the tables names: `phase.on_event`."""
         phase, _, method = name.partition(".")
@@ -96,6 +102,7 @@ class Gang:
         self.signals.begin_attempt()
         self.saving.begin_attempt()
         self.hang_watch.begin_attempt()
+        self.pace.begin_attempt()
         self.connections.forget(old for old, new in (replace or {}).items() if old == new)
         actions: list[Action] = [AttemptStart()]
         actions += self.spares.change_nodes(replace or {}, pause)

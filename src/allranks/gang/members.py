@@ -13,6 +13,7 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.protocol.processes import RemainingProcess
+from allranks.protocol.usage import NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus
 from allranks.runs.events import NodeFactsKept
 
@@ -85,6 +86,7 @@ class NodeState:
     outputs: str | None = None  # where the program's files stay on the node
     left: tuple[RemainingProcess, ...] = ()
     incarnation: int = 0
+    usage: NodeUsage | None = None  # what its machine did last
 
     @property
     def gone(self) -> bool:
@@ -114,7 +116,7 @@ class NodeState:
         for rank in self.ranks.values():
             shown = progress.get(rank.rank, RankProgress())
             ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, **shown._asdict()))
-        return NodeStatus(self.name, self.index, self.address, self.state, tuple(ranks))
+        return NodeStatus(self.name, self.index, self.address, self.state, tuple(ranks), self.usage)
 
 
 def of_deepspeed(facts: JsonObject) -> dict[str, int]:

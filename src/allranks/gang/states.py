@@ -17,6 +17,7 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RankSaving
 from allranks.protocol.orders import Order
 from allranks.protocol.processes import RemainingProcess
+from allranks.protocol.usage import NodeUsage
 from allranks.runs.events import EventRecord
 
 
@@ -237,6 +238,20 @@ class Counters(Event):
 
 
 @dataclass(frozen=True)
+class Used(Event):
+    """What a node's machine did in the seconds before `t`."""
+
+    usage: NodeUsage
+
+
+@dataclass(frozen=True)
+class StepShown(Event):
+    """How far the furthest rank is; `node` is empty, `t` is when it showed that."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class SavingAnswer(Event):
     """How far a node's ranks are with a request to save; the first fields are those of the order that it answers."""
 
@@ -358,6 +373,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Quiet: "hang_watch.on_quiet",
         Stacks: "hang_watch.on_stacks",
         Counters: "hang_watch.on_counters",
+        Used: "pace.on_used",
+        StepShown: "pace.on_step",
         Audited: "running.on_audited",
         UserSignal: "signals.on_user_signal",
     },
@@ -379,6 +396,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Unreachable: "gathering.on_unreachable",
         Stacks: "ignore",
         Counters: "ignore",
+        Used: "ignore",
+        StepShown: "ignore",
         Quiet: "ignore",
         Audited: "ignore",
     },
@@ -386,6 +405,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Stop: "ignore",  # an engine's SIGTERM comes to every node's task, to the last ones late
         Stacks: "ignore",
         Counters: "ignore",
+        Used: "ignore",
+        StepShown: "ignore",
         Quiet: "ignore",
         Audited: "ignore",
         SavingAnswer: "ignore",

@@ -22,6 +22,7 @@ from allranks.protocol.messages import (
     StartedMessage,
 )
 from allranks.protocol.plan_facts import check_facts
+from allranks.protocol.usage import NodeUsage
 
 from .clocks import NodeClock
 from .states import (
@@ -39,6 +40,7 @@ from .states import (
     Shipped,
     Stacks,
     Started,
+    Used,
     read_exit,
 )
 
@@ -79,6 +81,8 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
         return Stacks(node, t, samples, message.ras or "")
     if isinstance(message, CountersMessage):
         return Counters(node, t, message.ranks)
+    if isinstance(message, NodeUsage):
+        return Used(node, t, message)
     if isinstance(message, SavingMessage):
         return SavingAnswer(node, t, message.attempt, message.request, message.phase, message.step, message.ranks)
     if isinstance(message, FaultMessage):

@@ -42,6 +42,7 @@ from allranks.protocol.orders import (
     StartTerms,
     SuiteNodes,
     TakenOrder,
+    UsageOrder,
 )
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
@@ -70,6 +71,7 @@ MOST_HERE = 4096  # ranks of one node
 MOST_STREAMS = 1 << 17
 MOST_REACHES = 16  # orders to try the peers in one run: a check gives one, the tests a few
 MOST_LOOK_SECONDS = 3600.0
+LEAST_USAGE_SECONDS = 1.0
 DAY = 86400.0
 UNPRIVILEGED = 1024
 PROTOCOL = 1 << 16
@@ -194,6 +196,8 @@ class Pin:
                 return _stacks(order)
             case CountersOrder():
                 return CountersOrder(_ranks(order.ranks))
+            case UsageOrder():
+                return UsageOrder(_within("every", order.every, LEAST_USAGE_SECONDS, DAY))
             case SignalOrder():
                 return _signal(order)
             case SaveOrder():

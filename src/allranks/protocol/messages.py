@@ -14,6 +14,7 @@ from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
 from .processes import PortOwner, RemainingProcess, SweptProcess
 from .records import NamedTuple
+from .usage import NodeUsage
 
 
 @omit_none
@@ -327,6 +328,7 @@ Message = Union[
     DrainedMessage,
     StacksMessage,
     CountersMessage,
+    NodeUsage,
     SavingMessage,
     FaultMessage,
     PongMessage,
@@ -357,6 +359,7 @@ MESSAGES: Vocabulary[Message] = Vocabulary(
         "drained": DrainedMessage,
         "stacks": StacksMessage,
         "counters": CountersMessage,
+        "usage": NodeUsage,
         "saving": SavingMessage,
         "fault": FaultMessage,
         "pong": PongMessage,

@@ -196,6 +196,12 @@ class CountersOrder(NamedTuple):
     ranks: Tuple[int, ...] = ()
 
 
+class UsageOrder(NamedTuple):
+    """While ranks run, say every so many seconds what this machine does."""
+
+    every: float
+
+
 class ServeOrder(NamedTuple):
     """Open two ports on which peers try this node."""
 
@@ -262,6 +268,7 @@ Order = Union[
     EndOrder,
     StacksOrder,
     CountersOrder,
+    UsageOrder,
     ServeOrder,
     ReachOrder,
     ReleaseOrder,
@@ -285,6 +292,7 @@ ORDERS: Vocabulary[Order] = Vocabulary(
         "end": EndOrder,
         "stacks": StacksOrder,
         "counters": CountersOrder,
+        "usage": UsageOrder,
         "serve": ServeOrder,
         "reach": ReachOrder,
         "release": ReleaseOrder,

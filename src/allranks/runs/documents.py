@@ -19,6 +19,7 @@ from allranks.findings import EvidenceName, Finding, Verdict, Where
 from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
+from allranks.protocol.usage import NodeUsage
 from allranks.text import count_of, list_first
 
 LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
@@ -126,13 +127,14 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """A node, with the ranks that it has."""
+    """A node, with the ranks that it has, and what its machine did last (`usage`, sampled while ranks run)."""
 
     name: str = ""
     index: int | None = None
     address: str | None = None
     state: str = ""
     ranks: tuple[RankStatus, ...] = ()
+    usage: NodeUsage | None = None
 
 
 @omit_empty("address")

@@ -96,6 +96,7 @@ class Limits:
     init_timeout: float = 600.0  # until all ranks have initialised
     hang_timeout: float = 600.0  # nothing moves for so long: a suspected hang; 0: never
     hang_pattern: str | None = None  # only a log line that matches is movement
+    straggler_interval: float = 30.0  # between looks for slow ranks; 0: never
     pg_timeout: float | None = None  # of the process groups; None: the script's own
     pg_timeout_forced: bool = False  # --pg-timeout was an option: it overrides the script's own
 

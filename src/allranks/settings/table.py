@@ -263,6 +263,8 @@ _ROWS = (
                "time without output, metrics or collectives that is a hang (0: never)", _RENDERED, common="run join"),
     SettingRow("hang_pattern", PATTERN, "line that the logs must show again within --hang-timeout", "run",
                example="'step [0-9]+'"),
+    SettingRow("straggler_interval", duration(0), "time between looks for slow ranks and links (0: never)", "run",
+               example='"30s"'),
     SettingRow("pg_timeout", duration(0, above=True),
                "timeout of the process groups [default: the script's own]", _RENDERED, example='"30m"',
                variables=("COLOSSALAI_DIST_TIMEOUT", "NCCL_TIMEOUT")),

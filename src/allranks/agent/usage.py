@@ -1,0 +1,255 @@
+"""A sample of what this machine does, by plain reads of /proc and /sys: under a millisecond, and no process.
+
+An agent loads this module with the first sample, some time after its ranks have started. Formats are those of
+proc(5) and of the kernel's Documentation: admin-guide/iostats.rst, accounting/psi.rst, admin-guide/cgroup-v2.rst and
+gpu/amdgpu.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Dict, Iterable, List, Optional, Set, Tuple
+
+from allranks.protocol.records import NamedTuple
+from allranks.protocol.usage import NodeUsage
+
+from .files import read_text
+from .processes import stat_fields
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SECTOR = 512  # bytes of a sector in /proc/diskstats, whatever the disk has
+MOST_PROCESSES = 1024  # of the ranks and their children that are counted
+GROUPS = "/sys/fs/cgroup"
+
+
+class Counts(NamedTuple):
+    """Numbers that only grow, by name, and when they were read (monotonic seconds)."""
+
+    at: float
+    counts: Dict[str, float]
+
+
+class Sampler:
+    """Gives what happened between two calls; the first gives None."""
+
+    def __init__(self) -> None:
+        self._before: Optional[Counts] = None
+        self._disks = set(os.listdir("/sys/block")) if os.path.isdir("/sys/block") else set()
+        self._gpus = glob.glob("/sys/class/drm/card*/device/gpu_busy_percent")
+
+    def sample(self, pids: Iterable[int], now: float, t: float) -> Optional[NodeUsage]:
+        """Look; `pids` are ranks, `now` and `t` monotonic and unix seconds."""
+        counts: Dict[str, float] = {}
+        ranks = with_children(pids)
+        _processors(counts)
+        _ranks(counts, ranks)
+        _quota(counts, ranks)
+        _pressure(counts)
+        _swap(counts)
+        _network(counts)
+        _disks(counts, self._disks)
+        before = self._before
+        self._before = Counts(now, counts)
+        if before is None or now <= before.at:
+            return None
+        grown = {name: max(0.0, counts[name] - was) for name, was in before.counts.items() if name in counts}
+        return self._usage(grown, now - before.at, t)
+
+    def _usage(self, grown: Dict[str, float], seconds: float, t: float) -> NodeUsage:
+        def rate(name: str, places: int = 3) -> Optional[float]:
+            return round(grown[name] / seconds, places) if name in grown else None
+
+        def whole(name: str) -> Optional[int]:
+            return int(grown[name]) if name in grown else None
+
+        used = rate("cpu_used")
+        by_ranks = rate("cpu_ranks")
+        others = None
+        if used is not None and by_ranks is not None:
+            others = round(max(0.0, used - by_ranks), 3)
+        busiest = max((grown[name] for name in grown if name.startswith("disk_busy ")), default=None)
+        throttled = max((grown[name] for name in grown if name.startswith("throttled ")), default=None)
+        memory = _memory()
+        gpu = _gpus(self._gpus)
+        return NodeUsage(
+            t=round(t, 3),
+            seconds=round(seconds, 3),
+            cores=os.cpu_count() or 0,
+            load=_load(),
+            cpu_used=used,
+            cpu_ranks=by_ranks,
+            cpu_others=others,
+            cpu_waiting=rate("cpu_waiting"),
+            cpu_throttled_s=None if throttled is None else round(throttled, 3),
+            cpu_pressure=rate("pressure cpu"),
+            memory_used=memory[0],
+            memory_total=memory[1],
+            memory_pressure=rate("pressure memory"),
+            swapped_in=rate("swapped_in", 0),
+            received=rate("received", 0),
+            sent=rate("sent", 0),
+            packets_dropped=whole("packets_dropped"),
+            tcp_sent=whole("tcp_sent"),
+            tcp_retransmitted=whole("tcp_retransmitted"),
+            disk_read=rate("disk_read", 0),
+            disk_written=rate("disk_written", 0),
+            disk_busy=None if busiest is None else round(min(1.0, busiest / seconds), 3),
+            disk_wait_s=round(grown["disk_wait"], 3) if "disk_wait" in grown else None,
+            io_pressure=rate("pressure io"),
+            gpu_busy=gpu[0],
+            gpu_memory_used=gpu[1],
+            gpu_memory_total=gpu[2],
+        )
+
+
+def with_children(pids: Iterable[int]) -> List[int]:
+    """Add the descendants of processes, where the kernel lists them (CONFIG_PROC_CHILDREN)."""
+    found: List[int] = []
+    waiting = list(pids)
+    while waiting and len(found) < MOST_PROCESSES:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting += _numbers(read_text("/proc/%d/task/%d/children" % (pid, pid)).split())
+    return found
+
+
+def _numbers(words: List[str]) -> List[int]:
+    return [int(word) for word in words if word.isdigit()]
+
+
+def _processors(counts: Dict[str, float]) -> None:
+    """Take the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice."""
+    times = _numbers(read_text("/proc/stat", 4096).split("\n", 1)[0].split()[1:])
+    if len(times) >= 8:
+        counts["cpu_used"] = (sum(times[:3]) + sum(times[5:8])) / TICKS
+        counts["cpu_waiting"] = times[4] / TICKS
+
+
+def _ranks(counts: Dict[str, float], pids: List[int]) -> None:
+    """Take utime, stime, cutime and cstime of each process: fields 14 to 17 of /proc/PID/stat."""
+    ticks = 0
+    for pid in pids:
+        fields = stat_fields(pid)
+        if len(fields) > 15:
+            ticks += sum(int(word) for word in fields[11:15])
+    counts["cpu_ranks"] = ticks / TICKS
+
+
+def _quota(counts: Dict[str, float], pids: List[int]) -> None:
+    """Take how long control groups of the ranks, and those above, were held back by a CPU quota."""
+    groups: Set[str] = set()
+    for pid in pids[:64]:
+        for line in read_text("/proc/%d/cgroup" % pid).splitlines():
+            entry = line.split(":", 2)
+            if len(entry) < 3:
+                continue
+            controllers = entry[1]
+            root = GROUPS if not controllers else os.path.join(GROUPS, controllers)
+            if not controllers or "cpu" in controllers.split(","):
+                groups.update(_up_to(root, entry[2]))
+    for group in groups:
+        for line in read_text(os.path.join(group, "cpu.stat")).splitlines():
+            name, _, value = line.partition(" ")
+            if name == "throttled_usec" and value.isdigit():
+                counts["throttled " + group] = int(value) / 1e6
+            elif name == "throttled_time" and value.isdigit():  # version 1
+                counts["throttled " + group] = int(value) / 1e9
+
+
+def _up_to(root: str, path: str) -> List[str]:
+    """Give a group and those above it."""
+    groups = [root]
+    for part in path.strip("/").split("/"):
+        if part and part != "..":
+            groups.append(os.path.join(groups[-1], part))
+    return groups
+
+
+def _pressure(counts: Dict[str, float]) -> None:
+    """Take the first line of each file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`."""
+    for resource in ("cpu", "memory", "io"):
+        _, _, total = read_text("/proc/pressure/" + resource).split("\n", 1)[0].partition("total=")
+        if total.isdigit():
+            counts["pressure " + resource] = int(total) / 1e6
+
+
+def _swap(counts: Dict[str, float]) -> None:
+    for line in read_text("/proc/vmstat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "pswpin" and value.isdigit():
+            counts["swapped_in"] = int(value) * PAGE
+
+
+def _network(counts: Dict[str, float]) -> None:
+    """Take bytes, errors and drops of all interfaces but lo, and TCP's segments, of this network namespace."""
+    received = sent = dropped = 0
+    for line in read_text("/proc/net/dev").splitlines()[2:]:
+        name, _, rest = line.partition(":")
+        fields = _numbers(rest.split())
+        if name.strip() != "lo" and len(fields) >= 12:
+            received += fields[0]
+            sent += fields[8]
+            dropped += sum(fields[2:4]) + sum(fields[10:12])
+    counts["received"] = received
+    counts["sent"] = sent
+    counts["packets_dropped"] = dropped
+    lines = [line.split() for line in read_text("/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
+    if len(lines) == 2:
+        tcp = dict(zip(lines[0], lines[1]))  # noqa: B905 - Python 3.8 has no `strict`
+        for field, name in (("OutSegs", "tcp_sent"), ("RetransSegs", "tcp_retransmitted")):
+            if tcp.get(field, "").isdigit():
+                counts[name] = int(tcp[field])
+
+
+def _disks(counts: Dict[str, float], disks: Set[str]) -> None:
+    """Take whole disks of /proc/diskstats, not their partitions."""
+    read = written = wait = 0.0
+    for line in read_text("/proc/diskstats", 1 << 20).splitlines():
+        words = line.split()
+        if len(words) < 14 or words[2] not in disks or words[2].startswith(("loop", "ram", "zram")):
+            continue
+        fields = _numbers(words[3:])
+        if len(fields) >= 10:
+            read += fields[2] * SECTOR
+            written += fields[6] * SECTOR
+            wait += (fields[3] + fields[7]) / 1000
+            counts["disk_busy " + words[2]] = fields[9] / 1000
+    counts["disk_read"] = read
+    counts["disk_written"] = written
+    counts["disk_wait"] = wait
+
+
+def _memory() -> Tuple[Optional[int], Optional[int]]:
+    """Give the bytes in use and in all: what is available without swapping is not in use."""
+    sizes: Dict[str, int] = {}
+    for line in read_text("/proc/meminfo").splitlines()[:5]:
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            sizes[name] = int(words[0]) * 1024
+    if "MemTotal" not in sizes or "MemAvailable" not in sizes:
+        return None, sizes.get("MemTotal")
+    return sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"]
+
+
+def _load() -> Optional[float]:
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
+
+
+def _gpus(files: List[str]) -> Tuple[Optional[float], Optional[int], Optional[int]]:
+    """Give the share of time in use and the memory of GPUs whose driver shows them in sysfs."""
+    busy: List[int] = []
+    used = total = 0
+    for path in files:
+        busy += _numbers([read_text(path)])
+        directory = os.path.dirname(path)
+        used += sum(_numbers([read_text(os.path.join(directory, "mem_info_vram_used"))]))
+        total += sum(_numbers([read_text(os.path.join(directory, "mem_info_vram_total"))]))
+    if not busy:
+        return None, None, None
+    return round(sum(busy) / len(busy) / 100, 3), used or None, total or None

@@ -1,0 +1,288 @@
+"""When a run became slower than it was, and what changed on its nodes at that time (pure).
+
+Each step, or each few of them, gives one pace: seconds a step. An evaluation, a save or an epoch's end is one slow
+pace among others and changes no median. A slowdown is a change point: all that follows it is slower than nearly all
+that came before, by half at least, and for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import log
+from statistics import median
+from typing import NamedTuple
+
+from allranks.findings import Finding, Where
+from allranks.protocol.usage import NodeUsage
+from allranks.text import join_words
+
+CHECK = "slowdown"
+SPACING = 0.5  # seconds: faster steps are taken together
+KEPT = 240  # paces: two minutes of fast steps, more of slow ones
+LEAST_BEFORE = 12  # paces that a run has to have shown
+LEAST_AFTER = 4
+LEAST_SECONDS = 20.0  # for which it has been slower
+SLOWER = 1.5  # times
+RECOVERED = 1.2  # times what it was before, or faster
+NEARLY_ALL = 0.9
+OUTLIERS = 0.03  # of the paces, at either end
+SAID = 3  # changes on nodes that a message names
+DIFFERS = 3.0  # times what it was before
+
+
+class Pace(NamedTuple):
+    """`steps` that were done in `seconds`, up to `t` (unix seconds)."""
+
+    t: float
+    seconds: float
+    steps: int
+
+    @property
+    def seconds_a_step(self) -> float:
+        """Give what one step took."""
+        return self.seconds / self.steps
+
+
+class Slowdown(NamedTuple):
+    """A change at `t` (unix seconds): steps a second `before` and `after`, and the evidence for both in paces."""
+
+    t: float
+    before: float
+    after: float
+    paces_before: int
+    paces_after: int
+
+
+class PaceKeeper:
+    """Makes paces of the steps that a run shows, the newest KEPT of them."""
+
+    def __init__(self) -> None:
+        self.paces: list[Pace] = []
+        self._last: tuple[float, int] | None = None
+
+    def note(self, t: float, step: int) -> bool:
+        """Note a step and when it was shown; tell whether that gave a pace. Steps that go back begin anew."""
+        if self._last is None or step < self._last[1]:
+            self.paces.clear()
+            self._last = (t, step)
+            return False
+        seconds = t - self._last[0]
+        steps = step - self._last[1]
+        if steps == 0 or seconds < SPACING:
+            return False
+        self._last = (t, step)
+        self.paces.append(Pace(t, seconds, steps))
+        del self.paces[:-KEPT]
+        return True
+
+
+def find_slowdown(paces: Sequence[Pace]) -> Slowdown | None:
+    """Find the change point after which a run is slower; None without one.
+
+    Single long pauses count as much as the slowest of the others, so that none moves the cut.
+    """
+    last = len(paces) - LEAST_AFTER
+    while last >= LEAST_BEFORE and paces[-1].t - _begin(paces[last]) < LEAST_SECONDS:
+        last -= 1
+    if last < LEAST_BEFORE:
+        return None
+    cut = _greatest_difference(paces, last)
+    usual = sorted(pace.seconds_a_step for pace in paces[:cut])
+    slow = sorted(pace.seconds_a_step for pace in paces[cut:])
+    if median(slow) < SLOWER * median(usual):
+        return None
+    if slow[int(len(slow) * (1 - NEARLY_ALL))] <= usual[int(len(usual) * NEARLY_ALL)]:
+        return None
+    return Slowdown(_begin(paces[cut]), 1 / median(usual), 1 / median(slow), cut, len(slow))
+
+
+def _begin(pace: Pace) -> float:
+    return pace.t - pace.seconds
+
+
+def _greatest_difference(paces: Sequence[Pace], last: int) -> int:
+    """Give the cut from LEAST_BEFORE to `last` that explains most of the variance of the logarithms."""
+    order = sorted(pace.seconds_a_step for pace in paces)
+    outliers = max(1, int(len(order) * OUTLIERS))
+    least = order[outliers]
+    most = order[-1 - outliers]
+    logarithms = [log(min(most, max(least, pace.seconds_a_step))) for pace in paces]
+    mean = sum(logarithms) / len(logarithms)
+    best = LEAST_BEFORE
+    greatest = 0.0
+    below = sum(mean - one for one in logarithms[:LEAST_BEFORE])
+    for cut in range(LEAST_BEFORE, last + 1):
+        explained = below * abs(below) / (cut * (len(paces) - cut))
+        if explained > greatest:
+            greatest = explained
+            best = cut
+        below += mean - logarithms[cut]
+    return best
+
+
+def has_recovered(slowdown: Slowdown, paces: Sequence[Pace]) -> bool:
+    """Tell whether the newest paces, but for one, are as they were before it, for as long as a slowdown has to last."""
+    fast = 0.0
+    number = slow = 0
+    for pace in reversed(paces):
+        if pace.t <= slowdown.t or (number >= LEAST_AFTER and fast >= LEAST_SECONDS):
+            break
+        if pace.seconds_a_step > RECOVERED / slowdown.before:
+            slow += 1
+            if slow > 1:
+                break
+            continue
+        number += 1
+        fast += pace.seconds
+    return number >= LEAST_AFTER and fast >= LEAST_SECONDS
+
+
+# -- what changed --------------------------------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """What of a node changed: a sentence, and how many times the least that counts it is."""
+
+    node: str
+    sentence: str
+    weight: float
+
+
+class _Measured(NamedTuple):
+    """One figure of a node before and after a slowdown, the least that counts, and what to say of it.
+
+    `{after}` and `{before}` in the text are the figures."""
+
+    after: float | None
+    before: float | None
+    least: float
+    text: str
+
+
+def changes(t: float, samples: Mapping[str, Sequence[NodeUsage]]) -> list[Change]:
+    """Compare each node's samples after `t` with those before, by the node; the strongest first."""
+    found = []
+    for node, of_node in samples.items():
+        after = [one for one in of_node if one.t - one.seconds / 2 >= t]
+        before = [one for one in of_node if one.t <= t]
+        if not after or not before:
+            continue
+        for measured in _measure(after, before):
+            change = _change(node, measured)
+            if change is not None:
+                found.append(change)
+    return sorted(found, key=lambda change: -change.weight)
+
+
+def _change(node: str, measured: _Measured) -> Change | None:
+    after = measured.after
+    before = measured.before
+    if after is None or before is None or after < measured.least or after < DIFFERS * before:
+        return None
+    return Change(node, f"{node}: {measured.text.format(after=after, before=before)}", after / measured.least)
+
+
+def _measure(after: Sequence[NodeUsage], before: Sequence[NodeUsage]) -> list[_Measured]:
+    cores = float(after[-1].cores or 1)
+    return [
+        _Measured(
+            _share(after),
+            _share(before),
+            0.005,
+            "{after:.1%} of its TCP segments were sent again, {before:.1%} before",
+        ),
+        _Measured(
+            _a_second(after, "cpu_throttled_s"),
+            _a_second(before, "cpu_throttled_s"),
+            0.1,
+            "its ranks' CPU quota held them back {after:.2g} s a second, {before:.2g} before",
+        ),
+        _Measured(
+            _mean(after, "cpu_others"),
+            _mean(before, "cpu_others"),
+            max(0.5, cores / 4),
+            f"processes that are not of the run use {{after:.1f}} of {cores:.0f} cores, {{before:.1f}} before",
+        ),
+        _Measured(
+            _mean(after, "memory_pressure"),
+            _mean(before, "memory_pressure"),
+            0.1,
+            "processes wait for memory {after:.0%} of the time, {before:.0%} before",
+        ),
+        _Measured(
+            _mean(after, "io_pressure"),
+            _mean(before, "io_pressure"),
+            0.1,
+            "processes wait for disks {after:.0%} of the time, {before:.0%} before",
+        ),
+    ]
+
+
+def _share(samples: Sequence[NodeUsage]) -> float | None:
+    sent = sum(one.tcp_sent or 0 for one in samples)
+    if not sent or any(one.tcp_retransmitted is None for one in samples):
+        return None
+    return sum(one.tcp_retransmitted or 0 for one in samples) / sent
+
+
+def _values(samples: Sequence[NodeUsage], name: str) -> list[tuple[float, float]]:
+    """Give a figure and the seconds of each sample that has it."""
+    values = [(getattr(one, name), one.seconds) for one in samples]
+    return [(float(value), seconds) for value, seconds in values if value is not None and seconds > 0]
+
+
+def _mean(samples: Sequence[NodeUsage], name: str) -> float | None:
+    values = _values(samples, name)
+    seconds = sum(each for _, each in values)
+    return sum(value * each for value, each in values) / seconds if seconds else None
+
+
+def _a_second(samples: Sequence[NodeUsage], name: str) -> float | None:
+    values = _values(samples, name)
+    seconds = sum(each for _, each in values)
+    return sum(value for value, _ in values) / seconds if seconds else None
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+
+
+def slowdown_finding(slowdown: Slowdown, at: str, found: Sequence[Change]) -> Finding:
+    """Say when the run became slower, and what changed then; `at` is that time in words. No cause is claimed."""
+    pace = f"the run fell from {format_pace(slowdown.before)} to {format_pace(slowdown.after)} at {at}"
+    if not found:
+        return Finding(
+            CHECK,
+            "warn",
+            f"{pace}. Nothing that allranks samples on the nodes changed then",
+            "see whether the program's own work changed then: data, evaluation, sequence length",
+            evidence=_evidence(slowdown),
+        )
+    nodes = tuple(dict.fromkeys(change.node for change in found))
+    said = [change.sentence for change in found[:SAID]]
+    more = len(found) - len(said)
+    if more > 0:
+        said.append(f"{more} more in evidence/usage.jsonl")
+    where = Where(node=nodes[0]) if len(nodes) == 1 else Where(nodes=nodes)
+    remedy = f"look at {join_words(nodes[:SAID])} for what began then"
+    return Finding(CHECK, "warn", f"{pace}. At that time, {'. '.join(said)}", remedy, where, _evidence(slowdown))
+
+
+def recovery_words(slowdown: Slowdown, paces: Iterable[Pace]) -> str:
+    """Say that a run is as fast as before."""
+    newest = [pace.seconds_a_step for pace in paces][-LEAST_AFTER:]
+    return f"the run is back at {format_pace(1 / median(newest))}, after {format_pace(slowdown.after)}"
+
+
+def format_pace(rate: float) -> str:
+    """Write steps a second, or seconds a step where they are slow.
+
+    >>> format_pace(40.2), format_pace(0.5)
+    ('40.2 steps/s', '2 s a step')
+    """
+    return f"{rate:.3g} steps/s" if rate > 1 else f"{1 / rate:.3g} s a step"
+
+
+def _evidence(slowdown: Slowdown) -> tuple[str, ...]:
+    before = f"{slowdown.paces_before} measurements before: the median is {format_pace(slowdown.before)}"
+    after = f"{slowdown.paces_after} since: the median is {format_pace(slowdown.after)}"
+    return (before, after)

@@ -1,0 +1,133 @@
+"""A sample of this very machine: what is done between two looks is in it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from allranks.agent import usage
+from allranks.agent.usage import Sampler, with_children
+from allranks.protocol.messages import MESSAGES
+from allranks.protocol.usage import NodeUsage
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def between(work: Callable[[], object], pids: tuple[int, ...] = ()) -> NodeUsage:
+    """What a sampler says of the time in which something was done."""
+    sampler = Sampler()
+    assert sampler.sample(pids or (os.getpid(),), 10.0, 1000.0) is None
+    work()
+    sample = sampler.sample(pids or (os.getpid(),), 20.0, 1010.0)
+    assert sample is not None
+    return sample
+
+
+def burn() -> None:
+    ends = time.process_time() + 0.5
+    while time.process_time() < ends:
+        pass
+
+
+def test_processor_time_of_ranks() -> None:
+    sample = between(burn)
+    assert (sample.t, sample.seconds, sample.cores) == (1010.0, 10.0, os.cpu_count())
+    assert sample.cpu_ranks is not None and sample.cpu_used is not None
+    assert 0.04 <= sample.cpu_ranks <= 0.2
+    assert sample.cpu_used >= sample.cpu_ranks - 0.01
+    assert sample.memory_used is not None and sample.memory_total is not None
+    assert 0 < sample.memory_used < sample.memory_total
+
+
+def test_processor_time_of_their_children_and_of_others() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        assert child.pid in with_children([os.getpid()])
+        of_rank = between(lambda: time.sleep(1.0))
+        assert of_rank.cpu_ranks is not None and of_rank.cpu_ranks > 0
+        sleeper = subprocess.Popen(["sleep", "60"])
+        try:
+            of_other = between(lambda: time.sleep(1.0), (sleeper.pid,))
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+        assert (of_other.cpu_ranks, (of_other.cpu_others or 0) > 0) == (0.0, True)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_segments_of_tcp() -> None:
+    def talk() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+            other, _ = server.accept()
+            with other:
+                for _ in range(50):
+                    one.sendall(b"x")
+                    other.recv(1)
+
+    sample = between(talk)
+    assert sample.tcp_sent is not None and sample.tcp_sent >= 50
+    assert sample.tcp_retransmitted is not None
+
+
+@pytest.mark.parametrize(
+    ("files", "seconds"),
+    [
+        ({"job/cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_usec {}\n"}, 2.5),
+        ({"cpu,cpuacct/job/cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_time {}\n"}, 2.5),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_a_quota_that_held_ranks_back(
+    files: dict[str, str], seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both versions of control groups, in the files that the kernel would have."""
+    path, text = next(iter(files.items()))
+    unit = 1_000_000 if "usec" in text else 1_000_000_000
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text(text.format(7 * unit))
+    controllers = "cpu,cpuacct" if "cpuacct" in path else ""
+    read = usage.read_text
+    monkeypatch.setattr(usage, "GROUPS", str(tmp_path))
+    monkeypatch.setattr(
+        usage,
+        "read_text",
+        lambda path, *more: f"3:{controllers}:/job" if path.endswith("/cgroup") else read(path, *more),
+    )
+    sample = between(lambda: file.write_text(text.format(int((7 + seconds) * unit))))
+    assert sample.cpu_throttled_s == seconds
+
+
+def test_what_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "read_text", lambda path, *more: "cpu nonsense\n\x00 1 :")
+    sample = between(lambda: None)
+    assert (sample.cpu_used, sample.tcp_sent, sample.memory_used, sample.gpu_busy) == (None, None, None, None)
+    assert sample.seconds == 10.0
+
+
+def test_gpus_that_sysfs_describes(tmp_path: Path) -> None:
+    """As the amdgpu driver does, two of them."""
+    for card, busy in ((0, 90), (1, 40)):
+        device = tmp_path / f"card{card}"
+        device.mkdir()
+        (device / "gpu_busy_percent").write_text(f"{busy}\n")
+        (device / "mem_info_vram_used").write_text("1000\n")
+        (device / "mem_info_vram_total").write_text("4000\n")
+    files = [str(tmp_path / f"card{card}" / "gpu_busy_percent") for card in (0, 1)]
+    assert usage._gpus(files) == (0.65, 2000, 8000)  # noqa: SLF001 - no machine of the tests has such a GPU
+
+
+def test_a_sample_travels() -> None:
+    sample = between(lambda: None)
+    written = MESSAGES.write(sample)
+    assert written["type"] == "usage"
+    assert MESSAGES.read(written) == sample

@@ -1,0 +1,73 @@
+"""Samples are asked for once ranks run, and a run that falls behind itself is said once, as is its recovery."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from tests.gang.test_gang import Drive
+
+from allranks.gang.pace import EVERY, STARTING
+from allranks.gang.states import Send, StepShown, Used
+from allranks.protocol.orders import UsageOrder
+from allranks.protocol.usage import NodeUsage
+from allranks.runs.events import FindingMade, PlainNote
+
+STEPS = count()  # they only grow, over all tests
+
+
+@pytest.fixture
+def drive() -> Drive:
+    return Drive(2).running()
+
+
+def shown(drive: Drive, steps: int, seconds: float) -> list[object]:
+    """So many steps of so many seconds; give the events that are not of the start."""
+    said: list[object] = []
+    for _ in range(steps):
+        drive.at += seconds
+        said += drive.gang.handle(StepShown("", drive.now, next(STEPS)), drive.at, drive.now)
+    return said
+
+
+def sample(drive: Drive, node: str, resent: int) -> None:
+    usage = NodeUsage(t=drive.now, seconds=10.0, cores=8, tcp_sent=1000, tcp_retransmitted=resent)
+    assert drive.gang.handle(Used(node, drive.now, usage), drive.at, drive.now) == []
+
+
+def test_a_slowdown_and_its_recovery_are_said_once(drive: Drive) -> None:
+    for _ in range(6):
+        assert shown(drive, 10, 1.0) == []
+        sample(drive, "h0", 0)
+        sample(drive, "h1", 0)
+    said = []
+    for _ in range(6):
+        said += shown(drive, 4, 4.0)
+        sample(drive, "h0", 0)
+        sample(drive, "h1", 50)
+    (made,) = said
+    assert isinstance(made, FindingMade)
+    assert made.finding.where.node == "h1"
+    assert "h1: 5.0% of its TCP segments were sent again" in made.finding.message
+    assert drive.roster.findings == [made.finding]
+    (note,) = shown(drive, 60, 1.0)
+    assert isinstance(note, PlainNote)
+    assert note.message.startswith("the run is back at")
+    assert drive.roster.nodes["h1"].usage is not None
+
+
+def test_nodes_are_asked_for_samples_once_an_attempt(drive: Drive) -> None:
+    drive.gang.pace.begin_attempt()
+    for rank in drive.roster.ranks():
+        rank.initialised_t = None
+    assert drive.gang.pace.ask(drive.at) == []  # ranks start
+    asked = drive.gang.pace.ask(drive.at + STARTING)
+    assert asked == [Send("h0", UsageOrder(EVERY)), Send("h1", UsageOrder(EVERY))]
+    assert drive.gang.pace.ask(drive.at + 2 * STARTING) == []
+
+
+def test_one_switch_turns_it_off(drive: Drive) -> None:
+    drive.roster.spec = drive.roster.spec.changed(straggler_interval=0.0)
+    assert drive.gang.pace.ask(drive.at + STARTING) == []
+    assert drive.gang.pace.ask(drive.at + 2 * STARTING) == []
+    assert shown(drive, 60, 1.0) + shown(drive, 20, 5.0) == []
