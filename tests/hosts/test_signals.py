@@ -100,3 +100,26 @@ def test_one_step_is_saved_on_all_ranks_before_a_stop(bed2: Bed, tmp_path: Path)
         assert [int(line.split()[1]) for line in path.read_text().splitlines() if "SAVED" in line] == agreed
     assert result["exit"] == 143
     assert result["attempts"][0]["saved"] == {"step": agreed[0], "ranks": 4, "of": 4, "others": {}}
+
+
+def test_stop_with_save_waits_for_the_save_and_spares_ranks_without_a_handler(bed2: Bed, tmp_path: Path) -> None:
+    """Four ranks save at one step before SIGTERM; the signal itself ends none, though none handles it."""
+    launch = Launch(bed2, tmp_path).start(program("v_saving.py"), nproc=2).until_running(4)
+    stopped = launch.call("stop", "--save", "--stop-grace", "60")
+    assert stopped.returncode == 0, stopped.stderr
+    result = launch.result()
+    (agreed,) = (event["step"] for event in launch.events("save-agreed"))
+    assert f"step {agreed} saved on 4 of 4 ranks" in stopped.stdout
+    names = [event["event"] for event in map(json.loads, (launch.run_dir / "events.jsonl").read_text().splitlines())]
+    assert names.index("saved") < names.index("stop-asked")
+    assert (result["exit"], result["attempts"][0]["saved"]["step"]) == (143, agreed)
+
+
+def test_a_notice_ends_no_rank_that_has_no_handler_for_it(bed2: Bed, tmp_path: Path) -> None:
+    """No rank calls should_save: each has the time that was asked for, and SIGUSR1 alone ends none of them."""
+    launch = Launch(bed2, tmp_path).start(program("v_quiet.py")).until_running(2)
+    assert launch.call("stop", "--save", "--now").returncode == 2
+    stopped = launch.call("stop", "--save", "--stop-grace", "1")
+    assert "ranks had 1 s after SIGUSR1. None of them calls allranks.should_save" in stopped.stdout
+    assert launch.result()["exit"] == 143
+    assert {event["signal"] for event in launch.events("rank-exit")} == {signal.SIGTERM}

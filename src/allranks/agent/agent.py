@@ -657,9 +657,7 @@ class Agent:
         attempt = self._attempt
         if number is None or attempt is None or attempt.number != order.attempt:
             return
-        launched = self._exit_watcher.processes
-        spares = self._saving.is_used(attempt.number, [*attempt.ranks, *launched])
-        attempt.pass_signal(order.order, number, launched, spares)
+        attempt.pass_signal(order.order, number, self._exit_watcher.processes)
 
     def _on_save(self, order: SaveOrder) -> None:
         """Show the ranks a request to save, and answer with how far they are."""

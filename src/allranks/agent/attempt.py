@@ -169,22 +169,21 @@ class RankAttempt:
             send_signal(rank.process, signal.SIGTERM)
             send_signal(rank.process, signal.SIGCONT)  # a stopped rank would never see it
 
-    def pass_signal(self, order: int, number: int, launched: Dict[int, Process], spares: bool) -> None:
+    def pass_signal(self, order: int, number: int, launched: Dict[int, Process]) -> None:
         """Send a signal to each rank's process once; `order` counts the signals of this attempt, one that came before
         is not repeated.
 
         `launched` are the processes of ranks that another launcher has started, by rank: the launcher itself is
         left out, as it would end (torchrun handles neither SIGUSR1 nor SIGUSR2).
 
-        With `spares`, a process that has no handler is left out too: it saves where it is asked to, and a notice of
-        the end must not be the end.
+        A process that has no handler is left out too: a notice of the end must not be the end.
         """
         if order <= self.signals:
             return
         self.signals = order
         processes = {rank.rank: rank.process for rank in self.running() if not rank.starts_ranks}
         for process in {**processes, **launched}.values():
-            if not (spares and would_end(process.pid, number)):
+            if not would_end(process.pid, number):
                 send_signal(process, number)
 
     def next_deadline(self) -> Optional[float]:

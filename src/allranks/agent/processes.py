@@ -24,6 +24,7 @@ ENVIRONMENT_LIMIT = 1 << 20
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER = 0x59616D61
+SIGTIMEDWAIT = {"x86_64": "128", "aarch64": "137"}  # rt_sigtimedwait: the kernel's syscall_64.tbl, asm-generic/unistd.h
 USER_SIGNALS = {"USR1": signal.SIGUSR1, "USR2": signal.SIGUSR2}  # for the ranks alone, whoever gets them
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -41,9 +42,14 @@ def survive_user_signals() -> None:
 def would_end(pid: int, number: int) -> bool:
     """Whether a signal whose default action ends a process would end this one: it is not caught, ignored or blocked.
 
-    /proc/PID/status has the masks; its main thread's blocked signals count (proc_pid_status(5))."""
+    /proc/PID/status has the masks; its main thread's blocked signals count (proc_pid_status(5)). What a thread waits
+    for in sigwait(3) is not among those that it blocks (do_sigtimedwait of the kernel's signal.c takes them out).
+    """
     masks = signal_masks(pid, pid)
-    return bool(masks) and not any(masks[name] >> (number - 1) & 1 for name in ("SigBlk", "SigIgn", "SigCgt"))
+    if not masks or any(masks[name] >> (number - 1) & 1 for name in ("SigBlk", "SigIgn", "SigCgt")):
+        return False
+    call = read_text("/proc/%d/syscall" % pid, 4096).split()
+    return call[:1] != [SIGTIMEDWAIT.get(os.uname().machine, "")]
 
 
 def raise_limits() -> None:

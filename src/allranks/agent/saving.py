@@ -11,7 +11,7 @@ import os
 import stat
 import struct
 import time
-from typing import Callable, Dict, Iterable, Optional
+from typing import Callable, Dict, Optional
 
 from allranks.protocol.foreign import LARGEST_STEP
 from allranks.protocol.messages import RankSaving, SavingMessage
@@ -56,10 +56,6 @@ class Saving:
             self._write(rank, order, is_new)
         time.sleep(SETTLE)
         self._report(order, self._read_all(order))
-
-    def is_used(self, attempt: int, ranks: Iterable[int]) -> bool:
-        """Whether one of these ranks has called should_save."""
-        return any(self._read(rank, SaveOrder(attempt, 0, "")).calls > 0 for rank in ranks)
 
     def forget(self) -> None:
         """Leave the request: the attempt is over."""

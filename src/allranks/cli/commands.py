@@ -188,6 +188,7 @@ STOP = Declared(
     arguments=(RUN,),
     options=(
         SettingRow("all_", FLAG, "every run of this runs directory that is not over", options="--all"),
+        SettingRow("save", FLAG, "ranks save at one step first, at SIGUSR1 or where they call should_save"),
         SettingRow("now", FLAG, "no time for ranks to save"),
         SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL [default: the run's own]"),
         RUNS_DIR,

@@ -14,18 +14,31 @@ import click
 
 from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import engine_of
+from allranks.engines.following import FollowedRun, NoView
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.protocol.codec import document_line, encode, omit_none
 from allranks.report.live import choose_view
+from allranks.report.sentences import event_line
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left
+from allranks.runs.regular import size_of
 
 from .chosen_run import find_in, list_runs, runs_directory, saved_limit, with_choices
 
 
-def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, runs_dir: str | None, json_: bool) -> int:
-    """Stop a run, or all."""
+def command(
+    run: str | None,
+    all_: bool,
+    save: bool,
+    now: bool,
+    stop_grace: float | None,
+    runs_dir: str | None,
+    json_: bool,
+) -> int:
+    """Stop a run, or all. With `save` the ranks save first."""
+    if save and now:
+        raise UsageError("--save and --now: ranks cannot save without time for it. Keep one of them")
     directory = runs_directory(runs_dir)
     if all_:
         runs = [r for r in list_runs(directory) if not r.has_ended]
@@ -34,7 +47,7 @@ def command(run: str | None, all_: bool, now: bool, stop_grace: float | None, ru
         runs = [_the_one(directory, run)]
         stop = _stop
     grace = 0.0 if now else stop_grace
-    outcomes = [stop(item, grace, json_) for item in runs]
+    outcomes = [stop(item, grace, save, json_) for item in runs]
     if json_:
         click.echo(document_line(StopReport(outcomes)))
     elif not runs:
@@ -81,24 +94,63 @@ def _is_active(run: RunDirectory) -> bool:
     return not run.has_ended and run.controller_alive()
 
 
-def _stop_or_say_why(run: RunDirectory, grace: float | None, json_: bool) -> StopOutcome:
+def _stop_or_say_why(run: RunDirectory, grace: float | None, save: bool, json_: bool) -> StopOutcome:
     """Stop one of several runs: one that cannot be stopped keeps no other from it."""
     try:
-        return _stop(run, grace, json_)
+        return _stop(run, grace, save, json_)
     except AllranksError as error:
         print(f"{run.name} was not stopped: {error}", file=sys.stderr)
         return StopOutcome(run.name, "failed", error.exit_code, error=str(error))
 
 
-def _stop(run: RunDirectory, grace: float | None, json_: bool) -> StopOutcome:
+def _stop(run: RunDirectory, grace: float | None, save: bool, json_: bool) -> StopOutcome:
     if run.has_ended:
         if not json_:
             click.echo(f"{run.name} is over")
         return StopOutcome(run.name, "over", DONE)
     controller = _controller(run)
+    if save:
+        line = _save_first(run, controller, _seconds(run, grace))
+        if not json_:
+            click.echo(line)
     if controller is not None:
         return _through_controller(run, controller, grace, json_)
     return _through_engine(run, _seconds(run, grace), json_)
+
+
+def _save_first(run: RunDirectory, controller: Process | None, seconds: float) -> str:
+    """Have the ranks save, and wait until they have, at most `seconds`. Return what came of it, in a sentence.
+
+    Raise UsageError where no controller could ask the ranks.
+    """
+    if run.engine:
+        raise UsageError(
+            f"{run.name} runs in {run.engine['engine']}, whose ranks take no signals from here\n"
+            f"hint: allranks stop {run.name} lets them save before the end"
+        )
+    seen = size_of(run.path / "events.jsonl")
+    followed = engine_of(run).follow(run, NoView()) if controller is None and run.job is not None else None
+    if controller is not None:
+        send_signal(controller, signal.SIGUSR1)
+    elif isinstance(followed, FollowedRun):
+        followed.pass_signal("USR1")
+    else:
+        raise UsageError(
+            f"{run.name} has no controller here that could ask its ranks to save\n"
+            f"hint: allranks attach {run.name}, then allranks stop --save {run.name}"
+        )
+    ends = time.monotonic() + seconds
+    is_asked = False
+    while time.monotonic() < ends and not run.has_ended:
+        events, seen = run.read_events(seen)
+        names = [event.get("event") for event in events]
+        is_asked = is_asked or "save-asked" in names
+        if "saved" in names:
+            return f"{run.name}: {event_line(events[names.index('saved')], 0)}"
+        time.sleep(0.05)
+    if is_asked:
+        return f"{run.name}: not all ranks have saved within {seconds:g} s"
+    return f"{run.name}: ranks had {seconds:g} s after SIGUSR1. None of them calls allranks.should_save"
 
 
 def _controller(run: RunDirectory) -> Process | None:
