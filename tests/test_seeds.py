@@ -16,7 +16,7 @@ from allranks import exitcodes
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "seeds.md"
 FEWEST_ROWS = 100  # of all five set-ups
-DRY = {"run", "check", "test"}  # these print what they would do
+DRY = {"run", "check", "test", "exec"}  # these print what they would do
 
 
 def rows() -> list[tuple[str, str, str]]:
