@@ -57,6 +57,7 @@ class _Figures(Collector):
         yield _counter("allranks_hangs", "Hangs that were confirmed.", run, self._figures.hangs)
         steps = [rank.step for _, rank in ranks if rank.step is not None]
         yield _of_run("allranks_step", "Furthest step of any rank.", run, max(steps, default=None))
+        yield _of_run("allranks_goodput_ratio", "Share of the time that went into useful steps.", run, status.goodput)
         for name, text, values in _by_rank(ranks):
             yield _of_ranks(name, text, run, values)
         yield from self._end(run)
@@ -91,6 +92,11 @@ def _by_rank(ranks: Ranks) -> Iterator[tuple[str, str, Values]]:
         "allranks_rank_steps_per_second",
         "Steps a second of the rank.",
         [(node, rank, rank.rate) for node, rank in ranks if rank.rate is not None],
+    )
+    yield (
+        "allranks_rank_collectives_per_second",
+        "Collectives a second of the rank.",
+        [(node, rank, rank.collectives) for node, rank in ranks if rank.collectives is not None],
     )
     yield (
         "allranks_rank_last_output_seconds",
