@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from tests.agent.test_runner import HERE, RUNNER
 
+from allranks.agent.forking import OWN_NAMES, devices_seen, difference
 from allranks.agent.rank_start import RankStartError
-from allranks.agent.template import OWN_NAMES, ImportRecord, TemplateProcess, devices_seen, difference
+from allranks.agent.template import TemplateProcess
 from allranks.protocol.orders import RankOrder
+from allranks.protocol.processes import ImportRecord
 
 pytestmark = pytest.mark.processes
 
@@ -143,12 +145,12 @@ def test_an_environment_that_differs_is_named() -> None:
     assert difference(common, {**common, **own}) == ""
     assert difference(common, {**common, "OMP_NUM_THREADS": "2"}) == "OMP_NUM_THREADS"
     assert difference(common, {"OMP_NUM_THREADS": "1"}) == "PATH"
-    assert difference(common, {**common, "NCCL_SOCKET_IFNAME": "eth0"}) == "NCCL_SOCKET_IFNAME"
+    assert difference(common, {**common, "NCCL_IB_HCA": "mlx5"}) == "NCCL_IB_HCA"
 
 
 def test_ranks_that_see_a_device_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not devices_seen({})
-    monkeypatch.setattr("allranks.agent.template.DEVICES", ("/dev/null",))
+    monkeypatch.setattr("allranks.agent.forking.DEVICES", ("/dev/null",))
     assert devices_seen({}) == devices_seen({"CUDA_VISIBLE_DEVICES": "0"}) == "the ranks see GPUs"
     assert not devices_seen({"CUDA_VISIBLE_DEVICES": ""})
 

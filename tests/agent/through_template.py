@@ -1,6 +1,7 @@
 """Run a command through a template, as an agent would: PYTHON through_template.py MODULES COMMAND….
 
-MODULES are imported in the template: NAME=FILE with commas between. Its own output and exit status are the rank's.
+MODULES are imported in the template: NAME=FILE with commas between, or @FILE that has them. Its own output and exit
+status are the rank's.
 RANKS ranks are forked, one after the other; those before the last must end with 0."""
 
 import os
@@ -8,14 +9,19 @@ import signal
 import sys
 import time
 
+from allranks.agent.forking import OWN_NAMES, TemplateLost
 from allranks.agent.processes import PR_SET_CHILD_SUBREAPER, Process, prctl
-from allranks.agent.template import CHANNEL, OWN_NAMES, ImportRecord, TemplateLost, TemplateProcess
+from allranks.agent.template import CHANNEL, TemplateProcess
 from allranks.protocol.orders import RankOrder
+from allranks.protocol.processes import ImportRecord
 
 
 def main() -> None:
     """Start a template, have it fork one rank, and end as that does."""
     modules, *command = sys.argv[1:]
+    if modules.startswith("@"):
+        with open(modules[1:]) as file:
+            modules = file.read()
     status = 0
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     environment = {name: value for name, value in os.environ.items() if name != CHANNEL}

@@ -45,11 +45,14 @@ from allranks.protocol.orders import (
     CountersOrder,
     EndOrder,
     HelloOrder,
+    ImportsOrder,
     KeepOrder,
     ListenOrder,
     Order,
     PingOrder,
+    PreloadOrder,
     ProbeOrder,
+    RankOrder,
     ReachOrder,
     ReleaseOrder,
     SaveOrder,
@@ -62,11 +65,13 @@ from allranks.protocol.orders import (
     TakenOrder,
     UsageOrder,
 )
+from allranks.protocol.processes import ImportRecord
 
 from .attempt import RankAttempt
 from .cgroups import join_own
 from .exitwatcher import ExitWatcher
 from .forked_tasks import Nothing, Samples, Task
+from .forking import TASK_SECONDS, Forking, FoundRecord, KeptRecord
 from .journal import AgentBegun, Journal, LeaseOver, OutputDropped, Released
 from .link import Link, PipeNote, describe_error, hello, log_traceback, write_note
 from .node_check import NodeCheck, check_node
@@ -83,11 +88,10 @@ from .processes import (
     send_signal,
     wake_by_signals,
 )
-from .rank_start import Rank
+from .rank_start import Rank, environment_of
 from .receiver import TreeReceiver
 from .rendezvous_check import MasterPort, Nonce, port_failure, probe
 from .saving import Saving
-from .template import Forking, ImportRecord
 
 if TYPE_CHECKING:
     from .asking import Asking
@@ -151,13 +155,14 @@ class Agent:
         self._refusals: Dict[str, int] = {}  # how many reports could not be read
         self._reported: Dict[int, int] = {}  # how many were taken in this attempt, by rank
         self._reported_in_all = 0
+        self._ranks_began = 0.0  # unix seconds
         self._signalled: Set[int] = set()  # ranks of this attempt that have had the signal for their stacks
         self._usage_every = 0.0  # seconds between samples of this machine; 0: none are wanted
         self._next_usage = 0.0
         self._sampler: Optional[Sampler] = None
         self._launch: Optional[Mapping[str, Json]] = None  # for a controller that takes the run over
         self._nonce = Nonce()
-        self._forking = Forking(self._tell, self._ask_imports, self._watch_template, self._forget_template)
+        self._forking = Forking(self)
         self._saving = Saving(node_dir, self._reply)
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -174,6 +179,8 @@ class Agent:
                 _handler(SetupOrder, self._on_setup),
                 _handler(ListenOrder, self._on_listen),
                 _handler(ProbeOrder, self._on_probe),
+                _handler(PreloadOrder, self._on_preload),
+                _handler(ImportsOrder, self._on_imports),
                 _handler(StartOrder, self._on_start),
                 _handler(PingOrder, self._on_ping),
                 _handler(AckOrder, self._on_ack),
@@ -372,6 +379,7 @@ class Agent:
         clear_wake(wake)
         statuses = reap_children()
         self._saving.look(float("inf"))  # what a rank has saved comes before its end
+        self._forking.reaped(statuses)
         if self._attempt is not None:
             self._attempt.reaped(statuses)
 
@@ -611,8 +619,13 @@ class Agent:
         for stream, path in files.items():
             self._outlet.add_file(stream, path)
         if self._make_directories(order):
-            self._forking.begin(order, self._base)
-            self._attempt.start(order.ranks, self._base, self._pass_pipe)
+            self._forking.begin(order, self._base, partial(self._start_ranks, self._attempt, order))
+
+    def _start_ranks(self, attempt: RankAttempt, order: StartOrder) -> None:
+        """Start the ranks, once what they are forked from is ready."""
+        if attempt is self._attempt and not attempt.ending:
+            self._ranks_began = time.time()
+            attempt.start(order.ranks, self._base, self._pass_pipe)
 
     def _make_directories(self, order: StartOrder) -> bool:
         for path in order.make:
@@ -640,6 +653,7 @@ class Agent:
         self._receiver.interrupt()
         self._nonce.remove()
         self._forget_master_port()
+        self._forking.cancel()
         if self._attempt is None:
             self._attempt = RankAttempt(0, self._header.run_tag, self._group, self._outlet, self._tell, self._forking)
         if self._attempt.ended:
@@ -720,18 +734,46 @@ class Agent:
         if usage is not None:
             self._reply(usage)
 
-    # -- the template --------------------------------------------------------------------------------------
+    # -- the template (forking.Node) ------------------------------------------------------------------------
 
-    def _ask_imports(self, done: Callable[[Optional[ImportRecord], str], None]) -> None:
-        """Ask all ranks of this node what they have imported, in a task."""
+    def _on_preload(self, order: PreloadOrder) -> None:
+        if self._attempt is None or self._attempt.ended:
+            self._forking.prepare(order, self._base)
+
+    def _on_imports(self, order: ImportsOrder) -> None:
+        self._reply(self._forking.imports)
+
+    def tell(self, message: Message) -> None:
+        """Tell the controller where there is one, and the journal in any case."""
+        self._tell(message)
+
+    def ask_imports(self, done: Callable[[Optional[ImportRecord], str], None]) -> None:
+        """Ask all ranks of this node what they have imported."""
         ranks = {rank.rank: rank.process for rank in self._running(tuple(self._attempt.ranks if self._attempt else ()))}
-        work = partial(_ask_imports, ranks, self._dir)
+        work = partial(_ask_imports, ranks, self._dir, self._ranks_began)
         self._run_task("the question for imports", work, ImportRecord, SAMPLE_SECONDS, done)
 
-    def _watch_template(self, channel: socket.socket) -> None:
+    def find_record(self, rank: RankOrder, done: Callable[[Optional[FoundRecord], str], None]) -> None:
+        """Look for what a former run of this command has imported."""
+        work = partial(_find_record, rank, environment_of(rank, self._base))
+        self._run_task("the look for imports", work, FoundRecord, TASK_SECONDS, done)
+
+    def keep_record(self, rank: RankOrder, imports: ImportRecord, against: str) -> None:
+        """Keep what this command imports for a later run; one that cannot be kept is one line of the log."""
+
+        def done(kept: Optional[KeptRecord], error: str) -> None:
+            if error:
+                self._log("what the ranks import was not kept for the next run: %s" % error)
+
+        work = partial(_keep_record, rank, environment_of(rank, self._base), imports, against)
+        self._run_task("the record of imports", work, KeptRecord, TASK_SECONDS, done)
+
+    def watch(self, channel: socket.socket) -> None:
+        """Read what comes from the template."""
         self._selector.register(channel, selectors.EVENT_READ, self._forking.on_channel)
 
-    def _forget_template(self, channel: socket.socket) -> None:
+    def forget(self, channel: socket.socket) -> None:
+        """Read nothing more of it."""
         self._selector.unregister(channel)
 
     # -- peers -------------------------------------------------------------------------------------------
@@ -854,10 +896,22 @@ def _ask_calls(processes: Dict[int, Process], node_dir: str) -> "Asking":
     return Asking(processes, node_dir, "calls")
 
 
-def _ask_imports(processes: Dict[int, Process], node_dir: str) -> ImportRecord:
+def _ask_imports(processes: Dict[int, Process], node_dir: str, began: float) -> ImportRecord:
     from .asking import ask_imports
 
-    return ask_imports(processes, node_dir)
+    return ask_imports(processes, node_dir, began)
+
+
+def _find_record(rank: RankOrder, environment: Dict[str, str]) -> FoundRecord:
+    from .import_records import find_record
+
+    return find_record(rank, environment)
+
+
+def _keep_record(rank: RankOrder, environment: Dict[str, str], imports: ImportRecord, against: str) -> KeptRecord:
+    from .import_records import keep_record
+
+    return keep_record(rank, environment, imports, against)
 
 
 def _reach(order: ReachOrder) -> ReachedMessage:

@@ -15,11 +15,12 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.protocol.codec import decode, decode_parts
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
 from allranks.protocol.messages import CountersMessage
+from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
 from .files import append
 from .processes import Process, read_process
-from .template import ImportRecord
+from .template import digest, stamp_of
 
 SECONDS = 6.0  # a helper needs 1 ms, and the interpreter's lock on a machine that may be busy
 LIMIT = 32 << 20  # bytes of one answer
@@ -77,6 +78,7 @@ class RankImports(NamedTuple):
 
     modules: Tuple[Tuple[str, str], ...]
     changed: Mapping[str, Optional[str]]
+    own: Tuple[str, ...]
 
 
 class Asking:
@@ -203,8 +205,11 @@ def counted(answer: JsonObject) -> JsonObject:
     return numbers
 
 
-def ask_imports(ranks: Dict[int, Process], node_dir: str) -> ImportRecord:
-    """Ask all ranks; keep the modules that all have, in the order of the first. Raise DecodeError."""
+def ask_imports(ranks: Dict[int, Process], node_dir: str, began: float) -> ImportRecord:
+    """Ask all ranks; keep the modules that all have, in the order of the first.
+
+    Raise DecodeError where a rank gives no answer, or a file of the user's has changed since the ranks `began` (unix
+    seconds): what they have imported is not what it is now."""
     answers = []
     for _, answer in sorted(Asking(ranks, node_dir, "imports").answers().items()):
         if "error" in answer:
@@ -215,6 +220,20 @@ def ask_imports(ranks: Dict[int, Process], node_dir: str) -> ImportRecord:
     others = [dict(answer.modules) for answer in answers[1:]]
     common = {name: file for name, file in first.modules if all(other.get(name) == file for other in others)}
     changed: Dict[str, Optional[str]] = {}
+    own: Dict[str, str] = {}
     for one in answers:
-        changed.update(one.changed)
-    return ImportRecord(common, changed)
+        for name, value in one.changed.items():
+            changed[name] = None if value is None else digest(value)
+        for file in one.own:
+            own[file] = _stamped(file, began)
+    return ImportRecord(common, changed, own)
+
+
+def _stamped(file: str, began: float) -> str:
+    """Return the stamp of a file that has not changed since; raise DecodeError."""
+    try:
+        if os.stat(file).st_mtime <= began:
+            return stamp_of(file)
+    except OSError:
+        pass
+    raise DecodeError("%s has changed since the ranks began" % file)

@@ -24,6 +24,7 @@ from allranks.protocol.processes import RemainingProcess
 
 from .cgroups import members
 from .files import read_text
+from .forking import Forking
 from .outlet import Outlet
 from .processes import (
     Process,
@@ -35,7 +36,6 @@ from .processes import (
     would_end,
 )
 from .rank_start import Rank, RankStartError, start_rank
-from .template import Forking
 
 if TYPE_CHECKING:
     from .asking import Asking  # which few agents need

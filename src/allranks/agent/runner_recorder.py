@@ -130,7 +130,7 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known, note_calls:
         channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
         return
     if word == "imports":
-        reply["modules"] = imported(runner)
+        reply["modules"], reply["own"] = imported(runner)
         reply["changed"] = runner.changed()
         channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
         return
@@ -142,18 +142,22 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known, note_calls:
     channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
 
 
-def imported(runner: Known) -> List[List[str]]:
+def imported(runner: Known) -> Tuple[List[List[str]], List[str]]:
     """List what was imported of the library and of installed packages, in that order: names, and files where they have
-    one. The user's own modules are not in it."""
+    one. Then the files of the user's own: the script, and each module that is no installed one."""
     modules = []
+    own = []
+    mains = ("__main__", "__mp_main__")
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
-        if name in ("__main__", "__mp_main__") or spec is None or getattr(spec, "loader", None) is None:
-            continue
         origin = str(getattr(spec, "origin", None) or "")
-        if getattr(spec, "name", "") == name and not (os.path.isabs(origin) and runner.is_own(origin)):
+        if name in mains:
+            origin = origin or os.path.abspath(str(getattr(module, "__file__", None) or ""))
+        if os.path.isabs(origin) and runner.is_own(origin):
+            own.append(origin)
+        elif name not in mains and getattr(spec, "name", "") == name and getattr(spec, "loader", None) is not None:
             modules.append([name, origin])
-    return modules
+    return modules, [file for file in dict.fromkeys(own) if os.path.isfile(file)]
 
 
 def groups(module: ModuleType) -> List[JsonObject]:

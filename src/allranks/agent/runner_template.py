@@ -4,9 +4,10 @@ Lies beside runner.py and is run by it (`beside`), in the place of the program, 
 ALLRANKS_TEMPLATE to the descriptor of a channel (agent/template.py, at the other end). Each message there is 4 bytes
 of length and fields with a zero byte after each:
 
-    import  names that a rank has of its own, a field of none, then name and file of each module, in order
+    import  names that a rank has of its own, a field of none, path and stamp of the user's files, a field of none,
+            then name and file of each module, in order; without a file it may come from anywhere
     ready   from the template: the variables that the imports have set, and how many modules they gave
-    off     from the template: why no rank can be forked from it; it ends
+    off     from the template, then or at a fork: why no rank can be forked from it; it ends
     fork    NAME=VALUE of a rank's environment, with two descriptors: its output, and where it says its pid
 
 A rank is forked twice, so that the agent becomes its parent. It differs from one that was started: it has no RANK in
@@ -45,7 +46,7 @@ def become_rank(runner: Type[Known]) -> None:
     os.set_inheritable(runner.template, False)
     agent = os.getppid()
     try:
-        names, modules = read_modules(take(channel)[0])
+        names, own, modules = read_modules(take(channel)[0])
         if "_socket" not in modules:
             del sys.modules["_socket"]
         preload(names, modules, runner)
@@ -56,6 +57,10 @@ def become_rank(runner: Type[Known]) -> None:
     say(channel, ["ready", str(len(sys.modules)), *changed])
     while True:
         fields, descriptors = take(channel)
+        changed_file = first_changed(own)
+        if changed_file:
+            say(channel, ["off", "%s has changed since it was imported" % changed_file])
+            os._exit(0)
         if fork_rank(agent):
             break
         for fd in descriptors:
@@ -91,11 +96,31 @@ def say(channel: socket, fields: Sequence[str]) -> None:
     channel.sendall(len(data).to_bytes(4, "big") + data)
 
 
-def read_modules(fields: List[str]) -> Tuple[List[str], Dict[str, str]]:
-    """Read the names of a rank's own variables, and the files of the modules in the order of their import."""
+def read_modules(fields: List[str]) -> Tuple[List[str], Dict[str, str], Dict[str, str]]:
+    """Read the names of a rank's own variables, the user's files with their stamps, and the files of the modules in
+    the order of their import."""
     end = fields.index("")
-    rest = fields[end + 1 :]
-    return fields[:end], dict(zip(rest[::2], rest[1::2]))  # noqa: B905 - Python 3.8 has no strict
+    names, fields = fields[:end], fields[end + 1 :]
+    end = fields.index("")
+    own, fields = fields[:end], fields[end + 1 :]
+    return names, pairs(own), pairs(fields)
+
+
+def pairs(fields: List[str]) -> Dict[str, str]:
+    """Return a dict of fields that stand side by side."""
+    return dict(zip(fields[::2], fields[1::2]))  # noqa: B905 - Python 3.8 has no strict
+
+
+def first_changed(own: Dict[str, str]) -> str:
+    """Name a file of the user's that is not what it was; empty where all are. agent/import_records.py stamps them."""
+    for file, stamp in own.items():
+        try:
+            status = os.stat(file)
+        except OSError:
+            return file
+        if stamp != "%d %d %d" % (status.st_mtime_ns, status.st_size, status.st_ino):
+            return file
+    return ""
 
 
 # ---- imports
@@ -125,6 +150,7 @@ def preload(names: List[str], modules: Dict[str, str], runner: Type[Known]) -> N
     if os.getcwd() != place:
         raise Unfit("what it imports changes the working directory")
     check_children()
+    check_random()
     check_torch()
     check_threads()
     for stream in (sys.stdout, sys.stderr):  # the agent looks whether the imports have printed
@@ -173,7 +199,7 @@ def check_modules(modules: Dict[str, str], runner: Type[Known]) -> None:
     """Every module must come from where the rank had it, and none may be the user's own."""
     for name, module in list(sys.modules.items()):
         origin = str(getattr(getattr(module, "__spec__", None), "origin", None) or "")
-        if name in modules and origin != modules[name]:
+        if modules.get(name) and origin != modules[name]:
             raise Unfit("module %s is imported from %s, and the ranks have it from %s" % (name, origin, modules[name]))
         if os.path.isabs(origin) and runner.is_own(origin) and name != "__main__":
             raise Unfit("an installed package imports your %s" % origin)
@@ -196,6 +222,17 @@ def check_children() -> None:
     except ChildProcessError:
         return
     raise Unfit("what it imports starts a process")
+
+
+def check_random() -> None:
+    """Raise Unfit where an import has drawn random numbers: a program that sets the seed before would draw others after
+    it. A Mersenne Twister from which nothing was drawn stands at the end of its block."""
+    random: Any = sys.modules.get("random")
+    if random is not None and random.getstate()[1][-1] != 624:
+        raise Unfit("what it imports uses random numbers")
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None and numpy.get_state()[2] != numpy.RandomState().get_state()[2]:
+        raise Unfit("what it imports uses numpy's random numbers")
 
 
 def check_torch() -> None:

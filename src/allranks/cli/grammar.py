@@ -30,6 +30,7 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
     """Divide a command line. Judges nothing: see `refuse_empty_values`."""
     by_name = {name: row for row in rows for name in row.names}
     renamed = {name: row.option for row in by_name.values() for name in row.former_options.split()}
+    switches = {switch.partition("=")[0]: row for row in by_name.values() for switch in row.switches.split()}
     line = CommandLine()
     at = 0
     while at < len(words):
@@ -52,6 +53,9 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
         if name not in by_name and name.replace("_", "-") in by_name:
             name = name.replace("_", "-")
         name = renamed.get(name, name)
+        if name in switches and not equals:
+            line.words.append(f"{switches[name].option}={switches[name].value_of(name)}")
+            continue
         line.words.append(name + equals + value)
         row = by_name.get(name)
         if equals:

@@ -525,6 +525,7 @@ class Controller:
         elif isinstance(message, TemplateMessage):
             name = member.node.name
             self.keep(TemplateNoted(message.state, name, message.modules, message.seconds, message.ranks, message.why))
+            self._event(member, message)
         elif isinstance(message, ReplacedMessage):
             self.replaced = True
             self._over.set()

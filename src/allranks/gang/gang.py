@@ -21,6 +21,7 @@ from .hangwatch import HangWatch
 from .pace import PaceWatch
 from .passed_signals import UserSignals
 from .places import Setting
+from .preloading import Preloading
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .running import Running
@@ -38,13 +39,14 @@ class Gang:
         """`now` and `t` as in `handle`."""
         self.roster = Roster(spec, cluster, setting, now, t)
         self.ending = Ending(self.roster)
-        self.spares = HotSpares(self.roster)
+        self.preloading = Preloading(self.roster)
+        self.spares = HotSpares(self.roster, self.preloading)
         self.saving = Saving(self.roster, self.ending)
         self.signals = UserSignals(self.roster, self.saving)
         self.running = Running(self.roster, self.ending, self.saving)
         self.hang_watch = HangWatch(self.roster, self.ending)
         self.pace = PaceWatch(self.roster)
-        self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running)
+        self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running, self.preloading)
         self.gathering = Gathering(self.roster, self.ending, self.spares, self.rendezvous)
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
 

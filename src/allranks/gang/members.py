@@ -20,6 +20,8 @@ from allranks.runs.events import NodeFactsKept
 from .lingering import Departure
 from .states import Exit
 
+STANDS_BY = "spare"  # the state of a spare that has been looked at and found fit
+
 
 class RankProgress(NamedTuple):
     """How far a rank is: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen.
@@ -87,6 +89,12 @@ class NodeState:
     left: tuple[RemainingProcess, ...] = ()
     incarnation: int = 0
     usage: NodeUsage | None = None  # what its machine did last
+    preloads: bool = False  # its agent has been asked to import for the ranks
+
+    @property
+    def stands_by(self) -> bool:
+        """Tell whether it is a spare that has been looked at and found fit."""
+        return self.state == STANDS_BY
 
     @property
     def gone(self) -> bool:

@@ -8,6 +8,7 @@ from allranks.runs.events import GateListening, GateProved, PlanMade
 from .ending import Ending
 from .members import RankState
 from .places import listen_order, probe_order
+from .preloading import Preloading
 from .remarks import not_shared
 from .roster import Roster
 from .running import Running
@@ -19,10 +20,11 @@ PORT_REPEATS = 3  # for EADDRINUSE at rank 0 on a port that allranks chose
 class RendezvousCheck:
     """The phase between the plan and the start of the ranks."""
 
-    def __init__(self, roster: Roster, ending: Ending, running: Running) -> None:
+    def __init__(self, roster: Roster, ending: Ending, running: Running, preloading: Preloading) -> None:
         self.roster = roster
         self.ending = ending
         self.running = running
+        self.preloading = preloading
         self._began_at = 0.0
         self._port_repeats = 0
 
@@ -47,7 +49,7 @@ class RendezvousCheck:
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
         plan = PlanMade(roster.plan.world_size, roster.rank_counts)
-        return [plan, Send(roster.master.name, listen_order(roster.spec, self._token()))]
+        return [plan, Send(roster.master.name, listen_order(roster.spec, self._token())), *self.preloading.begin()]
 
     @property
     def port_was_taken(self) -> bool:

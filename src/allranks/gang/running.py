@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from allranks.diagnose.words import ABORT
 from allranks.findings import Finding
 from allranks.plan.environment import NodeLaunch
-from allranks.plan.plan import against_template, orders
+from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
 from allranks.protocol.orders import StacksOrder, SuiteNodes
 from allranks.runs.documents import TEMPORARY
-from allranks.runs.events import FindingMade, OutputsTemporary, RankExit, RankStarted, TemplateNoted
+from allranks.runs.events import FindingMade, OutputsTemporary, RankExit, RankStarted
 
 from .ending import Ending
 from .groups import ProcessGroups
@@ -72,9 +72,6 @@ class Running:
         if roster.spec.launch.launcher == "command" and not self.groups.tool and not roster.testing:
             for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them
                 node.ranks = dict(list(node.ranks.items())[:1])
-        against = against_template(roster.spec)
-        if against and roster.spec.recovery.preload != "never" and roster.spec.recovery.retries and not roster.attempt:
-            actions.append(TemplateNoted("off", why=against))
         if temporary and not roster.testing and not self._temporary_outputs_noted:
             self._temporary_outputs_noted = True
             actions.append(OutputsTemporary(temporary))

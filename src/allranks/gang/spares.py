@@ -23,21 +23,22 @@ from allranks.runs.events import (
 )
 from allranks.text import count_of, name_with
 
-from .members import NodeState
+from .members import STANDS_BY, NodeState
 from .places import Tree, first_order, judge_request, keep_order
+from .preloading import Preloading
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
 from .states import Action, Event, Facts, Fault, Hello, Lost, Reach, Send, Shipped, Unreachable
 
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
-READY = "spare"  # the state of a spare that has been looked at and found fit
 
 
 class HotSpares:
     """Nodes without ranks, and who takes whose place."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, preloading: Preloading) -> None:
         self.roster = roster
+        self.preloading = preloading
 
     def judge_waiting(self) -> list[Action]:
         """Judge the spares that have been looked at and not judged yet; nothing before the nodes have passed."""
@@ -68,7 +69,7 @@ class HotSpares:
     def ready(self) -> dict[str, int | None]:
         """Spares that can take a place at once, in the order of the list, with the ranks each can run. Before the nodes
         have been judged, those that answer: they will be judged with them."""
-        fit = [READY]
+        fit = [STANDS_BY]
         if self.roster.plan is None:
             fit.append("ready")
         return {n.name: self.room_of(n) for n in self.roster.spares.values() if n.state in fit}
@@ -86,11 +87,11 @@ class HotSpares:
         if room is not None and all(need > room for need in needs):
             least = min(needs)
             return self._drop(node, f"it has room for {count_of(room, 'rank')}, and every node runs {least} or more")
-        node.state = READY
-        ready = SpareReady(node.name)
+        node.state = STANDS_BY
+        actions: list[Action] = [SpareReady(node.name)]
         if roster.setting.keeps_launch:
-            return [ready, Send(node.name, keep_order(roster.spec, roster.setting))]
-        return [ready]
+            actions.append(Send(node.name, keep_order(roster.spec, roster.setting)))
+        return actions + self.preloading.of_spare(node)
 
     def _drop(self, node: NodeState, why: str, remedy: str = "") -> list[Action]:
         node.state = "unfit" if node.node_dir else "unreachable"
@@ -146,7 +147,7 @@ class HotSpares:
     def on_silent(self, event: Event, now: float) -> list[Action]:
         """Hold back a hot spare that is not heard."""
         node = self.roster.spares[event.node]
-        if node.state not in (READY, "ready"):
+        if node.state not in (STANDS_BY, "ready"):
             return []
         node.state = "silent"
         return [NodeSilent(event.node)]

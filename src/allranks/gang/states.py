@@ -16,7 +16,7 @@ from allranks.protocol.foreign import CalledGroup
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RankSaving
 from allranks.protocol.orders import Order
-from allranks.protocol.processes import RemainingProcess
+from allranks.protocol.processes import ImportRecord, RemainingProcess
 from allranks.protocol.usage import NodeUsage
 from allranks.runs.events import EventRecord
 
@@ -97,6 +97,18 @@ class Started(Event):
     rank: int
     pid: int
     attempt: int
+
+
+@dataclass(frozen=True)
+class TemplateReady(Event):
+    """A node has a process that has imported what its ranks import."""
+
+
+@dataclass(frozen=True)
+class ImportsTold(Event):
+    """What the template of a node has imported; nothing where it has none any more."""
+
+    imports: ImportRecord
 
 
 @dataclass(frozen=True)
@@ -326,6 +338,8 @@ _ALWAYS: dict[type[Event], str] = {
     Lost: "connections.on_lost",
     Fault: "connections.on_fault",
     Hello: "connections.on_hello",
+    TemplateReady: "preloading.on_template",
+    ImportsTold: "preloading.on_imports",
 }
 
 # A node that stands by, in any state of the gang: whatever happens to it ends nothing.
@@ -414,6 +428,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Tick: "ignore",
         Paused: "ignore",
         Hello: "ignore",
+        TemplateReady: "ignore",
+        ImportsTold: "ignore",
         Ended: "ignore",
         Drained: "ignore",
         Back: "ignore",

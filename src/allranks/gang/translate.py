@@ -13,6 +13,7 @@ from allranks.protocol.messages import (
     FactsMessage,
     FaultMessage,
     HelloMessage,
+    ImportsMessage,
     ListeningMessage,
     Message,
     ProbedMessage,
@@ -20,6 +21,7 @@ from allranks.protocol.messages import (
     ShippedMessage,
     StacksMessage,
     StartedMessage,
+    TemplateMessage,
 )
 from allranks.protocol.plan_facts import check_facts
 from allranks.protocol.usage import NodeUsage
@@ -33,6 +35,7 @@ from .states import (
     Facts,
     Fault,
     Hello,
+    ImportsTold,
     Listening,
     Probed,
     Report,
@@ -40,6 +43,7 @@ from .states import (
     Shipped,
     Stacks,
     Started,
+    TemplateReady,
     Used,
     read_exit,
 )
@@ -72,6 +76,10 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
         return Probed(node, t, message.results, message.error, message.shared)
     if isinstance(message, StartedMessage):
         return Started(node, t, message.rank, message.pid, message.attempt)
+    if isinstance(message, TemplateMessage):
+        return TemplateReady(node, t) if message.state == "ready" else None
+    if isinstance(message, ImportsMessage):
+        return ImportsTold(node, t, message.imports)
     if isinstance(message, EndedMessage):
         return Ended(node, t, message.attempt, message.left, message.reason)
     if isinstance(message, DrainedMessage):

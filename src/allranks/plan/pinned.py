@@ -30,6 +30,7 @@ from allranks.protocol.orders import (
     Order,
     PeerAddress,
     PingOrder,
+    PreloadOrder,
     ProbeOrder,
     ReachOrder,
     ReleaseOrder,
@@ -52,7 +53,7 @@ from .launchers.collectives import of_a_stage
 from .network import MAX_OFFERS
 from .node_facts import read_probes
 from .peer_addresses import MAX_WAYS
-from .plan import orders, ranks_of
+from .plan import orders, preload_order, ranks_of
 from .ranks import Attempt, NodePlan
 
 Item = TypeVar("Item")
@@ -186,6 +187,8 @@ class Pin:
                 return self._reach(order)
             case StartOrder():
                 return self._start(order)
+            case PreloadOrder():
+                return self._preload(order)
             case PingOrder():
                 return PingOrder(_within("sent", order.sent, 0, float(1 << 53)))
             case TakenOrder():
@@ -333,12 +336,23 @@ class Pin:
         terms = order.terms
         if terms is None:
             raise NotPinned("a start without terms")
-        tested = self._tested(terms.tests)
-        spec = self._spec_of(tested)
-        node = self._node_plan(spec, terms)
         master = (_matching("master_addr", terms.master_addr, HOST), _whole("master_port", terms.master_port, 65535))
         if master not in self._proved:
             raise NotPinned(f"ranks that meet at {master[0]} port {master[1]}, which this node has not reached")
+        return orders(self._launch(terms, master))
+
+    def _preload(self, order: PreloadOrder) -> PreloadOrder:
+        """Make the order to import from this node's own arguments: what a former run here has imported."""
+        terms = order.terms
+        if terms is None or terms.tests is not None:
+            raise NotPinned("imports without terms")
+        return preload_order(self._launch(terms, ("", 0)))
+
+    def _launch(self, terms: StartTerms, master: tuple[str, int]) -> NodeLaunch:
+        """Put together what ranks are started with here."""
+        tested = self._tested(terms.tests)
+        spec = self._spec_of(tested)
+        node = self._node_plan(spec, terms)
         number = _whole("attempt", terms.attempt, 65535)
         attempt = Attempt(number, *master, _whole("repeats", terms.repeats, 65535), tested)
         place = Place(
@@ -351,7 +365,7 @@ class Pin:
             interfaces=_interfaces(terms.interfaces),
             torch=self._facts.interpreter.torch or "",
         )
-        return orders(NodeLaunch(spec, terms.world_size, node, place, attempt, self._facts))
+        return NodeLaunch(spec, terms.world_size, node, place, attempt, self._facts)
 
     def _spec_of(self, tested: SuiteNodes | None) -> RunSpec:
         """Return this node's own settings for a program, or for tests, if it was started for that."""

@@ -7,13 +7,14 @@ What it returns is what an agent executes and what --dry-run prints.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from allranks.cluster import Cluster, Node
 from allranks.protocol.command_words import read_command
-from allranks.protocol.orders import FollowedFile, RankOrder, StartOrder, StartTerms
+from allranks.protocol.orders import FollowedFile, PreloadOrder, RankOrder, StartOrder, StartTerms
 from allranks.protocol.plan_facts import NodeFacts
+from allranks.protocol.processes import ImportRecord
 from allranks.settings import RunSpec
 from allranks.settings.placeholders import fill
 
@@ -22,6 +23,8 @@ from .launchers import LAUNCHERS, collectives
 from .launchers.command_words import ranks_asked_for
 from .node_facts import gpu_count
 from .ranks import NodePlan, Plan
+
+Launcher = Callable[[NodeLaunch], Iterable[PlannedProcess]]
 
 
 def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Plan:
@@ -61,43 +64,59 @@ def room_on(node: Node, facts: NodeFacts, shared_by: int = 1) -> int | None:
 def orders(launch: NodeLaunch) -> StartOrder:
     """Make the order to start for one node's agent."""
     launch = _filled(launch)
-    spec = launch.spec
-    place = launch.place
-    launcher = collectives if launch.attempt.tests else LAUNCHERS[spec.launch.launcher]
-    ranks = []
-    for process in launcher(launch):
-        environment = rank_environment(launch, process)
-        ranks.append(
-            RankOrder(
-                rank=process.rank,
-                local_rank=process.local_rank,
-                argv=(*shlex.split(spec.launch.wrap or ""), *process.argv),
-                env={**environment, **process.env},
-                weak=tuple(weak_names(spec, place)),
-                path_first=_programs_beside(launch, process.argv),
-                workdir=place.workdir,
-                files=dict(process.files),
-                error_files=_error_files(launch, process, environment),
-                starts_ranks=not process.per_rank and spec.launch.launcher != "command",
-            )
-        )
     return StartOrder(
         attempt=launch.attempt.number,
-        ranks=tuple(ranks),
-        make=(place.output_dir,),
+        ranks=tuple(_rank_order(launch, process) for process in _launcher_of(launch)(launch)),
+        make=(launch.place.output_dir,),
         follow=_followed(launch),
         terms=terms(launch),
         template=keeps_template(launch),
+        preload=preload_of(launch),
     )
+
+
+def preload_order(launch: NodeLaunch, imports: ImportRecord | None = None) -> PreloadOrder:
+    """Have a node import what its ranks will need; the master and the interfaces need not be known."""
+    launch = _filled(launch)
+    first = _rank_order(launch, next(iter(_launcher_of(launch)(launch))))
+    return PreloadOrder(launch.attempt.number, first, preload_of(launch), imports, terms(launch))
+
+
+def _launcher_of(launch: NodeLaunch) -> Launcher:
+    return collectives if launch.attempt.tests else LAUNCHERS[launch.spec.launch.launcher]
+
+
+def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
+    """Make the order for one process."""
+    spec = launch.spec
+    place = launch.place
+    environment = rank_environment(launch, process)
+    return RankOrder(
+        rank=process.rank,
+        local_rank=process.local_rank,
+        argv=(*shlex.split(spec.launch.wrap or ""), *process.argv),
+        env={**environment, **process.env},
+        weak=tuple(weak_names(spec, place)),
+        path_first=_programs_beside(launch, process.argv),
+        workdir=place.workdir,
+        files=dict(process.files),
+        error_files=_error_files(launch, process, environment),
+        starts_ranks=not process.per_rank and spec.launch.launcher != "command",
+    )
+
+
+def preload_of(launch: NodeLaunch) -> str:
+    """Return --preload, as far as nothing that was asked for forbids it."""
+    if launch.attempt.tests or against_template(launch.spec):
+        return "never"
+    return launch.spec.recovery.preload
 
 
 def keeps_template(launch: NodeLaunch) -> bool:
     """Tell whether a node keeps a process that imports for the next attempt."""
     attempt = launch.attempt
-    if launch.spec.recovery.preload == "never" or attempt.tests:
-        return False
     may_follow = attempt.number - attempt.repeats < launch.spec.recovery.retries
-    return may_follow and not against_template(launch.spec)
+    return may_follow and preload_of(launch) != "never"
 
 
 def against_template(spec: RunSpec) -> str:

@@ -12,7 +12,7 @@ from .codec import Vocabulary, encode, omit_empty, omit_none
 from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
-from .processes import PortOwner, RemainingProcess, SweptProcess
+from .processes import ImportRecord, PortOwner, RemainingProcess, SweptProcess
 from .records import NamedTuple
 from .usage import NodeUsage
 
@@ -157,6 +157,12 @@ class TemplateMessage(NamedTuple):
     seconds: Optional[float] = None
     ranks: Optional[int] = None
     why: str = ""
+
+
+class ImportsMessage(NamedTuple):
+    """What the template of a node has imported."""
+
+    imports: ImportRecord
 
 
 class EndedMessage(NamedTuple):
@@ -322,6 +328,7 @@ Message = Union[
     ProbedMessage,
     StartedMessage,
     TemplateMessage,
+    ImportsMessage,
     ReportMessage,
     ExitMessage,
     EndedMessage,
@@ -353,6 +360,7 @@ MESSAGES: Vocabulary[Message] = Vocabulary(
         "probed": ProbedMessage,
         "started": StartedMessage,
         "template": TemplateMessage,
+        "imports": ImportsMessage,
         "report": ReportMessage,
         "exit": ExitMessage,
         "ended": EndedMessage,

@@ -10,6 +10,7 @@ from typing import Dict, Mapping, Optional, Tuple, Union
 from .codec import Vocabulary
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json
+from .processes import ImportRecord
 from .records import NamedTuple
 
 MOST_RANKS = 1 << 20
@@ -144,10 +145,27 @@ class StartTerms(NamedTuple):
     tests: Optional[SuiteNodes] = None
 
 
+class PreloadOrder(NamedTuple):
+    """Begin to import what the ranks of an attempt will need, before they start. `rank` is the first of this node.
+
+    `imports` are what another node's ranks have imported; without them, what a former run of this program has."""
+
+    attempt: int
+    rank: RankOrder
+    preload: str
+    imports: Optional[ImportRecord] = None
+    terms: Optional[StartTerms] = None
+
+
+class ImportsOrder(NamedTuple):
+    """Say what the template of this node has imported: a spare is to import it too."""
+
+
 class StartOrder(NamedTuple):
     """Make the directories and start the ranks. `terms` are for a joined node, which makes its own order of them.
 
-    `template`: while these ranks run, keep a process that has imported what they have, and fork the next from it."""
+    `template`: while these ranks run, keep a process that has imported what they have, and fork the next from it.
+    `preload` is the setting; where it is auto or torch, these ranks may be forked too, and what they import is kept."""
 
     attempt: int
     ranks: Tuple[RankOrder, ...]
@@ -155,6 +173,7 @@ class StartOrder(NamedTuple):
     follow: Tuple[FollowedFile, ...] = ()
     terms: Optional[StartTerms] = None
     template: bool = False
+    preload: str = "never"
 
 
 class PingOrder(NamedTuple):
@@ -261,6 +280,8 @@ Order = Union[
     SetupOrder,
     ListenOrder,
     ProbeOrder,
+    PreloadOrder,
+    ImportsOrder,
     StartOrder,
     PingOrder,
     AckOrder,
@@ -285,6 +306,8 @@ ORDERS: Vocabulary[Order] = Vocabulary(
         "setup": SetupOrder,
         "listen": ListenOrder,
         "probe": ProbeOrder,
+        "preload": PreloadOrder,
+        "imports": ImportsOrder,
         "start": StartOrder,
         "ping": PingOrder,
         "ack": AckOrder,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Mapping, Optional
 
 from .codec import omit_none
 from .records import NamedTuple
@@ -45,3 +45,16 @@ class SweptProcess(NamedTuple):
     node: Optional[str] = None
     live: Optional[bool] = None
     why: Optional[str] = None
+
+
+class ImportRecord(NamedTuple):
+    """What the ranks of a node have imported of installed packages, in that order, with their files.
+
+    `changed`: the variables that the programs, or their imports, have set, as digests of the values; None for one that
+    was removed. `own` are the user's files, with a stamp each: where one has changed, nothing here holds. `seconds` is
+    how long it took from the start of the ranks until all had a process group."""
+
+    modules: Mapping[str, str] = {}
+    changed: Mapping[str, Optional[str]] = {}
+    own: Mapping[str, str] = {}
+    seconds: float = 0.0

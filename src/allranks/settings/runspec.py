@@ -119,7 +119,7 @@ class Recovery:
     spares: int = 0  # so many nodes at the list's end are hot spares for the retries
     avoid: bool = False  # nodes that earlier runs suspect go to the list's end
     on_hang: str = "stop"  # stop, report or restart
-    preload: str = "never"  # or retries: ranks of later attempts are forked from one that has imported
+    preload: str = "auto"  # never, retries, auto, torch: which ranks are forked from a process that has imported
     audit_data: int = 0  # batches of each loader whose samples are compared; 0: none
     on_audit: str = "report"  # report or stop
 

@@ -90,14 +90,15 @@ RENDERERS = {"k8s": "kubernetes", "sky": "skypilot", "slurm": "slurm"}
 class SettingRow:
     """One setting, or an option of one command.
 
-    `name` is a field of a group of RunSpec, or the keyword by which a command gets its own option. `commands` are those
-    that take it, separated by spaces. `options` are its names on the command line where they do not follow from `name`,
-    the first one shown in messages; `former_options` are older names, which are read and not shown. `example` is its
-    value in the template of allranks.toml, in TOML, where the default would say little. `common` are the commands whose
-    `--help` shows it; `--help-all` shows all. `default` and `panel` of a setting come from its field and its group,
-    unless the row names a panel. `variables` are read from the environment. `engines` need it: without one
-    of them the option is refused. `complete` says what a shell offers: runs, ranks, hosts or checks. `in_file` is false
-    for what has no key in allranks.toml. A flag that is on by default has an option that begins with --no- and switches
+    `name` is a field of a group of RunSpec, or the keyword by which a command gets its own option. `commands` are
+    those that take it, separated by spaces. `options` are its names on the command line where they do not follow
+    from `name`, the first one shown in messages; `former_options` are older names, which are read and not shown.
+    `switches` are options that stand for one of its values, as --option=value. `example` is its value in the
+    template of allranks.toml, in TOML, where the default would say little. `common` are the commands whose `--help`
+    shows it; `--help-all` shows all. `default` and `panel` of a setting come from its field and its group, unless
+    the row names a panel. `variables` are read from the environment. `engines` need it: without one of them the
+    option is refused. `complete` says what a shell offers: runs, ranks, hosts or checks. `in_file` is false for
+    what has no key in allranks.toml. A flag that is on by default has an option that begins with --no- and switches
     it off.
     """
 
@@ -107,6 +108,7 @@ class SettingRow:
     commands: str = ""
     options: str = ""
     former_options: str = ""
+    switches: str = ""
     metavar: str = ""
     example: str = ""
     variables: tuple[str, ...] = ()
@@ -145,6 +147,10 @@ class SettingRow:
         if self.default in (None, "", (), {}) or self.parser.is_flag:
             return ""
         return self.parser.write(self.default)
+
+    def value_of(self, switch: str) -> str:
+        """Return the value that one of its `switches` stands for; raise KeyError."""
+        return dict(word.split("=", 1) for word in self.switches.split())[switch]
 
     def is_taken_by(self, command: str) -> bool:
         """Tell whether the command has it as an option."""
@@ -283,8 +289,9 @@ _ROWS = (
     SettingRow("avoid", FLAG, "put nodes that earlier runs suspect at the end of the list, where spares come from",
                "run"),
     SettingRow("on_hang", choice("stop", "report", "restart"), "what to do about a hang", _TRAIN),
-    SettingRow("preload", choice("never", "retries"),
-               "attempts whose ranks come from a process that has imported once a node", "run render join"),
+    SettingRow("preload", choice("never", "retries", "auto", "torch"),
+               "ranks from a process that has imported once a node: of retries, of a program known from a former run"
+               " too (auto), of any (torch)", "run render join", switches="--no-preload=never"),
     SettingRow("audit_data", whole_number(0, 10_000), "number of batches of each rank to compare (0: none)", "run",
                example="20"),
     SettingRow("on_audit", choice("report", "stop"), "what to do where the data is not split", "run"),

@@ -1,0 +1,370 @@
+"""When a node has a template, and which ranks come from it.
+
+Before the ranks of an attempt start, a template may import what a former run of the same program has imported
+(agent/import_records.py). While an attempt runs, the ranks are asked what they have imported until nothing is added:
+that is kept for a later run, and imported for the next attempt. A rank is forked from the template (agent/template.py)
+only where everything else is the same; whatever is not, or fails, is said, and the rank is started.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Callable, Dict, Mapping, Optional, Protocol, Set, Tuple
+
+from allranks.protocol.messages import ImportsMessage, Message, TemplateMessage
+from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
+from allranks.protocol.processes import ImportRecord
+from allranks.protocol.records import NamedTuple
+
+from .processes import Process, lives
+from .rank_start import RankStartError, environment_of
+
+if TYPE_CHECKING:
+    from .template import TemplateProcess
+
+ASK_SECONDS = 1.0  # between two questions to the ranks
+MOST_QUESTIONS = 150  # a program that imports something new for so long has no template
+TASK_SECONDS = 30.0  # to read or write a record, and the files that it speaks of
+# Ranks wait for the imports of a template that has begun: they would take longer. At most that long, in seconds, and a
+# multiple of what the start took that is on record.
+LEAST_WAIT = 30.0
+WAIT_FACTOR = 3.0
+TORCH_SECONDS = 200.0  # in the place of a record: torch on a shared file system
+# What each rank, or each attempt, has of its own (plan/environment.py): a module that reads one when it is imported
+# can't be imported beforehand. The interfaces are known when the master has been reached, the number of the node when a
+# spare takes its place.
+OWN_NAMES = (
+    "RANK",
+    "LOCAL_RANK",
+    "ROLE_RANK",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_ERROR_FILE",
+    "ALLRANKS_ATTEMPT",
+    "ALLRANKS_LAST_VERDICT",
+    "ALLRANKS_STACKS_FILE",
+    "ALLRANKS_ASK_SOCKET",
+    "ALLRANKS_SAVE_FILE",
+    "NCCL_DEBUG_FILE",
+)
+DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, WSL
+NO_DEVICES = ("", "-1", "NoDevFiles")
+KEPT_BY = ("auto", "torch")  # values of --preload with which a later run may use what this one imports
+
+
+class TemplateLost(Exception):
+    """The template has ended, or does not answer."""
+
+
+class FoundRecord(NamedTuple):
+    """What a former run has left here: its imports, or why they do not serve; neither where there was none."""
+
+    imports: Optional[ImportRecord] = None
+    why: str = ""
+
+
+class KeptRecord(NamedTuple):
+    """A record has been written; `path` is empty where there is no place for it."""
+
+    path: str = ""
+
+
+class Node(Protocol):
+    """What the agent does for this module."""
+
+    def tell(self, message: Message) -> None:
+        """Tell the controller, and the journal."""
+
+    def ask_imports(self, done: Callable[[Optional[ImportRecord], str], None]) -> None:
+        """Ask the ranks, in a task."""
+
+    def find_record(self, rank: RankOrder, done: Callable[[Optional[FoundRecord], str], None]) -> None:
+        """Look for the record of a former run, in a task."""
+
+    def keep_record(self, rank: RankOrder, imports: ImportRecord, against: str) -> None:
+        """Write a record, in a task."""
+
+    def watch(self, channel: socket.socket) -> None:
+        """Call `on_channel` when something comes from the template."""
+
+    def forget(self, channel: socket.socket) -> None:
+        """Do that no more."""
+
+
+class Forking:
+    """The template of a node: whether there is one, whether ranks wait for it, which come from it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._template: Optional[TemplateProcess] = None
+        self._order: Optional[StartOrder] = None
+        self._base: Dict[str, str] = {}
+        self._attempt = 0
+        self._tried = False  # the imports of a former run
+        self._looking = False  # for them
+        self._known = False  # what the program imports need not be asked
+        self._waiting: Optional[Callable[[], None]] = None
+        self._wait_until = 0.0
+        self._began = 0.0
+        self._took = 0.0  # from the start of the ranks until all had a process group
+        self._wanted = False
+        self._uninitialised: Set[int] = set()
+        self._asking = False
+        self._questions = 0
+        self._next = 0.0
+        self._record: Optional[ImportRecord] = None
+        self._forked = 0
+
+    @property
+    def process(self) -> Optional[Process]:
+        """The template, which is none of an attempt's processes."""
+        if self._template is None:
+            return None
+        return self._template.process
+
+    @property
+    def imports(self) -> ImportsMessage:
+        """What the template has imported, for another node: the user's files have other stamps there."""
+        if self._template is None:
+            return ImportsMessage(ImportRecord())
+        return ImportsMessage(self._template.record._replace(own={}))
+
+    # -- before the ranks start --------------------------------------------------------------------------
+
+    def prepare(self, order: PreloadOrder, base: Dict[str, str]) -> None:
+        """Begin to import for the ranks of an attempt, as far as it is known what."""
+        self._attempt = order.attempt
+        if self._template is None and not self._looking:
+            self._prepare(order.rank, order.preload, order.imports, base)
+
+    def _prepare(self, rank: RankOrder, preload: str, imports: Optional[ImportRecord], base: Dict[str, str]) -> None:
+        self._tried = True
+        environment = environment_of(rank, base)
+        against = devices_seen(environment)
+        if against and preload != "torch":
+            self._off(against)
+            return
+        common = {name: value for name, value in environment.items() if name not in OWN_NAMES}
+        if imports is not None:
+            self._start(rank, common, imports)
+            return
+        self._looking = True
+        self._node.find_record(rank, lambda found, error: self._found(rank, preload, common, found, error))
+
+    def _found(
+        self, rank: RankOrder, preload: str, common: Dict[str, str], found: Optional[FoundRecord], error: str
+    ) -> None:
+        self._looking = False
+        if found is None:
+            self._off(error)
+        elif found.imports is not None and not found.why:
+            self._known = True
+            self._start(rank, common, found.imports)
+        elif found.why:
+            self._known = found.imports is not None  # it is the program's, and stays
+            self._off(found.why)
+        elif preload == "torch":
+            self._start(rank, common, ImportRecord({"torch": ""}, seconds=TORCH_SECONDS))
+        if self._template is None:
+            self._go()
+
+    def begin(self, order: StartOrder, base: Dict[str, str], go: Callable[[], None]) -> None:
+        """Take the order of an attempt, and call `go` when its ranks are to start."""
+        self._order = order
+        self._base = base
+        self._attempt = order.attempt
+        self._forked = 0
+        self._questions = 0
+        self._record = None
+        self._asking = False
+        self._uninitialised = {rank.rank for rank in order.ranks}
+        if order.preload in KEPT_BY and self._template is None and not self._tried and not self._looking:
+            self._prepare(order.ranks[0], order.preload, None, base)
+        is_wanted = order.template or (order.preload in KEPT_BY and not self._known)
+        self._wanted = is_wanted and self._template is None and not self._looking
+        self._began = time.monotonic()
+        self._waiting = go
+        seconds = 0.0
+        if self._template is not None:
+            seconds = self._template.record.seconds
+        self._wait_until = self._began + LEAST_WAIT + WAIT_FACTOR * seconds
+        if not self._looking and (self._template is None or self._template.ready):
+            self._go()
+
+    def _go(self) -> None:
+        """Let the ranks start that wait."""
+        go = self._waiting
+        self._waiting = None
+        if go is not None:
+            self._began = time.monotonic()
+            go()
+
+    def cancel(self) -> None:
+        """Have no rank wait any more: the attempt is to end."""
+        self._waiting = None
+
+    def begun(self) -> None:
+        """All ranks run: say how many of them the template has given."""
+        if self._forked:
+            self._node.tell(TemplateMessage("used", self._attempt, ranks=self._forked))
+        if self._order is not None and not self._order.template:
+            self._end()  # no attempt follows
+
+    # -- while they run ----------------------------------------------------------------------------------
+
+    def initialised(self, rank: int) -> None:
+        """Note that a rank has a process group: it can be asked."""
+        if rank in self._uninitialised:
+            self._uninitialised.remove(rank)
+            self._next = time.monotonic() + ASK_SECONDS
+            self._took = time.monotonic() - self._began
+
+    def tick(self, now: float) -> None:
+        """Ask the ranks, where it is time to; start those that have waited long enough."""
+        if self._waiting is not None and now >= self._wait_until:
+            self._off("its imports were not done %.0f s after the attempt began" % (now - self._began))
+            self._go()
+        if self._wanted and not self._uninitialised and not self._asking and now >= self._next:
+            self._asking = True
+            self._node.ask_imports(partial(self._answered, self._attempt))
+
+    def _answered(self, attempt: int, record: Optional[ImportRecord], error: str) -> None:
+        if attempt != self._attempt or not self._wanted:
+            return
+        self._asking = False
+        self._next = time.monotonic() + ASK_SECONDS
+        self._questions += 1
+        if record is not None and record == self._record:
+            self._take(record._replace(seconds=round(self._took, 3)))
+        elif self._questions >= MOST_QUESTIONS:
+            self._off(error or "the ranks import something new all the time")
+        self._record = record
+
+    def _take(self, record: ImportRecord) -> None:
+        """Keep what the ranks have imported for a later run, and import it for the next attempt."""
+        self._wanted = False
+        order = self._order
+        assert order is not None
+        first = order.ranks[0]
+        if order.preload in KEPT_BY and not self._known:
+            self._known = True
+            self._node.keep_record(first, record, "")
+        if not order.template:
+            return
+        environment = environment_of(first, self._base)
+        against = devices_seen(environment)
+        if against and order.preload != "torch":
+            self._off(against)
+            return
+        common = {name: value for name, value in environment.items() if name not in OWN_NAMES}
+        for rank in order.ranks[1:]:
+            name = difference(common, environment_of(rank, self._base))
+            if name:
+                self._off("the ranks of this node differ in %s" % name)
+                return
+        self._start(first, common, record)
+
+    def _start(self, rank: RankOrder, common: Dict[str, str], record: ImportRecord) -> None:
+        """Start the template."""
+        from .template import TemplateProcess  # late: many runs have none
+
+        try:
+            self._template = TemplateProcess(rank, common, record)
+        except (RankStartError, OSError) as error:
+            self._off("it could not be started: %s" % error)
+            return
+        self._node.watch(self._template.channel)
+
+    def on_channel(self) -> None:
+        """Read what the template says, or see that it has ended."""
+        template = self._template
+        if template is None:
+            return
+        try:
+            answer = template.take_answer()
+        except TemplateLost as error:
+            self._off(str(error))
+            self._go()
+            return
+        if answer is None:
+            return
+        if answer.state == "off":
+            if self._order is None or self._order.preload in KEPT_BY:
+                self._node.keep_record(template.order, template.record, answer.why)
+            self._off(answer.why)
+        else:
+            self._node.tell(answer._replace(attempt=self._attempt))
+        self._go()
+
+    def reaped(self, statuses: Dict[int, int]) -> None:
+        """Note how the template has ended, among the children that have."""
+        if self._template is not None and self._template.process.pid in statuses:
+            self._template.status = statuses[self._template.process.pid]
+
+    def fork(self, order: RankOrder, environment: Dict[str, str]) -> Optional[Tuple[Process, int]]:
+        """Give a rank of the template; None where it is to be started."""
+        template = self._template
+        if template is None:
+            return None
+        why = self._against(template, order, environment)
+        if why:
+            self._off(why)
+            return None
+        try:
+            begun = template.fork(environment)
+        except (TemplateLost, OSError) as error:
+            self._off(str(error))
+            return None
+        self._forked += 1
+        return begun
+
+    def _against(self, template: TemplateProcess, order: RankOrder, environment: Dict[str, str]) -> str:
+        """Say why a rank cannot come from the template; empty where it can."""
+        if not lives(template.process.pid, template.process.start):
+            return template.last_words()
+        if not template.ready:
+            return "its imports were not done when the attempt began"
+        if (order.argv, order.workdir) != (template.order.argv, template.order.workdir):
+            return "the command of this attempt is another"
+        name = difference(template.common, environment)
+        if name:
+            return "this attempt differs in %s" % name
+        return ""
+
+    def _off(self, why: str) -> None:
+        """Say why the next ranks are started, and end the template."""
+        self._wanted = False
+        self._end()
+        self._node.tell(TemplateMessage("off", self._attempt, why=why))
+
+    def _end(self) -> None:
+        if self._template is not None:
+            self._node.forget(self._template.channel)
+            self._template.close()
+            self._template = None
+
+
+def difference(common: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """Name the variable in which a rank differs from the template, but for what is its own; empty where none does."""
+    for name in sorted({*common, *environment}):
+        if name not in OWN_NAMES and common.get(name) != environment.get(name):
+            return name
+    return ""
+
+
+def devices_seen(environment: Mapping[str, str]) -> str:
+    """Say why the devices forbid a template; empty where they do not."""
+    if not any(os.path.exists(device) for device in DEVICES):
+        return ""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        if environment.get(name) in NO_DEVICES:
+            return ""
+    return "the ranks see GPUs"
