@@ -96,7 +96,7 @@ class Drive:
     def __init__(
         self, count: int = 3, nproc: int | None = 1, expected: int | None = None, spares: int = 0, **spec: Any
     ) -> None:
-        self.spec = RunSpec.of(command=("train.py",), nproc=nproc, **spec)
+        self.spec = RunSpec.of(command=("train.py",), nproc=nproc, **{"preload": "never", **spec})
         every = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count + spares))
         setting = Setting("run-1", "uid-1", "token", "/work", "/runs/run-1/outputs", expected_world_size=expected)
         self.at, self.skew, self.node_skew = BEGIN, 0.0, 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def test_further_attempts_come_from_the_template_until_it_dies(tmp_path: Path) -
 
     os.kill(template, signal.SIGKILL)
     lost = run.until("template", 3)[2]
-    assert (lost["state"], lost["why"]) == ("off", "the process that imports ended: it printed nothing")
+    assert (lost["state"], lost["why"]) == ("off", "the process that imports was killed by signal 9: it printed nothing")
     os.kill(second[0]["pid"], signal.SIGKILL)
     third = facts(run, 2)
     assert all(rank["fresh"] for rank in third)
@@ -85,3 +86,58 @@ def test_further_attempts_come_from_the_template_until_it_dies(tmp_path: Path) -
     (run.work / "end-2").touch()
     assert run.result()["exit"] == 0
     wait_until(lambda: read_process(template) is None and read_process(agent) is None, BOUND, "nothing is left")
+
+
+def finished(run: LocalRun, attempt: int = 0) -> list[dict[str, Any]]:
+    """Let an attempt end, and give the events of its templates."""
+    (run.work / f"end-{attempt}").touch()
+    assert run.result()["exit"] == 0
+    events = run.events("template")
+    shutil.rmtree(run.runs)
+    for path in (*run.work.glob("facts-*"), *run.work.glob("end-*")):
+        path.unlink()
+    return events
+
+
+def test_a_second_run_is_forked_until_its_script_changes(tmp_path: Path) -> None:
+    def start(*options: str) -> LocalRun:
+        return LocalRun(
+            tmp_path, PROGRAM, "--nproc", "2", "--no-check", *options, nodes=1, XDG_CACHE_HOME=str(tmp_path / "cache")
+        )
+
+    run = start()
+    assert all(rank["fresh"] for rank in facts(run, 0))
+    records = tmp_path / "cache/allranks/imports"
+    wait_until(lambda: list(records.glob("*.json")), BOUND, "what it imports is kept")
+    assert finished(run) == []
+    script = (run.work / "train.py").stat()
+
+    def again(*options: str) -> LocalRun:
+        run = start(*options)
+        os.utime(run.work / "train.py", ns=(script.st_atime_ns, script.st_mtime_ns))
+        return run
+
+    run = again()
+    ranks = facts(run, 0)
+    assert not any(rank["fresh"] for rank in ranks) and ranks[0]["random"] != ranks[1]["random"]
+    assert [(e["state"], e["attempt"]) for e in finished(run)] == [("ready", 0), ("used", 0)]
+
+    run = again("--no-preload")
+    assert all(rank["fresh"] for rank in facts(run, 0))
+    assert finished(run) == []
+
+    run = LocalRun(
+        tmp_path, PROGRAM + "# edited\n", "--nproc", "2", "--no-check", nodes=1, XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
+    assert all(rank["fresh"] for rank in facts(run, 0))
+    (off,) = finished(run)
+    assert (off["state"], off["why"]) == ("off", f"{run.work}/train.py has changed since the run that is on record")
+
+
+def test_torch_alone_is_imported_where_that_is_asked_for(tmp_path: Path) -> None:
+    program = "import sys\nbefore = 'torch' in sys.modules\n" + PROGRAM.replace('"fresh": fresh', '"fresh": not before')
+    run = LocalRun(
+        tmp_path, program, "--nproc", "2", "--no-check", "--preload", "torch", nodes=1, XDG_CACHE_HOME=str(tmp_path)
+    )
+    assert not any(rank["fresh"] for rank in facts(run, 0))
+    assert [(e["state"], e["attempt"]) for e in finished(run)] == [("ready", 0), ("used", 0)]

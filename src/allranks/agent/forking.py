@@ -297,7 +297,7 @@ class Forking:
         if answer is None:
             return
         if answer.state == "off":
-            if self._order is None or self._order.preload in KEPT_BY:
+            if template.record.own and (self._order is None or self._order.preload in KEPT_BY):
                 self._node.keep_record(template.order, template.record, answer.why)
             self._off(answer.why)
         else:
