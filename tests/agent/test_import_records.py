@@ -1,6 +1,7 @@
 """What a program has imported, kept for its next run: found again while nothing has changed, and only then."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,8 @@ def test_a_file_that_was_removed_is_named(program: Program) -> None:
 def test_other_packages_are_named(program: Program) -> None:
     program.keep()
     (program.place / SITE / "library-1.0.dist-info").rename(program.place / SITE / "library-1.1.dist-info")
-    assert program.find() == (None, f"the packages in {program.place / SITE} are others than in the run that is on record")
+    why = f"the packages in {program.place / SITE} are others than in the run that is on record"
+    assert program.find() == (None, why)
 
 
 @pytest.mark.parametrize("change", [{"OMP_NUM_THREADS": "2"}, {"LD_PRELOAD": "/opt/hook.so"}], ids=["other", "new"])
@@ -134,7 +136,7 @@ def test_a_file_that_is_edited_while_it_is_read_keeps_no_record(program: Program
     ],
     ids=["writable", "link", "cut", "deep", "newer"],
 )  # fmt: skip
-def test_a_record_that_is_none_of_ours_is_refused(program: Program, spoil, why: str) -> None:  # type: ignore[no-untyped-def] # a lambda
+def test_a_record_that_is_none_of_ours_is_refused(program: Program, spoil: Callable[[Path], object], why: str) -> None:
     spoil(program.keep())
     found, words = program.find()
     assert found is None and words.startswith("the record of a former run cannot be read: ") and why in words

@@ -18,6 +18,9 @@ import pytest
 from tests import forked
 from tests.shell import Answer, Shell, command_of
 
+from allranks.cli.grammar import split
+from allranks.settings.table import SETTINGS
+
 NOW: list[Any] = [
     pytest.param(["train.py", ""], ["train.py", ""], id="an empty word"),
     pytest.param(["--", "train.py", "--", "y"], ["train.py", "--", "y"], id="-- twice"),
@@ -345,3 +348,11 @@ def test_options_of_sbatch_begin_with_a_dash(shell: Shell, value: str) -> None:
 )
 def test_other_verbs_refuse_such_values_too(shell: Shell, verb: str, words: list[str], option: str, value: str) -> None:
     refused(shell(verb, *words), option, value)
+
+
+@pytest.mark.parametrize("word", ["--no-preload", "--no_preload"])
+def test_a_switch_stands_for_a_value(shell: Shell, word: str) -> None:
+    line = split([word, "--local", "1", "train.py", "--no-preload"], SETTINGS.values(), takes_command=True)
+    assert line.words == ["--preload=never", "--local", "1"] and line.command == ["train.py", "--no-preload"]
+    answer = shell("run", "--local", "1", word, "--dry-run", "--json", "train.py")
+    assert answer.code == 0, answer

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.test_import_records import Program
 from tests.campaign import Campaign
 from tests.fuzz.nasty import NASTY, flipped, hostile_json, mutated
 from tests.outcome import outcome
@@ -152,3 +153,15 @@ def _checked(found: Message | None) -> None:
     assert len(json.dumps(found, allow_nan=False)) < 8 * (2 * TRACE + (LINKS + 1) * (TEXT + 5000))
     raised = Raised.from_error_file(found)
     assert raised is None or isinstance(raised.type, str)
+
+
+def test_records_of_imports(campaign: Campaign, tmp_path: Path) -> None:
+    """Whatever lies in the user's cache directory: it serves as it was written, or it is said why not."""
+    program = Program(tmp_path)
+    path = program.keep()
+    document = json.loads(path.read_bytes())
+    for chance in campaign.cases(300):
+        path.write_bytes(written(chance, [document]))
+        found, why = program.find()
+        assert why or found == program.imports() or json.loads(path.read_bytes()) != document
+        assert len(why) < 500

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ print("TOLD " + json.dumps({"cwd": os.getcwd(), "data": data, "helper": helper.V
 if "write" in sys.argv and os.environ["RANK"] == "1":
     with open("checkpoint.txt", "a") as file:
         file.write("attempt %d\\n" % attempt)
+if "wait" in sys.argv and attempt == 0:
+    time.sleep(600)
 if "fail" in sys.argv and attempt == 0:
     if os.environ["RANK"] == "1":
         raise ConnectionError("fails once")
@@ -123,6 +126,20 @@ def test_a_further_attempt_goes_on_in_the_same_tree(bed2: Bed, launch: Launch) -
     assert len(launch.events("tree-arrived")) == 2
     checkpoint = Path(result["outputs"]["h2"]) / "jobs/checkpoint.txt"
     assert checkpoint.read_text() == "attempt 0\nattempt 1\n"
+
+
+def test_a_new_agent_after_attach_has_no_tree(bed2: Bed, launch: Launch) -> None:
+    """The controller that took the run over has no tree to send: the run ends, and names the node and the reason."""
+    launch.start(["train.py", "wait"], "--sync", "--retries", "2").until("rank-started", 2)
+    wait_until(lambda: "TOLD" in launch.log(0) and "TOLD" in launch.log(1), BOUND, "both ranks in the tree")
+    launch.kill_launcher()
+    launch.begin("attach", "--json", cwd=launch.place)
+    launch.until("controller-attached")
+    os.kill(launch.agent_pid(1), signal.SIGKILL)
+    result = launch.result()
+    print(json.dumps(result, indent=1))
+    assert result["exit"] != 0
+    assert launch.all_gone()
 
 
 def test_nothing_is_fetched_from_a_node_that_has_an_older_tree(bed2: Bed, launch: Launch) -> None:

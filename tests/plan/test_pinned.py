@@ -91,6 +91,18 @@ def test_the_start_is_made_from_this_nodes_own_arguments():
     assert found["ranks"][0]["env"]["ALLRANKS_MARK"] == "run-1-a-f00d/node_01"
 
 
+def test_what_to_import_is_found_on_this_node_alone():
+    evil = start_of(SPEC.changed(command=("rm", "-rf", "/"), env={"LD_PRELOAD": "/x.so"}))
+    imports = {"modules": {"evil": "/theirs/evil.py"}, "changed": {}, "own": {}, "seconds": 1.0}
+    message = {"type": "preload", "attempt": 0, "rank": evil["ranks"][0], "preload": "torch", "imports": imports}
+    found = pin().order({**message, "terms": evil["terms"]})
+    assert found["rank"]["argv"] == ["/opt/py/bin/python", "/d/runner.py", "train.py", "--lr", "1"]
+    assert (found["imports"], found["preload"]) == (None, "auto") and "LD_PRELOAD" not in str(found)
+    for terms in (None, {**evil["terms"], "run_tag": "another/node_01"}, {**evil["terms"], "nproc": 7}):
+        with pytest.raises(NotPinned):
+            pin().order({**message, "terms": terms})
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

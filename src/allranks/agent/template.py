@@ -90,11 +90,11 @@ class TemplateProcess:
         length = int.from_bytes(self._data[:4], "big")
         if len(self._data) < 4 or len(self._data) < 4 + length:
             return None
-        word, *fields = [os.fsdecode(field) for field in bytes(self._data[4 : 4 + length]).split(b"\0")[:-1]]
+        fields = [os.fsdecode(field) for field in bytes(self._data[4 : 4 + length]).split(b"\0")[:-1]]
         del self._data[: 4 + length]
-        why = "".join(fields[:1])
-        if word == "ready":
-            why = self._against(fields[1:])
+        why = "".join(fields[1:2]) or "the process that imports said nothing"
+        if fields[:1] == ["ready"]:
+            why = self._against(fields[2:])
         if why:
             return TemplateMessage("off", 0, why=why)
         self.ready = True

@@ -50,7 +50,7 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
             line.words.append(word)
             continue
         name, equals, value = word.partition("=")
-        if name not in by_name and name.replace("_", "-") in by_name:
+        if name not in by_name and name.replace("_", "-") in {*by_name, *switches}:
             name = name.replace("_", "-")
         name = renamed.get(name, name)
         if name in switches and not equals:

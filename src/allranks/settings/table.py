@@ -290,8 +290,8 @@ _ROWS = (
                "run"),
     SettingRow("on_hang", choice("stop", "report", "restart"), "what to do about a hang", _TRAIN),
     SettingRow("preload", choice("never", "retries", "auto", "torch"),
-               "ranks from a process that has imported once a node: of retries, of a program known from a former run"
-               " too (auto), of any (torch)", "run render join", switches="--no-preload=never"),
+               "which ranks come from a process that has imported once a node (--no-preload: never)",
+               "run render join", switches="--no-preload=never"),
     SettingRow("audit_data", whole_number(0, 10_000), "number of batches of each rank to compare (0: none)", "run",
                example="20"),
     SettingRow("on_audit", choice("report", "stop"), "what to do where the data is not split", "run"),

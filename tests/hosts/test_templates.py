@@ -1,0 +1,63 @@
+"""Ranks on hosts that come from a template: on a spare that takes a place, and after `attach`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.hosts.bed import Bed
+from tests.hosts.launching import Launch
+from tests.hosts.waiting import wait_until
+from tests.local.test_template import PROGRAM
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+PATIENCE = 300.0  # seconds: hosts that share this machine import torch side by side
+
+
+@pytest.fixture
+def launch(bed4: Bed, tmp_path: Path) -> Iterator[Launch]:
+    """Ranks of the tests' DDP program on the first hosts."""
+    launch = Launch(bed4, tmp_path)
+    (launch.work / "train.py").write_text(PROGRAM)
+    yield launch
+    for host in bed4.hosts:
+        host.run(["rm", "-rf", *map(str, Path("/tmp/allranks-0").glob(launch.runs.name + "*"))])
+
+
+def train(launch: Launch, attempt: int, ranks: int) -> list[bool]:
+    """Wait until all ranks of an attempt train; whether each had torch's modules only from its own imports."""
+    paths = [launch.work / f"facts-{attempt}-{rank}" for rank in range(ranks)]
+    wait_until(lambda: all(p.exists() and p.read_text().endswith("}") for p in paths), PATIENCE, "ranks train")
+    return [json.loads(path.read_text())["fresh"] for path in paths]
+
+
+def test_a_spare_forks_the_ranks_that_it_takes_over_after_attach(bed4: Bed, launch: Launch) -> None:
+    """h3 stands by. The controller is killed, another takes over, and h2 has no power any more."""
+    lease = ("--lease", "10s", "--connect-timeout", "10s")
+    launch.start(["train.py"], "--spares", "1", "--retries", "2", "--no-check", *lease, hosts="h1,h2,h3")
+    assert train(launch, 0, 2) == [True, True]
+    wait_until(lambda: len(ready(launch)) == 3, PATIENCE, "templates on h1, h2 and the spare")
+    assert ready(launch) == {"h1", "h2", "h3"}
+
+    launch.kill_launcher()
+    launch.begin("attach", "--json", cwd=launch.place)
+    launch.until("controller-attached")
+    os.kill(launch.rank_pid(1), signal.SIGKILL)
+    assert train(launch, 1, 2) == [False, False], "both nodes fork after attach"
+    bed4.host("h2").power_off()
+    assert train(launch, 2, 2) == [False, False], "the spare forks too"
+    used = [(e["attempt"], e["node"]) for e in launch.events("template") if e["state"] == "used"]
+    assert sorted(used) == [(1, "h1"), (1, "h2"), (2, "h1"), (2, "h3")]
+    (launch.work / "end-2").touch()
+    result = launch.result(PATIENCE)
+    assert result["exit"] == 0 and result["attempts"][1]["replaced"] == [{"node": "h2", "by": "h3"}], result
+    assert launch.all_gone()
+
+
+def ready(launch: Launch) -> set[str]:
+    """Hosts that have a template."""
+    return {event["node"] for event in launch.events("template") if event["state"] == "ready"}
