@@ -131,7 +131,8 @@ def test_a_further_attempt_goes_on_in_the_same_tree(bed2: Bed, launch: Launch) -
 def test_a_new_agent_after_attach_has_no_tree(bed2: Bed, launch: Launch) -> None:
     """The controller that took the run over has no tree to send: the run ends, and names the node and the reason."""
     launch.start(["train.py", "wait"], "--sync", "--retries", "2").until("rank-started", 2)
-    wait_until(lambda: "TOLD" in launch.log(0) and "TOLD" in launch.log(1), BOUND, "both ranks in the tree")
+    logs = launch.run_dir / "logs"
+    wait_until(lambda: sum("TOLD" in log.read_text() for log in logs.rglob("rank_*.log")) == 2, BOUND, "both ranks run")
     launch.kill_launcher()
     launch.begin("attach", "--json", cwd=launch.place)
     launch.until("controller-attached")
