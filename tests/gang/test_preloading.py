@@ -8,7 +8,7 @@ import pytest
 from tests.gang.test_gang import Drive, play
 from tests.gang.test_spares import lost, ready, standing_by
 
-from allranks.gang.states import ImportsTold, TemplateReady
+from allranks.gang.states import ImportsTold, Silent, TemplateReady
 from allranks.protocol.processes import ImportRecord
 
 IMPORTS = ImportRecord({"torch": "/site-packages/torch/__init__.py"}, {"A": None}, {}, 3.0)
@@ -102,3 +102,10 @@ def test_a_node_that_has_lost_its_template_has_nothing_for_a_spare() -> None:
 def test_without_retries_no_spare_imports() -> None:
     drive = ready(2, spares=1, retries=0, preload="auto")
     assert drive.feed(TemplateReady("h0", drive.now)) == []
+
+
+def test_what_is_asked_for_beside_does_not_hide_the_request_that_was_lost() -> None:
+    drive = Drive(1, preload="auto")
+    play("hello h0 | node-ready setup>h0\nfacts h0 | facts listen>h0 preload>h0", drive)
+    drive.feed(Silent("h0", drive.now))
+    assert drive.hello("h0")[-1] == "listen>h0"

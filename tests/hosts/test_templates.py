@@ -37,8 +37,8 @@ def train(launch: Launch, attempt: int, ranks: int) -> list[bool]:
 
 def test_a_spare_forks_the_ranks_that_it_takes_over_after_attach(bed4: Bed, launch: Launch) -> None:
     """h3 stands by. The controller is killed, another takes over, and h2 has no power any more."""
-    lease = ("--lease", "10s", "--connect-timeout", "10s")
-    launch.start(["train.py"], "--spares", "1", "--retries", "2", "--no-check", *lease, hosts="h1,h2,h3")
+    options = ("--env", "OMP_NUM_THREADS=1", "--no-check", "--lease", "10s", "--connect-timeout", "10s")
+    launch.start(["train.py"], "--spares", "1", "--retries", "2", *options, hosts="h1,h2,h3")
     assert train(launch, 0, 2) == [True, True]
     wait_until(lambda: len(ready(launch)) == 3, PATIENCE, "templates on h1, h2 and the spare")
     assert ready(launch) == {"h1", "h2", "h3"}

@@ -11,8 +11,10 @@ from allranks.diagnose.incident import Pause
 from allranks.protocol.messages import AttemptSummary, RankSummary
 from allranks.protocol.orders import (
     EndOrder,
+    ImportsOrder,
     ListenOrder,
     Order,
+    PreloadOrder,
     ProbeOrder,
     SaveOrder,
     SetupOrder,
@@ -41,6 +43,8 @@ from .states import (
     read_exit,
 )
 
+NOT_REPEATED = (SignalOrder, SaveOrder, PreloadOrder, ImportsOrder)  # where the channel breaks, another way is found
+
 
 class Connections:
     """The part of the gang that is about the ways to its nodes."""
@@ -58,7 +62,7 @@ class Connections:
     def remember(self, actions: Iterable[Action]) -> None:
         """Keep the last request to each node."""
         for action in actions:
-            if isinstance(action, Send) and not isinstance(action.order, (SignalOrder, SaveOrder)):
+            if isinstance(action, Send) and not isinstance(action.order, NOT_REPEATED):
                 self._last_requests[action.node] = action.order
 
     def forget(self, names: Iterable[str]) -> None:
