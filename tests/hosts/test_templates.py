@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,8 @@ def launch(bed4: Bed, tmp_path: Path) -> Iterator[Launch]:
     launch = Launch(bed4, tmp_path)
     (launch.work / "train.py").write_text(PROGRAM)
     yield launch
-    for host in bed4.hosts:
-        host.run(["rm", "-rf", *map(str, Path("/tmp/allranks-0").glob(launch.runs.name + "*"))])
+    for path in launch.runs.glob("*/run.json"):
+        shutil.rmtree(Path("/tmp/allranks-0") / json.loads(path.read_text())["uid"], ignore_errors=True)
 
 
 def train(launch: Launch, attempt: int, ranks: int) -> list[bool]:
