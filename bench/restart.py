@@ -198,7 +198,7 @@ def _lost(bed: Bed, ground: Ground, how: str) -> Sample:
     time.sleep(RUNS_ON)
     began = time.time()
     if how == DEAD:
-        os.kill(int(float((launch.work / "agent-0-1").read_text())), signal.SIGKILL)
+        os.kill(bed.hosts[1].processes_with_env("RANK=1")[0].ppid, signal.SIGKILL)  # the agent
     else:
         bed.hosts[1].link_down()
     try:

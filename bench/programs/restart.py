@@ -1,8 +1,8 @@
 """A rank that trains until it is stopped, or its attempt is not the first, and says when it had its first step.
 
-restart.py DIRECTORY. It writes the time of the first step to `stepped-ATTEMPT-RANK`, which process has started it to
-`agent-ATTEMPT-RANK`, and its proportional set size (KB) to `pss-ATTEMPT-RANK`. Where `kill` is made there, the last
-rank of the first attempt writes the time to `killed` and kills itself. Where `end` is made, every rank ends at once."""
+restart.py DIRECTORY. It writes the time of the first step to `stepped-ATTEMPT-RANK`, and its proportional set size (KB)
+to `pss-ATTEMPT-RANK`. Where `kill` is made there, the last rank of the first attempt writes the time to `killed` and
+kills itself. Where `end` is made, every rank ends at once."""
 
 import os
 import signal
@@ -40,7 +40,6 @@ for step in range(20 if attempt else 1_000_000):
     model(torch.ones(8, 64)).sum().backward()
     optimizer.step()
     if step == 0:
-        write(f"agent-{attempt}-{dist.get_rank()}", os.getppid())
         write(f"stepped-{attempt}-{dist.get_rank()}")
     if step == 10:
         write(f"pss-{attempt}-{dist.get_rank()}", proportional_size())
