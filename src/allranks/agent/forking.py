@@ -112,7 +112,6 @@ class Forking:
         self._looking = False  # for them
         self._known = False  # what the program imports need not be asked
         self._waiting: Optional[Callable[[], None]] = None
-        self._wait_until = 0.0
         self._began = 0.0
         self._took = 0.0  # from the start of the ranks until all had a process group
         self._wanted = False
@@ -192,10 +191,6 @@ class Forking:
         self._wanted = is_wanted and self._template is None and not self._looking
         self._began = time.monotonic()
         self._waiting = go
-        seconds = 0.0
-        if self._template is not None:
-            seconds = self._template.record.seconds
-        self._wait_until = self._began + LEAST_WAIT + WAIT_FACTOR * seconds
         if not self._looking and (self._template is None or self._template.ready):
             self._go()
 
@@ -229,12 +224,19 @@ class Forking:
 
     def tick(self, now: float) -> None:
         """Ask the ranks, where it is time to; start those that have waited long enough."""
-        if self._waiting is not None and now >= self._wait_until:
+        if self._waiting is not None and now >= self._began + self._patience:
             self._off("its imports were not done %.0f s after the attempt began" % (now - self._began))
             self._go()
         if self._wanted and not self._uninitialised and not self._asking and now >= self._next:
             self._asking = True
             self._node.ask_imports(partial(self._answered, self._attempt))
+
+    @property
+    def _patience(self) -> float:
+        """How long ranks wait for the template, in seconds."""
+        if self._template is None:
+            return LEAST_WAIT
+        return LEAST_WAIT + WAIT_FACTOR * self._template.record.seconds
 
     def _answered(self, attempt: int, record: Optional[ImportRecord], error: str) -> None:
         if attempt != self._attempt or not self._wanted:
