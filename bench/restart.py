@@ -60,8 +60,11 @@ def _options(place: Path, nproc: int, preload: str, **more: str | int) -> dict[s
 def _phases(launch: Launch, since: float) -> dict[str, float]:
     """Seconds since then at which allranks says that each part was done, for the raw file."""
     names = ("node-lost", "ending", "attempt-end", "gate-proved", "rank-started", "all-initialised")
-    later = {event["event"]: round(event["t"] - since, 3) for event in _events(launch) if event["t"] > since}
-    return {name: later[name] for name in names if name in later}
+    first: dict[str, float] = {}
+    for event in _events(launch):
+        if event["t"] > since:
+            first.setdefault(event["event"], round(event["t"] - since, 3))
+    return {name: first[name] for name in names if name in first}
 
 
 # -- a killed rank -----------------------------------------------------------------------------------------
