@@ -84,6 +84,11 @@ def test_toml_is_taken_as_settings(block: Block) -> None:
     if block.file is None or block.file == "allranks.toml":
         resolved = resolve({}, {}, document, config_source=block.place)
         assert resolved.spec is not None
+    elif block.file == "config.toml":  # a user's own, with clusters and notifications
+        for name in document.get("cluster", {"": {}}):
+            options = {"cluster": name or None}
+            resolved = resolve(options, {}, {}, config_source="", user_config=document, user_source=block.place)
+            assert resolved.spec.target.cluster == (name or None)
 
 
 @pytest.mark.parametrize("block", blocks_of("yaml"))
@@ -118,7 +123,14 @@ NOT_RUN = [
 
 
 @pytest.mark.parametrize("block", NOT_RUN)
-def test_commands_that_are_not_run_are_taken(block: Block, shell: Shell, tmp_path: Path) -> None:
+def test_commands_that_are_not_run_are_taken(
+    block: Block, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own settings have a cluster `lab`, as on the page about clusters."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    own_settings = tmp_path / "config" / "allranks" / "config.toml"
+    own_settings.parent.mkdir(parents=True)
+    own_settings.write_text('[cluster.lab]\nhosts = "h1,h2"\n')
     page = read(block.page)
     for other in page.blocks:
         if other.file is not None:
