@@ -20,7 +20,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "fabric/analysis", "overlap")
 GANG = ("gang", "roster", "states", "members", "places", "remarks", "hangwatch", "gathering", "spares",
-        "connections", "ending", "rendezvous", "running", "lingering", "policy", "history", "groups",
+        "connections", "ending", "preloading", "rendezvous", "running", "lingering", "policy", "history", "groups",
         "passed_signals", "saving", "steps", "pace")  # fmt: skip
 REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
