@@ -20,6 +20,7 @@ from bench import (
     restart,
     scale,
     scan,
+    slow,
     start,
     steps,
     table,
@@ -41,6 +42,7 @@ ALL = {
     "scan": scan.run,
     "steps": steps.run,
     "ledger": ledger.run,
+    "slow": slow.run,
 }
 WITHOUT_HOSTS = ("scale", "scan", "audit", "steps", "ledger")
 

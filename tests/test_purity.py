@@ -21,7 +21,7 @@ PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "fabric/analysis", "overlap")
 GANG = ("gang", "roster", "states", "members", "places", "remarks", "hangwatch", "gathering", "spares",
         "connections", "ending", "preloading", "rendezvous", "running", "lingering", "policy", "history", "groups",
-        "passed_signals", "saving", "steps", "pace")  # fmt: skip
+        "passed_signals", "saving", "steps", "pace", "stragglers")  # fmt: skip
 REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "runs/documents.py", "runs/events.py", "runs/progress.py", "runs/timeledger.py", "findings.py",

@@ -15,7 +15,7 @@ from tests.agent.test_runner_torch import PROGRAM, finish, pytestmark, start  # 
 from tests.hosts.waiting import stop_process, wait_until
 from tests.ports import free_port
 
-from allranks.agent.asking import KEPT, Asking, ask_path, counted, flight_file, newest
+from allranks.agent.asking import KEPT, Asking, ask_path, call_times, counted, flight_file, newest
 from allranks.agent.processes import Process, read_process
 from allranks.agent.sample import sample
 from allranks.diagnose.hangs.frontier import CollectiveFault, account
@@ -88,6 +88,25 @@ def test_a_rank_that_waits_tells_where_and_one_that_is_stopped_cannot(stuck: tup
         os.kill(ranks[1].pid, signal.SIGCONT)
     assert "could not answer" in late[1]["error"] and "state T" in late[1]["error"]
     assert counted(late[1]) == {} and counted(late[0]) == before[0]
+
+
+def test_a_rank_tells_when_it_called_its_newest_collectives(stuck: tuple[list[Any], Path]) -> None:
+    ranks, place = stuck
+    known = processes(ranks)
+    settled(known, place)
+    calls = call_times(known, str(place), 100)
+    groups = {rank: {one.name: one for one in of_rank.groups} for rank, of_rank in calls.items()}
+    first, second = groups[0]["0"], groups[1]["0"]
+    assert (first.size, first.first, first.on_device) == (2, 0, False)
+    assert (first.sequence[-1], second.sequence[-1]) == (4, 3), "rank 1 has not called the fourth"
+    assert first.kinds[first.kind[-1]] == "all_reduce 1000"
+    entries = Asking(known, str(place), "dump").answers()[0]["recorders"]["gloo"]["entries"]
+    whole = {e["collective_seq_id"]: e["time_created_ns"] for e in entries if e["process_group"][0] == "0"}
+    assert [calls[0].base * 10**6 + created for created in first.created] == [
+        whole[number] // 1000 for number in first.sequence
+    ], "as the whole dump has it"
+    newest_alone = call_times(known, str(place), 1)[0]
+    assert [one.sequence for one in newest_alone.groups] == [(4,)]
 
 
 def test_a_rank_without_a_process_group_is_said_to_have_none(tmp_path: Path) -> None:

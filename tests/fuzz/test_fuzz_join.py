@@ -213,6 +213,7 @@ def orders(port: int) -> list[Message]:
         {"type": "start", "attempt": 0, "ranks": [], "terms": terms},
         {"type": "stacks", "ranks": [1], "ask": "look"},
         {"type": "counters", "ranks": [1]},
+        {"type": "call-times", "ranks": [1], "most": 400, "suspects": []},
         {"type": "signal", "attempt": 0, "order": 1, "name": "USR1"},
         {"type": "end", "grace": 0.0, "reason": "failure"},
         {"type": "listen", "port": 0, "token": TOKEN},

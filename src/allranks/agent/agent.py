@@ -21,6 +21,7 @@ from allranks.protocol.frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, T
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.messages import (
+    CallTimesMessage,
     CountersMessage,
     DrainedMessage,
     FactsMessage,
@@ -37,11 +38,13 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import (
     MOST_ATTEMPTS,
+    MOST_CALLS,
     MOST_PATH,
     MOST_RANKS,
     ORDERS,
     SAVE_PHASES,
     AckOrder,
+    CallTimesOrder,
     CountersOrder,
     EndOrder,
     HelloOrder,
@@ -102,6 +105,7 @@ UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the o
 FILE_TICK = 0.25  # seconds between reads of followed files while ranks run
 FAILURES = 5  # errors of its own after which an agent gives up
 LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
+CALL_TIMES_SECONDS = 40.0  # with a look at suspects; gang/stragglers.py waits a little longer
 SAMPLE_SECONDS = 20.0  # gang/hangwatch.py waits a little longer
 MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 REPORTS = "a report to the agent"  # what the program's datagrams are called where they cannot be read
@@ -189,6 +193,7 @@ class Agent:
                 _handler(StacksOrder, self._on_stacks),
                 _handler(CountersOrder, self._on_counters),
                 _handler(UsageOrder, self._on_usage),
+                _handler(CallTimesOrder, self._on_call_times),
                 _handler(ServeOrder, self._on_serve),
                 _handler(ReachOrder, self._on_reach),
                 _handler(ReleaseOrder, self._on_release),
@@ -734,6 +739,16 @@ class Agent:
         if usage is not None:
             self._reply(usage)
 
+    def _on_call_times(self, order: CallTimesOrder) -> None:
+        """Answer in a task; the journal has no use for what is compared at once."""
+        most = max(1, min(order.most, MOST_CALLS))
+        work = partial(_call_times, self._sampled(order.ranks), order.suspects, self._dir, most)
+
+        def done(message: Optional[CallTimesMessage], error: str) -> None:
+            self._reply(CallTimesMessage(error=error) if message is None else message)
+
+        self._run_task("the times of collectives", work, CallTimesMessage, CALL_TIMES_SECONDS, done)
+
     # -- the template (forking.Node) ------------------------------------------------------------------------
 
     def _on_preload(self, order: PreloadOrder) -> None:
@@ -894,6 +909,12 @@ def _ask_calls(processes: Dict[int, Process], node_dir: str) -> "Asking":
     from .asking import Asking
 
     return Asking(processes, node_dir, "calls")
+
+
+def _call_times(processes: Dict[int, Process], suspects: Tuple[int, ...], node_dir: str, most: int) -> CallTimesMessage:
+    from .calltimes import answer
+
+    return answer(processes, suspects, node_dir, most)
 
 
 def _ask_imports(processes: Dict[int, Process], node_dir: str, began: float) -> ImportRecord:

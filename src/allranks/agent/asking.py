@@ -12,6 +12,7 @@ import socket
 import time
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from allranks.protocol.calltimes import RankCalls
 from allranks.protocol.codec import decode, decode_parts
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
 from allranks.protocol.messages import CountersMessage
@@ -203,6 +204,12 @@ def counted(answer: JsonObject) -> JsonObject:
         for name, status in recorder.pg_status.items():
             numbers["%s/%s" % (backend, name)] = status
     return numbers
+
+
+def call_times(ranks: Dict[int, Process], node_dir: str, most: int) -> Dict[int, RankCalls]:
+    """Ask each rank when it called its newest collectives; what a rank's answer lacks, or has wrong, is left out."""
+    answers = Asking(ranks, node_dir, "times %d" % most).answers()
+    return {rank: decode_parts(RankCalls, answer) for rank, answer in answers.items()}
 
 
 def ask_imports(ranks: Dict[int, Process], node_dir: str, began: float) -> ImportRecord:

@@ -7,6 +7,7 @@ not run inside a collective, so a thread of its own waits at a socket of the nod
     look        … and the stacks of all other threads
     dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
     calls       nothing of that: the rank notes what it has called, in the file beside its error file
+    times N     when the newest N collectives were called: `RankCalls` of protocol/calltimes.py
     imports     nothing of that: which installed modules the program has imported, and which variables it has changed
 
 Stacks are taken here, with the interpreter's lock held, so that no other thread moves meanwhile. The dump signal
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import socket
     from _thread import LockType
     from types import FrameType, ModuleType
-    from typing import Callable, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from allranks.protocol.jsontext import JsonObject
 
@@ -39,6 +40,19 @@ FIRST_DESCRIPTOR = 961
 PATIENCE = 2.0  # seconds for one question and its answer
 DEPTH = 100
 THREADS = 30
+# Operations at which every rank of the group waits for all others, as the recorders name them.
+SYNCHRONISING = (
+    "all_reduce",
+    "allreduce_coalesced",
+    "all_gather",
+    "_all_gather_base",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all",
+    "barrier",
+)
 NEWEST = 8  # collectives of each group that an error file has
 MOST_GROUPS = 64  # of those whose calls are noted, and of their calls and kinds of calls
 MOST_CALLS = 4096
@@ -132,6 +146,10 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known, note_calls:
     if word == "imports":
         reply["modules"], reply["own"] = imported(runner)
         reply["changed"] = runner.changed()
+        channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
+        return
+    if word.startswith("times "):
+        reply.update(call_times(module, int(word[6:])))
         channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
         return
     reply["groups"] = groups(module)
@@ -310,6 +328,75 @@ def note(path: str, calls: List[JsonObject]) -> None:
     with open(temporary, "wb") as file:
         file.write(json.dumps(calls).encode("ascii"))
     os.rename(temporary, path)
+
+
+def call_times(module: ModuleType, most: int) -> JsonObject:
+    """Return when this rank called its newest collectives, by group: `RankCalls` of protocol/calltimes.py.
+
+    Their number is bounded over all groups, so what a rank of many groups gives is as long."""
+    import gc
+
+    world = module._world
+    members = {}
+    for group, name in list(world.pg_names.items()):
+        ranks = world.pg_group_ranks.get(group) or {}
+        members[str(name)] = (len(ranks), min(ranks, default=0))
+    found: Dict[str, JsonObject] = {}
+    base = 0
+    for backend, entry in newest_entries(most):
+        name = str(entry["process_group"][0])
+        what = entry["profiling_name"].partition(":")[2]
+        created = entry["time_created_ns"] or 0
+        if entry["is_p2p"] or name not in members or what not in SYNCHRONISING or not created:
+            continue
+        base = base or created // 1000000000
+        size, first = members[name]
+        if name not in found:
+            found[name] = {"name": name, "size": size, "first": first, "on_device": backend != "gloo", "kinds": []}
+        one = found[name]
+        kind = "%s %d" % (what, kind_of(entry)[1])
+        if kind not in one["kinds"]:
+            one["kinds"].append(kind)
+        started = entry.get("time_discovered_started_ns") or 0
+        row = {
+            "sequence": entry["collective_seq_id"],
+            "kind": one["kinds"].index(kind),
+            "created": created // 1000 - base * 1000000,
+            "started": started and started // 1000 - base * 1000000,
+        }
+        for key, value in row.items():
+            if key != "started" or one["on_device"]:
+                one.setdefault(key, []).append(value)
+    return {"base": base, "groups": list(found.values()), "collections": gc.get_stats()[-1]["collections"]}
+
+
+def newest_entries(most: int) -> List[Any]:
+    """Return the newest entries of torch's recorders with their backend, the oldest first.
+
+    A dump of 2,000 entries has 1 MB, and to read all of it takes as long as to write it. Its entries are flat objects
+    (FlightRecorderDetail.hpp, dump_json), so the last of them are cut out; where that fails all is read."""
+    import json
+
+    library = sys.modules.get("torch._C._distributed_c10d")
+    newest: List[Any] = []
+    for backend, name in BINDINGS:
+        dump = getattr(library, name, None)
+        if dump is None:
+            continue
+        data = dump(includeCollectives=True, onlyActive=False)
+        if isinstance(data, str):
+            data = data.encode()
+        begin = data.find(b'"entries":[{')
+        end = data.rfind(b'}],"nccl_comm_state"')
+        try:
+            if begin < 0 or end < begin:
+                raise ValueError
+            pieces = data[begin + 12 : end].rsplit(b"},{", most)[-most:]
+            entries = [json.loads(b"{" + piece + b"}") for piece in pieces]
+        except ValueError:
+            entries = json.loads(data).get("entries", [])[-most:]
+        newest += [(backend, entry) for entry in entries]
+    return newest
 
 
 def recorded(with_records: bool) -> JsonObject:

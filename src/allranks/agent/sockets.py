@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Mapping, Tuple
 
+from allranks.protocol.calltimes import LinkCount
 from allranks.protocol.sockets import RankSocket
 
 from .files import names_in, read_link
@@ -22,6 +23,7 @@ INET_DIAG_INFO = 2
 ESTABLISHED = 1
 SYN_SENT = 2
 STATES = 1 << ESTABLISHED | 1 << SYN_SENT
+MOST_LINKS = 4096  # addresses of all ranks of a node
 MOST = 256  # connections of a rank that are reported
 PATIENCE = 2.0  # seconds
 LOOPBACK = ("127.", "::1")
@@ -32,6 +34,8 @@ _COUNTED = struct.Struct("=2xB")  # tcpi_retransmits
 _BYTES = struct.Struct("=QQ")  # tcpi_bytes_acked, tcpi_bytes_received
 BYTES_AT = 120  # their place in tcp_info, Linux 4.1 and newer
 _RESENT = struct.Struct("=100xI")  # tcpi_total_retrans
+_SENT = struct.Struct("=156xI")  # tcpi_data_segs_out, Linux 4.6
+_BUSY = struct.Struct("=168xQQ")  # tcpi_busy_time, tcpi_rwnd_limited, Linux 4.10
 
 
 def connections(pid: int) -> Tuple[RankSocket, ...]:
@@ -52,6 +56,40 @@ def connections(pid: int) -> Tuple[RankSocket, ...]:
     far = [one for one in of_rank if not one.peer.startswith(LOOPBACK)]
     far.sort(key=lambda one: (-one.retransmits, -one.queued))
     return tuple(far[:MOST])
+
+
+def link_counts(pids: Mapping[int, int]) -> List[LinkCount]:
+    """Add up the kernel's counters of ranks' connections to other machines, by rank and address of the peer.
+
+    `pids` are the ranks' processes. The kernel is asked once for all of them.
+    """
+    owners: Dict[str, int] = {}
+    for rank, pid in pids.items():
+        for name in names_in("/proc/%d/fd" % pid):
+            link = read_link("/proc/%d/fd/%s" % (pid, name))
+            if link.startswith("socket:["):
+                owners[link[8:-1]] = rank
+    counts: Dict[Tuple[int, str], LinkCount] = {}
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            for inode, one in _of_family(family):
+                peer = one.peer.rpartition(":")[0]
+                if str(inode) not in owners or peer.startswith(LOOPBACK):
+                    continue
+                rank = owners[str(inode)]
+                count = counts.get((rank, peer), LinkCount(rank, peer))
+                counts[rank, peer] = LinkCount(
+                    rank,
+                    peer,
+                    count.acked + one.acked,
+                    count.busy + one.busy,
+                    count.held + one.held,
+                    count.sent + one.sent,
+                    count.resent + one.resent,
+                )
+        except (OSError, struct.error):
+            continue
+    return list(counts.values())[:MOST_LINKS]
 
 
 def _of_family(family: int) -> Iterator[Tuple[int, RankSocket]]:
@@ -90,6 +128,9 @@ def _read(family: int, message: bytes) -> Tuple[int, RankSocket]:
     if len(info) >= BYTES_AT + _BYTES.size:
         acked, received = _BYTES.unpack_from(info, BYTES_AT)
         one = one._replace(acked=acked, received=received, resent=_RESENT.unpack_from(info)[0])
+    if len(info) >= _BUSY.size:
+        busy, held = _BUSY.unpack_from(info)
+        one = one._replace(sent=_SENT.unpack_from(info)[0], busy=busy, held=held)
     return inode, one
 
 

@@ -77,6 +77,7 @@ from .states import (
     Action,
     AttemptOver,
     Back,
+    EachSecond,
     Event,
     Lost,
     Paused,
@@ -685,6 +686,8 @@ class Controller:
             self._compare_with_itself(now)
             if self.auditor is not None and self.roster.state is State.RUNNING:
                 self.auditor.look(self.roster.layout(), self.feed)
+            if self.roster.state is State.RUNNING:
+                self.feed_quietly(EachSecond("", time.time(), self.progress.slowest_step()))
             self._write_status()
         self.view.tick(time.time())
 

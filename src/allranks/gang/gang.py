@@ -28,6 +28,7 @@ from .running import Running
 from .saving import Saving
 from .spares import HotSpares
 from .states import OF_AN_ATTEMPT, SPARE_TABLE, TABLE, Action, Event
+from .stragglers import StragglerWatch
 
 Handler = Callable[[Any, float], list[Action]]
 
@@ -47,6 +48,7 @@ class Gang:
         self.hang_watch = HangWatch(self.roster, self.ending)
         self.pace = PaceWatch(self.roster)
         self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running, self.preloading)
+        self.stragglers = StragglerWatch(self.roster)
         self.gathering = Gathering(self.roster, self.ending, self.spares, self.rendezvous)
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
 
@@ -105,6 +107,7 @@ class Gang:
         self.saving.begin_attempt()
         self.hang_watch.begin_attempt()
         self.pace.begin_attempt()
+        self.stragglers.begin_attempt()
         self.connections.forget(old for old, new in (replace or {}).items() if old == new)
         actions: list[Action] = [AttemptStart()]
         actions += self.spares.change_nodes(replace or {}, pause)

@@ -164,26 +164,17 @@ class HangWatch:
         if since > counted.asked_at:
             counted.by_rank = {}  # of an earlier silence
         counted.asked_at = now
-        running = self._running_ranks()
+        running = self.roster.running_ranks()
         counted.waiting = set(running)
         return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in running.items()]
 
     def _ask_stacks(self, suspicion: Suspicion, now: float) -> list[Action]:
         """All nodes for all ranks that run; the second time for their recorders too."""
         suspicion.asked_at = now
-        running = self._running_ranks()
+        running = self.roster.running_ranks()
         suspicion.waiting.update(running)
         word = "look" if len(suspicion.samples) == 1 else "dump"
         return [Send(name, StacksOrder(tuple(ranks), word)) for name, ranks in running.items()]
-
-    def _running_ranks(self) -> dict[str, list[int]]:
-        """List the ranks that run, by node."""
-        running: dict[str, list[int]] = {}
-        for node in self.roster.nodes.values():
-            ranks = [r.rank for r in node.ranks.values() if r.pid is not None and r.exit is None]
-            if ranks and not node.gone:
-                running[node.name] = ranks
-        return running
 
     def _sample_is_complete(self, suspicion: Suspicion, now: float) -> None:
         suspicion.waiting.clear()

@@ -64,6 +64,7 @@ class RankState:
     exit: Exit | None = None
     exit_at: float = 0.0  # when that was heard, by the clock of the limits
     departure: Departure = field(default_factory=Departure)
+    lateness: float | None = None  # seconds, the median of the last look (gang/stragglers.py)
     became: str = ""  # the program that it has become by exec
 
 
@@ -123,7 +124,8 @@ class NodeState:
         ranks = []
         for rank in self.ranks.values():
             shown = progress.get(rank.rank, RankProgress())
-            ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, **shown._asdict()))
+            known = dict(shown._asdict(), lateness_s=rank.lateness)
+            ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, **known))
         return NodeStatus(self.name, self.index, self.address, self.state, tuple(ranks), self.usage)
 
 

@@ -228,6 +228,10 @@ class Progress:
         starts_over = self.origin is not None and first <= self.origin < self.reached
         return Resumption(first, self.reached, max(0, self.reached - first + 1), starts_over)
 
+    def slowest_step(self) -> int | None:
+        """Give the step of the rank that is behind all others, of those that show one."""
+        return min((reader.step for reader in self._comparable() if reader.step is not None), default=None)
+
     def _first(self) -> int | None:
         firsts = (reader.first for reader in self._comparable())
         return min((first for first in firsts if first is not None), default=None)

@@ -200,6 +200,15 @@ class Roster:
             return self.ranks()
         return [next(iter(n.ranks.values())) for n in self.nodes.values()]
 
+    def running_ranks(self) -> dict[str, list[int]]:
+        """List the ranks that run, by node, on the nodes from which an answer may come."""
+        running: dict[str, list[int]] = {}
+        for node in self.nodes.values():
+            ranks = [r.rank for r in node.ranks.values() if r.pid is not None and r.exit is None]
+            if ranks and not node.gone:
+                running[node.name] = ranks
+        return running
+
     def layout(self) -> dict[int, tuple[str, int]]:
         """Node and local rank of every rank that the program has, behind a launcher too."""
         if self.plan is None:  # adopted from another controller

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs.doing import StackSample
+from allranks.diagnose.stragglers.lateness import Clock
 from allranks.findings import Finding
+from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 from allranks.protocol.foreign import CalledGroup
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RankSaving
@@ -264,6 +266,23 @@ class StepShown(Event):
 
 
 @dataclass(frozen=True)
+class CallTimes(Event):
+    """When a node's ranks called their newest collectives, by its `clock`, and what was seen of suspects."""
+
+    ranks: Mapping[int, RankCalls]
+    clock: Clock
+    links: tuple[LinkCount, ...] = ()
+    suspects: Mapping[int, SuspectLook] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EachSecond(Event):
+    """Come every second while ranks run: the step that the slowest rank has reached; `node` is empty."""
+
+    step: int | None = None
+
+
+@dataclass(frozen=True)
 class SavingAnswer(Event):
     """How far a node's ranks are with a request to save; the first fields are those of the order that it answers."""
 
@@ -389,6 +408,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Counters: "hang_watch.on_counters",
         Used: "pace.on_used",
         StepShown: "pace.on_step",
+        EachSecond: "stragglers.on_pace",
+        CallTimes: "stragglers.on_call_times",
         Audited: "running.on_audited",
         UserSignal: "signals.on_user_signal",
     },
@@ -412,6 +433,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Counters: "ignore",
         Used: "ignore",
         StepShown: "ignore",
+        CallTimes: "ignore",
+        EachSecond: "ignore",
         Quiet: "ignore",
         Audited: "ignore",
     },
@@ -421,6 +444,8 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Counters: "ignore",
         Used: "ignore",
         StepShown: "ignore",
+        CallTimes: "ignore",
+        EachSecond: "ignore",
         Quiet: "ignore",
         Audited: "ignore",
         SavingAnswer: "ignore",

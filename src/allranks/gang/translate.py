@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from allranks.diagnose.hangs.doing import read_sample
+from allranks.diagnose.stragglers.lateness import Clock
 from allranks.protocol.foreign import ReportMessage, error_time
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import (
+    CallTimesMessage,
     CountersMessage,
     DrainedMessage,
     EndedMessage,
@@ -28,6 +30,7 @@ from allranks.protocol.usage import NodeUsage
 
 from .clocks import NodeClock
 from .states import (
+    CallTimes,
     Counters,
     Drained,
     Ended,
@@ -63,6 +66,8 @@ def translate(node: str, message: Message, clock: NodeClock) -> Event | None:
         return read_exit(node, message, t)
     if isinstance(message, ReportMessage):
         return _report(node, message, t)
+    if isinstance(message, CallTimesMessage):
+        return _call_times(node, message, clock, t)
     return _plain(node, message, t)
 
 
@@ -96,6 +101,14 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
     if isinstance(message, FaultMessage):
         return Fault(node, t, message.id, message.message, message.rank)
     return None
+
+
+def _call_times(node: str, message: CallTimesMessage, clock: NodeClock, t: float) -> CallTimes:
+    """Give the times as they are, with the node's clock; none where that is not known."""
+    if clock.delay is None:
+        return CallTimes(node, t, {}, Clock(), message.links)
+    known = Clock(clock.offset, clock.delay / 2)
+    return CallTimes(node, t, message.ranks, known, message.links, message.suspects)
 
 
 def _corrected_time(message: Message, clock: NodeClock) -> float:

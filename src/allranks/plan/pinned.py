@@ -20,9 +20,11 @@ from allranks.protocol.foreign import LARGEST_STEP
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.orders import (
+    MOST_CALLS,
     ORDERS,
     SAVE_PHASES,
     AckOrder,
+    CallTimesOrder,
     CountersOrder,
     EndOrder,
     HelloOrder,
@@ -201,6 +203,9 @@ class Pin:
                 return CountersOrder(_ranks(order.ranks))
             case UsageOrder():
                 return UsageOrder(_within("every", order.every, LEAST_USAGE_SECONDS, DAY))
+            case CallTimesOrder():
+                most = _whole("most", order.most, MOST_CALLS)
+                return CallTimesOrder(_ranks(order.ranks), most, _ranks(order.suspects))
             case SignalOrder():
                 return _signal(order)
             case SaveOrder():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Tuple, Union
 
+from .calltimes import LinkCount, RankCalls, SuspectLook
 from .codec import Vocabulary, encode, omit_empty, omit_none
 from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error
 from .frames import PROTOCOL, pack_json
@@ -201,6 +202,16 @@ class CountersMessage(NamedTuple):
     error: str = ""
 
 
+class CallTimesMessage(NamedTuple):
+    """When each rank called its newest collectives, the counters of its connections, and a look at suspects."""
+
+    ranks: Mapping[int, RankCalls] = {}
+    links: Tuple[LinkCount, ...] = ()
+    suspects: Mapping[int, SuspectLook] = {}
+    t: Optional[float] = None
+    error: str = ""
+
+
 class RankSaving(NamedTuple):
     """How far a rank is with a request to save: how often it has called `should_save`, and its newest two steps.
 
@@ -336,6 +347,7 @@ Message = Union[
     StacksMessage,
     CountersMessage,
     NodeUsage,
+    CallTimesMessage,
     SavingMessage,
     FaultMessage,
     PongMessage,
@@ -368,6 +380,7 @@ MESSAGES: Vocabulary[Message] = Vocabulary(
         "stacks": StacksMessage,
         "counters": CountersMessage,
         "usage": NodeUsage,
+        "call-times": CallTimesMessage,
         "saving": SavingMessage,
         "fault": FaultMessage,
         "pong": PongMessage,

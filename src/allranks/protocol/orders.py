@@ -15,6 +15,7 @@ from .records import NamedTuple
 
 MOST_RANKS = 1 << 20
 MOST_ATTEMPTS = (1 << 16) - 1  # what a frame of output can name
+MOST_CALLS = 400  # collectives of a rank in one answer
 MOST_PATH = 4096  # bytes of a path (PATH_MAX)
 
 
@@ -221,6 +222,14 @@ class UsageOrder(NamedTuple):
     every: float
 
 
+class CallTimesOrder(NamedTuple):
+    """Say when the ranks called their newest collectives, `most` each; look at what `suspects` do for some seconds."""
+
+    ranks: Tuple[int, ...] = ()
+    most: int = 0
+    suspects: Tuple[int, ...] = ()
+
+
 class ServeOrder(NamedTuple):
     """Open two ports on which peers try this node."""
 
@@ -290,6 +299,7 @@ Order = Union[
     StacksOrder,
     CountersOrder,
     UsageOrder,
+    CallTimesOrder,
     ServeOrder,
     ReachOrder,
     ReleaseOrder,
@@ -316,6 +326,7 @@ ORDERS: Vocabulary[Order] = Vocabulary(
         "stacks": StacksOrder,
         "counters": CountersOrder,
         "usage": UsageOrder,
+        "call-times": CallTimesOrder,
         "serve": ServeOrder,
         "reach": ReachOrder,
         "release": ReleaseOrder,

@@ -10,7 +10,8 @@ class RankSocket(NamedTuple):
 
     `connecting`: the peer has not answered yet. `queued`: bytes that the program has written and the peer has not
     acknowledged. `retransmits`: time-outs in a row without an answer. `acked` and `received`: bytes, since it began;
-    `resent`: packets that were sent again, since it began.
+    `sent` and `resent`: packets, since it began. `busy`: microseconds with data on its way, `held` those for which the
+    peer had no room.
     """
 
     local: str
@@ -21,3 +22,6 @@ class RankSocket(NamedTuple):
     acked: int = 0
     received: int = 0
     resent: int = 0
+    sent: int = 0
+    busy: int = 0
+    held: int = 0

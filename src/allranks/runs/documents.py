@@ -110,7 +110,7 @@ class RankStatus:
     """A rank: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen.
 
     `total_steps` and `epoch` are as the program prints them. Where no rank shows a step, `collectives` says how many a
-    second the rank has begun.
+    second the rank has begun. `lateness_s` is the median of the seconds by which it comes late to collectives.
     """
 
     rank: int = -1
@@ -123,6 +123,7 @@ class RankStatus:
     total_steps: int | None = None
     epoch: float | None = None
     collectives: float | None = None
+    lateness_s: float | None = None
 
 
 @dataclass(frozen=True)

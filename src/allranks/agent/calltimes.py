@@ -1,0 +1,125 @@
+"""When the ranks of this node called their newest collectives, and what keeps a suspected one (pure reading, no order).
+
+The times come from the ranks themselves, the counters of connections from the kernel. A suspect's stacks are sampled
+some times, and what its control groups, its CPU and its memory have counted meanwhile is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from allranks.protocol.calltimes import SuspectLook
+from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.messages import CallTimesMessage
+from allranks.protocol.records import NamedTuple
+
+from .asking import call_times
+from .cgroups import ROOT
+from .files import read_text
+from .processes import Process, stat_fields
+from .sample import sample
+from .sockets import link_counts
+
+SAMPLES = 10
+PAUSE = 0.3  # seconds between samples: not a divisor of usual steps
+STACK = 16_000  # characters of a sample: the main thread is the last
+LOOK_SECONDS = 8.0  # no further sample is begun after
+
+
+class Counted(NamedTuple):
+    """What a control group of a process, and the kernel for the process, have counted so far."""
+
+    periods: int = 0
+    throttled: int = 0
+    stood: float = 0.0
+    faults: int = 0
+
+
+def answer(ranks: Mapping[int, Process], suspects: Sequence[int], node_dir: str, most: int) -> CallTimesMessage:
+    """Look at suspects for some seconds, then ask all ranks for their newest collectives."""
+    looks = look_at({rank: ranks[rank] for rank in suspects if rank in ranks}, node_dir)
+    calls = call_times(dict(ranks), node_dir, most)
+    links = link_counts({rank: process.pid for rank, process in ranks.items()})
+    return CallTimesMessage(calls, tuple(links), looks, time.time())
+
+
+def look_at(ranks: Dict[int, Process], node_dir: str) -> Dict[int, SuspectLook]:
+    """Sample ranks some times; nothing without any."""
+    if not ranks:
+        return {}
+    before = {rank: counted(process.pid) for rank, process in ranks.items()}
+    samples: Dict[int, List[JsonObject]] = {rank: [] for rank in ranks}
+    at: List[float] = []
+    began = time.monotonic()
+    while len(at) < SAMPLES and time.monotonic() - began < LOOK_SECONDS:
+        if at:
+            time.sleep(PAUSE)
+        at.append(round(time.monotonic() - began, 3))
+        for rank, one in sample(ranks, node_dir, "look").ranks.items():
+            kept = {key: value for key, value in one.items() if key not in ("recorder", "counted", "sockets")}
+            samples[rank].append(dict(kept, text=str(kept.get("text") or "")[-STACK:]))
+    looks: Dict[int, SuspectLook] = {}
+    for rank, process in ranks.items():
+        after = counted(process.pid)
+        gone = before[rank]
+        looks[rank] = SuspectLook(
+            tuple(samples[rank]),
+            tuple(at),
+            max(0, after.periods - gone.periods),
+            max(0, after.throttled - gone.throttled),
+            round(max(0.0, after.stood - gone.stood), 3),
+            max(0, after.faults - gone.faults),
+        )
+    return looks
+
+
+def counted(pid: int) -> Counted:
+    """Read what the CPU quotas of a process have counted, of the group that stood still longest, and its page faults.
+
+    A quota of any group above holds too (kernel: admin-guide/cgroup-v2.rst, scheduler/sched-bwc.rst).
+    """
+    most = Counted()
+    for path in quota_groups(pid):
+        periods, throttled, stood = read_cpu_stat(read_text(os.path.join(path, "cpu.stat")))
+        if stood > most.stood or not most.periods:
+            most = Counted(periods, throttled, stood)
+    fields = stat_fields(pid)
+    faults = int(fields[9]) if len(fields) > 9 else 0  # majflt, counted from the state
+    return most._replace(faults=faults)
+
+
+def quota_groups(pid: int) -> List[str]:
+    """List the directories that may hold CPU quotas of a process: its groups and all above, version 2 and version 1."""
+    paths = []
+    for line in read_text("/proc/%d/cgroup" % pid).splitlines():
+        parts = line.split(":", 2)
+        if len(parts) != 3 or not (parts[1] == "" or "cpu" in parts[1].split(",")):
+            continue
+        for root in _roots(parts[1]):
+            group = parts[2].strip("/")
+            while True:
+                paths.append(os.path.join(root, group) if group else root)
+                if not group:
+                    break
+                group = group.rpartition("/")[0]
+    return paths
+
+
+def _roots(controllers: str) -> List[str]:
+    """Where a hierarchy is mounted: `unified` where version 1 is there too (systemd's hybrid layout)."""
+    if controllers == "":
+        return [ROOT, os.path.join(ROOT, "unified")]
+    return [os.path.join(ROOT, name) for name in dict.fromkeys(("cpu", controllers))]
+
+
+def read_cpu_stat(text: str) -> Tuple[int, int, float]:
+    """Read periods, throttled periods and seconds of cpu.stat: `throttled_usec`, and nanoseconds in version 1."""
+    values: Dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if number.strip().isdecimal():
+            values[name] = int(number)
+    stood = values.get("throttled_usec", 0) / 1e6 + values.get("throttled_time", 0) / 1e9
+    return values.get("nr_periods", 0), values.get("nr_throttled", 0), stood

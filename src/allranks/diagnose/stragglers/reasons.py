@@ -1,0 +1,139 @@
+"""Why a rank comes late: from samples of its stacks and what the kernel has counted meanwhile (pure).
+
+A reason is what the samples show and a usual rank does not, else none is given. What a program does in one rank on
+purpose (it saves, it evaluates, it sleeps) is described, and is no fault of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from allranks.protocol.calltimes import SuspectLook
+from allranks.text import format_percent, group
+
+from ..hangs.doing import ActivityKind, Doing, StackSample, doing, read_sample
+from ..hangs.stacks import Frame
+
+THROTTLED = 0.1  # of the time that its control group stood still
+NO_CPU = 0.25  # of the time that it was ready to run and did not
+TIMES_USUAL = 2.5  # as much as the usual rank has
+FAULTS = 20.0  # pages a second read back from disk
+OFTEN = 0.4  # of the samples in which it did not wait for others
+LOADER = "torch/utils/data/"
+
+
+class Reason(NamedTuple):
+    """`words` are the second half of a sentence; `is_of_node`: no program does this to one rank on purpose."""
+
+    words: str
+    remedy: str
+    is_of_node: bool
+    evidence: tuple[str, ...] = ()
+
+
+class Spent(NamedTuple):
+    """How a rank spent the seconds of a look: shares of the time, pages a second, and what its samples say."""
+
+    seconds: float
+    throttled: float
+    ready: float
+    faults: float
+    doings: tuple[Doing, ...]
+    samples: tuple[StackSample, ...]
+
+
+def spent(rank: int, look: SuspectLook | None) -> Spent | None:
+    """Read a look; None where there is too little of it."""
+    if look is None or len(look.samples) < 3 or len(look.at) != len(look.samples):
+        return None
+    samples = [read_sample(rank, one) for one in look.samples]
+    seconds = max(0.001, look.at[-1] - look.at[0])
+    doings = [
+        doing(before, after, at - began)
+        for before, after, began, at in zip(samples, samples[1:], look.at, look.at[1:], strict=False)
+    ]
+    ready = max(0.0, samples[-1].ready - samples[0].ready) if samples[0].ready else 0.0
+    return Spent(seconds, look.stood / seconds, ready / seconds, look.faults / seconds, tuple(doings), tuple(samples))
+
+
+def find_reason(rank: int, node: str, looks: Mapping[int, SuspectLook], usual_rank: int | None) -> Reason | None:
+    """Find why a rank is late; `usual_rank` is one that is not, sampled at the same time. None where nothing shows."""
+    one = spent(rank, looks.get(rank))
+    if one is None:
+        return None
+    usual = spent(usual_rank, looks.get(usual_rank)) if usual_rank is not None else None
+    return _stopped(one) or _throttled(one, usual, looks[rank], node) or _by_program(one, usual, node)
+
+
+def _stopped(one: Spent) -> Reason | None:
+    stopped = sum(sample.state in ("T", "t") for sample in one.samples)
+    if stopped < 2:
+        return None
+    words = f"it was stopped by a signal in {stopped} of {len(one.samples)} samples"
+    return Reason(words, "find what sends SIGSTOP to it (a debugger, a scheduler that suspends jobs)", True)
+
+
+def _throttled(one: Spent, usual: Spent | None, look: SuspectLook, node: str) -> Reason | None:
+    least = max(THROTTLED, TIMES_USUAL * (usual.throttled if usual is not None else 0.0))
+    if one.throttled < least:
+        return None
+    return Reason(
+        "its CPU is throttled by a quota of its control group",
+        f"raise the CPU limit of the job on {node} (cpu.max, cpu.cfs_quota_us, `resources.limits.cpu` of a pod)",
+        True,
+        (f"{look.throttled} of {look.periods} periods throttled, for {format_percent(min(1.0, one.throttled))}",),
+    )
+
+
+def _by_program(one: Spent, usual: Spent | None, node: str) -> Reason | None:
+    at_work = [doing for doing in one.doings if doing.kind is not ActivityKind.WAITING]
+    share = len(at_work) / len(one.doings)
+    in_loader = [doing for doing in at_work if any(LOADER in frame.file for frame in doing.stack)]
+    if len(in_loader) >= OFTEN * len(at_work) and len(in_loader) >= 2:
+        return Reason(
+            f"its data loader keeps it waiting{_place(in_loader)}",
+            f"look at the storage and the loader's workers on {node}, or give the loader more of them",
+            True,
+            (f"in the data loader in {len(in_loader)} of {len(one.doings)} samples",),
+        )
+    if one.faults >= max(FAULTS, TIMES_USUAL * (usual.faults if usual is not None else 0.0)):
+        return Reason(
+            f"{node} reads its memory back from disk: it is short of memory",
+            f"see what uses the memory of {node} (`free -m`, `ps aux --sort -rss | head`)",
+            True,
+            (f"{one.faults:.0f} page faults a second needed the disk",),
+        )
+    if one.ready >= max(NO_CPU, TIMES_USUAL * (usual.ready if usual is not None else 0.0)):
+        return Reason(
+            f"other processes keep the CPUs of {node} busy",
+            f"see what else runs on {node}: `ssh {node} top -b -n 1 | head -20`",
+            True,
+            (f"ready and without a CPU for {format_percent(min(1.0, one.ready))} of the time",),
+        )
+    if len(at_work) < 2 or share < OFTEN:
+        return None
+    words = group(at_work, lambda doing: _word(doing)).items()
+    word, most = max(words, key=lambda pair: len(pair[1]))
+    return Reason(f"it {word}{_place(most)}", "compare what it does there with the other ranks", False)
+
+
+def _word(doing: Doing) -> str:
+    """Name what a rank does: `computes`, `sleeps`, `reads or writes`."""
+    if doing.kind is ActivityKind.BUSY:
+        return "reads or writes" if "reads" in doing.why else "computes"
+    if doing.why == "sleeping":
+        return "sleeps"
+    return "is elsewhere"
+
+
+def _place(doings: Sequence[Doing]) -> str:
+    """Name the frame of the program that most of them have: ` at train.py:41 in load()`; empty without one."""
+    frames: dict[Frame, int] = {}
+    for one in doings:
+        if one.at is not None:
+            frames[one.at] = frames.get(one.at, 0) + 1
+    if not frames:
+        return ""
+    frame = max(frames, key=lambda at: frames[at])
+    return f" at {frame}"

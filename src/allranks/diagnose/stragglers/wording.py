@@ -1,0 +1,96 @@
+"""How slow ranks and slow links are written in a finding (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from allranks.findings import Finding, Where
+from allranks.text import count_of, format_percent, format_ranks, format_rate, format_time, join_words, plural
+
+from ..words import utc
+from .lateness import Straggler
+from .reasons import Reason
+from .slow_links import SlowLink
+
+ID = "slow-rank"
+LINK_ID = "slow-link"
+ALWAYS = 0.9  # share of the steps from which it is every one
+
+
+def name_with_node(ranks: Sequence[int], node_of: Mapping[int, str]) -> str:
+    """Write `rank 5 on h3`."""
+    node = node_of.get(ranks[0], "")
+    return f"{format_ranks(ranks)} on {node}" if node else format_ranks(ranks)
+
+
+def slow_rank_finding(found: Straggler, reason: Reason | None, node_of: Mapping[int, str], step: int | None) -> Finding:
+    """Write the finding; `step` is that of the change, where it is known."""
+    names = name_with_node(found.ranks, node_of)
+    others = found.key.size - len(found.ranks)
+    message = (
+        f"{names} {plural(len(found.ranks), 'arrives', 'arrive')} {format_time(found.late)} late{_mean(found)} at "
+        f"{_where(found)} {_since(found, step)}: the other {count_of(others, 'rank')} "
+        f"{plural(others, 'waits', 'wait')} {format_percent(found.share)} of the time"
+    )
+    if reason is not None:
+        message += f". {reason.words[:1].upper()}{reason.words[1:]}"
+        remedy = reason.remedy
+    else:
+        message += ". Why is not known"
+        remedy = f"see its stacks with `py-spy dump`, and what else runs on {node_of.get(found.top, 'its node')}"
+    judged = count_of(found.steps, "mean" if found.is_mean else "step")
+    evidence = [f"late in {format_percent(found.steady)} of {judged}, a step takes {format_time(found.period)}"]
+    if found.since_t is not None:
+        evidence.append(f"{format_time(found.before)} late before {utc(found.since_t)}")
+    evidence += reason.evidence if reason is not None else ()
+    where = Where(node=node_of.get(found.top), rank=found.top)
+    return Finding(ID, "warn", message, remedy, where, tuple(evidence))
+
+
+def _mean(found: Straggler) -> str:
+    return " on average" if found.is_mean else ""
+
+
+def _where(found: Straggler) -> str:
+    if found.is_mean:
+        return found.operation if found.calls_of_step == 1 else "the collectives of a step"
+    often = "every" if found.steady >= ALWAYS else "most"
+    if found.calls_of_step == 1:
+        return f"{often} {found.operation}"
+    return f"the collectives of {often} {plural(1 if often == 'every' else 2, 'step')}"
+
+
+def _since(found: Straggler, step: int | None) -> str:
+    if found.since_t is None:
+        return "since the start"
+    if step is not None:
+        return f"since step {step}"
+    return f"since {utc(found.since_t)}"
+
+
+def no_longer_late(ranks: Sequence[int], node_of: Mapping[int, str]) -> str:
+    """Write that ranks come in time again."""
+    return f"{name_with_node(ranks, node_of)} {plural(len(ranks), 'comes', 'come')} in time again"
+
+
+def slow_link_finding(slow: Sequence[SlowLink]) -> Finding:
+    """Write the finding on the slowest link, and name the others."""
+    first = slow[0]
+    link = first.link
+    message = (
+        f"the link from {link.sender} to {link.receiver} is slow: it carries {format_rate(link.rate)}, the usual link "
+        f"of this run {format_rate(first.usual)}. It is busy for {format_percent(link.share)} of the time"
+    )
+    if first.is_lossy:
+        message += f". Packets get lost, {format_percent(link.loss)} were sent again"
+    evidence = tuple(
+        f"{one.link.sender} to {one.link.receiver}: {format_rate(one.link.rate)}, busy for "
+        f"{format_percent(one.link.share)}, {one.link.resent} of {one.link.sent} packets sent again"
+        for one in slow[:3]
+    )
+    names = join_words([link.sender, link.receiver])
+    remedy = (
+        f"look at the network of {names}: `ip -s link; ethtool -S IFACE | grep -i -E 'err|drop'`. "
+        f"When the run is over, `allranks test --hosts {link.sender},{link.receiver} --suite pairs` measures the link"
+    )
+    return Finding(LINK_ID, "warn", message, remedy, Where(node=link.sender, peer=link.receiver), evidence)

@@ -1,0 +1,212 @@
+"""Slow ranks as the gang sees them: when it asks, whom it looks at, what it says once, and when it keeps quiet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.diagnose.hangs.test_attribute import at
+from tests.diagnose.stragglers.test_lateness import BASE, Delay, recorded
+from tests.diagnose.stragglers.test_reasons import USUAL, look
+from tests.gang.test_gang import Drive
+
+from allranks.diagnose.stragglers.lateness import Clock
+from allranks.gang.states import CallTimes, EachSecond
+from allranks.gang.stragglers import FIRST, PATIENCE
+from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
+
+INTERVAL = 30.0
+SLEEPS = look(*[at(41)] * 5, wchan="hrtimer_nanosleep")
+THROTTLED = look(*[at(41)] * 5, periods=20, throttled=18, stood=1.2)
+
+
+class Watched(Drive):
+    """A running gang of eight hosts with a rank each, which is asked for its collectives."""
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__(count=8, **{"straggler_interval": INTERVAL, **spec})
+        self.running()
+        for rank in range(8):
+            self.initialised(str(rank))
+        self.step = 0
+        self.seen = 0  # collectives so far
+
+    def pace(self, seconds: float) -> list[str]:
+        self.now += seconds
+        self.step += 1
+        return self.feed(EachSecond("", self.now, self.step))
+
+    def asked(self) -> list[tuple[str, dict[str, Any]]]:
+        """The newest questions, one a node."""
+        return [(node, order) for node, order in self.sent if order["type"] == "call-times"][-8:]
+
+    def answer(self, delay: Delay, suspects: SuspectLook = USUAL, links: tuple[LinkCount, ...] = ()) -> list[str]:
+        """All nodes answer with their newest 80 collectives."""
+        calls = recorded(delay, steps=80, first=1 + self.seen)
+        calls = {rank: one._replace(base=BASE + self.seen // 10) for rank, one in calls.items()}
+        self.seen += 80
+        said = []
+        for rank, of_rank in calls.items():
+            wanted = next(order["suspects"] for node, order in self.asked() if node == f"h{rank}")
+            looks = dict.fromkeys(wanted, suspects if rank == 5 else USUAL)
+            said += self.feed(
+                CallTimes(f"h{rank}", self.now, {rank: of_rank}, Clock(0.0, 0.0005), links if rank == 0 else (), looks)
+            )
+        return said
+
+    def findings(self) -> list[str]:
+        return [finding.message for finding in self.roster.findings]
+
+
+def even(rank: int, step: int) -> float:
+    return 0.0
+
+
+def slow(rank: int, step: int) -> float:
+    return 0.05 if rank == 5 else 0.0
+
+
+def test_the_first_question_comes_early_and_healthy_runs_are_asked_less_and_less() -> None:
+    drive = Watched()
+    assert drive.pace(1) == []
+    assert drive.pace(FIRST - 1) == []
+    asked = drive.pace(1)
+    assert sorted(asked) == [f"call-times>h{i}" for i in range(8)]
+    assert all(order["suspects"] == [] and order["most"] == 400 for _, order in drive.asked())
+    pauses = []
+    for _ in range(4):
+        drive.answer(even)
+        began = drive.now
+        while not drive.pace(1):
+            assert drive.now - began < 300
+        pauses.append(drive.now - began)
+    assert pauses == [30, 45, 60, 60]
+
+
+def begun(drive: Watched) -> Watched:
+    """The first look was healthy."""
+    drive.pace(1)
+    drive.pace(FIRST)
+    drive.answer(even)
+    return drive
+
+
+def next_look(drive: Watched) -> list[str]:
+    asked: list[str] = []
+    for _ in range(200):
+        asked = drive.pace(1)
+        if asked:
+            break
+    return asked
+
+
+def test_a_rank_that_becomes_late_is_looked_at_and_named_once() -> None:
+    drive = begun(Watched())
+    next_look(drive)
+    asked = drive.answer(slow)
+    assert len(asked) == 8, "at once again, with a look at the suspect and at a usual rank"
+    suspects = {rank for _, order in drive.asked() for rank in order["suspects"]}
+    assert 5 in suspects and len(suspects) == 2
+    assert drive.findings() == []
+    assert drive.answer(slow, SLEEPS) == ["finding"]
+    (message,) = drive.findings()
+    assert re.match(r"rank 5 on h5 arrives 50(\.\d)? ms late at every all_reduce since ", message)
+    assert message.endswith("the other 7 ranks wait 33 % of the time. It sleeps at data.py:41 in load")
+    next_look(drive)
+    assert drive.answer(slow) == [], "it was said"
+    status = {rank.rank: rank for node in drive.roster.nodes.values() for rank in node.status({}).ranks}
+    assert status[5].lateness_s == pytest.approx(0.05, abs=0.003) and status[1].lateness_s < 0.003
+
+
+def test_one_look_accuses_nobody() -> None:
+    drive = begun(Watched())
+    next_look(drive)
+    drive.answer(slow)
+    assert drive.answer(even) == [] and drive.findings() == []
+
+
+def test_a_rank_that_is_late_from_the_start_does_its_work_by_design() -> None:
+    """A stage of a pipeline, or rank 0 that logs: only a reason of its node makes it a straggler."""
+    drive = Watched()
+    drive.pace(1)
+    drive.pace(FIRST)
+    drive.answer(slow)
+    assert drive.answer(slow, SLEEPS) == [] and drive.findings() == []
+    next_look(drive)
+    assert drive.answer(slow) == [], "and it is not looked at again"
+
+
+def test_a_quota_from_the_start_is_said() -> None:
+    drive = Watched()
+    drive.pace(1)
+    drive.pace(FIRST)
+    drive.answer(slow)
+    assert drive.answer(slow, THROTTLED) == ["finding"]
+    (message,) = drive.findings()
+    assert "since the start" in message and "throttled" in message
+
+
+def test_a_rank_that_recovers_is_said_so_and_may_be_named_again() -> None:
+    drive = begun(Watched())
+    next_look(drive)
+    drive.answer(slow)
+    drive.answer(slow, SLEEPS)
+    said = []
+    for _ in range(2):
+        next_look(drive)
+        said += drive.answer(even)
+    assert said == ["note"] and drive.said("note")[-1]["message"] == "rank 5 on h5 comes in time again"
+    next_look(drive)
+    drive.answer(slow)
+    assert drive.answer(slow, THROTTLED) == ["finding"]
+    assert len(drive.findings()) == 2
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
+    drive = begun(Watched())
+    next_look(drive)
+    assert drive.pace(PATIENCE - 1) == []
+    assert drive.pace(1) == [], "judged without answers, which is nothing"
+    assert next_look(drive), "and asked again later"
+
+
+@pytest.mark.parametrize("make", [lambda: Watched(straggler_interval=0.0), lambda: Watched(test="quick")])
+def test_it_can_be_switched_off_and_tests_are_not_watched(make: Callable[[], Watched]) -> None:
+    drive = make()
+    assert not any(drive.pace(10) for _ in range(20))
+
+
+def ring(busy_of_first: int, times: int) -> tuple[LinkCount, ...]:
+    """Each rank has sent 200 MB a look to the next."""
+    counts = []
+    for rank in range(8):
+        busy = busy_of_first if rank == 1 else 2_000_000
+        counts.append(
+            LinkCount(rank, f"10.0.0.{(rank + 1) % 8 + 1}", 200_000_000 * times, busy * times, 0, 9000 * times)
+        )
+    return tuple(counts)
+
+
+def test_a_slow_link_is_named_after_two_looks_and_explains_ranks_at_its_ends() -> None:
+    drive = Watched()
+    drive.pace(1)
+    drive.pace(FIRST)
+    drive.answer(even, links=ring(20_000_000, 1))
+    said = []
+    for times in (2, 3, 4):
+        next_look(drive)
+        said.append(drive.answer(even, links=ring(20_000_000, times)))
+    assert said == [[], ["finding"], []]
+    (message,) = drive.findings()
+    assert message.startswith("the link from h1 to h2 is slow: it carries 10 MB/s")
+
+
+def test_an_answer_of_another_shape_is_nothing() -> None:
+    drive = Watched()
+    drive.pace(1)
+    drive.pace(FIRST)
+    for rank in range(8):
+        drive.feed(CallTimes(f"h{rank}", drive.now, {rank: RankCalls(error="no")}, Clock()))
+    assert drive.findings() == [] and next_look(drive)
