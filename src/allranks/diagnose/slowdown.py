@@ -1,8 +1,8 @@
 """When a run became slower than it was, and what changed on its nodes at that time (pure).
 
 Each step, or each few of them, gives one pace: seconds a step. An evaluation, a save or an epoch's end is one slow
-pace among others and changes no median. A slowdown is a change point: all that follows it is slower than nearly all
-that came before, by half at least, and for a while.
+pace among others and changes no median. A slowdown is a change point: most of what follows is slower than most of
+what came before, by half at least, and for a while.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST_AFTER = 4
 LEAST_SECONDS = 20.0  # for which it has been slower
 SLOWER = 1.5  # times
 RECOVERED = 1.2  # times what it was before, or faster
-NEARLY_ALL = 0.9
+MOST = 0.75  # of the paces before are faster than as many of those after
 OUTLIERS = 0.03  # of the paces, at either end
 SAID = 3  # changes on nodes that a message names
 DIFFERS = 3.0  # times what it was before
@@ -91,7 +91,8 @@ def find_slowdown(paces: Sequence[Pace]) -> Slowdown | None:
     slow = sorted(pace.seconds_a_step for pace in paces[cut:])
     if median(slow) < SLOWER * median(usual):
         return None
-    if slow[int(len(slow) * (1 - NEARLY_ALL))] <= usual[int(len(usual) * NEARLY_ALL)]:
+    least = usual[int(len(usual) * MOST)]
+    if slow[int(len(slow) * (1 - MOST))] <= least or paces[cut].seconds_a_step <= least:
         return None
     return Slowdown(_begin(paces[cut]), 1 / median(usual), 1 / median(slow), cut, len(slow))
 

@@ -1,4 +1,4 @@
-"""Steps with a megabyte of gradients each, printed by rank 0, until the file `done` exists in the working directory."""
+"""Steps with 256 KiB of gradients each, printed by rank 0, until the file `done` exists in the working directory."""
 
 import os
 import time
@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
-gradients = torch.ones(1 << 18)
+open(f"up-{dist.get_rank()}-{os.getpid()}", "w").close()
+gradients = torch.ones(1 << 16)
 going = torch.ones(1)
 step = 0
 while going.item():
