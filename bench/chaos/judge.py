@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from allranks.diagnose.causes import UNKNOWN
 from allranks.exitcodes import DONE
 from allranks.text import join_words
 from bench.chaos.faults import Ends, Target, codes, load_factor
@@ -184,7 +185,7 @@ def _accusations(round_: Round, seen: Seen) -> Iterator[Breach]:
                 else join_words(sorted(names))
             )
             yield Breach(Invariant.CULPRIT, f"{struck} was struck, and the verdict says: {accused.message}")
-        elif fault.causes and accused.cause not in fault.causes:
+        elif fault.causes and accused.cause not in (*fault.causes, UNKNOWN.id):
             yield Breach(Invariant.CAUSE, f"{accused.cause}: {accused.message}")
 
 

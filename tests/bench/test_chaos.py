@@ -194,6 +194,11 @@ def test_a_verdict_that_names_nobody_is_unknown_and_no_breach() -> None:
     assert not unknown(round_of("term"), seen)
 
 
+def test_a_cause_that_is_not_known_is_no_wrong_one_where_the_culprit_is_named() -> None:
+    assert broken(accusing("unknown", ("h3",), (2,))(right())) == set()
+    assert broken(accusing("unknown", ("h1",), (0,))(right())) == {Invariant.CULPRIT}
+
+
 def test_lines_of_a_node_that_could_not_be_reached_are_counted_as_such() -> None:
     seen = right()._replace(printed=(Printed("h3", 0, 2, 9, (0, 1)),), unfetched=("h3",))
     assert judge(round_of("kill-rank"), seen, UNBROKEN) == []

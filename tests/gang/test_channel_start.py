@@ -113,7 +113,8 @@ def test_an_agent_that_boots_and_never_answers(tmp_path: Path, monkeypatch: pyte
     """Its node directory lies on a file system that hangs, for example."""
     stub(tmp_path, monkeypatch, "printf '\\nALLRANKS-BOOT 1\\n'; exec sleep 100")
     monkeypatch.setattr(controller, "HELLO_SECONDS", 0.5)
-    verdict = refused(run(tmp_path, remote("h1")), "unknown", "h1", "did not answer within 0.5 s")
+    says = "did not answer within 0.5 s. The node or its link is down"
+    verdict = refused(run(tmp_path, remote("h1")), "unknown", "h1", says)
     assert "--node-dir" in verdict["remedy"]
 
 

@@ -120,8 +120,8 @@ def mute(node: Node, seconds: float, to_node: str) -> Finding:
     return Finding(
         "unknown",
         "fail",
-        f"{node.name}: Python started, but the agent did not answer within {seconds:g} s. The node is overloaded, or "
-        "the file system of its node directory hangs",
+        f"{node.name}: Python started, but the agent did not answer within {seconds:g} s. The node or its link is "
+        "down, the node is overloaded, or the file system of its node directory hangs",
         f"try `{to_node}'uptime; timeout 5 ls -ld /tmp /var/tmp'`, or name another directory with --node-dir",
         Where(node=node.name),
     )
