@@ -22,7 +22,7 @@ PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagno
 GANG = ("gang", "roster", "states", "members", "places", "remarks", "hangwatch", "gathering", "spares",
         "connections", "ending", "preloading", "rendezvous", "running", "lingering", "policy", "history", "groups",
         "passed_signals", "saving", "steps", "pace", "stragglers")  # fmt: skip
-REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords")
+REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords", "progressplot")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "runs/documents.py", "runs/events.py", "runs/progress.py", "runs/timeledger.py", "findings.py",
               "errors.py", "exitcodes.py", "text.py", "xid.py", "kernel_lines.py", "fabric/records.py")  # fmt: skip

@@ -247,7 +247,7 @@ def test_the_exit_code_of_a_diagnosis(tmp_path: Path) -> None:
 def test_color_is_one_row() -> None:
     """Commands that show what ranks printed, or paint words of their own, take it."""
     taking = {declared.name for declared in COMMANDS if COLOR in declared.options}
-    assert taking == {"run", "join", "check", "test", "attach", "logs", "exec"}
+    assert taking == {"run", "join", "check", "test", "attach", "logs", "exec", "top"}
 
 
 def test_a_declared_function_is_imported_when_its_work_begins() -> None:

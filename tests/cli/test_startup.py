@@ -18,6 +18,8 @@ HEAVY = {
                "socket", "lzma"),
     "ps": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2",
            "numpy", "allranks.agent", "allranks.protocol.messages", "allranks.report", "ctypes", "shutil", "socket"),
+    "top": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2",
+            "numpy", "allranks.agent", "allranks.report.live", "ctypes", "shutil", "socket"),
     "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "diagnose": ("asyncio", "allranks.gang", "allranks.runs.events", "multiprocessing", "concurrent", "yaml", "jinja2",

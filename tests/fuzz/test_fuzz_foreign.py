@@ -18,13 +18,14 @@ from tests.outcome import outcome
 
 from allranks.agent.attempt import read_error_file
 from allranks.diagnose.exceptions import Raised
+from allranks.engines.mirror import files_of
 from allranks.gang.matcher import LINE, REQUEST, main
 from allranks.gang.progress import LINE_LIMIT, StepReader
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.foreign import LINKS, TEXT, TRACE, ReportMessage, clean_error, read_report
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.orders import MOST_RANKS
-from allranks.runs.known_directories import NAME, known_runs_directories, note_runs_directory, state_directory
+from allranks.runs.known_directories import NAME, known_runs_directories, note_runs_directory
 
 pytestmark = pytest.mark.fuzz
 Message = dict[str, Any]
@@ -86,7 +87,7 @@ DIGITS = (b"7", b"0", b"9" * 18, b"9" * 19, b"9" * 5000, "٣".encode(), "²".enc
 def test_lists_of_runs_directories(campaign: Campaign, tmp_path: Path) -> None:
     """Whatever stands in the list, reading gives directories that are there, and a run's own is noted."""
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    file = state_directory(environ) / NAME
+    file = tmp_path / "allranks" / NAME
     file.parent.mkdir()
     known: list[Message] = [{"schema": 1, "directory": str(tmp_path)}, {"schema": 1, "directory": "/nonexistent"}]
     for chance in campaign.cases(150):
@@ -165,3 +166,15 @@ def test_records_of_imports(campaign: Campaign, tmp_path: Path) -> None:
         found, why = program.find()
         assert why or found == program.imports() or json.loads(path.read_bytes()) != document
         assert len(why) < 500
+
+
+def test_answers_of_another_machine(campaign: Campaign) -> None:
+    """Whatever a host answers to a look at its run, its files are taken from between their marks alone."""
+    mark = b"0123456789abcdef"
+    for chance in campaign.cases(300):
+        begin, end = mark + b" file run.json\n", b"\n" + mark + b" end\n"
+        parts = [begin, end, mark + b" done\n", written(chance, METRICS), b"\xff"]
+        answer = b"".join(chance.choice(parts) for _ in range(chance.randrange(1, 12)))
+        files = files_of(answer, mark)
+        assert files.keys() <= {"run.json"}
+        assert not any(mark + b" end" in content for content in files.values())

@@ -26,6 +26,7 @@ from allranks.overlap.statement import OverlapDocument
 from allranks.protocol import codec
 from allranks.report.checks_table import CheckReport
 from allranks.report.explained import ExplainedPage
+from allranks.report.topview import TopSnapshot
 from allranks.runs import documents, events
 from allranks.runs.events import EventRecord
 
@@ -68,6 +69,7 @@ DOCUMENTS = [
     Published("node-result", joined.NodeEnd, "`join --json` on a node other than 0"),
     Published("run-status", status.StatusReport, "`status --json`", spread="engine"),
     Published("runs", ps.RunList, "`ps --json`"),
+    Published("top", TopSnapshot, "a line of `top --json`"),
     Published("check", CheckReport, "`check --json`"),
     Published("check-list", dry_run.CheckList, "`check --list --json`"),
     Published("check-plan", dry_run.CheckPlan, "`check --dry-run --json`"),

@@ -30,6 +30,7 @@ _BY_WORDS = [
     ("data-audit", {"data", "audit"}),
     ("run-status", {"status"}),
     ("runs", {"ps"}),
+    ("top", {"top"}),
     ("verdict", {"diagnose"}),
     ("result", {"run"}),
     ("result", {"attach"}),

@@ -32,7 +32,9 @@ def places(tmp_path: Path, count: int) -> list[Path]:
 
 
 def list_file(environ: dict[str, str]) -> Path:
-    return state_directory(environ) / NAME
+    folder = state_directory(environ)
+    assert folder is not None
+    return folder / NAME
 
 
 def test_a_directory_is_noted_once_and_privately(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -49,6 +51,9 @@ def test_a_directory_is_noted_once_and_privately(tmp_path: Path, environ: dict[s
 
 def test_without_a_variable_it_is_below_the_home(tmp_path: Path) -> None:
     assert state_directory({"HOME": "/home/me"}) == Path("/home/me/.local/state/allranks")
+    assert state_directory({}) is None
+    note_runs_directory(tmp_path, {})
+    assert known_runs_directories({}) == []
 
 
 def test_directories_that_have_vanished_are_dropped(tmp_path: Path, environ: dict[str, str]) -> None:

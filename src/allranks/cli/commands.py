@@ -134,6 +134,26 @@ STATUS = Declared(
         SettingRow("json_", FLAG, "print JSON. With --watch a line each second", options="--json"),
     ),
 )
+TOP = Declared(
+    "top",
+    "A run at a glance: ranks as a grid by lateness, nodes, step, rate, loss, warnings, events. q ends the view.",
+    ("top", "top --on login.cluster pretrain"),
+    "top.command",
+    arguments=(RUN,),
+    options=(
+        SettingRow(
+            "on",
+            text("a host that ssh reaches", "HOST"),
+            "read the run on this host over ssh. Nothing is installed there",
+            complete="hosts",
+        ),
+        SettingRow("once", FLAG, "print it once, as where standard output is not a terminal"),
+        SettingRow("interval", duration(0.2), "time between two looks", default=1.0, metavar="DURATION"),
+        COLOR,
+        RUNS_DIR,
+        SettingRow("json_", FLAG, "print a line of JSON each interval until the run ends", options="--json"),
+    ),
+)
 LOGS = Declared(
     "logs",
     "Output of all ranks in the order it arrived, each line with its node and rank.",
@@ -417,6 +437,7 @@ COMMANDS: dict[str, Declared | DeclaredVerbs] = {
         REPORT,
         PS,
         STATUS,
+        TOP,
         LOGS,
         ATTACH,
         STOP,

@@ -28,6 +28,7 @@ VERBS = {
     "report": "a page of a run to read, or a zip to send, without secrets",
     "ps": "the runs that go on, and the newest that are over",
     "status": "nodes and ranks of a run: states, steps, last output",
+    "top": "a run at a glance, each second: ranks, nodes, warnings, events",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",

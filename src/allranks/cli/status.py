@@ -12,7 +12,7 @@ from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
-from allranks.report.nodetable import heading, node_line, widest_label
+from allranks.report.nodetable import heading, node_line, widest_label, without_clock
 from allranks.report.terminal import redraw_lines
 from allranks.runs.directory import OVER, RunDirectory
 from allranks.runs.documents import Master, NodeStatus, RankStatus, VerdictDocument
@@ -141,7 +141,7 @@ def lines(report: StatusReport) -> list[str]:
         described.append(heading(width))
     for node in report.nodes:
         if report.state in OVER:
-            described.append(node_line(_without_clock(node), time.time(), width))
+            described.append(node_line(without_clock(node), time.time(), width))
         else:
             described += [node_line(node, time.time(), width), *_pids(node.ranks, width)]
     if report.verdict is not None:
@@ -170,11 +170,6 @@ def _whereabouts(report: StatusReport) -> list[str]:
     if report.engine.engine:
         return [f"no process follows it: {report.engine.engine}. `allranks attach` does, `allranks stop` ends it"]
     return ["its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"]
-
-
-def _without_clock(node: NodeStatus) -> NodeStatus:
-    """Leave out when the last output came: of a run that is over it says nothing."""
-    return replace(node, ranks=tuple(replace(rank, last_output=None) for rank in node.ranks))
 
 
 def _pids(ranks: Sequence[RankStatus], width: int) -> list[str]:

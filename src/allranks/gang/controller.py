@@ -59,6 +59,7 @@ from allranks.runs.events import (
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import change_nodes, write_status
 from allranks.runs.preflight import document, save
+from allranks.runs.progresshistory import ProgressHistory
 from allranks.runs.replay import Shown
 from allranks.runs.timeledger import Timekeeper
 from allranks.runs.usage import UsageLog, UsageSample
@@ -190,6 +191,7 @@ class Controller:
         )
         self.timekeeper = Timekeeper()
         self._noted_steps: StepsSeen | None = None
+        self._history = ProgressHistory(self.run_dir)
         self._transport = transport
         self._judge = judge
         self._attach = attach
@@ -823,6 +825,7 @@ class Controller:
     def _write_status(self) -> None:
         status = self.status()
         self.view.status(status, time.time())
+        self._history.note(status, time.time())
         if self._dirty or self.progress.changed():
             self._dirty = False
             write_status(self.run_dir, status)

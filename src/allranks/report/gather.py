@@ -13,6 +13,8 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument, SuiteResult, VerdictDocument, as_record
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, Progress, read_log_files
+from allranks.runs.progresshistory import NAME as PROGRESS
+from allranks.runs.progresshistory import read_progress
 from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
@@ -61,6 +63,7 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
         texts=dict(_texts(run)),
         excerpts=tuple(excerpts),
         logs_left_out=len(logs) - len(excerpts),
+        progress=read_progress(run),
     )
 
 
@@ -85,7 +88,8 @@ def evidence_files(run: RunDirectory) -> list[Path]:
 
 def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
     """Read the beginning of each file of the evidence, at most TEXT bytes."""
-    for path in evidence_files(run)[:MOST_TEXTS]:
+    texts = [path for path in evidence_files(run) if path.name != PROGRESS]
+    for path in texts[:MOST_TEXTS]:
         try:
             with open_regular(path) as file:
                 data = file.read(TEXT + 1)

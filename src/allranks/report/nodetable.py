@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
 from allranks.runs.progress import Progress
@@ -31,14 +32,14 @@ def table_lines(
     """
     progress = Progress.of(status.nodes)
     name_width = widest_label(status.nodes)
-    lines = [_rule(time_text(progress, now, began), width, colour)]
+    lines = [_rule(time_text(progress, now, began, status.goodput), width, colour)]
     lines.append(paint(cut(heading(name_width), width - 1), DIM, colour))
     for node in status.nodes[:most]:
         lines.append(_styled(node, cut(clean(node_line(node, now, name_width), colour=False), width - 1), colour))
     if len(status.nodes) > most:
         lines.append(cut(f"… and {count_of(len(status.nodes) - most, 'more node')}: allranks status", width - 1))
     if len(status.nodes) > 1:
-        lines.append(cut(total_line(status, progress, now, name_width), width - 1))
+        lines.append(cut(total_line(status.nodes, progress, now, name_width), width - 1))
     return lines
 
 
@@ -78,6 +79,11 @@ def label(node: NodeStatus) -> str:
     return name_with(node.name, node.address or "")
 
 
+def without_clock(node: NodeStatus) -> NodeStatus:
+    """Leave out when the last output came: of a run that is over it says nothing."""
+    return replace(node, ranks=tuple(replace(rank, last_output=None) for rank in node.ranks))
+
+
 def heading(name_width: int) -> str:
     """Write the headings of `node_line`."""
     return _line(("node", "state", "ranks", "step", "steps/s", "last output"), name_width)
@@ -89,10 +95,10 @@ def node_line(node: NodeStatus, now: float, name_width: int = 5) -> str:
     return _line((label(node), node.state, *_cells(node.ranks, progress, now)), name_width)
 
 
-def total_line(status: StatusDocument, progress: Progress, now: float, name_width: int) -> str:
+def total_line(nodes: Sequence[NodeStatus], progress: Progress, now: float, name_width: int) -> str:
     """Write the line of all nodes: the step of the rank that is behind, the rate of the slowest."""
-    ranks = [rank for node in status.nodes for rank in node.ranks]
-    return _line(("total", count_of(len(status.nodes), "node"), *_cells(ranks, progress, now)), name_width)
+    ranks = [rank for node in nodes for rank in node.ranks]
+    return _line(("total", count_of(len(nodes), "node"), *_cells(ranks, progress, now)), name_width)
 
 
 def _cells(ranks: Sequence[RankStatus], progress: Progress, now: float) -> tuple[str, ...]:

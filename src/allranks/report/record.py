@@ -46,7 +46,8 @@ class SideRunRecord:
 @dataclass(frozen=True)
 class Record:
     """Documents are empty where the file is absent. `texts` are stacks, flight-recorder dumps, kernel logs and the
-    like by their file; `checks` is {check: {node: status}}; `logs_left_out` counts logs without an excerpt."""
+    like by their file; `checks` is {check: {node: status}}; `logs_left_out` counts logs without an excerpt,
+    `progress` are the rows of evidence/progress.jsonl."""
 
     name: str
     directory: str
@@ -63,3 +64,4 @@ class Record:
     checks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     excerpts: tuple[Excerpt, ...] = ()
     logs_left_out: int = 0
+    progress: tuple[Document, ...] = ()

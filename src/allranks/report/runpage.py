@@ -36,6 +36,7 @@ from .ledgerwords import goodput_words, ledger_rows
 from .linkmaps import LinkMap, link_maps
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
+from .progressplot import progress_plots
 from .record import Excerpt, Record
 from .redact import Hidden
 from .timeline import timeline
@@ -87,6 +88,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         wall=format_elapsed(ledger.wall),
         plot=timeline_plot(line, [culprit] if culprit is not None else []),
         legend=legend(line),
+        progress=progress_plots(record.progress),
         began=moment(line.start),
         maps=_maps(record, list(nodes)),
         tests=_tests(record, result),

@@ -128,5 +128,6 @@ def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
         step=progress.step,
         total_steps=progress.total,
         rate=progress.rate if state not in (*OVER, ORPHANED) else None,
+        goodput=status.goodput,
         started=beginning.started,
     )

@@ -22,22 +22,31 @@ MOST = 64  # directories that are kept; the file may have twice as many lines be
 SIZE_LIMIT = 1 << 20  # bytes of the file that are read
 
 
-def state_directory(environ: Mapping[str, str]) -> Path:
-    """Return where allranks keeps what it has seen: XDG_STATE_HOME/allranks, else ~/.local/state/allranks."""
-    base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".local", "state")
-    return Path(base) / "allranks"
+def state_directory(environ: Mapping[str, str]) -> Path | None:
+    """Return where allranks keeps what it has seen: XDG_STATE_HOME/allranks, else ~/.local/state/allranks.
+
+    None where neither XDG_STATE_HOME nor HOME is set.
+    """
+    if environ.get("XDG_STATE_HOME"):
+        return Path(environ["XDG_STATE_HOME"]) / "allranks"
+    if environ.get("HOME"):
+        return Path(environ["HOME"]) / ".local" / "state" / "allranks"
+    return None
 
 
 def note_runs_directory(directory: Path, environ: Mapping[str, str]) -> None:
     """Add a directory to the list, unless it is there; nothing where the list cannot be written."""
+    folder = state_directory(environ)
+    if folder is None:
+        return
     path = str(directory.absolute())
     with contextlib.suppress(OSError, ValueError):
-        file = state_directory(environ) / NAME
+        file = folder / NAME
         data = _read(file)
-        lines = _paths_of(data)
+        lines = paths_of(data)
         if path in lines:
             return
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(lines) >= 2 * MOST:
             _replace(file, [*_newest(lines), path])
             return
@@ -51,9 +60,12 @@ def note_runs_directory(directory: Path, environ: Mapping[str, str]) -> None:
 
 def known_runs_directories(environ: Mapping[str, str]) -> list[Path]:
     """List the directories that have had runs, the newest last. Those that have vanished are dropped from the list."""
-    file = state_directory(environ) / NAME
+    folder = state_directory(environ)
+    if folder is None:
+        return []
+    file = folder / NAME
     try:
-        lines = _paths_of(_read(file))
+        lines = paths_of(_read(file))
     except OSError:
         return []
     paths = _newest(lines)
@@ -77,7 +89,7 @@ def _read(file: Path) -> bytes:
         return b""
 
 
-def _paths_of(data: bytes) -> list[str]:
+def paths_of(data: bytes) -> list[str]:
     """Return the absolute paths of the list."""
     paths = []
     for line in data.splitlines():

@@ -22,7 +22,7 @@ class Progress(NamedTuple):
         ranks = [rank for node in nodes for rank in node.ranks]
         steps = [rank.step for rank in ranks if rank.step is not None]
         rates = [rank.rate for rank in ranks if rank.rate is not None]
-        totals = {total for rank in ranks if (total := getattr(rank, "total_steps", None)) is not None}
+        totals = {rank.total_steps for rank in ranks if rank.total_steps is not None}
         total = totals.pop() if len(totals) == 1 else None
         return cls(min(steps, default=None), max(steps, default=None), min(rates, default=None), total)
 

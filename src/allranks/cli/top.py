@@ -1,0 +1,144 @@
+"""allranks top: a run at a glance, drawn anew each second until its end; also one on another machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from allranks.engines import settle
+from allranks.exitcodes import DONE
+from allranks.protocol.codec import document_line
+from allranks.report.fullscreen import FullScreen, is_interactive
+from allranks.report.nodetable import without_clock
+from allranks.report.terminal import shows_colour
+from allranks.report.topview import ASCII, TopSnapshot, top_lines
+from allranks.runs.brief import ORPHANED
+from allranks.runs.directory import OVER
+from allranks.runs.progress import Progress
+from allranks.runs.watching import RunWatch
+
+from .chosen_run import find_run
+
+KEYS_AT_END = "q"
+FOOTER = "q ends this view, the run goes on"
+TICK = 0.25  # seconds between two looks at the window's size
+PRINTED_LINES = 10_000  # where standard output is no terminal, nothing is left out
+PRINTED_WIDTH = 160
+
+
+class Watched(NamedTuple):
+    """What is shown: `refresh` brings a copy of another machine's files up to date, `place` names that machine."""
+
+    watch: RunWatch
+    refresh: Callable[[], None]
+    place: str
+
+
+def command(run: str | None, on: str | None, once: bool, interval: float, runs_dir: str | None, json_: bool) -> int:
+    """Show a run: once, as JSON lines, or in the whole terminal until a key ends it."""
+    if on is not None:
+        from allranks.engines.mirror import mirror_run  # imported late: most runs are here
+
+        with mirror_run(on, run, runs_dir) as mirror:
+            return _show(Watched(RunWatch(mirror.run), mirror.refresh, f" on {on}"), once, interval, json_)
+    directory = find_run(run, runs_dir)
+    settle(directory, time.time())
+    return _show(Watched(RunWatch(directory), _nothing, ""), once, interval, json_)
+
+
+def _nothing() -> None:
+    """Files that are here need no refreshing."""
+
+
+def _show(watched: Watched, once: bool, interval: float, json_: bool) -> int:
+    if json_:
+        return _print_json(watched, once, interval)
+    if once or not is_interactive():
+        shown = snapshot(watched.watch, time.time())
+        lines = top_lines(shown, watched.watch.events, PRINTED_WIDTH, PRINTED_LINES, _colour(), footer="")
+        print("\n".join(_printable(lines)))
+        return DONE
+    with FullScreen(sys.stdout, sys.stdin) as screen:
+        _draw_until_left(watched, screen, interval)
+    return DONE
+
+
+def _print_json(watched: Watched, once: bool, interval: float) -> int:
+    """Print a line each interval until the run is over."""
+    while True:
+        shown = snapshot(watched.watch, time.time())
+        print(document_line(shown), flush=True)
+        if once or shown.state in (*OVER, ORPHANED):
+            return DONE
+        time.sleep(interval)
+        watched.refresh()
+
+
+def _draw_until_left(watched: Watched, screen: FullScreen, interval: float) -> None:
+    """Draw at each interval, and when the window's size changes; end at q, or Ctrl-C."""
+    next_look = 0.0
+    size = (0, 0)
+    shown: TopSnapshot | None = None
+    try:
+        while True:
+            now = time.monotonic()
+            is_due = now >= next_look
+            if is_due:
+                if shown is not None:
+                    watched.refresh()
+                shown = snapshot(watched.watch, time.time())
+                next_look = time.monotonic() + interval
+            if (is_due or screen.size != size) and shown is not None:
+                size = screen.size
+                screen.draw(
+                    _printable(top_lines(shown, watched.watch.events, *size, _colour(), FOOTER + watched.place))
+                )
+            if KEYS_AT_END in screen.key(TICK).lower():
+                return
+    except KeyboardInterrupt:
+        return
+
+
+def snapshot(watch: RunWatch, now: float) -> TopSnapshot:
+    """Look at a run. `now`: unix seconds."""
+    condition = watch.look()
+    status = condition.status
+    result = condition.result
+    run = watch.run.read_run()
+    progress = Progress.of(status.nodes)
+    elapsed = max(0.0, now - run.started) if run.started else None
+    if result is not None:
+        elapsed = result.timing.total
+    is_over = condition.state in (*OVER, ORPHANED)
+    return TopSnapshot(
+        run=watch.run.name,
+        directory=str(watch.run.path),
+        state=condition.state,
+        t=round(now, 3),
+        attempt=status.attempt,
+        elapsed_s=round(elapsed, 3) if elapsed is not None else None,
+        step=progress.step,
+        total_steps=progress.total,
+        rate=None if is_over else progress.rate,
+        eta_s=None if is_over else progress.seconds_left,
+        loss=watch.loss,
+        goodput=result.goodput if result is not None else status.goodput,
+        master=status.master,
+        world_size=status.world_size,
+        verdict=result.verdict if result is not None else None,
+        warnings=watch.warnings,
+        nodes=tuple(map(without_clock, status.nodes)) if is_over else status.nodes,
+    )
+
+
+def _colour() -> bool:
+    return shows_colour(sys.stdout)
+
+
+def _printable(lines: Sequence[str]) -> list[str]:
+    """Write lines with the characters that the terminal has."""
+    if (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16"):
+        return list(lines)
+    return [line.translate(ASCII) for line in lines]

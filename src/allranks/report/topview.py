@@ -1,0 +1,352 @@
+"""The screen of `allranks top`: a run at a glance, in as many lines as a terminal has.
+
+From above: the run, its figures, warnings and verdict, the ranks as a grid, the nodes, the newest events.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from allranks.protocol.codec import omit_empty
+from allranks.protocol.usage import NodeUsage
+from allranks.runs.documents import Document, Master, NodeStatus, RankStatus, VerdictDocument
+from allranks.runs.progress import Progress
+from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
+
+from .nodetable import STATE_STYLES, heading, label, node_line, time_text, total_line
+from .sentences import event_line
+from .terminal import BAD, BOLD, BOLD_BAD, DIM, GOOD, UNSURE, WARN, clean, paint
+
+LEAST_WIDTH = 20
+WARNINGS_SHOWN = 3
+WARNING_LINES = 2
+FURTHER_WIDTH = 11  # columns of a figure of a node's machine
+EVENTS_LEAST = 3  # lines that nodes leave to the events
+NODE_CHUNK = 32  # cells of one node that stand without a gap
+LATE_SHARE = 0.05  # of a step: a rank that comes later than this is late
+VERY_LATE_SHARE = 0.2
+LATE_SECONDS = 0.02  # where no rate is known
+VERY_LATE_SECONDS = 0.2
+
+
+class Cell(NamedTuple):
+    """A character of the grid: its colour, what it means, and how bad it is."""
+
+    glyph: str
+    style: str
+    meaning: str
+    badness: int
+
+
+ON_TIME = Cell("▁", GOOD, "on time", 1)
+LATE = Cell("▄", WARN, "late", 5)
+VERY_LATE = Cell("█", BAD, "very late", 6)
+UNKNOWN = Cell("▪", "", "at work", 2)
+STARTED = Cell("○", UNSURE, "started", 3)
+WAITING = Cell("·", DIM, "waiting", 4)
+EXITED = Cell("✓", DIM, "ended", 0)
+FAILED = Cell("✗", BOLD_BAD, "failed", 8)
+KILLED = Cell("×", DIM, "killed", 3)
+LOST = Cell("?", BOLD_BAD, "lost", 7)
+CELLS = (EXITED, ON_TIME, UNKNOWN, STARTED, WAITING, KILLED, LATE, VERY_LATE, LOST, FAILED)
+_BY_STATE = {
+    "exited": EXITED,
+    "failed": FAILED,
+    "killed": KILLED,
+    "lost": LOST,
+    "started": STARTED,
+    "waiting": WAITING,
+}
+# What stands for a character where the terminal's encoding lacks it.
+ASCII = str.maketrans(
+    {"▁": "_", "▄": "=", "█": "#", "▪": "o", "○": "c", "·": ".", "✓": "v", "✗": "X", "×": "x", "─": "-", "…": "~"}
+)
+
+
+@omit_empty()
+@dataclass(frozen=True)
+class TopSnapshot:
+    """A run at a moment: a line of `top --json`.
+
+    `step` is that of the rank that is behind, `rate` in steps a second, `eta_s` the seconds that are left at this rate.
+    `loss` is the last that the lowest rank with metrics has written. `warnings` are sentences about this attempt.
+    """
+
+    run: str
+    directory: str
+    state: str
+    t: float  # unix seconds
+    attempt: int
+    elapsed_s: float | None
+    step: int | None
+    total_steps: int | None
+    rate: float | None
+    eta_s: float | None
+    loss: float | None
+    goodput: float | None
+    master: Master | None
+    world_size: int | None
+    verdict: VerdictDocument | None
+    warnings: tuple[str, ...]
+    nodes: tuple[NodeStatus, ...]
+
+
+def top_lines(
+    snapshot: TopSnapshot,
+    events: Sequence[Document],
+    width: int,
+    height: int,
+    colour: bool = False,
+    footer: str = "",
+) -> list[str]:
+    """Write the screen, at most `height` lines of `width` columns, the footer last."""
+    width = max(LEAST_WIDTH, width)
+    progress = Progress.of(snapshot.nodes)
+    lines = [*_head(snapshot, progress, width, colour), *_notices(snapshot, width, colour)]
+    grid = grid_lines(snapshot.nodes, width, max(2, height // 3), colour)
+    if grid:
+        lines += ["", *grid]
+    room = height - len(lines) - 2  # a blank line, and the footer
+    nodes = node_lines(snapshot, progress, width, max(1, room - EVENTS_LEAST - 3), colour)
+    if nodes:
+        lines += ["", *nodes]
+    room = height - len(lines) - 2
+    newest = event_lines(events, len(snapshot.nodes), width, room)
+    if newest:
+        lines += ["", *newest]
+    if not footer:
+        return lines[:height]
+    return [*lines[: max(1, height - 1)], paint(cut(footer, width), DIM, colour)]
+
+
+# -- above -------------------------------------------------------------------------------------------------------------
+
+
+def _head(snapshot: TopSnapshot, progress: Progress, width: int, colour: bool) -> list[str]:
+    """Write the run, and how far it is."""
+    words = [snapshot.run, snapshot.state]
+    if snapshot.attempt:
+        words.append(f"attempt {snapshot.attempt}")
+    if snapshot.world_size:
+        with_ranks = [node for node in snapshot.nodes if node.ranks]
+        words.append(f"{count_of(snapshot.world_size, 'rank')} on {count_of(len(with_ranks), 'node')}")
+    if snapshot.master is not None and snapshot.master.address:
+        words.append(f"master {snapshot.master.address}:{snapshot.master.port}")
+    figures = []
+    if progress.step is not None:
+        figures.append(f"step {progress.step_text}")
+    if progress.rate is not None:
+        figures.append(f"{progress.rate:.2f} steps/s")
+    if snapshot.loss is not None:
+        figures.append(f"loss {snapshot.loss:.4g}")
+    began = snapshot.t - snapshot.elapsed_s if snapshot.elapsed_s is not None else None
+    spent = time_text(progress, snapshot.t, began, snapshot.goodput)
+    if spent:
+        figures.append(spent)
+    first = paint(_fit("  ".join(words), width), BOLD, colour)
+    return [first, *([_fit("  ".join(figures), width)] if figures else [])]
+
+
+def _notices(snapshot: TopSnapshot, width: int, colour: bool) -> list[str]:
+    """Write the newest warnings, and the verdict of a run that has one."""
+    lines = []
+    for warning in snapshot.warnings[-WARNINGS_SHOWN:]:
+        lines += [paint(line, WARN, colour) for line in _wrapped(f"warning: {warning}", width)]
+    if snapshot.verdict is not None and snapshot.verdict.message:
+        style = BOLD_BAD if snapshot.verdict.cause else ""
+        text = f"VERDICT {snapshot.verdict.cause}: {snapshot.verdict.message}"
+        lines += [paint(line, style, colour) for line in _wrapped(text, width)]
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a sentence of others into few lines."""
+    words = clean(text.replace("\n", " "), colour=False)
+    return textwrap.wrap(words, width, max_lines=WARNING_LINES, placeholder=" …", subsequent_indent="  ")
+
+
+def _fit(text: str, width: int) -> str:
+    return cut(clean(text, colour=False), width)
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+def cell_of(rank: RankStatus) -> Cell:
+    """Choose the character of a rank, by its state and by how late it comes to collectives."""
+    if rank.state in _BY_STATE:
+        return _BY_STATE[rank.state]
+    lateness = rank.lateness_s
+    if lateness is None:
+        return UNKNOWN
+    late, very_late = LATE_SECONDS, VERY_LATE_SECONDS
+    if rank.rate:
+        late, very_late = LATE_SHARE / rank.rate, VERY_LATE_SHARE / rank.rate
+    if lateness >= very_late:
+        return VERY_LATE
+    return LATE if lateness >= late else ON_TIME
+
+
+def grid_lines(nodes: Sequence[NodeStatus], width: int, most: int, colour: bool) -> list[str]:
+    """Draw a cell a rank, in groups of a node; where that takes more than `most` lines, a cell a node."""
+    ranked = [(node, [cell_of(rank) for rank in node.ranks]) for node in nodes if node.ranks]
+    if not ranked:
+        return []
+    groups = [(str(node.ranks[0].rank), cells) for node, cells in ranked]
+    rows = _rows(groups, width)
+    title = "ranks"
+    if len(rows) > most - 1:
+        title = "nodes, each with its worst rank"
+        worst = [max(cells, key=_badness) for _, cells in ranked]
+        rows = _rows([(label(ranked[0][0]), worst)], width)
+    shown = rows[: max(1, most - 1)]
+    used = {cell for _, cells in ranked for cell in cells}
+    lines = [_fit(f"{title}: {_legend(used)}", width)]
+    widest = max(len(name) for name, _ in shown)
+    lines += [f"{name:>{widest}} {_painted(row, colour)}" for name, row in shown]
+    if len(rows) > len(shown):
+        lines.append(_fit(f"… and {count_of(len(rows) - len(shown), 'more line')}", width))
+    return lines
+
+
+def _badness(cell: Cell) -> int:
+    return cell.badness
+
+
+def _legend(used: Iterable[Cell]) -> str:
+    known = set(used)
+    return "  ".join(f"{cell.glyph} {cell.meaning}" for cell in CELLS if cell in known)
+
+
+def _rows(groups: Sequence[tuple[str, Sequence[Cell]]], width: int) -> list[tuple[str, list[Cell | None]]]:
+    """Set groups of cells into rows, each with the name of its first group; None is a gap."""
+    room = width - 1 - max(len(name) for name, _ in groups)
+    rows: list[tuple[str, list[Cell | None]]] = []
+    for name, cells in groups:
+        chunk = max(1, min(room, NODE_CHUNK)) if len(cells) > room or len(groups) > 1 else room
+        for start in range(0, len(cells), chunk):
+            part = cells[start : start + chunk]
+            if rows and len(rows[-1][1]) + 1 + len(part) <= room:
+                rows[-1][1].extend([None, *part])
+            else:
+                rows.append((name if start == 0 else "", [*part]))
+    return rows
+
+
+def _painted(row: Sequence[Cell | None], colour: bool) -> str:
+    return "".join(" " if cell is None else paint(cell.glyph, cell.style, colour) for cell in row)
+
+
+# -- nodes, events -----------------------------------------------------------------------------------------------------
+
+
+def node_lines(snapshot: TopSnapshot, progress: Progress, width: int, most: int, colour: bool) -> list[str]:
+    """Write headings, a line a node and the totals. Of too many nodes those with the worst ranks have lines."""
+    nodes = list(snapshot.nodes)
+    if not nodes:
+        return []
+    shown = nodes
+    if len(nodes) > most:
+        places = {id(node): place for place, node in enumerate(nodes)}
+        worst = sorted(nodes, key=lambda node: (-_node_badness(node), -_lateness(node), places[id(node)]))[:most]
+        shown = sorted(worst, key=lambda node: places[id(node)])
+    name_width = max(5, *(len(label(node)) for node in shown))
+    columns = _further_columns(shown)
+    head = heading(name_width)
+    lines = [
+        paint(_fit("  ".join([head, *(f"{column[0]:>{FURTHER_WIDTH}}" for column in columns)]), width), DIM, colour)
+    ]
+    for place, node in enumerate(shown):
+        line = node_line(node, snapshot.t, name_width)
+        if columns:
+            cells = [f"{column[place + 1]:>{FURTHER_WIDTH}}" for column in columns]
+            line = "  ".join([f"{line:<{len(head)}}", *cells]).rstrip()
+        states = [node.state, *(rank.state for rank in node.ranks)]
+        style = next((STATE_STYLES[state] for state in states if state in STATE_STYLES), "")
+        lines.append(paint(_fit(line, width), style, colour))
+    if len(nodes) > len(shown):
+        hidden = len(nodes) - len(shown)
+        lines.append(_fit(f"… and {hidden} more {plural(hidden, 'node')}", width))
+    if len(nodes) > 1:
+        lines.append(_fit(total_line(nodes, progress, snapshot.t, name_width), width))
+    return lines
+
+
+def _further_columns(nodes: Sequence[NodeStatus]) -> list[list[str]]:
+    """Return the columns of which a cell is known: a heading and a cell a node, from its ranks and its machine."""
+    columns = [
+        ["latest rank", *map(_latest, nodes)],
+        ["cores", *(_cores(node.usage) for node in nodes)],
+        ["memory", *(_share_of_memory(node.usage) for node in nodes)],
+        ["GPU", *(_gpu(node.usage) for node in nodes)],
+        ["network", *(_network(node.usage) for node in nodes)],
+    ]
+    return [column for column in columns if any(column[1:])]
+
+
+def _cores(usage: NodeUsage | None) -> str:
+    """Write how many cores all processes use, of how many: `6.3 of 8`."""
+    if usage is None or usage.cpu_used is None or not usage.cores:
+        return ""
+    return f"{usage.cpu_used:.1f} of {usage.cores}"
+
+
+def _share_of_memory(usage: NodeUsage | None) -> str:
+    if usage is None or usage.memory_used is None or not usage.memory_total:
+        return ""
+    return format_percent(usage.memory_used / usage.memory_total)
+
+
+def _gpu(usage: NodeUsage | None) -> str:
+    return "" if usage is None or usage.gpu_busy is None else format_percent(usage.gpu_busy)
+
+
+def _network(usage: NodeUsage | None) -> str:
+    """Write what a machine receives and sends a second, without its own lo."""
+    if usage is None or usage.received is None or usage.sent is None:
+        return ""
+    return format_rate(usage.received + usage.sent)
+
+
+def _node_badness(node: NodeStatus) -> int:
+    own = LOST.badness if node.state in STATE_STYLES else 0
+    return max([own, *(cell_of(rank).badness for rank in node.ranks)])
+
+
+def _lateness(node: NodeStatus) -> float:
+    """Return the seconds of the rank that comes latest; 0 where none is known."""
+    return max((rank.lateness_s or 0.0 for rank in node.ranks), default=0.0)
+
+
+def _latest(node: NodeStatus) -> str:
+    """Name the rank of a node that comes latest: `5: 180 ms`."""
+    known = [rank for rank in node.ranks if rank.lateness_s is not None]
+    if not known:
+        return ""
+    latest = max(known, key=lambda rank: rank.lateness_s or 0.0)
+    return f"{latest.rank}: {format_time(latest.lateness_s or 0.0)}"
+
+
+def event_lines(events: Sequence[Document], nodes: int, width: int, most: int) -> list[str]:
+    """Write the newest events that a person wants to see, with their time of day."""
+    lines: list[str] = []
+    for event in reversed(events):
+        if len(lines) >= most:
+            break
+        sentence = event_line(event, nodes)
+        if sentence is None:
+            continue
+        first = next((line for line in sentence.split("\n") if line.strip()), "")
+        lines.insert(0, _fit(f"{_time_of_day(event.get('t'))} {first}", width))
+    return lines
+
+
+def _time_of_day(t: object) -> str:
+    """Write the local time of day; blanks where an event has none."""
+    if not isinstance(t, (int, float)) or isinstance(t, bool) or not 0 <= t < 1e11:
+        return " " * 8
+    return time.strftime("%H:%M:%S", time.localtime(t))

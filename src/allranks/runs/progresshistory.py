@@ -1,0 +1,114 @@
+"""How far all ranks were, every few seconds of a run: evidence/progress.jsonl, which the page of a run draws (IO).
+
+The file is bounded. Where it has too many rows every second one goes, and from then on rows come half as often.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from allranks.protocol.codec import decode_each, document_line, omit_empty
+from allranks.protocol.jsontext import DecodeError, read_object
+
+from .directory import RunDirectory
+from .documents import Document, StatusDocument
+from .regular import open_regular
+
+NAME = "progress.jsonl"
+EVERY = 2.0  # seconds between two rows at first
+MOST_ROWS = 480
+LEAST_ROWS = 60
+MOST_FIGURES = 400_000  # of all rows: a row has two a rank
+SIZE_LIMIT = 16 << 20  # bytes that are read
+
+
+@omit_empty("lateness", "goodput")
+@dataclass(frozen=True)
+class ProgressRow:
+    """A moment: steps and lateness (seconds) in the order of the ranks, None where unknown; `goodput` so far."""
+
+    t: float  # unix seconds
+    attempt: int
+    steps: tuple[int | None, ...]
+    lateness: tuple[float | None, ...] = ()
+    goodput: float | None = None
+
+
+def row_of(status: StatusDocument, t: float) -> ProgressRow | None:
+    """Take a row from the state of a run; None where no rank has shown a step."""
+    ranks = sorted((rank for node in status.nodes for rank in node.ranks), key=lambda rank: rank.rank)
+    steps = tuple(rank.step for rank in ranks)
+    lateness: tuple[float | None, ...] = tuple(rank.lateness_s for rank in ranks)
+    known = any(late is not None for late in lateness)
+    if not known and all(step is None for step in steps):
+        return None
+    return ProgressRow(round(t, 2), status.attempt, steps, lateness if known else (), status.goodput)
+
+
+class ProgressHistory:
+    """The rows of a run; `note` is called as often as one likes."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._path = run.path / "evidence" / NAME
+        self._rows: list[ProgressRow] | None = None
+        self._every = EVERY
+
+    def note(self, status: StatusDocument, t: float) -> None:
+        """Add a row where one is due. `t`: unix seconds. What cannot be written is passed over."""
+        if self._rows is None:
+            self._rows = _read(self._path)
+        if self._rows and 0 <= t - self._rows[-1].t < self._every:
+            return
+        row = row_of(status, t)
+        if row is None:
+            return
+        self._rows.append(row)
+        most = max(LEAST_ROWS, min(MOST_ROWS, MOST_FIGURES // (2 * max(1, len(row.steps)))))
+        with contextlib.suppress(OSError):
+            if len(self._rows) > most:
+                self._rows = self._rows[::2]
+                self._every *= 2
+                self._replace(self._rows)
+            else:
+                self._append(row)
+
+    def _append(self, row: ProgressRow) -> None:
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, document_line(row).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def _replace(self, rows: Sequence[ProgressRow]) -> None:
+        part = self._path.with_name(f".{NAME}.part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.writelines(document_line(row).encode() + b"\n" for row in rows)
+        part.replace(self._path)
+
+
+def read_progress(run: RunDirectory) -> tuple[Document, ...]:
+    """Read the rows of a run as documents; lines that are none are left out."""
+    return tuple(_read_lines(run.path / "evidence" / NAME))
+
+
+def _read(path: Path) -> list[ProgressRow]:
+    return decode_each(ProgressRow, _read_lines(path))
+
+
+def _read_lines(path: Path) -> list[Document]:
+    documents: list[Document] = []
+    try:
+        with open_regular(path) as file:
+            data = file.read(SIZE_LIMIT)
+    except OSError:
+        return documents
+    for line in data.splitlines():
+        with contextlib.suppress(DecodeError):
+            documents.append(read_object(line))
+    return documents

@@ -1,0 +1,105 @@
+"""Reads a run directory again and again: what is new since the last look, and no more than that (IO)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections import deque
+from pathlib import Path
+
+from allranks.protocol.jsontext import DecodeError, Json, read_metrics
+
+from .directory import RunCondition, RunDirectory
+from .documents import Document
+from .regular import read_end, size_of
+
+EVENTS_READ = 1 << 20  # bytes of events.jsonl that the first look reads
+EVENTS_KEPT = 200
+WARNINGS_KEPT = 8
+METRICS_READ = 16 << 10  # bytes of the end of a metrics file
+MOST_RANKS_LOOKED_AT = 4096  # file names in which the lowest rank with metrics is looked for
+
+
+class RunWatch:
+    """A run that is looked at. `events` are the newest, `warnings` those of this attempt, each sentence once."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.events: deque[Document] = deque(maxlen=EVENTS_KEPT)
+        self._warnings: dict[str, None] = {}
+        self._offset = max(0, size_of(run.path / "events.jsonl") - EVENTS_READ)
+        self._metrics: Path | None = None
+        self._metrics_size = -1
+        self.loss: float | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The newest warnings, the newest last."""
+        return tuple(self._warnings)[-WARNINGS_KEPT:]
+
+    def look(self) -> RunCondition:
+        """Read what is new, and return the run's state with its documents."""
+        condition = self.run.condition()
+        if size_of(self.run.path / "events.jsonl") < self._offset:
+            self._offset = 0  # another file stands there
+        fresh, self._offset = self.run.read_events(self._offset)
+        for event in fresh:
+            self._note(event)
+        self._read_loss()
+        return condition
+
+    def _note(self, event: Document) -> None:
+        self.events.append(event)
+        if event.get("event") == "attempt-start":
+            self._warnings.clear()
+        message = event.get("message")
+        if event.get("event") == "finding" and event.get("status") == "warn" and isinstance(message, str):
+            self._warnings.pop(message, None)
+            self._warnings[message] = None
+            while len(self._warnings) > WARNINGS_KEPT:
+                del self._warnings[next(iter(self._warnings))]
+
+    def _read_loss(self) -> None:
+        """Read the last row of the lowest rank with a metrics file, where the file has grown."""
+        if self._metrics is None or not self._metrics.exists():
+            self._metrics = _lowest_metrics(self.run.path / "outputs")
+        if self._metrics is None:
+            return
+        size = size_of(self._metrics)
+        if size == self._metrics_size:
+            return
+        self._metrics_size = size
+        with contextlib.suppress(OSError, DecodeError):
+            lines = read_end(self._metrics, METRICS_READ).split(b"\n")
+            if len(lines) > 1:  # the last is not whole
+                self.loss = loss_of(read_metrics(lines[-2]))
+
+
+def _lowest_metrics(folder: Path) -> Path | None:
+    """Return the metrics file of the lowest rank that has one."""
+    first = folder / "rank_00_metrics.jsonl"
+    if first.exists():
+        return first
+    names: list[tuple[int, str]] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for number, entry in enumerate(entries):
+            if number >= MOST_RANKS_LOOKED_AT:
+                break
+            rank = entry.name.removeprefix("rank_").removesuffix("_metrics.jsonl")
+            if entry.name == f"rank_{rank}_metrics.jsonl" and rank.isascii() and rank.isdecimal() and len(rank) < 10:
+                names.append((int(rank), entry.name))
+    return folder / min(names)[1] if names else None
+
+
+def loss_of(row: Document) -> float | None:
+    """Return the loss of a row of metrics: `loss`, else the first name that ends so.
+
+    >>> loss_of({"step": 1, "train/loss": 2.5}), loss_of({"loss": 3}), loss_of({"loss": "nan"}), loss_of({"step": 1})
+    (2.5, 3.0, None, None)
+    """
+    names = ["loss", *(name for name in row if name.lower().endswith("loss"))]
+    found: Json = next((row[name] for name in names if name in row), None)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+        return None
+    return float(found)
