@@ -43,7 +43,7 @@ class Watched(Drive):
         return [(node, order) for node, order in self.sent if order["type"] == "call-times"][-8:]
 
     def answer(self, delay: Delay, suspects: SuspectLook = USUAL, links: tuple[LinkCount, ...] = ()) -> list[str]:
-        """All nodes answer with their newest 80 collectives."""
+        """All nodes answer with their newest 80 collectives. What the ledger of time gets is left out."""
         calls = recorded(delay, steps=80, first=1 + self.seen)
         calls = {rank: one._replace(base=BASE + self.seen // 10) for rank, one in calls.items()}
         self.seen += 80
@@ -54,7 +54,7 @@ class Watched(Drive):
             said += self.feed(
                 CallTimes(f"h{rank}", self.now, {rank: of_rank}, Clock(0.0, 0.0005), links if rank == 0 else (), looks)
             )
-        return said
+        return [name for name in said if name != "straggler-wait"]
 
     def findings(self) -> list[str]:
         return [finding.message for finding in self.roster.findings]
@@ -118,6 +118,19 @@ def test_a_rank_that_becomes_late_is_looked_at_and_named_once() -> None:
     assert drive.answer(slow) == [], "it was said"
     status = {rank.rank: rank for node in drive.roster.nodes.values() for rank in node.status({}).ranks}
     assert status[5].lateness_s == pytest.approx(0.05, abs=0.003) and status[1].lateness_s < 0.003
+
+
+def test_the_ledger_of_time_gets_what_ranks_wait_for_a_straggler_that_was_named() -> None:
+    """The spans follow one another, and before somebody was named none of the time was waiting."""
+    drive = begun(Watched())
+    for suspects in (USUAL, SLEEPS):
+        next_look(drive)
+        drive.answer(slow, suspects)
+        drive.answer(slow, suspects)
+    waits = drive.said("straggler-wait")
+    assert [wait["since"] for wait in waits[1:]] == [wait["t"] for wait in waits[:-1]]
+    assert waits[0]["share"] == 0.0
+    assert waits[-1]["share"] == pytest.approx(0.33, abs=0.02)
 
 
 def test_one_look_accuses_nobody() -> None:

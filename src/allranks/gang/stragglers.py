@@ -27,7 +27,7 @@ from allranks.diagnose.stragglers.wording import no_longer_late, slow_link_findi
 from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 from allranks.protocol.orders import MOST_CALLS, CallTimesOrder
-from allranks.runs.events import PlainNote
+from allranks.runs.events import PlainNote, StragglerWait
 
 from .roster import Roster
 from .states import Action, CallTimes, EachSecond, Send
@@ -85,6 +85,7 @@ class StragglerWatch:
         self._slow_links: dict[tuple[str, str], int] = {}  # looks in a row
         self._warned_links: set[tuple[str, str]] = set()
         self._steps: list[tuple[float, int]] = []
+        self._measured_t: float | None = None  # until then it is known how much of the time ranks waited
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -160,14 +161,27 @@ class StragglerWatch:
         self._suspect = None
         if found is None or self._is_known(found) or self._is_explained_by_link(found, node_of):
             self._rest(now, is_calm=not self._slow_links.keys() - self._warned_links)
-            return actions
+            return actions + self._measure(look, found)
         if suspect is None or suspect.top not in found.ranks:
             self._suspect = found
             return actions + self._ask((found.top, *self._usual_rank(found)), now)
         self._rest(now, is_calm=False)
         usual = next((rank for rank in look.suspects if rank not in found.ranks), None)
         reason = find_reason(found.top, node_of.get(found.top, ""), look.looks, usual)
-        return actions + self._report(found, reason)
+        return actions + self._report(found, reason) + self._measure(look, found)
+
+    def _measure(self, look: Look, found: Straggler | None) -> list[Action]:
+        """Note for the ledger of time how much of it ranks have waited since the look before: for a straggler that
+        was reported, else not at all."""
+        if not look.calls:
+            return []
+        t = self.roster.event_t
+        since = self._measured_t if self._measured_t is not None else self.roster.initialised_t
+        self._measured_t = t
+        if since is None or since >= t:
+            return []
+        share = found.share if found is not None and found.top in self._warned else 0.0
+        return [StragglerWait(since, t, round(share, 4))]
 
     def _take(self, look: Look) -> None:
         """Add the steps of a look to what is known, and keep how late each rank is now."""

@@ -99,6 +99,11 @@ def _by_rank(ranks: Ranks) -> Iterator[tuple[str, str, Values]]:
         [(node, rank, rank.collectives) for node, rank in ranks if rank.collectives is not None],
     )
     yield (
+        "allranks_rank_lateness_seconds",
+        "How late the rank comes to collectives, as a median.",
+        [(node, rank, rank.lateness_s) for node, rank in ranks if rank.lateness_s is not None],
+    )
+    yield (
         "allranks_rank_last_output_seconds",
         "When the rank wrote last, in unix seconds.",
         [(node, rank, rank.last_output) for node, rank in ranks if rank.last_output is not None],
