@@ -60,7 +60,7 @@ for found in pkgutil.walk_packages(allranks.__path__, "allranks."):
     try:
         importlib.import_module(found.name)
     except ImportError as error:
-        if not str(error.name).startswith("torch"):
+        if not str(error.name).startswith(("torch", "_scproxy")):  # urllib's own of macOS, for prometheus-client
             raise
 """
 RUN = "import sys; sys.argv[0] = 'allranks'; from allranks.cli.main import main; main()"

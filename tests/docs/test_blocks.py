@@ -18,6 +18,7 @@ from tests.shell import Shell
 from tests.test_seeds import PAGE as SEEDS
 from tests.test_seeds import a_command_is_taken
 
+from allranks.cli.declare import DeclaredCommand
 from allranks.cli.main import VERBS, load
 from allranks.settings.layers import resolve
 
@@ -165,6 +166,9 @@ def own_options() -> frozenset[str]:
             commands += command.commands.values()
         for parameter in command.params:
             found.update(parameter.opts, parameter.secondary_opts)
+        if isinstance(command, DeclaredCommand):
+            switches = " ".join(row.switches for row in command.declared.rows)
+            found.update(word.partition("=")[0] for word in switches.split())
     return frozenset(option for option in found if option.startswith("--"))
 
 

@@ -70,7 +70,7 @@ def test_much_output_is_bounded(launch: Launch) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_nothing_stays_after_an_interrupt(launch: Launch, number: int, code: int) -> None:
     bed = launch.bed
-    line = "trap '' TERM; echo begun; env -i setsid sleep 98765 & sleep 98765"
+    line = "trap '' TERM; echo begun; sleep 1; env -i setsid sleep 98765 & sleep 98765"
     place = Path(tempfile.mkdtemp(prefix="ar-", dir="/tmp"))  # short: a Unix socket's path is
     launch.begin("exec", *hosts(bed), "--node-dir", str(place), line)
     wait_until(lambda: len(left_on(bed, "sleep 98765")) >= 8, BOUND, "all sleeps on all hosts")

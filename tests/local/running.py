@@ -62,8 +62,11 @@ class LocalRun:
         """Waits for events."""
         return wait_until(lambda: self.events(name) if len(self.events(name)) >= count else [], BOUND, name)
 
-    def result(self) -> dict[str, Any]:
-        """Waits for the end; the verdict must come from the run directory's files alone as well."""
+    def result(self, has_true_clock: bool = True) -> dict[str, Any]:
+        """Waits for the end; the verdict must come from the run directory's files alone as well.
+
+        The ledger of time is of no use where the clock was set meanwhile.
+        """
         try:
             code = self.process.wait(BOUND)
         finally:
@@ -71,7 +74,7 @@ class LocalRun:
         document: dict[str, Any] = json.loads((self.place / "stdout").read_text())
         assert document["exit"] == code
         assert directory_faults(self.directory) == [] == faults("result", document)
-        assert ledger_faults(self.directory) == []
+        assert not has_true_clock or ledger_faults(self.directory) == []
         verdict = document["verdict"]
         if verdict is not None:
             kept = self.place / "again" / self.directory.name

@@ -232,7 +232,7 @@ PASSED = [
     ({"type": "ping", "sent": 1.5}, {}),
     ({"type": "ack", "sizes": {"0/3/0": 17}}, {}),
     ({"type": "taken", "output": 65536}, {}),
-    ({"type": "end", "grace": 1.0, "reason": "ctrl-c"}, {}),
+    ({"type": "end", "grace": 1.0, "reason": "ctrl-c"}, {"note_calls": False}),
     ({"type": "stacks", "ranks": [2, 3], "ask": "dump"}, {}),
     ({"type": "counters", "ranks": [2]}, {}),
     ({"type": "call-times", "ranks": [2], "most": 400, "suspects": [2]}, {}),

@@ -67,9 +67,9 @@ LIVES, LOST, OVER = "lives", "lost", "over"
         ([("a", OVER), ("a", LOST)], "a", 1),
         ([("ab", OVER), ("ac", LIVES)], "a", 1),
         ([("ab", LOST), ("ac", OVER)], "a", 0),
-        ([("a", LIVES), ("a", LIVES)], "a", "2 runs in .* have this name and go on: "),
-        ([("ab", LIVES), ("ac", LIVES), ("ad", OVER)], "a", "2 runs in .* begin so and go on: "),
-        ([("ab", OVER), ("ac", OVER)], "a", "2 runs in .* begin so: "),
+        ([("a", LIVES), ("a", LIVES)], "a", "2 runs in .* have this name and go on"),
+        ([("ab", LIVES), ("ac", LIVES), ("ad", OVER)], "a", "2 runs in .* begin so and go on"),
+        ([("ab", OVER), ("ac", OVER)], "a", "2 runs in .* begin so"),
         ([("a-b", OVER), ("a-b-c", LIVES)], "a-b", 0),
     ],
 )

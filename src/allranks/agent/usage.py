@@ -116,7 +116,7 @@ def with_children(pids: Iterable[int]) -> List[int]:
 
 
 def _numbers(words: List[str]) -> List[int]:
-    return [int(word) for word in words if word.isdigit()]
+    return [int(word) for word in words if word.isdecimal()]
 
 
 def _processors(counts: Dict[str, float]) -> None:
@@ -152,9 +152,9 @@ def _quota(counts: Dict[str, float], pids: List[int]) -> None:
     for group in groups:
         for line in read_text(os.path.join(group, "cpu.stat")).splitlines():
             name, _, value = line.partition(" ")
-            if name == "throttled_usec" and value.isdigit():
+            if name == "throttled_usec" and value.isdecimal():
                 counts["throttled " + group] = int(value) / 1e6
-            elif name == "throttled_time" and value.isdigit():  # version 1
+            elif name == "throttled_time" and value.isdecimal():  # version 1
                 counts["throttled " + group] = int(value) / 1e9
 
 
@@ -171,14 +171,14 @@ def _pressure(counts: Dict[str, float]) -> None:
     """Take the first line of each file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`."""
     for resource in ("cpu", "memory", "io"):
         _, _, total = read_text("/proc/pressure/" + resource).split("\n", 1)[0].partition("total=")
-        if total.isdigit():
+        if total.isdecimal():
             counts["pressure " + resource] = int(total) / 1e6
 
 
 def _swap(counts: Dict[str, float]) -> None:
     for line in read_text("/proc/vmstat").splitlines():
         name, _, value = line.partition(" ")
-        if name == "pswpin" and value.isdigit():
+        if name == "pswpin" and value.isdecimal():
             counts["swapped_in"] = int(value) * PAGE
 
 
@@ -199,7 +199,7 @@ def _network(counts: Dict[str, float]) -> None:
     if len(lines) == 2:
         tcp = dict(zip(lines[0], lines[1]))  # noqa: B905 - Python 3.8 has no `strict`
         for field, name in (("OutSegs", "tcp_sent"), ("RetransSegs", "tcp_retransmitted")):
-            if tcp.get(field, "").isdigit():
+            if tcp.get(field, "").isdecimal():
                 counts[name] = int(tcp[field])
 
 
@@ -227,7 +227,7 @@ def _memory() -> Tuple[Optional[int], Optional[int]]:
     for line in read_text("/proc/meminfo").splitlines()[:5]:
         name, _, rest = line.partition(":")
         words = rest.split()
-        if words and words[0].isdigit():
+        if words and words[0].isdecimal():
             sizes[name] = int(words[0]) * 1024
     if "MemTotal" not in sizes or "MemAvailable" not in sizes:
         return None, sizes.get("MemTotal")

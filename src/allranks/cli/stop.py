@@ -14,7 +14,6 @@ import click
 
 from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import engine_of
-from allranks.engines.following import FollowedRun, NoView
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED
 from allranks.protocol.codec import document_line, encode, omit_none
@@ -128,6 +127,8 @@ def _save_first(run: RunDirectory, controller: Process | None, seconds: float) -
             f"{run.name} runs in {run.engine['engine']}, whose ranks take no signals from here\n"
             f"hint: allranks stop {run.name} lets them save before the end"
         )
+    from allranks.engines.following import FollowedRun, NoView  # imported late: only --save of a job needs it
+
     seen = size_of(run.path / "events.jsonl")
     followed = engine_of(run).follow(run, NoView()) if controller is None and run.job is not None else None
     if controller is not None:

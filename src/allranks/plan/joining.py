@@ -9,6 +9,12 @@ from allranks.settings.table import option_name
 
 # What the objects around the command say: where it runs, in which directory, with which variables.
 OUTSIDE = (
+    "cluster",
+    "avoid",
+    "notify",
+    "metrics_port",
+    "metrics_file",
+    "straggler_interval",
     "local",
     "hosts",
     "slurm",

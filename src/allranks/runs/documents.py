@@ -138,7 +138,7 @@ class NodeStatus:
     usage: NodeUsage | None = None
 
 
-@omit_empty("address")
+@omit_empty("address", "usage")
 @dataclass(frozen=True)
 class WaitingNode(NodeStatus):
     """A node that has not answered yet: its address is absent."""
