@@ -87,4 +87,7 @@ def test_no_module_takes_such_digits() -> None:
         for line in path.read_text().splitlines()
         if re.search(r"\.is(digit|numeric)\(\)", line)
     ]
-    assert found == ["gang/matcher.py: if digits.isdigit() and len(digits) <= MOST_DIGITS:"]  # of bytes: ASCII alone
+    assert found == [  # of bytes: ASCII alone
+        "engines/mirror.py: there = int(digits[0]) if digits and digits[0].isdigit() and len(digits[0]) < 20 else 0",
+        "gang/matcher.py: if digits.isdigit() and len(digits) <= MOST_DIGITS:",
+    ]

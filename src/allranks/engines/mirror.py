@@ -232,7 +232,7 @@ class Mirror:
         whole = content[: content.rfind(b"\n") + 1]
         path = self.run.path / "events.jsonl"
         digits = size.split()[:1]  # wc prints the file's name behind it
-        there = int(digits[0]) if digits and digits[0].isdecimal() and len(digits[0]) < 20 else 0
+        there = int(digits[0]) if digits and digits[0].isdigit() and len(digits[0]) < 20 else 0
         if self._is_first:
             self._is_first = False
             self._events = max(0, there - len(content)) + len(whole)
