@@ -28,6 +28,10 @@ RANKS = re.compile(r"^\[(?:\d+ ranks|\S+ \d+(?: \+\d+ ranks?)?)\] ")
 BED_NOISE = re.compile(r"\[c10d\] The hostname of the client socket cannot be retrieved")
 
 
+# Lines about the time that a run took. Whether there are any depends on that time: a page may leave them out.
+OF_TIME = re.compile(r"^(?:goodput {3}|first step after )")
+
+
 def normal(line: str) -> str:
     """Write what varies between runs as `…`."""
     for pattern, written in VARYING:
@@ -47,7 +51,9 @@ def drift(shown: Sequence[str], printed: Sequence[str]) -> str | None:
     A shown line that is only `…` stands for any number of lines. Blank lines at the end count for nothing.
     """
     wanted = _folded(_without_blank_end(shown))
-    got = _folded(_without_blank_end([line for line in printed if not BED_NOISE.search(line)]))
+    shows_time = any(OF_TIME.match(line) for line in wanted)
+    heard = [line for line in printed if not BED_NOISE.search(line)]
+    got = _folded(_without_blank_end([line for line in heard if shows_time or not OF_TIME.match(line)]))
     segments = _segments(wanted)
     ended_by_any = bool(wanted) and wanted[-1].strip() == ANY
     position = 0
