@@ -26,6 +26,7 @@ from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.text import count_of, format_duration, join_words
 
 from .documents import VerdictDocument
+from .known_directories import state_directory
 from .regular import open_regular
 
 NAME = "nodes.jsonl"
@@ -239,9 +240,8 @@ def suspects(nodes: Iterable[RememberedNode]) -> dict[str, str]:
 
 
 def ledger_file(environ: Mapping[str, str]) -> Path:
-    """Return the ledger of this user: XDG_STATE_HOME, else ~/.local/state (XDG Base Directory Specification)."""
-    state = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".local", "state")
-    return Path(state) / "allranks" / NAME
+    """Return the ledger of this user, in the state directory; a path that cannot be made where there is none."""
+    return (state_directory(environ) or Path(os.devnull)) / NAME
 
 
 def read_ledger(path: Path) -> list[NodeRecord]:
