@@ -66,14 +66,20 @@ def typed_here(finding: Finding, local_nodes: Collection[str]) -> Finding:
     """Rewrite a remedy's commands for nodes of this machine: `ssh local0 'dmesg -T'` becomes `dmesg -T`."""
 
     def here(match: re.Match[str]) -> str:
-        return " ".join(shlex.split(match["word"])) if match["node"] in local_nodes else match[0]
+        if match["node"] in local_nodes:
+            return " ".join(shlex.split(match["word"]))
+        return match[0]
 
-    return finding._replace(remedy=re.sub(_SSH, here, finding.remedy)) if local_nodes else finding
+    if local_nodes:
+        return finding._replace(remedy=re.sub(_SSH, here, finding.remedy))
+    return finding
 
 
 def explain_command(name: str | None) -> str:
     """Name the command that prints the page of a cause or of a check; empty for what can be neither."""
-    return f"allranks explain {name}" if name and re.fullmatch(_LABEL, name) else ""
+    if name and re.fullmatch(_LABEL, name):
+        return f"allranks explain {name}"
+    return ""
 
 
 def unset(name: str, of_run: Collection[str], forwarded: Collection[str] = ()) -> str:

@@ -127,7 +127,9 @@ def duration(text: str) -> float | None:
     (600.0, 90.0, None)
     """
     match = DURATION.fullmatch(text.strip().lower())
-    return float(match[1]) * SECONDS[match[2] or ""] if match else None
+    if not match:
+        return None
+    return float(match[1]) * SECONDS[match[2] or ""]
 
 
 def limit_of(names: tuple[str, ...], environ: Mapping[str, str]) -> tuple[float | None, str]:
@@ -183,7 +185,9 @@ def _number(name: str, environ: Mapping[str, str]) -> int | None:
     text = environ.get(name, "").strip()
     if text and not re.fullmatch(r"[0-9]{1,9}", text):
         raise StartError(f"{name}={text}: set a whole number")
-    return int(text) if text else None
+    if not text:
+        return None
+    return int(text)
 
 
 def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str, str]) -> ProgramPlace:
@@ -226,7 +230,9 @@ def first_host(text: str) -> str:
     ('gpu07', 'a-1-b', 'solo', '')
     """
     match = re.match(r"[^\[,]*(?:\[[^\]]*\][^\[,]*)*", text)
-    return re.sub(r"\[(\w+)(?!\w)[^\[\]]*\]", r"\1", match[0]) if match else ""
+    if not match:
+        return ""
+    return re.sub(r"\[(\w+)(?!\w)[^\[\]]*\]", r"\1", match[0])
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int | None:
@@ -238,7 +244,9 @@ def _tasks_here(environ: Mapping[str, str]) -> int | None:
         if match:
             counts += [int(match[1])] * int(match[2] or 1)
     node = _number("SLURM_NODEID", environ) or 0
-    return counts[node] if node < len(counts) else None
+    if node < len(counts):
+        return counts[node]
+    return None
 
 
 # ---- the start

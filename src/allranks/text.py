@@ -47,7 +47,9 @@ def join_words(words: Sequence[str], conjunction: str = "and", limit: int = 0) -
 def list_first(words: Sequence[str], most: int) -> str:
     """List the first words, and say how many there are: `h1, h2, … 10 in all`."""
     listed = ", ".join(words[:most])
-    return "%s, … %d in all" % (listed, len(words)) if len(words) > most else listed
+    if len(words) > most:
+        return "%s, … %d in all" % (listed, len(words))
+    return listed
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -212,7 +214,9 @@ def format_elapsed(seconds: float) -> str:
     if minutes < 60:
         return "%d min %d s" % (minutes, rest)
     hours, minutes = divmod(minutes, 60)
-    return "%d h %d min" % (hours, minutes) if hours < 48 else "%d d %d h" % (hours // 24, hours % 24)
+    if hours < 48:
+        return "%d h %d min" % (hours, minutes)
+    return "%d d %d h" % (hours // 24, hours % 24)
 
 
 def format_duration(seconds: float) -> str:

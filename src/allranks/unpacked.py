@@ -14,7 +14,9 @@ HOME = Path(__file__).parent.parent
 
 def unpacked_archive() -> Path | None:
     """Return the directory into which allranks.pyz has unpacked this allranks; None for an installed one."""
-    return HOME if HOME.name.startswith(PREFIX) else None
+    if not HOME.name.startswith(PREFIX):
+        return None
+    return HOME
 
 
 def own_command() -> tuple[str, ...]:

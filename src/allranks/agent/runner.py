@@ -184,7 +184,9 @@ def become_plain(command: List[str]) -> NoReturn:
 def script_path(path: str) -> str:
     """Make the script's path absolute, as the interpreter does since Python 3.9, and change nothing else in it."""
     try:
-        return path if sys.version_info < (3, 9) or path.startswith("/") else os.getcwd() + "/" + path
+        if sys.version_info < (3, 9) or path.startswith("/"):
+            return path
+        return os.getcwd() + "/" + path
     except OSError:  # the working directory is gone
         return path
 

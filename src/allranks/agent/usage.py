@@ -59,10 +59,14 @@ class Sampler:
 
     def _usage(self, grown: Dict[str, float], seconds: float, t: float) -> NodeUsage:
         def rate(name: str, places: int = 3) -> Optional[float]:
-            return round(grown[name] / seconds, places) if name in grown else None
+            if name not in grown:
+                return None
+            return round(grown[name] / seconds, places)
 
         def whole(name: str) -> Optional[int]:
-            return int(grown[name]) if name in grown else None
+            if name not in grown:
+                return None
+            return int(grown[name])
 
         used = rate("cpu_used")
         by_ranks = rate("cpu_ranks")

@@ -42,7 +42,9 @@ class Verbs(click.Group):
         """Load the command of a verb; verbs follow `help`, too."""
         if cmd_name == HELP_VERB:
             return self
-        return self._load(cmd_name) if cmd_name in self._verbs else None
+        if cmd_name not in self._verbs:
+            return None
+        return self._load(cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Verbs with their help, without loading one."""
@@ -74,7 +76,9 @@ def _words(kind: str, typed: Mapping[str, Json]) -> list[str]:
             return cluster_names(read_user_config(os.environ).values)
         if kind == "notices":
             table = read_user_config(os.environ).values.get(NOTIFY)
-            return [str(name) for name in table] if isinstance(table, dict) else []
+            if not isinstance(table, dict):
+                return []
+            return [str(name) for name in table]
         if kind == "checks":
             from allranks.gang.plugins import all_checks  # imported late: it reads what is installed
 
@@ -96,7 +100,9 @@ def _nodes(typed: Mapping[str, Json]) -> dict[str, list[int]]:
 
 
 def _text(value: Json) -> str | None:
-    return value if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    return value
 
 
 def ssh_hosts(config: Path) -> list[str]:

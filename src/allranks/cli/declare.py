@@ -301,7 +301,9 @@ def _help_all(hidden: bool) -> click.Option:
 def _given_value(row: SettingRow, value: Json) -> Json:
     """Return a setting as it was typed; None where it was not."""
     if row.parser.is_flag:
-        return not row.default if value else None
+        if not value:
+            return None
+        return not row.default
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -310,7 +312,9 @@ def _own_value(row: SettingRow, value: Json) -> Json:
     if row.parser.is_flag:
         return bool(value)
     if value is None:
-        return None if SETTINGS.get(row.name) is row else row.default
+        if SETTINGS.get(row.name) is row:
+            return None
+        return row.default
     try:
         return row.parser.read(value)
     except ValueError as error:

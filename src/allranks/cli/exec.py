@@ -244,7 +244,9 @@ def how_it_ended(result: Executed, timeout: float | None) -> str:
         return f"killed by {_signal_name(result.signal)}"
     if result.code is None:
         return "did not end"
-    return f"exit {result.code}" if result.code else ""
+    if not result.code:
+        return ""
+    return f"exit {result.code}"
 
 
 def groups_of(results: Sequence[Executed], timeout: float | None) -> dict[Outcome, list[Executed]]:
@@ -271,7 +273,9 @@ def lines_of(members: Sequence[Executed], end: str, colour: bool) -> list[str]:
 
 def _clean_lines(data: bytes, colour: bool) -> list[str]:
     text = data.decode("utf-8", "replace")
-    return [clean(line.rstrip("\r"), colour) for line in text.removesuffix("\n").split("\n")] if text else []
+    if not text:
+        return []
+    return [clean(line.rstrip("\r"), colour) for line in text.removesuffix("\n").split("\n")]
 
 
 def _print(results: Sequence[Executed], job: Job, quiet: bool) -> None:

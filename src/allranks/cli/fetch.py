@@ -126,7 +126,9 @@ def _sources(run: RunDirectory) -> Mapping[str, str]:
     if result is not None and result.outputs:
         return result.outputs
     temporary = [event for _, event in read_back(OutputsTemporary, run.read_events()[0])]
-    return temporary[-1].nodes if temporary else {}
+    if not temporary:
+        return {}
+    return temporary[-1].nodes
 
 
 def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:

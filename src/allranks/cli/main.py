@@ -112,7 +112,9 @@ def load(verb: str) -> click.Command:
     from .declare import DeclaredCommand, DeclaredGroup, DeclaredVerbs
 
     declared = COMMANDS[verb]
-    return DeclaredGroup(declared) if isinstance(declared, DeclaredVerbs) else DeclaredCommand(declared)
+    if isinstance(declared, DeclaredVerbs):
+        return DeclaredGroup(declared)
+    return DeclaredCommand(declared)
 
 
 def run_verb(verb: str, words: Sequence[str]) -> int:

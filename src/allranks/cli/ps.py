@@ -126,4 +126,6 @@ def _verdict(run: RunBrief) -> str:
     if run.verdict is None or not run.verdict.message:
         return ""
     message = first_line(run.verdict.message, UNLIMITED)
-    return f"{run.verdict.cause}: {message}" if run.verdict.cause else message
+    if run.verdict.cause:
+        return f"{run.verdict.cause}: {message}"
+    return message

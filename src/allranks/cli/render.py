@@ -130,7 +130,9 @@ def describe(files: Rendered, output: str | None) -> str:
 
 
 def _shown(text: str | bytes) -> str:
-    return text if isinstance(text, str) else f"({len(text):,} bytes that --output writes)\n"
+    if isinstance(text, str):
+        return text
+    return f"({len(text):,} bytes that --output writes)\n"
 
 
 @omit_empty("bytes")

@@ -159,7 +159,9 @@ def _controller(run: RunDirectory) -> Process | None:
     if controller is None or controller.host != socket.gethostname() or not run.controller_alive():
         return None
     process = read_process(controller.pid or 0)
-    return process if process is not None and process.start == controller.start_time else None
+    if process is not None and process.start == controller.start_time:
+        return process
+    return None
 
 
 def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> StopOutcome:

@@ -169,7 +169,9 @@ def _listed_nodes(environ: Mapping[str, str], files: Mapping[str, str]) -> list[
 def _hosts(scheduler: Scheduler, environ: Mapping[str, str], files: Mapping[str, str]) -> list[str]:
     text = environ.get(scheduler.hosts, "")
     if scheduler.form == "hostlist":
-        return expand(text) if text else []
+        if not text:
+            return []
+        return expand(text)
     if scheduler.form == "counts":
         return list(dict.fromkeys(text.split()[::2]))
     if scheduler.form == "file":

@@ -171,7 +171,9 @@ def length_of(values: object) -> int | None:
     """Count the rows of a list or array; None for what has none."""
     if isinstance(values, list):
         return len(values)
-    return int(values.shape[0]) if is_array(values) and len(values.shape) else None
+    if is_array(values) and len(values.shape):
+        return int(values.shape[0])
+    return None
 
 
 def columns(
@@ -249,7 +251,9 @@ def identity(dataset: object, deep: int = 0) -> str:
                 parts += [name.encode(), str(len(value)).encode(), *held]
         elif deep < 3 and all(hasattr(value, member) for member in ("__getitem__", "__dict__", "__len__")):
             parts.append(identity(value, deep + 1).encode())
-    return digest(*parts) if any(parts) else ""
+    if not any(parts):
+        return ""
+    return digest(*parts)
 
 
 def held_content(element: object) -> bytes:
@@ -269,7 +273,9 @@ def safely(function: Callable[[Any], Result], value: object) -> Result | None:
 
 def integer(value: object) -> int | None:
     """Give an integer, or None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None
 
 
 def attribute(names: tuple[str, ...], *owners: object) -> bool | int | float | str | None:
@@ -455,7 +461,9 @@ def grad_enabled() -> bool:
 def variable(name: str) -> int | None:
     """Read a number of the environment."""
     text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else None
+    if not text.isdecimal():
+        return None
+    return int(text)
 
 
 def places() -> dict[str, int | None]:

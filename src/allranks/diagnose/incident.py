@@ -61,7 +61,9 @@ class ExitRecord:
     @cached_property
     def raised(self) -> Raised | None:
         """The exception it died of, where it left an error file."""
-        return Raised.from_error_file(self.error) if self.error else None
+        if not self.error:
+            return None
+        return Raised.from_error_file(self.error)
 
 
 @dataclass(frozen=True)

@@ -235,13 +235,17 @@ def _values(samples: Sequence[NodeUsage], name: str) -> list[tuple[float, float]
 def _mean(samples: Sequence[NodeUsage], name: str) -> float | None:
     values = _values(samples, name)
     seconds = sum(each for _, each in values)
-    return sum(value * each for value, each in values) / seconds if seconds else None
+    if not seconds:
+        return None
+    return sum(value * each for value, each in values) / seconds
 
 
 def _a_second(samples: Sequence[NodeUsage], name: str) -> float | None:
     values = _values(samples, name)
     seconds = sum(each for _, each in values)
-    return sum(value for value, _ in values) / seconds if seconds else None
+    if not seconds:
+        return None
+    return sum(value for value, _ in values) / seconds
 
 
 # -- words ---------------------------------------------------------------------------------------------------

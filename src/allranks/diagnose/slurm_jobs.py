@@ -208,7 +208,9 @@ def _exit(text: str) -> tuple[int | None, int | None]:
 
 def _value(text: str) -> str:
     """Give a field's text; empty where Slurm says that it has none."""
-    return "" if text in ("(null)", "None", "Unknown", "None assigned") else text
+    if text in ("(null)", "None", "Unknown", "None assigned"):
+        return ""
+    return text
 
 
 # -- waiting -------------------------------------------------------------------------------------------

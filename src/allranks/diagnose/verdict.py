@@ -100,7 +100,9 @@ def _on_run(incident: Incident) -> Verdict | None:
     candidates = [c for c in answers if c is not None and _counts(incident, c)]
     if not candidates:
         failed = any(e.failed for e in incident.exits)
-        return _unexplained(incident) if failed and not incident.stop_reason else None
+        if failed and not incident.stop_reason:
+            return _unexplained(incident)
+        return None
     if speaks_of_amd(text for e in incident.exits for text in _words_of(e)):
         candidates = [replace(c, is_amd=True) for c in candidates]
     chosen = choose(candidates)

@@ -60,7 +60,9 @@ def signal_name(number: int) -> str:
 
 def signal_of_code(code: int) -> int | None:
     """Give the signal that an exit code tells: a shell makes 128 + N of it."""
-    return code - 128 if code - 128 in SIGNALS else None
+    if code - 128 not in SIGNALS:
+        return None
+    return code - 128
 
 
 def numbers(ranks: Iterable[int]) -> str:

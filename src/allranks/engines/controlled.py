@@ -103,7 +103,9 @@ class ControlledRun:
         finally:
             question.close()
             self.session.reach.end()
-        return None if self.session.controller.replaced else result
+        if self.session.controller.replaced:
+            return None
+        return result
 
     def linger(self, result: ResultDocument) -> None:
         """Stay as long as the engine needs this process after the end."""

@@ -136,7 +136,9 @@ class SshTransport:
 
     def opening(self, node: Node) -> bytes:
         """Return what is written before the marker is awaited."""
-        return b"" if self._boots_directly(node) else boot_script(self._agent_python, self._python)
+        if self._boots_directly(node):
+            return b""
+        return boot_script(self._agent_python, self._python)
 
     def _boots_directly(self, node: Node) -> bool:
         """Tell whether this interpreter boots the node; the boot script tries one that was named."""

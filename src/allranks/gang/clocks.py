@@ -57,4 +57,6 @@ def pause_between(before: Instant, after: Instant, t: float, usual: float, lease
     stopped = max(0.0, ran - usual)
     if slept >= least:
         return Pause(t, round(slept + stopped, 1), slept=True)
-    return Pause(t, round(stopped, 1), slept=False) if stopped >= least else None
+    if stopped >= least:
+        return Pause(t, round(stopped, 1), slept=False)
+    return None

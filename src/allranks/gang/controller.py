@@ -283,7 +283,9 @@ class Controller:
             self._crashed(error)
 
     def _tick_length(self) -> float:
-        return TICK if len(self.members) <= 64 or self.roster.state is not State.RUNNING else 4 * TICK
+        if len(self.members) <= 64 or self.roster.state is not State.RUNNING:
+            return TICK
+        return 4 * TICK
 
     def feed(self, event: Event) -> None:
         """Give an event to the gang and carry out what it decides."""

@@ -84,7 +84,9 @@ class OutputExcerpt:
     @property
     def tail(self) -> bytes:
         """The end, where something before it is left out."""
-        return self._tail[-TAIL:] if self.left_out else b""
+        if not self.left_out:
+            return b""
+        return self._tail[-TAIL:]
 
 
 @dataclass

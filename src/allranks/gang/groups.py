@@ -40,7 +40,9 @@ class ProcessGroups:
         if self.roster.testing or spec.launch.launcher == "direct":
             return ""
         tool = read_tool(spec.launch.command)
-        return tool.name if tool is not None else spec.launch.launcher.replace("command", "")
+        if tool is not None:
+            return tool.name
+        return spec.launch.launcher.replace("command", "")
 
     def on_report(self, event: Report, now: float) -> list[Action]:
         """Take a report: a rank is in or through init_process_group, has destroyed its group, or would train alone."""

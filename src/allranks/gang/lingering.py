@@ -57,7 +57,9 @@ class Departure:
 
     def to_left(self) -> Left | None:
         """For the judge; None where no process outlived its program."""
-        return Left(self.ended_t, self.code, self.threads) if self.ended_t is not None else None
+        if self.ended_t is None:
+            return None
+        return Left(self.ended_t, self.code, self.threads)
 
     @property
     def failed(self) -> bool:

@@ -104,7 +104,9 @@ class NodeState:
 
     def gpu_of(self, rank: RankState) -> int | None:
         """Return the GPU that a rank takes by its local number, as torch programs do; None: the node has too few."""
-        return rank.local_rank if len(self.ranks) <= gpu_count(self.plan_facts) else None
+        if len(self.ranks) > gpu_count(self.plan_facts):
+            return None
+        return rank.local_rank
 
     @property
     def memory(self) -> int:

@@ -151,7 +151,9 @@ def ship_order(tree: Tree) -> ShipOrder:
 
 def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
     """Return the ranks' working directory on a node."""
-    return setting.tree.workdir(node_dir) if setting.tree is not None else spec.launch.workdir or setting.workdir
+    if setting.tree is not None:
+        return setting.tree.workdir(node_dir)
+    return spec.launch.workdir or setting.workdir
 
 
 def _kind(spec: RunSpec) -> str:
@@ -174,7 +176,9 @@ def _program(spec: RunSpec) -> tuple[str, ...]:
 def _launcher_python(spec: RunSpec) -> str | None:
     """Return the interpreter of a launcher that starts a program of another kind, as far as the command names it."""
     words = read_training(spec)
-    return words.python if words.kind == "program" else None
+    if words.kind != "program":
+        return None
+    return words.python
 
 
 def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> SetupOrder:

@@ -36,7 +36,9 @@ def installed() -> dict[str, tuple[Check, Path]]:
 
 def source_of(name: str) -> Path | None:
     """Return the file of a check of another package; None where it is one of ours."""
-    return None if name in built_in() else installed()[name][1]
+    if name in built_in():
+        return None
+    return installed()[name][1]
 
 
 @cache

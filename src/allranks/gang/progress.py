@@ -95,7 +95,9 @@ class StepReader:
             return None
         start, first = self._steps[0]
         end, last = self._steps[-1]
-        return round((last - first) / (end - start), 3) if end > start and last > first else None
+        if end > start and last > first:
+            return round((last - first) / (end - start), 3)
+        return None
 
     def metrics(self, data: bytes, now: float, on_refused: Callable[[str], None]) -> list[tuple[int, float]]:
         """Read bytes of the metrics file; return the steps that they held, each with its time by the node's clock.

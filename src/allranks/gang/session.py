@@ -595,7 +595,9 @@ def own_environment() -> str | None:
     An environment made for allranks alone (pipx) has no torch and is not taken.
     """
     in_venv = sys.prefix != sys.base_prefix and importlib.util.find_spec("torch") is not None
-    return sys.prefix if in_venv else None
+    if not in_venv:
+        return None
+    return sys.prefix
 
 
 def _named(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -212,4 +212,6 @@ def shipping_failure(tree: Tree | None, event: Shipped) -> Finding | None:
     if not error and tree is not None and (event.sha256, event.files) != (tree.sha256, tree.files):
         arrived = name_with(count_of(event.files, "file"), event.sha256[:12])
         error = f"{arrived} arrived, {tree.files} ({tree.sha256[:12]}) were sent"
-    return tree_failed(event.node, event.path, error, event.errno in NO_ROOM) if error else None
+    if not error:
+        return None
+    return tree_failed(event.node, event.path, error, event.errno in NO_ROOM)

@@ -324,7 +324,9 @@ class StepFinder:
         self._total = sighting.total
         self._epoch_of_count = sighting.epoch
         step = self._base + sighting.number
-        return [StepSeen(step, total, sighting.at, sighting.t)] if step <= LARGEST_COUNT else []
+        if step <= LARGEST_COUNT:
+            return [StepSeen(step, total, sighting.at, sighting.t)]
+        return []
 
     def _known_better(self, source: Source, sighting: Sighting) -> Source:
         """Learn from a line whether counts begin again with every epoch."""
@@ -359,7 +361,9 @@ class StepFinder:
         """Know how many steps the epochs before had; give all of the run where that is known."""
         if sighting.epoch is not None and sighting.total is not None and source.origin is not None:
             self._base = max(0, sighting.epoch - source.origin) * sighting.total
-            return sighting.epochs * sighting.total if sighting.epochs is not None else None
+            if sighting.epochs is None:
+                return None
+            return sighting.epochs * sighting.total
         self.is_absolute = False  # nothing says which epoch this is
         if self._count is not None and sighting.number < self._count:
             self._base += self._total or self._count

@@ -82,7 +82,9 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
     if isinstance(message, StartedMessage):
         return Started(node, t, message.rank, message.pid, message.attempt)
     if isinstance(message, TemplateMessage):
-        return TemplateReady(node, t) if message.state == "ready" else None
+        if message.state != "ready":
+            return None
+        return TemplateReady(node, t)
     if isinstance(message, ImportsMessage):
         return ImportsTold(node, t, message.imports)
     if isinstance(message, EndedMessage):
@@ -120,7 +122,9 @@ def _corrected_time(message: Message, clock: NodeClock) -> float:
         raised_t = error_time(message.error)
         if raised_t is not None:
             t = min(raised_t, t or raised_t)  # the program's own word is earlier than its reaping
-    return clock.correct(t) if t is not None else 0.0
+    if t is None:
+        return 0.0
+    return clock.correct(t)
 
 
 def _hello(node: str, message: HelloMessage, t: float) -> Hello:

@@ -152,7 +152,9 @@ def _without_runs(names: set[str]) -> set[str]:
     runs = {f for f in folders if f and os.path.join(f, "events.jsonl") in names}
     checks = {n[: -len(_EVIDENCE)] for n in names if n.endswith(_EVIDENCE)}
     runs |= {f for f in checks if CHECK_NAME.fullmatch(os.path.basename(f))}
-    return {n for n in names if not any(p in runs for p in map(str, Path(n).parents))} if runs else names
+    if runs:
+        return {n for n in names if not any(p in runs for p in map(str, Path(n).parents))}
+    return names
 
 
 def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:
@@ -229,7 +231,9 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
             f"--workdir {spec.launch.workdir}: {wanted} is not a directory here. --sync ships the tree from here"
         )
     below = os.path.relpath(wanted, root)
-    return "" if below == "." else below
+    if below == ".":
+        return ""
+    return below
 
 
 def _check_command(spec: RunSpec, root: str, below: str) -> None:

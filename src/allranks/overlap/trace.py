@@ -248,7 +248,9 @@ class _Recording:
         windows = [window for _, window in sorted(steps.items())]
         if not windows:
             self.notes.append(NO_STEPS)
-            return [Window(None, intervals[0][0], intervals[-1][1])] if intervals else []
+            if not intervals:
+                return []
+            return [Window(None, intervals[0][0], intervals[-1][1])]
         if not self._on_gpu:
             return windows
         if not self._gpu_steps:

@@ -128,7 +128,9 @@ def who_speaks(facts: NodeFacts) -> str | None:
         for path, text in facts.nccl.conf.items():
             if any(line.strip().startswith(key + "=") for line in text.splitlines()):
                 return f"{key} in {path}"
-    return f"the plug-in {facts.nccl.plugins[0]}" if facts.nccl.plugins else None
+    if not facts.nccl.plugins:
+        return None
+    return f"the plug-in {facts.nccl.plugins[0]}"
 
 
 # -- Gloo's rule -----------------------------------------------------------------------------------
@@ -148,7 +150,9 @@ def gloo_default(facts: NodeFacts) -> str | None:
 def _gloo_names(facts: NodeFacts) -> list[str]:
     """List the names of the user's GLOO_SOCKET_IFNAME; Gloo ignores one character (strlen > 1)."""
     value = facts.nccl.environ_.get("GLOO_SOCKET_IFNAME", "")
-    return [w for w in value.split(",") if w] if len(value) > 1 else []
+    if len(value) <= 1:
+        return []
+    return [w for w in value.split(",") if w]
 
 
 def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof, origins: Origins) -> list[Finding]:

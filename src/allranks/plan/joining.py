@@ -83,15 +83,21 @@ def join_words(spec: RunSpec, name: str) -> list[str]:
 
 def unforced(spec: RunSpec) -> tuple[str, ...]:
     """Name the settings that an option would force upon the script: a timeout that is a default of its own."""
-    return () if spec.limits.pg_timeout_forced else ("pg_timeout",)
+    if spec.limits.pg_timeout_forced:
+        return ()
+    return ("pg_timeout",)
 
 
 def join_variables(spec: RunSpec) -> dict[str, str]:
     """Set what `join` reads from its environment: a timeout that does not override the script's own."""
     weak = spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced
-    return {"COLOSSALAI_DIST_TIMEOUT": f"{spec.limits.pg_timeout:g}"} if weak else {}
+    if not weak:
+        return {}
+    return {"COLOSSALAI_DIST_TIMEOUT": f"{spec.limits.pg_timeout:g}"}
 
 
 def gpu_count(spec: RunSpec) -> int:
     """GPUs of a node; 0 where none were asked for."""
-    return int(spec.cloud.gpus.rpartition(":")[2]) if spec.cloud.gpus else 0
+    if not spec.cloud.gpus:
+        return 0
+    return int(spec.cloud.gpus.rpartition(":")[2])

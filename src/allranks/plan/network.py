@@ -401,7 +401,9 @@ def _is_ip(text: str) -> bool:
 
 def _names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    if len(names) <= 3:
+        return shown
+    return f"{shown} and {len(names) - 3} more"
 
 
 def _wrong_address(

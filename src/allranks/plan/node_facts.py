@@ -23,7 +23,9 @@ class LocalAddress(NamedTuple):
 
 def gpu_count(facts: NodeFacts) -> int:
     """Count the GPUs of a node; 0 where that is not known."""
-    return (facts.gpus.count_ or 0) if facts.gpus is not None else 0
+    if facts.gpus is None:
+        return 0
+    return facts.gpus.count_ or 0
 
 
 def local_addresses(facts: NodeFacts) -> Iterator[LocalAddress]:

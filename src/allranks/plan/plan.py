@@ -83,7 +83,9 @@ def preload_order(launch: NodeLaunch, imports: ImportRecord | None = None) -> Pr
 
 
 def _launcher_of(launch: NodeLaunch) -> Launcher:
-    return collectives if launch.attempt.tests else LAUNCHERS[launch.spec.launch.launcher]
+    if launch.attempt.tests:
+        return collectives
+    return LAUNCHERS[launch.spec.launch.launcher]
 
 
 def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
@@ -154,7 +156,9 @@ def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:
         directory = launch.facts.interpreter.path.rpartition("/")[0]
     elif not name.startswith("python"):
         return None
-    return directory if directory.startswith("/") else None
+    if not directory.startswith("/"):
+        return None
+    return directory
 
 
 def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mapping[str, str]) -> tuple[str, ...]:

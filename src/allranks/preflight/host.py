@@ -210,7 +210,9 @@ def linked_name(host: Host, path: str) -> str:
 def search_in(pattern: Pattern[str], text: str) -> str:
     """Return the first group of a match; empty without one."""
     match = pattern.search(text)
-    return (match.group(1) or "") if match else ""
+    if not match:
+        return ""
+    return match.group(1) or ""
 
 
 def base_name(path: str) -> str:
@@ -230,13 +232,17 @@ def number_in(host: Host, path: str) -> Optional[int]:
 
 def decimal(text: Optional[str]) -> Optional[int]:
     """Read a number that is 0 or more; None for anything else."""
-    return int(text) if text and text.isdecimal() else None
+    if text and text.isdecimal():
+        return int(text)
+    return None
 
 
 def uptime(host: Host) -> Optional[float]:
     """Seconds since boot; None where they cannot be read."""
     words = words_in(host, "/proc/uptime")
-    return float(words[0]) if words else None
+    if not words:
+        return None
+    return float(words[0])
 
 
 # -- the kernel log --------------------------------------------------------------------------------

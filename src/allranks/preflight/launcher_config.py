@@ -45,7 +45,9 @@ def absolute(host: Host, path: str) -> str:
     home = host.env.get("HOME", "")
     if path.startswith("~/") and home:
         return home + path[1:]
-    return path if path.startswith("/") else f"{host.request.asked.workdir.rstrip('/')}/{path}"
+    if path.startswith("/"):
+        return path
+    return f"{host.request.asked.workdir.rstrip('/')}/{path}"
 
 
 def flat_json(value_tree: Json, before: str = "") -> Table:
@@ -80,13 +82,17 @@ def flat_yaml(text: str) -> Table:
 
 
 def _without_comment(line: str) -> str:
-    return re.sub(r"(^| )#.*", "", line) if '"' not in line and "'" not in line else line
+    if '"' not in line and "'" not in line:
+        return re.sub(r"(^| )#.*", "", line)
+    return line
 
 
 def _plain(value: str) -> str:
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         return value[1:-1]
-    return "" if value in ("null", "~", "{}", "[]") else value
+    if value in ("null", "~", "{}", "[]"):
+        return ""
+    return value
 
 
 def absent(tables: Mapping[str, Table], path: str) -> Findings:
@@ -101,7 +107,9 @@ def absent(tables: Mapping[str, Table], path: str) -> Findings:
 def whole_number(text: Optional[str]) -> Optional[int]:
     """Read a whole number, as YAML and options have it; None for anything else ("auto")."""
     word = (text or "").strip()
-    return int(word) if re.fullmatch(r"-?\d{1,9}", word) else None
+    if not re.fullmatch(r"-?\d{1,9}", word):
+        return None
+    return int(word)
 
 
 class Ranks:
@@ -126,7 +134,9 @@ class Ranks:
     def each(self) -> Optional[int]:
         """Ranks a node, where all have the same number."""
         counts = set(self.by_node.values())
-        return counts.pop() if len(counts) == 1 else None
+        if len(counts) != 1:
+            return None
+        return counts.pop()
 
     def __str__(self) -> str:
         if self.each is not None:

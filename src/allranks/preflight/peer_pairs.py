@@ -118,4 +118,6 @@ def blame(pairs: Mapping[Pair, Kind], is_bad: Callable[[Pair, Kind], bool]) -> L
 
 def _all_failed(ways: List[Pair], failed: Set[Pair]) -> List[Pair]:
     """Return the ways, where there are at least two and all of them failed."""
-    return ways if len(ways) > 1 and failed.issuperset(ways) else []
+    if len(ways) > 1 and failed.issuperset(ways):
+        return ways
+    return []

@@ -87,7 +87,9 @@ class PeerResult(NamedTuple):
     @property
     def loss(self) -> float:
         """The part of UDP packets that did not arrive; 0 where it could not be measured."""
-        return (self.sent - self.arrived) / self.sent if self.sent and self.arrived else 0.0
+        if self.sent and self.arrived:
+            return (self.sent - self.arrived) / self.sent
+        return 0.0
 
     @property
     def loses(self) -> bool:
@@ -173,7 +175,9 @@ class Facts(Dict[str, Json]):
     def pairs(self) -> Dict[str, PeerResult]:
         """What it found when it tried its peers, by peer."""
         pairs = self.get("pairs")
-        return {peer: decode_parts(PeerResult, one) for peer, one in pairs.items()} if isinstance(pairs, dict) else {}
+        if not isinstance(pairs, dict):
+            return {}
+        return {peer: decode_parts(PeerResult, one) for peer, one in pairs.items()}
 
     @cached_property
     def probes(self) -> Tuple[AddressProbe, ...]:
@@ -202,7 +206,9 @@ class Facts(Dict[str, Json]):
         """Why a part could not be collected; empty where it could."""
         value = self.get(part)
         error = value.get("error") if isinstance(value, dict) else None
-        return error if isinstance(error, str) else ""
+        if not isinstance(error, str):
+            return ""
+        return error
 
 
 class Launching(NamedTuple):

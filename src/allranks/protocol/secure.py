@@ -71,7 +71,9 @@ class Handshake:
 
     def begin(self) -> bytes:
         """Return the dialler's first bytes; nothing for the listener, who waits."""
-        return b"" if self._listens else HELLO + self._nonce
+        if self._listens:
+            return b""
+        return HELLO + self._nonce
 
     @property
     def done(self) -> bool:

@@ -101,7 +101,9 @@ def progress_plots(rows: Sequence[Document]) -> ProgressPlots | None:
         _line("lateness of the latest rank", late, start, end, max((v for _, v in late), default=0.0), format_time),
         _line("goodput", good, start, end, 1.0, format_percent),
     )
-    return plots if any(plots) else None
+    if not any(plots):
+        return None
+    return plots
 
 
 def _moment(row: Document) -> Moment | None:

@@ -104,7 +104,9 @@ class Redactor:
             text = _without(text, _spans(self._known, text), KNOWN, note)
         for pattern in self._patterns:
             text = _without(text, self._search(pattern, text), USERS, note)
-        return hide_forms(text, note) if words and forms.may_hold(text, words) else text
+        if words and forms.may_hold(text, words):
+            return hide_forms(text, note)
+        return text
 
     # -- JSON --------------------------------------------------------------------------------------
 
@@ -292,7 +294,9 @@ class FileRedactor:
         """Return the last line; nothing where the file goes on (not `is_end`), as a secret may go on, too."""
         rest = bytes(self._rest)
         self._rest.clear()
-        return self._line(rest, self._at, b"") if rest and is_end else b""
+        if rest and is_end:
+            return self._line(rest, self._at, b"")
+        return b""
 
     def _forget(self, count: int) -> None:
         del self._rest[:count]
@@ -306,7 +310,9 @@ class FileRedactor:
 
     def _given(self, raw: bytes, at: int, end: bytes, words: tuple[str, ...] = forms.TRIGGERS) -> bytes:
         text = self._lines.line(_bounded(raw.decode("utf-8", "replace")), words)
-        return text.encode("utf-8", "replace") + end if at >= self._silent else b""
+        if at >= self._silent:
+            return text.encode("utf-8", "replace") + end
+        return b""
 
 
 # -- one line --------------------------------------------------------------------------------------
@@ -325,7 +331,9 @@ def isolated(text: str) -> str:
     """Return a line that has no neighbours; empty where it may be from the middle of a private key."""
     last = text.split()[-1:]
     is_key = last and _BASE64.fullmatch(last[0]) and not _HEXADECIMAL.fullmatch(last[0])
-    return "" if is_key else text
+    if is_key:
+        return ""
+    return text
 
 
 def hide_forms(text: str, note: Note) -> str:

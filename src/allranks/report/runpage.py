@@ -109,7 +109,9 @@ def script_hash(script: str) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    return format_elapsed(seconds) if seconds is not None and 0 <= seconds < 1e9 else ""
+    if seconds is not None and 0 <= seconds < 1e9:
+        return format_elapsed(seconds)
+    return ""
 
 
 # -- the head --------------------------------------------------------------------------------------

@@ -200,4 +200,6 @@ def _blocking_descriptor(stream: TextIO) -> int | None:
         kind = os.fstat(descriptor).st_mode
     except (OSError, ValueError, AttributeError):
         return None
-    return None if stat.S_ISREG(kind) else descriptor
+    if stat.S_ISREG(kind):
+        return None
+    return descriptor

@@ -318,7 +318,9 @@ def _goodput_lines(result: ResultDocument) -> list[str]:
     if result.time_ledger is None:
         return []
     line = goodput_line(result.time_ledger, len(result.attempts))
-    return [f"goodput   {line}"] if line else []
+    if not line:
+        return []
+    return [f"goodput   {line}"]
 
 
 def _outputs_lines(result: ResultDocument) -> list[str]:

@@ -302,7 +302,9 @@ def _share_of_memory(usage: NodeUsage | None) -> str:
 
 
 def _gpu(usage: NodeUsage | None) -> str:
-    return "" if usage is None or usage.gpu_busy is None else format_percent(usage.gpu_busy)
+    if usage is None or usage.gpu_busy is None:
+        return ""
+    return format_percent(usage.gpu_busy)
 
 
 def _network(usage: NodeUsage | None) -> str:

@@ -197,7 +197,9 @@ class RunDirectory:
         Every field of `kind` needs a default, which stands for what does not fit.
         """
         written = self._read_object(name)
-        return as_record(kind, written) if written is not None else None
+        if written is None:
+            return None
+        return as_record(kind, written)
 
     def _read_object(self, name: str) -> Document | None:
         """Read a JSON object as it is written; None where there is none."""
@@ -231,7 +233,9 @@ class RunDirectory:
     def read_result(self) -> ResultDocument | None:
         """Read result.json, of a run or of a test; None where the run has no result."""
         document = self.read_document("result.json")
-        return result_record(document) if document is not None else None
+        if document is None:
+            return None
+        return result_record(document)
 
     def append_event(self, event: Document) -> None:
         """One line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
@@ -291,7 +295,9 @@ class RunDirectory:
         """The Slurm job that its controller runs in, or will; None for any other run."""
         owner = self.read_run().slurm or self.read_document("job.json") or {}
         job = str(owner.get("job") or "")
-        return job if job.isdecimal() else None
+        if not job.isdecimal():
+            return None
+        return job
 
     @property
     def engine(self) -> Mapping[str, Json]:
@@ -344,7 +350,9 @@ def _no_engine(run: RunDirectory) -> bool:
 
 def attempt_folder(attempt: int) -> str:
     """Return the folder in which an attempt's files lie; empty for the first, which has none of its own."""
-    return f"attempt_{attempt}" if attempt else ""
+    if not attempt:
+        return ""
+    return f"attempt_{attempt}"
 
 
 def safe_name(name: str) -> str:

@@ -192,7 +192,9 @@ class VerdictDocument:
     def confidence_text(self) -> str:
         """Write `85%`; empty where the confidence is not between 0 and 1."""
         is_probability = self.confidence is not None and 0 <= self.confidence <= 1
-        return f"{self.confidence:.0%}" if is_probability else ""
+        if not is_probability:
+            return ""
+        return f"{self.confidence:.0%}"
 
 
 class Replacement(NamedTuple):
@@ -453,7 +455,9 @@ def each_record(kind: type[Record], values: Sequence[Json]) -> list[Record]:
 
 def suite_result(result: ResultDocument) -> SuiteResult:
     """Give a run's result as the result of a test."""
-    return result if isinstance(result, SuiteResult) else SuiteResult(**vars(result))
+    if isinstance(result, SuiteResult):
+        return result
+    return SuiteResult(**vars(result))
 
 
 def result_record(document: Document) -> ResultDocument:
@@ -470,7 +474,9 @@ def shaped(name: str, document: Document) -> Document | None:
     if kind is None:
         return document
     fitted = _fitter(kind)(document)
-    return fitted if isinstance(fitted, dict) else None
+    if not isinstance(fitted, dict):
+        return None
+    return fitted
 
 
 @functools.cache

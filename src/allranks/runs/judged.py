@@ -102,7 +102,9 @@ def _concluded(run: RunDirectory) -> Verdict | None:
     """Read verdict.json, else the verdict in result.json."""
     document = run.read_document("verdict.json") or (run.read_document("result.json") or {}).get("verdict")
     try:
-        return Verdict.from_json(document) if isinstance(document, dict) else None
+        if not isinstance(document, dict):
+            return None
+        return Verdict.from_json(document)
     except (KeyError, TypeError, ValueError):
         return None
 

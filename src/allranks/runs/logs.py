@@ -180,6 +180,10 @@ def _attempts(top: Path) -> list[tuple[int, Path]]:
 def _stream_of(name: str, attempt: int) -> Stream | None:
     stem = name.removesuffix(".log")
     if stem == "node":
-        return Stream(NODE_LOG, 0, 0) if attempt == 0 else None
+        if attempt != 0:
+            return None
+        return Stream(NODE_LOG, 0, 0)
     kind, digits = (NCCL_LOG, stem[10:]) if stem.startswith("nccl_rank_") else (RANK_LOG, stem.removeprefix("rank_"))
-    return Stream(kind, int(digits), attempt) if digits.isdecimal() else None
+    if not digits.isdecimal():
+        return None
+    return Stream(kind, int(digits), attempt)

@@ -85,7 +85,9 @@ class Blame(NamedTuple):
 def machine_of(identity: Identity | None) -> str:
     """Return a machine's key: the hash of its hardware's UUID, else of its machine-id; empty where neither is known."""
     known = (identity.hardware or identity.machine_id) if identity is not None else None
-    return hashlib.sha256(f"allranks {known}".encode()).hexdigest()[:16] if known else ""
+    if not known:
+        return ""
+    return hashlib.sha256(f"allranks {known}".encode()).hexdigest()[:16]
 
 
 def counts_against(cause: str, hardware_checks: Collection[str] = ()) -> bool:
@@ -271,7 +273,9 @@ def _read_line(line: bytes) -> NodeRecord:
 
 def _line(record: NodeRecord) -> bytes:
     line = json.dumps({"schema": SCHEMA, **encode(record)}).encode() + b"\n"
-    return line if len(line) <= LINE_LIMIT else _line(record._replace(message=""))
+    if len(line) <= LINE_LIMIT:
+        return line
+    return _line(record._replace(message=""))
 
 
 def add_records(path: Path, records: Sequence[NodeRecord]) -> bool:

@@ -32,7 +32,9 @@ class Progress(NamedTuple):
         if self.total is None or self.step is None or not self.rate or self.step > self.total:
             return None
         seconds = (self.total - self.step) / self.rate
-        return seconds if seconds < LARGEST else None
+        if seconds < LARGEST:
+            return seconds
+        return None
 
     @property
     def step_text(self) -> str:
@@ -43,4 +45,6 @@ class Progress(NamedTuple):
         """
         if self.step is None:
             return ""
-        return f"{self.step}/{self.total}" if self.total is not None else str(self.step)
+        if self.total is not None:
+            return f"{self.step}/{self.total}"
+        return str(self.step)

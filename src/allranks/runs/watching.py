@@ -89,7 +89,9 @@ def _lowest_metrics(folder: Path) -> Path | None:
             rank = entry.name.removeprefix("rank_").removesuffix("_metrics.jsonl")
             if entry.name == f"rank_{rank}_metrics.jsonl" and rank.isascii() and rank.isdecimal() and len(rank) < 10:
                 names.append((int(rank), entry.name))
-    return folder / min(names)[1] if names else None
+    if not names:
+        return None
+    return folder / min(names)[1]
 
 
 def loss_of(row: Document) -> float | None:

@@ -150,7 +150,9 @@ class _Cluster:
 def cluster_names(user_config: Mapping[str, Json]) -> list[str]:
     """Return the names of the clusters that the user's own file defines, in its order; none where it is damaged."""
     tables = user_config.get(CLUSTER)
-    return [str(name) for name in tables] if isinstance(tables, Mapping) else []
+    if not isinstance(tables, Mapping):
+        return []
+    return [str(name) for name in tables]
 
 
 def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
@@ -281,7 +283,9 @@ def _toml(value: Json) -> str:
         return " = " + str(value).lower()
     if isinstance(value, str):
         return f' = "{value}"'
-    return f" = {show(value)}" if isinstance(value, (int, float)) else ""
+    if not isinstance(value, (int, float)):
+        return ""
+    return f" = {show(value)}"
 
 
 def _targets(entries: dict[str, list[_Given]], notes: list[str]) -> dict[str, list[_Given]]:
@@ -323,7 +327,9 @@ def _merge(field: str, candidates: list[_Given], notes: list[str]) -> Json:
 
 
 def _as_tuple(value: Json) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else ()
+    if not isinstance(value, tuple):
+        return ()
+    return value
 
 
 def _read(field: str, entry: _Given) -> Json:

@@ -180,7 +180,9 @@ def _texts(value: Json) -> list[str] | None:
     if isinstance(value, str) or not isinstance(value, Sequence):
         return None
     texts = [item for item in value if isinstance(item, str)]
-    return texts if len(texts) == len(value) else None
+    if len(texts) != len(value):
+        return None
+    return texts
 
 
 def _read_hosts(value: Json) -> Json:

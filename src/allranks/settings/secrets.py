@@ -43,7 +43,9 @@ def redact_text(text: str) -> str:
     """Hide the values of secret assignments and options, known tokens and passwords in URLs of a shell text."""
 
     def hide(match: re.Match[str]) -> str:
-        return f"{match['name']}={REDACTED}" if is_secret_name(match["name"]) else match[0]
+        if is_secret_name(match["name"]):
+            return f"{match['name']}={REDACTED}"
+        return match[0]
 
     return _in_urls(_hide_forms(_ASSIGNED.sub(hide, text)))
 

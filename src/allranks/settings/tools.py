@@ -89,12 +89,16 @@ class Tool:
         if self.head[0].rpartition("/")[2].startswith("python"):
             return self.head[0]
         directory, slash, _ = self.head[0].rpartition("/")
-        return f"{directory}/python" if slash else None
+        if not slash:
+            return None
+        return f"{directory}/python"
 
     def value(self, *names: str) -> str | None:
         """Return the last value of an option, under any of its names; "" for a flag, None where it is absent."""
         matching = [o for o in self.options if o.name in names]
-        return (matching[-1].value or "") if matching else None
+        if not matching:
+            return None
+        return matching[-1].value or ""
 
     def has(self, *names: str) -> bool:
         """Tell whether one of the options is there."""

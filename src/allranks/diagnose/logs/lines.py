@@ -38,7 +38,9 @@ class LogLine:
     @property
     def place(self) -> str:
         """train.log:41"""
-        return f"{self.file}:{self.number}" if self.file else f"line {self.number}"
+        if self.file:
+            return f"{self.file}:{self.number}"
+        return f"line {self.number}"
 
 
 def read_line(raw: str, file: str = "", number: int = 0, at: LogLine | None = None) -> list[LogLine]:

@@ -98,5 +98,7 @@ def size(count: float) -> str:
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if count >= UNITS[unit]:
             value = count / UNITS[unit]
-            return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"
+            if value >= 100 or value == int(value):
+                return f"{value:.0f} {unit}"
+            return f"{value:.1f} {unit}"
     return f"{count:.0f} bytes"

@@ -53,7 +53,9 @@ def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
     detail = decode_parts(ErrorDetails, (end.error or {}).get("allranks"))
     if detail.rank is not None and detail.rank != end.rank and detail.rank in ranks:
         return replace(end, rank=detail.rank, pid=detail.pid)
-    return replace(end, tail=_without_others(end.tail, end.rank)) if len(ranks) > 1 else end
+    if len(ranks) > 1:
+        return replace(end, tail=_without_others(end.tail, end.rank))
+    return end
 
 
 def of_rank(tail: str, rank: int) -> str:

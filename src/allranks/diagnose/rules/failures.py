@@ -247,7 +247,9 @@ class AlikeFailures:
 
     def who(self, incident: Incident) -> str:
         """Write the subject of the sentence."""
-        return "every rank" if self.scope == "all" else name_ranks(incident, self.ranks)
+        if self.scope == "all":
+            return "every rank"
+        return name_ranks(incident, self.ranks)
 
     @property
     def pid(self) -> str:

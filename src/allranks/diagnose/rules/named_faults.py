@@ -76,7 +76,9 @@ def _message(same: Sequence[Finding]) -> str:
         return "; ".join([f.message for f in same[:4]] + ["…"] * (len(same) > 4))
     names = name_nodes(list(dict.fromkeys(nodes)))
     rest = rests.pop()
-    return f"{names} {rest.removeprefix('the node ')}" if rest.startswith("the node can") else f"{names}: {rest}"
+    if rest.startswith("the node can"):
+        return f"{names} {rest.removeprefix('the node ')}"
+    return f"{names}: {rest}"
 
 
 def _without_node(finding: Finding) -> str:

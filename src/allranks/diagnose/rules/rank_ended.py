@@ -205,7 +205,9 @@ def _followed(incident: Incident, failed: Sequence[Failure]) -> float | None:
     """Give when the failure came that wrong numbers may be behind; None where the failure has another reason."""
     roots = [f for f in failed if f.role is FailureRole.ROOT]
     if incident.hang is not None:
-        return incident.detected_t if incident.hang.cause in _BY_WRONG_COUNTS else None
+        if incident.hang.cause not in _BY_WRONG_COUNTS:
+            return None
+        return incident.detected_t
     if any(f.signature is not None or f.quoted is None or f.quoted.name not in _BY_WRONG_NUMBERS for f in roots):
         return None
     return min((f.t for f in failed if f.role is not FailureRole.ENDED), default=None)

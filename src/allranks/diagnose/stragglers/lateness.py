@@ -190,7 +190,9 @@ def _arrivals(calls: RankCalls, one: GroupCalls, clock: Clock) -> dict[int, _Arr
 def middle(values: Iterable[float]) -> float:
     """Give the median, the lower of two in the middle; 0 without any. The statistics module costs 10 ms of import."""
     ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2] if ordered else 0.0
+    if not ordered:
+        return 0.0
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _period(kinds: Sequence[int]) -> int:
@@ -230,7 +232,9 @@ def find_straggler(
         _mean(history.steps[at : at + BLOCK]) for at in range(len(history.steps) % BLOCK, len(history.steps), BLOCK)
     ]
     found = _judge(key, history.operation, blocks, min(fresh // BLOCK, MOST_BLOCKS), node_of, clocks)
-    return found._replace(is_mean=True) if found is not None else None
+    if found is None:
+        return None
+    return found._replace(is_mean=True)
 
 
 def _mean(steps: Sequence[Step]) -> Step:
@@ -300,7 +304,9 @@ def _share(steps: Sequence[Step], rank: int) -> float:
     waits = [step.waits.get(rank, 0.0) for step in steps]
     most = 2 * middle(waits)
     total = sum(step.seconds for step in steps)
-    return min(1.0, sum(min(wait, most) for wait in waits) / total) if total > 0 else 0.0
+    if total > 0:
+        return min(1.0, sum(min(wait, most) for wait in waits) / total)
+    return 0.0
 
 
 def _with_change(found: Straggler, steps: Sequence[Step], floor: float) -> Straggler:

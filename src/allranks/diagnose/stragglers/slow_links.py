@@ -36,17 +36,23 @@ class Link(NamedTuple):
     @property
     def rate(self) -> float:
         """Bytes a second while it was busy."""
-        return self.acked / self.busy if self.busy > 0 else 0.0
+        if self.busy > 0:
+            return self.acked / self.busy
+        return 0.0
 
     @property
     def share(self) -> float:
         """The share of the time for which it was busy; 1 at most, where several connections share it."""
-        return min(1.0, self.busy / self.seconds) if self.seconds > 0 else 0.0
+        if self.seconds > 0:
+            return min(1.0, self.busy / self.seconds)
+        return 0.0
 
     @property
     def loss(self) -> float:
         """The share of packets that were sent again."""
-        return self.resent / self.sent if self.sent else 0.0
+        if not self.sent:
+            return 0.0
+        return self.resent / self.sent
 
 
 class SlowLink(NamedTuple):

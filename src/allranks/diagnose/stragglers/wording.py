@@ -20,7 +20,9 @@ ALWAYS = 0.9  # share of the steps from which it is every one
 def name_with_node(ranks: Sequence[int], node_of: Mapping[int, str]) -> str:
     """Write `rank 5 on h3`."""
     node = node_of.get(ranks[0], "")
-    return f"{format_ranks(ranks)} on {node}" if node else format_ranks(ranks)
+    if node:
+        return f"{format_ranks(ranks)} on {node}"
+    return format_ranks(ranks)
 
 
 def slow_rank_finding(found: Straggler, reason: Reason | None, node_of: Mapping[int, str], step: int | None) -> Finding:
@@ -48,7 +50,9 @@ def slow_rank_finding(found: Straggler, reason: Reason | None, node_of: Mapping[
 
 
 def _mean(found: Straggler) -> str:
-    return " on average" if found.is_mean else ""
+    if not found.is_mean:
+        return ""
+    return " on average"
 
 
 def _where(found: Straggler) -> str:

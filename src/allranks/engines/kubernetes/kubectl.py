@@ -121,7 +121,9 @@ class Kubectl:
     def owners(self, run: str, kind: str) -> list[Document]:
         """List the object that makes the run's pods, while it exists; none of a run that is bare pods."""
         owner = KINDS[kind].partition(",")[0]
-        return self.items(owner, "-l", f"{RUN_LABEL}={run}") if owner else []
+        if not owner:
+            return []
+        return self.items(owner, "-l", f"{RUN_LABEL}={run}")
 
     def queue_holding(self, run: str, kind: str) -> str | None:
         """Return the queue of a run whose object is suspended, "" where it names none; else None."""

@@ -80,7 +80,9 @@ class Inside:
         if not self.allocation.restarts:
             return None
         before = [run for run in RunDirectory.list_runs(Path(runs_dir)) if run.job == self.allocation.job]
-        return before[-1] if before else None
+        if not before:
+            return None
+        return before[-1]
 
     @property
     def run_suffix(self) -> str:
@@ -199,4 +201,6 @@ def inside(environ: MutableMapping[str, str], stop_grace: float) -> Inside | Non
     """Return the job that we are in; None outside of one. Ranks do not see whose script it is."""
     allocation = read_allocation(environ)
     environ.pop(MADE_BY_ALLRANKS, None)
-    return Inside(allocation, stop_grace=stop_grace) if allocation is not None else None
+    if allocation is None:
+        return None
+    return Inside(allocation, stop_grace=stop_grace)

@@ -180,7 +180,9 @@ def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
         return ""
     if culprit.nodes[0] not in starts:
         return " receiving"
-    return " sending" if one_start else ""
+    if not one_start:
+        return ""
+    return " sending"
 
 
 # -- what to do ----------------------------------------------------------------------------------------

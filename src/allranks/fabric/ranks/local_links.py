@@ -117,4 +117,6 @@ def active_ports() -> Iterator[float]:
 
 
 def _entries(path: str) -> list[str]:
-    return sorted(os.listdir(path)) if os.path.isdir(path) else []
+    if not os.path.isdir(path):
+        return []
+    return sorted(os.listdir(path))

@@ -75,7 +75,9 @@ def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
 def configured(facts: NodeFacts) -> AccelerateConfig:
     """Read what accelerate's configuration holds; empty where the node was not checked, or has none."""
     config = facts.accelerate_config
-    return config if config is not None and config.error is None else AccelerateConfig()
+    if config is not None and config.error is None:
+        return config
+    return AccelerateConfig()
 
 
 def needs_mode(tool: Tool | None, facts: NodeFacts) -> bool:

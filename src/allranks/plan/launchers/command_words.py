@@ -14,7 +14,9 @@ from allranks.text import format_duration
 def read_training(spec: RunSpec) -> Words:
     """Read what ranks run: the command, or what stands behind another launcher in it."""
     tool = launched_by(spec)
-    return read_command(spec.launch.command) if tool is None else behind(tool)
+    if tool is None:
+        return read_command(spec.launch.command)
+    return behind(tool)
 
 
 def program_name(spec: RunSpec) -> str:
@@ -27,7 +29,9 @@ def program_name(spec: RunSpec) -> str:
 def launched_by(spec: RunSpec) -> Tool | None:
     """Read the launcher that the command begins with, where it is the one to be started."""
     tool = read_tool(spec.launch.command)
-    return tool if tool is not None and tool.name == spec.launch.launcher else None
+    if tool is not None and tool.name == spec.launch.launcher:
+        return tool
+    return None
 
 
 def ranks_asked_for(spec: RunSpec) -> int | None:
@@ -54,12 +58,16 @@ def _count(value: str | None) -> int | None:
 def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
     """Keep the user's options of that launcher, without those that say who the nodes are."""
     tool = launched_by(spec)
-    return tool.kept(tuple(left_out)) if tool is not None else ()
+    if tool is None:
+        return ()
+    return tool.kept(tuple(left_out))
 
 
 def no_python(words: Words, option: str = "--no_python") -> tuple[str, ...]:
     """Return a launcher's option for a program that is none of Python's, where it is one."""
-    return (option,) if words.kind == "program" else ()
+    if words.kind != "program":
+        return ()
+    return (option,)
 
 
 def out_of_reach(spec: RunSpec) -> list[str]:

@@ -123,7 +123,9 @@ def role(job: PodJob) -> Document:
 
 def _space(job: PodJob) -> str:
     """Word kubectl's option for the namespace, where one is set."""
-    return f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
+    if not job.spec.cloud.namespace:
+        return ""
+    return f" --namespace {job.spec.cloud.namespace}"
 
 
 def _role_head(job: PodJob) -> list[str]:

@@ -90,4 +90,6 @@ def _joined(present: Sequence[object], more: Sequence[object], where: str) -> li
 
 
 def _name_of(item: object) -> object:
-    return item.get("name") if isinstance(item, dict) else None
+    if not isinstance(item, dict):
+        return None
+    return item.get("name")

@@ -83,7 +83,9 @@ class PodJob:
     @property
     def deadline(self) -> Document:
         """The limit of --deadline, where it is set."""
-        return {"activeDeadlineSeconds": int(self.spec.cloud.deadline)} if self.spec.cloud.deadline else {}
+        if not self.spec.cloud.deadline:
+            return {}
+        return {"activeDeadlineSeconds": int(self.spec.cloud.deadline)}
 
 
 def secret_names(run: str) -> tuple[str, str]:

@@ -161,7 +161,9 @@ def _check_pod(pod: Document, where: str, container: str, grace: int) -> None:
 
 def _instead(key: str) -> str:
     options = {"backoffLimit": "--retries", "completions": "--nodes", "parallelism": "--nodes"}
-    return f" and use {options[key]}" if key in options else ""
+    if key not in options:
+        return ""
+    return f" and use {options[key]}"
 
 
 def _check_containers(containers: object, where: str, container: str) -> None:
@@ -201,4 +203,6 @@ def _map(document: Document, key: str, where: str) -> Document:
 
 def _meant(word: str, fields: frozenset[str]) -> str:
     near = difflib.get_close_matches(word, sorted(fields), 1)
-    return f". Is {near[0]} meant?" if near else ""
+    if not near:
+        return ""
+    return f". Is {near[0]} meant?"

@@ -84,4 +84,6 @@ def shown(words: Sequence[str]) -> str:
 
 def quoted(word: str) -> str:
     """Quote a word as the shell takes it."""
-    return f'"$here/{word}"' if isinstance(word, Here) else shlex.quote(word)
+    if isinstance(word, Here):
+        return f'"$here/{word}"'
+    return shlex.quote(word)

@@ -80,7 +80,9 @@ def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
 
 
 def _change(spec: RunSpec) -> str:
-    return f"cd {shlex.quote(spec.launch.workdir)}\n" if spec.launch.workdir and not spec.launch.sync else ""
+    if spec.launch.workdir and not spec.launch.sync:
+        return f"cd {shlex.quote(spec.launch.workdir)}\n"
+    return ""
 
 
 def _resources(spec: RunSpec) -> Document:

@@ -171,7 +171,9 @@ def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
             return node
     is_numeric = value.replace(".", "").isdecimal() or ":" in value
     is_complete = all(isinstance(facts.get("interfaces"), list) for facts in facts_by_node.values())
-    return "" if is_numeric and is_complete and facts_by_node else None
+    if is_numeric and is_complete and facts_by_node:
+        return ""
+    return None
 
 
 def addresses_of(facts: Facts, loopback: bool = False) -> List[str]:

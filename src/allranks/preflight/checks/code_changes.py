@@ -104,7 +104,9 @@ def _inside(host: Host, top: str, folders: Sequence[str]) -> List[str]:
     if not folders:
         return []
     ran = host.run([*GIT, "-C", top, "ls-files", "-z", "--others", "--exclude-standard", "--", *folders[:50]], 8)
-    return [name for name in ran.out.split("\0") if name.endswith(CODE)] if ran.ok else []
+    if not ran.ok:
+        return []
+    return [name for name in ran.out.split("\0") if name.endswith(CODE)]
 
 
 def _changes(text: str) -> Dict[str, str]:

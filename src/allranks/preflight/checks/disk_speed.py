@@ -56,7 +56,9 @@ def collect(host: Host) -> Optional[DiskSpeed]:
     except OSError:
         return None
     ran = host.run(["sh", "-c", SCRATCH], LIMIT, cwd=where)
-    return _result(ran, f"a new file in {where}", True) if ran.ok or ran.code is None else None
+    if ran.ok or ran.code is None:
+        return _result(ran, f"a new file in {where}", True)
+    return None
 
 
 def _a_file(host: Host, path: str) -> str:

@@ -71,7 +71,9 @@ def collect(host: Host) -> Optional[Count]:
         gpus = len([name for name in cards if name.startswith("card")])
     if gpus:
         return Count(gpus, vendor="amd")
-    return Count(idle=idle) if idle else None
+    if not idle:
+        return None
+    return Count(idle=idle)
 
 
 def _nvidia(host: Host, idle: List[str]) -> Count:

@@ -58,7 +58,9 @@ def collect(host: Host) -> Optional[Ecc]:
         errors = Errors(*smi.gpu_of(row), counts[0], counts[1], row.get(OVER) == "Yes")
         if any(errors[2:]):
             bad.append(errors)
-    return Ecc(" and ".join(modes), bad) if modes or bad else None
+    if modes or bad:
+        return Ecc(" and ".join(modes), bad)
+    return None
 
 
 def _amd(host: Host) -> Optional[Ecc]:
@@ -66,7 +68,9 @@ def _amd(host: Host) -> Optional[Ecc]:
     gpus = smi.amd_smi(host, "metric", "-e") or []
     counts = [smi.integer(smi.at(gpu, "ecc", "total_uncorrectable_count")) for gpu in gpus]
     bad = [Errors(smi.integer(gpus[at]["gpu"]), "", count) for at, count in enumerate(counts) if count]
-    return Ecc("", bad, "amd") if any(count is not None for count in counts) else None
+    if not any(count is not None for count in counts):
+        return None
+    return Ecc("", bad, "amd")
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

@@ -53,7 +53,9 @@ def _counted(vendor: str, gpus: Sequence[Tuple[str, Optional[float]]]) -> Option
             size = int(memory or 0)
             count, least = models.get(name, (0, size))
             models[name] = (count + 1, min(least, size))
-    return Models(vendor, models) if models else None
+    if not models:
+        return None
+    return Models(vendor, models)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

@@ -59,7 +59,9 @@ def collect(host: Host) -> Optional[NvLinks]:
         if state and (state, status) != ("Completed", "Success"):
             fabric.append(NotReady(*smi.gpu_of(row), f"{state}, {status}" if state == "Completed" else state))
     nvlinks = NvLinks(read_links(smi.nvidia_smi(host, "nvlink", "-s").out), fabric, _manager(host))
-    return nvlinks if any(nvlinks) else None
+    if not any(nvlinks):
+        return None
+    return nvlinks
 
 
 def read_links(text: str) -> Dict[str, Links]:
@@ -90,7 +92,9 @@ def _manager(host: Host) -> str:
     if any(host.text(path, 32) == MANAGER for path in host.glob("/proc/[0-9]*/comm")):
         return ""
     state = host.run(["systemctl", "is-active", "nvidia-fabricmanager"], 10.0).out.strip()
-    return state if state in STOPPED else ""
+    if state not in STOPPED:
+        return ""
+    return state
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -128,7 +132,9 @@ def _usual(index: str, links: Mapping[str, Links]) -> int:
     """Count the links that most GPUs of this one's model have on the node; 0 without such a majority."""
     alike = [active for model, active, _ in links.values() if model == links[index][0]]
     most = max(alike)
-    return most if 2 * alike.count(most) > len(alike) else 0
+    if 2 * alike.count(most) > len(alike):
+        return most
+    return 0
 
 
 def _down(node: str, index: str, links: Mapping[str, Links]) -> Finding:

@@ -60,7 +60,9 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 def _usual(widths: List[int]) -> int:
     """Return what more than half have; 0 where there is no such width."""
     width, count = Counter(widths).most_common(1)[0]
-    return width if 2 * count > len(widths) else 0
+    if 2 * count > len(widths):
+        return width
+    return 0
 
 
 def _finding(node: str, width: int, most: int, usual: int, pcis: List[str]) -> Finding:

@@ -49,7 +49,9 @@ def collect(host: Host) -> Optional[RecoveryFacts]:
     if not any(actions.values()):
         actions.update(_in_full(smi.nvidia_smi(host, "-q").out))
     gpus = [PendingGpu(*smi.gpu_of(row), actions[row["pci"]][:50]) for row in answer.rows if actions[row["pci"]]]
-    return RecoveryFacts(len(gpus), [gpu for gpu in gpus if gpu.action != "None"]) if gpus else None
+    if not gpus:
+        return None
+    return RecoveryFacts(len(gpus), [gpu for gpu in gpus if gpu.action != "None"])
 
 
 def _in_full(text: str) -> Dict[str, str]:

@@ -61,7 +61,9 @@ def collect(host: Host) -> Optional[Remaps]:
             full = int(smi.number(row.get(NONE_LEFT)) or 0)
             gpus.append(Remapped(*smi.gpu_of(row, pci), remapped, _is_yes(cells[3]), _is_yes(cells[4]), full))
     bad = [gpu for gpu in gpus if gpu.pending or gpu.failed or gpu.full]
-    return Remaps(len(gpus), bad[: smi.MOST]) if gpus else None
+    if not gpus:
+        return None
+    return Remaps(len(gpus), bad[: smi.MOST])
 
 
 def _is_yes(value: str) -> bool:

@@ -66,7 +66,9 @@ def collect(host: Host) -> Optional[Throttling]:
         why = decode(int(row[FIELD], 16))
         if why:
             slow.append(Slow(*smi.gpu_of(row), why, row[FIELD], smi.number(row.get("temperature.gpu"))))
-    return Throttling(len(rows), slow) if rows else None
+    if not rows:
+        return None
+    return Throttling(len(rows), slow)
 
 
 def decode(bits: int) -> str:

@@ -102,7 +102,9 @@ def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
         if not pci and GONE.search(words):
             code = OFF_BUS
             pci = search_in(GONE, words) or probed
-    return (code, smi.short(pci)) if pci else None
+    if not pci:
+        return None
+    return (code, smi.short(pci))
 
 
 class Fault(NamedTuple):

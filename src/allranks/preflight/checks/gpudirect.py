@@ -65,7 +65,9 @@ def _nvidia_lacks(host: Host) -> str:
     text = host.text("/proc/driver/nvidia/version", 1024)
     if text is None:
         raise CouldNotLook("/proc/driver/nvidia/version can't be read, so it is not known which driver is loaded")
-    return "" if "Open Kernel Module" in text else "the driver's kernel modules are the closed ones, without DMA-BUF"
+    if "Open Kernel Module" in text:
+        return ""
+    return "the driver's kernel modules are the closed ones, without DMA-BUF"
 
 
 def _amd_lacks(host: Host, release: str) -> str:
@@ -73,7 +75,9 @@ def _amd_lacks(host: Host, release: str) -> str:
     if config is None:
         raise CouldNotLook(f"/boot/config-{release} can't be read, so it is not known whether the kernel has DMA-BUF")
     missing = [option for option in OPTIONS if option not in config.splitlines()]
-    return f"the kernel lacks {' and '.join(missing)}" if missing else ""
+    if not missing:
+        return ""
+    return f"the kernel lacks {' and '.join(missing)}"
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

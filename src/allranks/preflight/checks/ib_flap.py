@@ -35,7 +35,9 @@ class Flaps(NamedTuple):
         """In words."""
         if self.days is None:
             return "the time since boot"
-        return f"{self.days:.0f} days" if self.days >= 2 else f"{24 * self.days:.0f} hours"
+        if self.days >= 2:
+            return f"{self.days:.0f} days"
+        return f"{24 * self.days:.0f} hours"
 
 
 def collect(host: Host) -> Optional[Flaps]:

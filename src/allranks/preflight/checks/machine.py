@@ -34,7 +34,9 @@ def collect(host: Host) -> Optional[Machine]:
     memory = key_values(text_in(host, "/proc/meminfo"), ":")
     sizes = [int((memory.get(key) or "0").split()[0]) * 1024 for key in ("SwapTotal", "SwapFree")]
     machine = Machine(_model(text_in(host, "/proc/cpuinfo", 16384))[:100], sizes[0] - sizes[1])
-    return machine if any(machine) or memory else None
+    if any(machine) or memory:
+        return machine
+    return None
 
 
 def _model(text: str) -> str:
@@ -83,4 +85,6 @@ def _look_at_memory(node: str) -> str:
 
 
 def _gigabytes(value: int) -> str:
-    return f"{value / (1 << 30):.0f} GB" if value >= 10 << 30 else size(value)
+    if value >= 10 << 30:
+        return f"{value / (1 << 30):.0f} GB"
+    return size(value)

@@ -81,7 +81,9 @@ def _speed(name: str, up: Interfaces) -> Findings:
 
 
 def _rate(megabits: int) -> str:
-    return f"{megabits / 1000:g} Gb/s" if megabits >= 1000 else f"{megabits} Mb/s"
+    if megabits >= 1000:
+        return f"{megabits / 1000:g} Gb/s"
+    return f"{megabits} Mb/s"
 
 
 def _mtu(name: str, up: Interfaces) -> Findings:

@@ -42,7 +42,9 @@ class Adapter(NamedTuple):
     def link(self) -> str:
         """`x16 at 16.0 GT/s`."""
         width = f"x{self.width}"
-        return f"{width} at {self.speed.replace(' PCIe', '')}" if self.speed else width
+        if self.speed:
+            return f"{width} at {self.speed.replace(' PCIe', '')}"
+        return width
 
     @property
     def capacity(self) -> float:
@@ -83,7 +85,9 @@ def _rate(host: Host, path: str) -> float:
 def _number(text: str) -> float:
     """Read the number of `16.0 GT/s PCIe` or `400 Gb/sec (4X NDR)`; 0 without one."""
     first = text.partition(" ")[0]
-    return float(first) if first.replace(".", "", 1).isdecimal() else 0.0
+    if not first.replace(".", "", 1).isdecimal():
+        return 0.0
+    return float(first)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

@@ -48,7 +48,9 @@ def collect(host: Host) -> Optional[List[Route]]:
 
 def _address(word: str) -> str:
     """Little-endian hexadecimal, as the kernel writes it; empty for none."""
-    return "" if word == "00000000" else ".".join(str(int(word[i : i + 2], 16)) for i in (6, 4, 2, 0))
+    if word == "00000000":
+        return ""
+    return ".".join(str(int(word[i : i + 2], 16)) for i in (6, 4, 2, 0))
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

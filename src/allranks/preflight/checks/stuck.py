@@ -65,7 +65,9 @@ class Stuck(NamedTuple):
         for words, what in WAITS:
             if plain.startswith(words) or any(f"_{w}" in self.waits for w in words if len(w) > 3):
                 return f", waiting for {what}"
-        return f" in {self.waits}" if self.waits else ""
+        if not self.waits:
+            return ""
+        return f" in {self.waits}"
 
 
 def collect(host: Host) -> List[Stuck]:
@@ -94,7 +96,9 @@ def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, int, str]]]:
             status = lines_of(host, f"/proc/{pid}/status")
             switches = " ".join(line.split()[-1] for line in status if "ctxt_switches" in line)
             asleep[pid] = (stat.name[:40], stat.start, switches)
-    return asleep if pids else None
+    if not pids:
+        return None
+    return asleep
 
 
 def _is_frozen(host: Host, pid: int) -> bool:

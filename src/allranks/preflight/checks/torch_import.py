@@ -103,7 +103,9 @@ def _first(script: TargetFacts) -> List[str]:
     if script.kind == "python-module":
         return [""]
     is_file = script.kind == "python-script" and script.path
-    return [script.path.rpartition("/")[0] or "/"] if is_file else []
+    if not is_file:
+        return []
+    return [script.path.rpartition("/")[0] or "/"]
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
