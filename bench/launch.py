@@ -73,12 +73,13 @@ class Launch:
         self.process: subprocess.Popen[bytes] | None = None
         self.began = 0.0
 
-    def start(self, program: Sequence[str], options: Mapping[str, str | int]) -> Launch:
-        """`options` without their dashes; the target and --python are added."""
-        words = {"python": sys.executable, **options}
+    def start(self, program: Sequence[str], options: Mapping[str, str | int | None]) -> Launch:
+        """`options` without their dashes, None for one that takes no value; the target and --python are added."""
+        options = {"python": sys.executable, **options}
         if self._bed is not None:
-            words = {"hosts": str(self._bed.hostfile_names), **words}
-        argv = [*ALLRANKS, "run", *(str(w) for k, v in words.items() for w in (f"--{k}", v)), "--", *program]
+            options = {"hosts": str(self._bed.hostfile_names), **options}
+        words = [str(w) for name, value in options.items() for w in (f"--{name}", value) if w is not None]
+        argv = [*ALLRANKS, "run", *words, "--", *program]
         with (self.place / "stdout").open("wb") as out, (self.place / "stderr").open("wb") as err:
             self.began = time.time()
             self.process = subprocess.Popen(
