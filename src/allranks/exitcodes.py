@@ -21,3 +21,10 @@ MEANINGS = {
     CTRL_C: "Ctrl-C",
     TERMINATED: "SIGTERM or `allranks stop`",
 }
+
+
+def code_if(failed: bool, code: int) -> int:
+    """Return `code` where something failed, else that all is done."""
+    if failed:
+        return code
+    return DONE

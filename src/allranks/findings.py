@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from allranks.protocol.codec import SCHEMA, decode, encode, omit_empty
@@ -33,6 +33,17 @@ class Where(NamedTuple):
     port: int | None = None
     gpu: int | None = None
     nodes: tuple[str, ...] = ()
+
+
+def place_of(nodes: Iterable[str], ranks: Collection[int] = ()) -> Where:
+    """Give the place of nodes and ranks: the only node and the only rank as such, several nodes as a list."""
+    names = tuple(dict.fromkeys(nodes))
+    where = Where(nodes=names)
+    if len(names) == 1:
+        where = Where(node=names[0])
+    if len(ranks) == 1:
+        return where._replace(rank=next(iter(ranks)))
+    return where
 
 
 @omit_empty("check")

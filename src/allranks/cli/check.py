@@ -189,7 +189,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
     failed = [f for f in findings if f.status == "fail"]
     if any(f.check == "reached" for f in failed):
         return exitcodes.NODE_FAILED
-    return exitcodes.CHECK_FAILED if failed else exitcodes.DONE
+    return exitcodes.code_if(bool(failed), exitcodes.CHECK_FAILED)
 
 
 def _print(

@@ -13,7 +13,7 @@ import click
 
 from allranks.engines import settle
 from allranks.errors import UsageError
-from allranks.exitcodes import DONE, NODE_FAILED
+from allranks.exitcodes import NODE_FAILED, code_if
 from allranks.protocol.codec import document_line
 from allranks.runs.directory import CHECK_NAME, RunDirectory
 from allranks.settings.table import settings_of
@@ -73,7 +73,7 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
         click.echo(f"{'would remove' if dry_run else 'removed'} {' and '.join(counts)}")
     for name, why in failed.items():
         click.echo(f"allranks: cannot remove {name} ({why})", err=True)
-    return NODE_FAILED if failed else DONE
+    return code_if(bool(failed), NODE_FAILED)
 
 
 def _counted(directories: list[RunDirectory], removed: set[str], noun: str) -> str:

@@ -137,7 +137,7 @@ def show_plan(training: Training, observed_steps: int | None, json_: bool) -> in
     else:
         lines = plan_lines(training, rows)
         click.echo("\n".join([*lines, "", observed.message] if observed else lines))
-    return exitcodes.DONE if ok else exitcodes.CHECK_FAILED
+    return exitcodes.code_if(not ok, exitcodes.CHECK_FAILED)
 
 
 class AuditDocument(NamedTuple):
@@ -177,4 +177,4 @@ def show_audit(loader: str, world: int, local: int, model_parallel: int, python:
         click.echo(document_line(audited))
     else:
         click.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
-    return exitcodes.DONE if answer.ok else exitcodes.CHECK_FAILED
+    return exitcodes.code_if(not answer.ok, exitcodes.CHECK_FAILED)

@@ -18,7 +18,7 @@ from allranks.cluster import Cluster
 from allranks.cluster.hostlist import fold
 from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
-from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
+from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED, code_if
 from allranks.gang.execution import Executed, Execution, Job
 from allranks.gang.tasks import run_loop
 from allranks.gang.transport import Transport
@@ -196,7 +196,7 @@ def node_code(result: Executed) -> int:
     """Return the exit code that a node's part stands for."""
     if result.failure is not None or result.left:
         return NODE_FAILED
-    return DONE if result.code == 0 else PROGRAM_FAILED
+    return code_if(result.code != 0, PROGRAM_FAILED)
 
 
 def _signal_name(number: int | None) -> str:

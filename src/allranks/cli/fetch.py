@@ -14,7 +14,7 @@ from allranks.cluster import Node
 from allranks.engines import settle
 from allranks.engines.ssh import ssh_transport
 from allranks.errors import UsageError
-from allranks.exitcodes import DONE, NODE_FAILED
+from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.gang.fetching import Fetching, NodeFetch
 from allranks.gang.session import reachable_nodes
 from allranks.gang.tasks import run_loop
@@ -96,7 +96,7 @@ def command(
         run_loop(lambda: fetching.run(only_list=dry_run))
     finally:
         progress.end()
-    code = NODE_FAILED if any(node.failure or node.failed or node.refused for node in nodes) else DONE
+    code = code_if(any(node.failure or node.failed or node.refused for node in nodes), NODE_FAILED)
     if json_:
         report = FetchReport(run_dir.name, code, [_fetched(node, dry_run) for node in nodes], dry_run)
         sys.stdout.write(document_line(report) + "\n")

@@ -100,6 +100,13 @@ def _main() -> int:
     return run_verb(words[0], words[1:])
 
 
+def _path(error: click.UsageError, verb: str) -> str:
+    """Return the words of the command that an error is about, as they were typed."""
+    if error.ctx is not None:
+        return error.ctx.command_path
+    return f"allranks {verb}"
+
+
 def _words_of_help(words: list[str]) -> list[str]:
     """Return what `help VERB` stands for: the verb, or one of its commands, with --help."""
     asked = [word for word in words if word in ASKS_FOR_HELP]
@@ -149,13 +156,14 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
     except click.NoSuchOption as error:
         from .mistakes import unknown_option  # imported late: few command lines have one
 
-        asked_of = error.ctx.command if error.ctx is not None else command
-        path = error.ctx.command_path if error.ctx is not None else f"allranks {verb}"
-        message = unknown_option(error.option_name, path, getattr(asked_of, "declared", None))
+        asked_of = command
+        if error.ctx is not None:
+            asked_of = error.ctx.command
+        message = unknown_option(error.option_name, _path(error, verb), getattr(asked_of, "declared", None))
         return _fail(message, exitcodes.USAGE, asked.as_json)
     except click.UsageError as error:
-        name = error.ctx.command_path if error.ctx is not None else f"allranks {verb}"
-        return _fail(f"{error.format_message()}\nhint: {name} --help", exitcodes.USAGE, asked.as_json)
+        hint = f"{_path(error, verb)} --help"
+        return _fail(f"{error.format_message()}\nhint: {hint}", exitcodes.USAGE, asked.as_json)
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:
             return _failed_itself(error, asked.as_json)

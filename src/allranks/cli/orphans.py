@@ -9,7 +9,7 @@ import click
 
 from allranks.engines.orphans import Answers, Processes, ask, choose, end, name_unended
 from allranks.engines.reachable_nodes import find_cluster
-from allranks.exitcodes import DONE, NODE_FAILED
+from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.header import ForeignQuestion, SweepHeader
 from allranks.protocol.jsontext import JsonObject
@@ -51,7 +51,7 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
         click.echo(document_line(OrphanReport(written, True, left)))
     else:
         click.echo(name_unended(left) or "all ended")
-    return NODE_FAILED if any(left.values()) else DONE
+    return code_if(any(left.values()), NODE_FAILED)
 
 
 def _list(answers: Answers, foreign: bool) -> None:

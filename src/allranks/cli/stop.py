@@ -15,7 +15,7 @@ import click
 from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import engine_of
 from allranks.errors import AllranksError, UsageError
-from allranks.exitcodes import DONE, NODE_FAILED
+from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.protocol.codec import document_line, encode, omit_none
 from allranks.report.live import choose_view
 from allranks.report.sentences import event_line
@@ -184,7 +184,7 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
         return _through_engine(run, _seconds(run, grace), json_)
     if not json_:
         _print_left(run, result.left)
-    return StopOutcome(run.name, "controller", NODE_FAILED if result.left else DONE)
+    return StopOutcome(run.name, "controller", code_if(bool(result.left), NODE_FAILED))
 
 
 def _through_engine(run: RunDirectory, grace: float, json_: bool) -> StopOutcome:
@@ -203,7 +203,7 @@ def _through_engine(run: RunDirectory, grace: float, json_: bool) -> StopOutcome
         leave_page(run, result.exit, json_)
     elif not json_:
         _print_left(run, left)
-    code = NODE_FAILED if left or stopped.failed else DONE
+    code = code_if(bool(left) or stopped.failed, NODE_FAILED)
     return StopOutcome(run.name, stopped.how, code, stopped.job, stopped.unreached, stopped.pid)
 
 

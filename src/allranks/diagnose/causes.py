@@ -507,7 +507,7 @@ def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: 
     if verdict is None and stop_reason is not None:
         return exitcodes.TERMINATED
     if verdict is None:
-        return exitcodes.PROGRAM_FAILED if program_failed else exitcodes.DONE
+        return exitcodes.code_if(program_failed, exitcodes.PROGRAM_FAILED)
     ends = CAUSES.get(verdict.cause, UNKNOWN).ends
     if ends is Ends.HANG and _explained_by_program(verdict):
         ends = Ends.PROGRAM

@@ -12,7 +12,7 @@ from math import log
 from statistics import median
 from typing import NamedTuple
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, place_of
 from allranks.protocol.usage import NodeUsage
 from allranks.text import join_words
 
@@ -267,9 +267,9 @@ def slowdown_finding(slowdown: Slowdown, at: str, found: Sequence[Change]) -> Fi
     more = len(found) - len(said)
     if more > 0:
         said.append(f"{more} more in evidence/usage.jsonl")
-    where = Where(node=nodes[0]) if len(nodes) == 1 else Where(nodes=nodes)
     remedy = f"look at {join_words(nodes[:SAID])} for what began then"
-    return Finding(CHECK, "warn", f"{pace}. At that time, {'. '.join(said)}", remedy, where, _evidence(slowdown))
+    text = f"{pace}. At that time, {'. '.join(said)}"
+    return Finding(CHECK, "warn", text, remedy, place_of(nodes), _evidence(slowdown))
 
 
 def recovery_words(slowdown: Slowdown, paces: Iterable[Pace]) -> str:

@@ -27,7 +27,7 @@ from allranks.runs.events import FindingMade, RunStart
 from allranks.runs.opening import Opening, write_opening
 from allranks.runs.result import least_result, write_result
 from allranks.settings import RunSpec
-from allranks.text import format_duration, name_with
+from allranks.text import format_duration, name_with, plural
 
 TERMINATION_FIELDS = ("cause", "message", "remedy", "where", "victims")
 TERMINATION_LIMIT = 4096  # bytes
@@ -166,17 +166,19 @@ class Meeting:
     def _never_came(self, missing: list[int]) -> Finding:
         waited = format_duration(self._spec.limits.init_timeout)
         here = self._known()
-        names = [self._names[r] or f"node {r}" for r in missing]
-        one = len(missing) == 1
+        names = tuple(self._names[r] or f"node {r}" for r in missing)
+        where = Where(node=names[0])
+        if len(names) > 1:
+            where = where._replace(nodes=names)
         return Finding(
             "rendezvous-timeout",
             "fail",
             f"node {self._listed(missing)} never joined within {waited}. {len(here)} of {self._count} were here: "
             f"{', '.join(here[r] for r in sorted(here))}",
-            f"look at what {'it' if one else 'they'} printed, and compare --master-addr and --port. Where port "
-            f"{self._spec.target.join_port} of {self._host} may be filtered, try there "
+            f"look at what {plural(len(missing), 'it', 'they')} printed, and compare --master-addr and --port. Where "
+            f"port {self._spec.target.join_port} of {self._host} may be filtered, try there "
             f"`nc -vz {self._spec.rendezvous.master_addr or self._host} {self._spec.target.join_port}`",
-            Where(node=names[0], nodes=tuple(names) if not one else ()),
+            where,
         )
 
     def _cluster(self) -> Cluster:

@@ -17,7 +17,7 @@ from allranks.diagnose.hangs.recorder import read_recording
 from allranks.diagnose.hangs.uneven import out_of_data
 from allranks.diagnose.incident import NotedHang
 from allranks.diagnose.recorded import own_addresses
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, Where, place_of
 from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import CountersOrder, StacksOrder
@@ -249,12 +249,8 @@ class HangWatch:
         return own_addresses({node.name: outer_addresses(node.plan_facts) for node in self.roster.nodes.values()})
 
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
-        nodes = tuple(dict.fromkeys(names[r] for r in hang.culprits if r in names))
-        rank = hang.culprits[0] if len(hang.culprits) == 1 else None
-        pid = next((r.pid for r in self.roster.ranks() if r.rank == rank), None)
-        where = Where(rank=rank, pid=pid, nodes=nodes)
-        if len(nodes) == 1:
-            where = Where(node=nodes[0], rank=rank, pid=pid)
+        where = place_of([names[r] for r in hang.culprits if r in names], hang.culprits)
+        where = where._replace(pid=next((r.pid for r in self.roster.ranks() if r.rank == where.rank), None))
         if hang.nodes:
             where = Where(node=hang.nodes[0], peer=hang.nodes[1])
         message = f"no rank has come further for {quiet:.0f} s: {hang.message}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED
 from allranks.fabric.records import CollectiveRow, Failure, SuiteEndRow, WrongElement
-from allranks.findings import Finding, Verdict, Where, typed_here
+from allranks.findings import Finding, Verdict, place_of, typed_here
 from allranks.protocol.codec import decode_each
 from allranks.protocol.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
@@ -136,9 +136,7 @@ def _finding(
 ) -> Finding:
     nodes = tuple(dict.fromkeys(names.get(rank, "?") for rank in ranks))
     message = f"{row.test}: {row.reason}" + (f" ({', '.join(nodes)})" if nodes else "")
-    rank = ranks[0] if len(ranks) == 1 else None
-    present = tuple(node for node in nodes if node != "?")
-    where = Where(node=present[0], rank=rank) if len(present) == 1 else Where(rank=rank, nodes=present)
+    where = place_of([node for node in nodes if node != "?"], ranks)
     return Finding(kind, "fail", message, remedy, where, tuple(evidence), CHECK_NAME)
 
 

@@ -20,6 +20,7 @@ from allranks.protocol.plan_facts import NodeFacts, network_of
 from allranks.protocol.processes import PortOwner
 from allranks.settings import RunSpec
 from allranks.settings.table import ENGINE_FLAGS
+from allranks.text import join_names
 
 from .interfaces import InterfaceChoice, Origins, Proof, choose_interfaces, is_host_local, nccl_interfaces
 from .node_facts import global_addresses, interface_of, local_addresses, on_link
@@ -345,7 +346,7 @@ def explain(
         reached = [n for n in probes if n not in (node, master) and _reaches(probes[n], address)]
         is_on_link = _is_ip(address) and on_link(here, address) is not None
         label, why = _cause(result, is_on_link, bool(reached))
-        contrast = f", but {_names(reached)} can reach it" if reached else ""
+        contrast = f", but {join_names(reached)} can reach it" if reached else ""
         message = f"{node} cannot reach {address} port {port} on {master}: {why}{contrast}"
         remedy = _remedy(label, address, master, port, spec, here, masters)
     where = Where(node=node, peer=master, port=port)
@@ -397,13 +398,6 @@ def _is_ip(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    if len(names) <= 3:
-        return shown
-    return f"{shown} and {len(names) - 3} more"
 
 
 def _wrong_address(

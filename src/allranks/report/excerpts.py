@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from allranks.runs.directory import RunDirectory
+from allranks.runs.directory import RunDirectory, attempt_of
 from allranks.runs.logdiagnosis import LogPart
 from allranks.runs.reading import node_folders
 from allranks.runs.regular import open_regular
@@ -49,11 +49,9 @@ def logs_of(run: RunDirectory) -> list[Log]:
         match = _LOG.match(path.name)
         if match is None or path.is_symlink() or not path.is_file():
             continue
-        top = path.parent.parent.name
-        attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdecimal() else 0
         rank = int(match[1]) if match[1] else None
         file = path.relative_to(run.path).as_posix()
-        logs.append(Log(path, file, names.get(path.parent.name, path.parent.name), rank, attempt))
+        logs.append(Log(path, file, names.get(path.parent.name, path.parent.name), rank, attempt_of(path)))
     return sorted(logs, key=lambda f: (-f.attempt, f.path.name[:4] != "rank", f.rank or 0, f.file))
 
 
@@ -70,7 +68,13 @@ def excerpt(log: Log, parts: Sequence[LogPart] | None, sizes: Sizes) -> Excerpt 
 def _whole(path: Path) -> tuple[list[Piece], int]:
     with open_regular(path) as file:
         lines = _lines(file.read())
-    return ([Piece(1, tuple(lines))] if lines else []), len(lines)
+    return _beginning(lines), len(lines)
+
+
+def _beginning(lines: Sequence[str]) -> list[Piece]:
+    if not lines:
+        return []
+    return [Piece(1, tuple(lines))]
 
 
 def _pieces(path: Path, size: int, parts: Sequence[LogPart] | None, sizes: Sizes) -> tuple[list[Piece], int]:
@@ -88,7 +92,7 @@ def _pieces(path: Path, size: int, parts: Sequence[LogPart] | None, sizes: Sizes
     last = _lines(end)
     context = min(len(last), end.count(b"\n", 0, max(0, len(end) - sizes.tail)))
     middle = range(len(first) + 1, total - len(last) + context + 1)
-    pieces = [Piece(1, tuple(first))] if first else []
+    pieces = _beginning(first)
     pieces += _telling(_kept(parts or ()), middle, sizes.telling)
     if len(last) > context:
         pieces.append(Piece(total - len(last) + 1, tuple(last), context))

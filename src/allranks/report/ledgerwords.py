@@ -54,7 +54,7 @@ def goodput_line(ledger: TimeLedger, attempts: int) -> str:
     goodput = ledger.goodput
     if goodput is None and attempts < 2 and not ledger.hang:
         return ""
-    words = UNKNOWN if goodput is None else format_percent(goodput)
+    words = goodput_words(goodput)
     lost = [
         f"{format_elapsed(seconds)} {part.name}"
         for part, seconds in known_parts(ledger)
@@ -65,7 +65,9 @@ def goodput_line(ledger: TimeLedger, attempts: int) -> str:
 
 def goodput_words(goodput: float | None) -> str:
     """Write a goodput for a table: `87 %`, or that it is unknown."""
-    return UNKNOWN if goodput is None else format_percent(goodput)
+    if goodput is None:
+        return UNKNOWN
+    return format_percent(goodput)
 
 
 def known_parts(ledger: TimeLedger) -> list[tuple[Part, float]]:

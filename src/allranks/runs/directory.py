@@ -348,6 +348,14 @@ def _no_engine(run: RunDirectory) -> bool:
     return False
 
 
+def attempt_of(log: Path) -> int:
+    """Return the attempt that a log in a node's folder is of, as `attempt_folder` has named it; 0 is the first."""
+    number = log.parent.parent.name.removeprefix("attempt_")
+    if not number.isdecimal():
+        return 0
+    return int(number)
+
+
 def attempt_folder(attempt: int) -> str:
     """Return the folder in which an attempt's files lie; empty for the first, which has none of its own."""
     if not attempt:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .directory import RunDirectory, safe_name
+from .directory import RunDirectory, attempt_of, safe_name
 from .index import Block, blocks, offset_at, offset_until
 from .regular import open_regular, size_of
 
@@ -44,9 +44,7 @@ class LogReader:
             match = _RANK_LOG.match(path.name)
             if match is None:
                 continue
-            top = path.parent.parent.name
-            attempt = int(top[8:]) if top.startswith("attempt_") and top[8:].isdecimal() else 0
-            log = LogFile(self._names.get(path.parent.name, path.parent.name), int(match[1]), attempt, path)
+            log = LogFile(self._names.get(path.parent.name, path.parent.name), int(match[1]), attempt_of(path), path)
             if (not self._nodes or log.node in self._nodes) and (not self._ranks or log.rank in self._ranks):
                 files.append(log)
         return sorted(files, key=lambda f: (f.attempt, f.rank))

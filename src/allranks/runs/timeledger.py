@@ -192,7 +192,9 @@ class AttemptTimes:
             since = between(since, begin, end)
             spans.append((since, between(until, since, end)))
         if self.lost is not None and self.end_began is not None and abs(self.end_began - self.lost.noticed) <= AT_ONCE:
-            since = self.lost.since if steps is None else max(self.lost.since, steps.last)
+            since = self.lost.since
+            if steps is not None:
+                since = max(since, steps.last)
             spans.append((between(since, begin, end), end))
         return merged(spans)
 
@@ -418,8 +420,22 @@ def newest_steps(seen: StepsSeen, status: StatusDocument) -> StepsSeen:
 # -- events of an attempt ------------------------------------------------------------------------------
 
 
+def first_of(noted: float | None, t: float) -> float:
+    """Give the earlier of two moments; the first may not have been noted yet."""
+    if noted is None:
+        return t
+    return min(noted, t)
+
+
+def last_of(noted: float | None, t: float) -> float:
+    """Give the later of two moments; the first may not have been noted yet."""
+    if noted is None:
+        return t
+    return max(noted, t)
+
+
 def _on_rank_started(attempt: AttemptTimes, line: TimedLine) -> None:
-    attempt.ranks_started = line.t if attempt.ranks_started is None else min(line.t, attempt.ranks_started)
+    attempt.ranks_started = first_of(attempt.ranks_started, line.t)
 
 
 def _on_rank_entered(attempt: AttemptTimes, line: TimedLine) -> None:
@@ -451,13 +467,13 @@ def _on_node_lost(attempt: AttemptTimes, line: TimedLine) -> None:
 
 
 def _on_rank_exit(attempt: AttemptTimes, line: TimedLine) -> None:
-    attempt.last_exit = line.t if attempt.last_exit is None else max(line.t, attempt.last_exit)
+    attempt.last_exit = last_of(attempt.last_exit, line.t)
     if not line.expected and line.code != 0:
-        attempt.failure = line.t if attempt.failure is None else min(line.t, attempt.failure)
+        attempt.failure = first_of(attempt.failure, line.t)
 
 
 def _on_node_clean(attempt: AttemptTimes, line: TimedLine) -> None:
-    attempt.clean = line.t if attempt.clean is None else max(line.t, attempt.clean)
+    attempt.clean = last_of(attempt.clean, line.t)
 
 
 def _on_end_began(attempt: AttemptTimes, line: TimedLine) -> None:
@@ -476,7 +492,9 @@ def _on_end_began(attempt: AttemptTimes, line: TimedLine) -> None:
 
 def _on_straggler_wait(attempt: AttemptTimes, line: TimedLine) -> None:
     """Add what was measured; time that was measured before does not count again."""
-    since = line.since if attempt.waits is None else max(line.since, attempt.waits.until)
+    since = line.since
+    if attempt.waits is not None:
+        since = max(since, attempt.waits.until)
     length = line.t - since
     if length <= 0 or since < 0 or not 0 <= line.share <= 1:
         return

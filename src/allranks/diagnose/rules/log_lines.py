@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from allranks.findings import Where
+from allranks.findings import Where, place_of
 from allranks.text import group
 
 from ..accusations import Statement, accusation
@@ -265,7 +265,7 @@ def _with_peer(evidence: Evidence, candidate: Candidate, complaints: Sequence[Si
     if node is None:
         return replace(candidate, where=candidate.where._replace(peer=peer))
     culprits = evidence.ranks_of_node(node) - {s.line.rank for s in complaints}
-    where = Where(node=node, rank=min(culprits) if len(culprits) == 1 else None)
+    where = place_of([node], culprits)
     name = name_place(where)
     if node != peer:
         name += f" ({peer})"

@@ -42,6 +42,14 @@ class Spent(NamedTuple):
     doings: tuple[Doing, ...]
     samples: tuple[StackSample, ...]
 
+    @property
+    def at_work(self) -> Sequence[Doing]:
+        """What it did instead of waiting for others."""
+        return [doing for doing in self.doings if doing.kind is not ActivityKind.WAITING]
+
+
+NOTHING_SPENT = Spent(0.0, 0.0, 0.0, 0.0, (), ())  # no usual rank was sampled
+
 
 def spent(rank: int, look: SuspectLook | None) -> Spent | None:
     """Read a look; None where there is too little of it."""
@@ -62,8 +70,17 @@ def find_reason(rank: int, node: str, looks: Mapping[int, SuspectLook], usual_ra
     one = spent(rank, looks.get(rank))
     if one is None:
         return None
-    usual = spent(usual_rank, looks.get(usual_rank)) if usual_rank is not None else None
-    return _stopped(one) or _throttled(one, usual, looks[rank], node) or _by_program(one, usual, node)
+    usual = NOTHING_SPENT
+    if usual_rank is not None:
+        usual = spent(usual_rank, looks.get(usual_rank)) or NOTHING_SPENT
+    return (
+        _stopped(one)
+        or _throttled(one, usual, looks[rank], node)
+        or _by_loader(one, node)
+        or _short_of_memory(one, usual, node)
+        or _short_of_processors(one, usual, node)
+        or _by_program(one)
+    )
 
 
 def _stopped(one: Spent) -> Reason | None:
@@ -74,9 +91,8 @@ def _stopped(one: Spent) -> Reason | None:
     return Reason(words, "find what sends SIGSTOP to it (a debugger, a scheduler that suspends jobs)", True)
 
 
-def _throttled(one: Spent, usual: Spent | None, look: SuspectLook, node: str) -> Reason | None:
-    least = max(THROTTLED, TIMES_USUAL * (usual.throttled if usual is not None else 0.0))
-    if one.throttled < least:
+def _throttled(one: Spent, usual: Spent, look: SuspectLook, node: str) -> Reason | None:
+    if one.throttled < max(THROTTLED, TIMES_USUAL * usual.throttled):
         return None
     return Reason(
         "its CPU is throttled by a quota of its control group",
@@ -86,32 +102,43 @@ def _throttled(one: Spent, usual: Spent | None, look: SuspectLook, node: str) ->
     )
 
 
-def _by_program(one: Spent, usual: Spent | None, node: str) -> Reason | None:
-    at_work = [doing for doing in one.doings if doing.kind is not ActivityKind.WAITING]
-    share = len(at_work) / len(one.doings)
-    in_loader = [doing for doing in at_work if any(LOADER in frame.file for frame in doing.stack)]
-    if len(in_loader) >= OFTEN * len(at_work) and len(in_loader) >= 2:
-        return Reason(
-            f"its data loader keeps it waiting{_place(in_loader)}",
-            f"look at the storage and the loader's workers on {node}, or give the loader more of them",
-            True,
-            (f"in the data loader in {len(in_loader)} of {len(one.doings)} samples",),
-        )
-    if one.faults >= max(FAULTS, TIMES_USUAL * (usual.faults if usual is not None else 0.0)):
-        return Reason(
-            f"{node} reads its memory back from disk: it is short of memory",
-            f"see what uses the memory of {node} (`free -m`, `ps aux --sort -rss | head`)",
-            True,
-            (f"{one.faults:.0f} page faults a second needed the disk",),
-        )
-    if one.ready >= max(NO_CPU, TIMES_USUAL * (usual.ready if usual is not None else 0.0)):
-        return Reason(
-            f"other processes keep the CPUs of {node} busy",
-            f"see what else runs on {node}: `ssh {node} top -b -n 1 | head -20`",
-            True,
-            (f"ready and without a CPU for {format_percent(min(1.0, one.ready))} of the time",),
-        )
-    if len(at_work) < 2 or share < OFTEN:
+def _by_loader(one: Spent, node: str) -> Reason | None:
+    in_loader = [doing for doing in one.at_work if any(LOADER in frame.file for frame in doing.stack)]
+    if len(in_loader) < max(2, OFTEN * len(one.at_work)):
+        return None
+    return Reason(
+        f"its data loader keeps it waiting{_place(in_loader)}",
+        f"look at the storage and the loader's workers on {node}, or give the loader more of them",
+        True,
+        (f"in the data loader in {len(in_loader)} of {len(one.doings)} samples",),
+    )
+
+
+def _short_of_memory(one: Spent, usual: Spent, node: str) -> Reason | None:
+    if one.faults < max(FAULTS, TIMES_USUAL * usual.faults):
+        return None
+    return Reason(
+        f"{node} reads its memory back from disk: it is short of memory",
+        f"see what uses the memory of {node} (`free -m`, `ps aux --sort -rss | head`)",
+        True,
+        (f"{one.faults:.0f} page faults a second needed the disk",),
+    )
+
+
+def _short_of_processors(one: Spent, usual: Spent, node: str) -> Reason | None:
+    if one.ready < max(NO_CPU, TIMES_USUAL * usual.ready):
+        return None
+    return Reason(
+        f"other processes keep the CPUs of {node} busy",
+        f"see what else runs on {node}: `ssh {node} top -b -n 1 | head -20`",
+        True,
+        (f"ready and without a CPU for {format_percent(min(1.0, one.ready))} of the time",),
+    )
+
+
+def _by_program(one: Spent) -> Reason | None:
+    at_work = one.at_work
+    if len(at_work) < max(2, OFTEN * len(one.doings)):
         return None
     words = group(at_work, lambda doing: _word(doing)).items()
     word, most = max(words, key=lambda pair: len(pair[1]))
