@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.campaign import examples
 
 from allranks.errors import ConfigError, UsageError
 from allranks.settings import Resolved, RunSpec, resolve
@@ -325,6 +326,7 @@ _VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 _FIELDS = st.sampled_from(FIELDS)
 
 
+@settings(max_examples=examples(40))
 @given(
     st.dictionaries(_FIELDS, _VALUES, max_size=4),
     st.dictionaries(st.sampled_from([*VARIABLES, "NODE_RANK", "WORLD_SIZE"]), st.text(max_size=8), max_size=4),
