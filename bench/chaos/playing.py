@@ -393,21 +393,25 @@ class Play:
 
     def attach_beside(self) -> None:
         """Somebody follows the run."""
-        with (self.place / "attached").open("wb") as file:
-            follower = subprocess.Popen(
-                [*ALLRANKS, "attach"], env=self.launch.env, cwd=self.place, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=file, start_new_session=True,
-            )  # fmt: skip
-        self._after.callback(self._expect_end, follower, "attach", 0)
+        self._type_beside("attach", "attached")
 
     def stop(self) -> None:
         """`allranks stop`, as in another terminal."""
-        with (self.place / "stopped").open("wb") as file:
-            stopping = subprocess.Popen(
-                [*ALLRANKS, "stop"], env=self.launch.env, cwd=self.place, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=file, start_new_session=True,
-            )  # fmt: skip
-        self._after.callback(self._expect_end, stopping, "stop", 0)
+        self._type_beside("stop", "stopped")
+
+    def _type_beside(self, verb: str, output: str) -> None:
+        """Start a command as in another terminal; once the round is over it must have ended well."""
+        with (self.place / output).open("wb") as file:
+            process = subprocess.Popen(
+                [*ALLRANKS, verb],
+                env=self.launch.env,
+                cwd=self.place,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self._after.callback(self._expect_end, process, verb, 0)
 
     def _expect_end(self, process: subprocess.Popen[bytes], name: str, code: int | None = None) -> None:
         """Another command of the round is over too."""

@@ -221,8 +221,8 @@ def ask_imports(ranks: Dict[int, Process], node_dir: str, began: float) -> Impor
     for _, answer in sorted(Asking(ranks, node_dir, "imports").answers().items()):
         if "error" in answer:
             raise DecodeError(str(answer["error"]))
-        known = {name: answer.get(name) for name in RankImports._fields}
-        answers.append(decode(RankImports, known))
+        imports = {name: answer.get(name) for name in RankImports._fields}
+        answers.append(decode(RankImports, imports))
     first = answers[0]
     others = [dict(answer.modules) for answer in answers[1:]]
     common = {name: file for name, file in first.modules if all(other.get(name) == file for other in others)}

@@ -106,10 +106,10 @@ def find_record(rank: RankOrder, environment: Mapping[str, str]) -> FoundRecord:
         return FoundRecord()
     except (OSError, DecodeError) as error:
         return FoundRecord(why="the record of a former run cannot be read: %s" % error)
-    why, own = compare(stored, rank, environment)
+    why, stamps = compare(stored, rank, environment)
     if why:
         return FoundRecord(why=why)
-    return FoundRecord(stored.imports._replace(own=own), stored.against)
+    return FoundRecord(stored.imports._replace(own=stamps), stored.against)
 
 
 def read_record(path: str) -> StoredImports:
@@ -141,10 +141,10 @@ def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, st
         file = places.within(name)
         try:
             stamps[file] = stamp_of(file)
-            found = digest_of(file)
+            digest = digest_of(file)
         except OSError:
-            found = ""
-        if found != expected:
+            digest = ""
+        if digest != expected:
             return "%s has changed since the run that is on record" % file, {}
     return "", stamps
 
@@ -160,7 +160,7 @@ def keep_record(rank: RankOrder, environment: Mapping[str, str], imports: Import
     places = Places(environment)
     salt = os.urandom(16).hex()
     directories = {site_of(file) for file in imports.modules.values()} - {""}
-    own = {places.without(file): digest_of(file) for file in imports.own}
+    digests = {places.without(file): digest_of(file) for file in imports.own}
     for file, stamp in imports.own.items():
         if stamp_of(file) != stamp:
             return KeptRecord()  # it is edited at this moment
@@ -170,7 +170,7 @@ def keep_record(rank: RankOrder, environment: Mapping[str, str], imports: Import
         environment_digests(environment, salt),
         interpreter_of(rank),
         {directory: packages_in(directory) for directory in directories},
-        own,
+        digests,
         imports._replace(own={}),
         against,
     )
@@ -232,8 +232,8 @@ def interpreter_of(rank: RankOrder) -> str:
 def site_of(file: str) -> str:
     """Return the directory of packages that a module's file lies in; empty for the standard library."""
     for name in ("/site-packages/", "/dist-packages/"):
-        head, found, _ = file.partition(name)
-        if found:
+        head, separator, _ = file.partition(name)
+        if separator:
             return head + name[:-1]
     return ""
 

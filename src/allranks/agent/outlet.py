@@ -105,8 +105,8 @@ class Outlet:
 
         Of metrics only what comes from now on: a directory of several nodes or runs has what others have sent.
         """
-        known = self._sources.get(stream)
-        if not isinstance(known, _File) or known.path != path:
+        followed = self._sources.get(stream)
+        if not isinstance(followed, _File) or followed.path != path:
             self._sources[stream] = _File(path, only_new=stream.kind == METRICS)
         self._sent.setdefault(stream, self._have.get(stream_key(stream), 0))
 

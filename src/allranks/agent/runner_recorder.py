@@ -164,7 +164,7 @@ def imported(runner: Known) -> Tuple[List[List[str]], List[str]]:
     """List what was imported of the library and of installed packages, in that order: names, and files where they have
     one. Then the files of the user's own: the script, and each module that is no installed one."""
     modules = []
-    own = []
+    files = []
     mains = ("__main__", "__mp_main__")
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
@@ -172,10 +172,10 @@ def imported(runner: Known) -> Tuple[List[List[str]], List[str]]:
         if name in mains:
             origin = origin or os.path.abspath(str(getattr(module, "__file__", None) or ""))
         if os.path.isabs(origin) and runner.is_own(origin):
-            own.append(origin)
+            files.append(origin)
         elif name not in mains and getattr(spec, "name", "") == name and getattr(spec, "loader", None) is not None:
             modules.append([name, origin])
-    return modules, [file for file in dict.fromkeys(own) if os.path.isfile(file)]
+    return modules, [file for file in dict.fromkeys(files) if os.path.isfile(file)]
 
 
 def groups(module: ModuleType) -> List[JsonObject]:
@@ -341,7 +341,7 @@ def call_times(module: ModuleType, most: int) -> JsonObject:
     for group, name in list(world.pg_names.items()):
         ranks = world.pg_group_ranks.get(group) or {}
         members[str(name)] = (len(ranks), min(ranks, default=0))
-    found: Dict[str, JsonObject] = {}
+    groups: Dict[str, JsonObject] = {}
     base = 0
     for backend, entry in newest_entries(most):
         name = str(entry["process_group"][0])
@@ -351,9 +351,9 @@ def call_times(module: ModuleType, most: int) -> JsonObject:
             continue
         base = base or created // 1000000000
         size, first = members[name]
-        if name not in found:
-            found[name] = {"name": name, "size": size, "first": first, "on_device": backend != "gloo", "kinds": []}
-        one = found[name]
+        if name not in groups:
+            groups[name] = {"name": name, "size": size, "first": first, "on_device": backend != "gloo", "kinds": []}
+        one = groups[name]
         kind = "%s %d" % (what, kind_of(entry)[1])
         if kind not in one["kinds"]:
             one["kinds"].append(kind)
@@ -367,7 +367,7 @@ def call_times(module: ModuleType, most: int) -> JsonObject:
         for key, value in row.items():
             if key != "started" or one["on_device"]:
                 one.setdefault(key, []).append(value)
-    return {"base": base, "groups": list(found.values()), "collections": gc.get_stats()[-1]["collections"]}
+    return {"base": base, "groups": list(groups.values()), "collections": gc.get_stats()[-1]["collections"]}
 
 
 def newest_entries(most: int) -> List[Any]:

@@ -48,7 +48,7 @@ def become_rank(runner: Type[Known]) -> None:
     os.set_inheritable(runner.template, False)
     agent = os.getppid()
     try:
-        names, own, modules = read_modules(take(channel)[0])
+        names, stamps, modules = read_modules(take(channel)[0])
         for name in added.difference(modules):
             del sys.modules[name]
         preload(names, modules, runner)
@@ -59,7 +59,7 @@ def become_rank(runner: Type[Known]) -> None:
     say(channel, ["ready", str(len(sys.modules)), *changed])
     while True:
         fields, descriptors = take(channel)
-        changed_file = first_changed(own)
+        changed_file = first_changed(stamps)
         if changed_file:
             say(channel, ["off", "%s has changed since it was imported" % changed_file])
             os._exit(0)
@@ -104,8 +104,8 @@ def read_modules(fields: List[str]) -> Tuple[List[str], Dict[str, str], Dict[str
     end = fields.index("")
     names, fields = fields[:end], fields[end + 1 :]
     end = fields.index("")
-    own, fields = fields[:end], fields[end + 1 :]
-    return names, pairs(own), pairs(fields)
+    stamps, fields = fields[:end], fields[end + 1 :]
+    return names, pairs(stamps), pairs(fields)
 
 
 def pairs(fields: List[str]) -> Dict[str, str]:
@@ -173,11 +173,11 @@ def watch_reads(names: List[str]) -> Callable[[], List[Tuple[str, str]]]:
     """Note who reads a variable that each rank has of its own; the function that this gives ends that."""
     reads: List[Tuple[str, str]] = []
     kind = type(os.environ)
-    own = frozenset(names)
+    rank_variables = frozenset(names)
 
     class WatchedEnvironment(kind):  # type: ignore[misc,valid-type]
         def __getitem__(self, key: Any) -> Any:
-            if key in own:
+            if key in rank_variables:
                 reads.append((reader(), key))
             return kind.__getitem__(self, key)
 

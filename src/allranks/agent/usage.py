@@ -110,13 +110,13 @@ class Sampler:
 
 def with_children(pids: Iterable[int]) -> List[int]:
     """Add the descendants of processes, where the kernel lists them (CONFIG_PROC_CHILDREN)."""
-    found: List[int] = []
+    all_pids: List[int] = []
     waiting = list(pids)
-    while waiting and len(found) < MOST_PROCESSES:
+    while waiting and len(all_pids) < MOST_PROCESSES:
         pid = waiting.pop()
-        found.append(pid)
+        all_pids.append(pid)
         waiting += _numbers(read_text("/proc/%d/task/%d/children" % (pid, pid)).split())
-    return found
+    return all_pids
 
 
 def _numbers(words: List[str]) -> List[int]:

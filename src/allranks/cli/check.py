@@ -114,12 +114,12 @@ def look(
 def remember_nodes(evidence: Mapping[str, Any], findings: Sequence[Finding], checks: Iterable[Check], run: str) -> None:
     """Note what the check has found of each node, for `allranks nodes` and `run --avoid`."""
     blamed = blame((), findings, hardware_checks(checks))
-    seen = [
+    reached = [
         SeenNode(name, str(facts.get("hostname") or name), read_facts(facts).identity)
         for name, facts in evidence["nodes"].items()
     ]
     unseen = [SeenNode(name, "", None) for name in blamed if name not in evidence["nodes"]]
-    records = records_of([*seen, *unseen], run, "check", time.time(), succeeded=True, blamed=blamed)
+    records = records_of([*reached, *unseen], run, "check", time.time(), succeeded=True, blamed=blamed)
     add_records(ledger_file(os.environ), records)
 
 

@@ -98,9 +98,9 @@ def refuse_contradictions(excerpt: Excerpt, follow: bool, metrics: bool) -> None
         ("--until", excerpt.until),
         ("-f", follow or None),
     ]
-    given = [name for name, value in of_output if value is not None]
-    if metrics and given:
-        raise UsageError(f"--metrics shows the last lines. Leave out {join_words(given)}")
+    out_of_place = [name for name, value in of_output if value is not None]
+    if metrics and out_of_place:
+        raise UsageError(f"--metrics shows the last lines. Leave out {join_words(out_of_place)}")
     if follow and excerpt.until is not None:
         raise UsageError("-f goes on with what arrives now, and --until leaves that out. Leave out one of them")
     if excerpt.since is not None and excerpt.until is not None and excerpt.since <= excerpt.until:

@@ -77,8 +77,8 @@ def _found(name: str, nodes: Sequence[RememberedNode]) -> RememberedNode:
     for node in nodes:
         if name in node.names:
             return node
-    known = ", ".join(node.name for node in nodes[:8]) or "none"
-    raise UsageError(f"--forget {name}: no run has seen such a node. Known are {known}")
+    shown_names = ", ".join(node.name for node in nodes[:8]) or "none"
+    raise UsageError(f"--forget {name}: no run has seen such a node. Known are {shown_names}")
 
 
 def _forget(chosen: Sequence[RememberedNode]) -> int:

@@ -28,8 +28,8 @@ def command(all_: bool, number: int, runs_dir: str | None, json_: bool) -> int:
     directories = [runs_directory(runs_dir)]
     if all_:
         here = {path.resolve() for path in directories}
-        known = [path for path in known_runs_directories(os.environ) if path.resolve() not in here]
-        directories += reversed(known)
+        elsewhere = [path for path in known_runs_directories(os.environ) if path.resolve() not in here]
+        directories += reversed(elsewhere)
     listings = [_list_directory(directory, number) for directory in directories]
     if json_:
         runs = [brief for listing in listings for brief in listing.runs]

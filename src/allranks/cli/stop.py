@@ -129,7 +129,7 @@ def _save_first(run: RunDirectory, controller: Process | None, seconds: float) -
         )
     from allranks.engines.following import FollowedRun, NoView  # imported late: only --save of a job needs it
 
-    seen = size_of(run.path / "events.jsonl")
+    offset = size_of(run.path / "events.jsonl")
     followed = engine_of(run).follow(run, NoView()) if controller is None and run.job is not None else None
     if controller is not None:
         send_signal(controller, signal.SIGUSR1)
@@ -143,7 +143,7 @@ def _save_first(run: RunDirectory, controller: Process | None, seconds: float) -
     ends = time.monotonic() + seconds
     is_asked = False
     while time.monotonic() < ends and not run.has_ended:
-        events, seen = run.read_events(seen)
+        events, offset = run.read_events(offset)
         names = [event.get("event") for event in events]
         is_asked = is_asked or "save-asked" in names
         if "saved" in names:

@@ -162,7 +162,7 @@ class _Measured(NamedTuple):
 
 def changes(t: float, samples: Mapping[str, Sequence[NodeUsage]]) -> list[Change]:
     """Compare each node's samples after `t` with those before, by the node; the strongest first."""
-    found = []
+    changes = []
     for node, of_node in samples.items():
         after = [one for one in of_node if one.t - one.seconds / 2 >= t]
         before = [one for one in of_node if one.t <= t]
@@ -171,8 +171,8 @@ def changes(t: float, samples: Mapping[str, Sequence[NodeUsage]]) -> list[Change
         for measured in _measure(after, before):
             change = _change(node, measured)
             if change is not None:
-                found.append(change)
-    return sorted(found, key=lambda change: -change.weight)
+                changes.append(change)
+    return sorted(changes, key=lambda change: -change.weight)
 
 
 def _change(node: str, measured: _Measured) -> Change | None:
@@ -263,12 +263,12 @@ def slowdown_finding(slowdown: Slowdown, at: str, found: Sequence[Change]) -> Fi
             evidence=_evidence(slowdown),
         )
     nodes = tuple(dict.fromkeys(change.node for change in found))
-    said = [change.sentence for change in found[:SAID]]
-    more = len(found) - len(said)
+    sentences = [change.sentence for change in found[:SAID]]
+    more = len(found) - len(sentences)
     if more > 0:
-        said.append(f"{more} more in evidence/usage.jsonl")
+        sentences.append(f"{more} more in evidence/usage.jsonl")
     remedy = f"look at {join_words(nodes[:SAID])} for what began then"
-    text = f"{pace}. At that time, {'. '.join(said)}"
+    text = f"{pace}. At that time, {'. '.join(sentences)}"
     return Finding(CHECK, "warn", text, remedy, place_of(nodes), _evidence(slowdown))
 
 

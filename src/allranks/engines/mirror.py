@@ -23,6 +23,7 @@ from allranks.errors import RunNotFound, TransportError, UsageError
 from allranks.findings import Finding
 from allranks.runs.directory import OVER, RunDirectory
 from allranks.runs.known_directories import NAME, SIZE_LIMIT, paths_of
+from allranks.runs.regular import replacing
 from allranks.settings import RunSpec
 from allranks.settings.runspec import Launch, Target
 
@@ -150,11 +151,11 @@ class RemoteShell:
         """Say why the channel has closed."""
         assert self._client is not None
         code = self._client.code(2.0)
-        said = b""
+        stderr = b""
         if self._client.stderr is not None:
             with contextlib.suppress(OSError):
-                said = os.read(self._client.stderr, STDERR_LIMIT)
-        return self._transport.failure(self._node, answer, said.decode("utf-8", "replace"), code)
+                stderr = os.read(self._client.stderr, STDERR_LIMIT)
+        return self._transport.failure(self._node, answer, stderr.decode("utf-8", "replace"), code)
 
 
 def _refused(finding: Finding) -> TransportError:
@@ -229,29 +230,27 @@ class Mirror:
 
     def _take_events(self, content: bytes, size: bytes) -> None:
         """Append the whole lines that are new."""
-        whole = content[: content.rfind(b"\n") + 1]
+        lines = content[: content.rfind(b"\n") + 1]
         path = self.run.path / "events.jsonl"
         digits = size.split()[:1]  # wc prints the file's name behind it
         there = int(digits[0]) if digits and digits[0].isdigit() and len(digits[0]) < 20 else 0
         if self._is_first:
             self._is_first = False
-            self._events = max(0, there - len(content)) + len(whole)
+            self._events = max(0, there - len(content)) + len(lines)
             if there > len(content):  # the first line is the end of one
-                whole = whole.partition(b"\n")[2]
+                lines = lines.partition(b"\n")[2]
         elif there < self._events:  # another file stands there
             self._is_first = True
-            whole = b""
+            lines = b""
             path.unlink(missing_ok=True)
         else:
-            self._events += len(whole)
+            self._events += len(lines)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as file:
-            file.write(whole)
+            file.write(lines)
 
     def _replace(self, name: str, content: bytes) -> None:
-        path = self.run.path / name
-        part = path.with_name(f".{path.name}.part")
-        part.write_bytes(content)
-        part.replace(path)
+        with replacing(self.run.path / name) as file:
+            file.write(content)
 
     def _controller_lives(self, host: bytes, process: bytes) -> bool:
         """Compare the process there with the controller of run.json."""

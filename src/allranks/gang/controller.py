@@ -795,13 +795,13 @@ class Controller:
             self.note(StepsWentOn(span.went_on_t))
             span.went_on_t = None
         noted = self._noted_steps
-        seen = span.seen
-        if seen is None or seen == noted:
+        shown = span.seen
+        if shown is None or shown == noted:
             return
-        is_first = noted is None or noted.first_t != seen.first_t
-        if is_over or is_first or (noted is not None and noted.redone_t != seen.redone_t):
-            self._noted_steps = seen
-            self.note(seen)
+        is_first = noted is None or noted.first_t != shown.first_t
+        if is_over or is_first or (noted is not None and noted.redone_t != shown.redone_t):
+            self._noted_steps = shown
+            self.note(shown)
 
     def resume_steps(self, seen: StepsSeen) -> None:
         """Go on with the steps of an attempt that another controller began."""

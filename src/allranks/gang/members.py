@@ -126,8 +126,8 @@ class NodeState:
         ranks = []
         for rank in self.ranks.values():
             shown = progress.get(rank.rank, RankProgress())
-            known = dict(shown._asdict(), lateness_s=rank.lateness)
-            ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, **known))
+            figures = dict(shown._asdict(), lateness_s=rank.lateness)
+            ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, **figures))
         return NodeStatus(self.name, self.index, self.address, self.state, tuple(ranks), self.usage)
 
 

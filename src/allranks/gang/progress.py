@@ -219,8 +219,8 @@ class Progress:
 
     def came_to(self, step: int | None) -> None:
         """Keep how far an attempt came."""
-        known = [one for one in (step, self.reached) if one is not None]
-        self.reached = max(known, default=None)
+        reached = [one for one in (step, self.reached) if one is not None]
+        self.reached = max(reached, default=None)
 
     def resumed(self) -> Resumption | None:
         """Where this attempt goes on after those before; None until it shows a step, and in the first."""

@@ -338,7 +338,7 @@ class Session:
     def _remember_nodes(self, result: ResultDocument) -> None:
         """Note what the run has found of each node, for `allranks nodes` and --avoid."""
         roster = self.controller.gang.roster
-        seen = [
+        reached = [
             SeenNode(node.name, node.hostname, node.plan_facts.identity)
             for node in roster.everyone.values()
             if node.hostname or node.gone
@@ -347,10 +347,10 @@ class Session:
         if result.verdict is not None:
             verdicts.append(result.verdict)
         blamed = blame(verdicts, result.findings, hardware_checks(all_checks().values()))
-        unseen = [SeenNode(name, "", None) for name in blamed if name not in {node.name for node in seen}]
+        unseen = [SeenNode(name, "", None) for name in blamed if name not in {node.name for node in reached}]
         succeeded = result.exit == DONE and not roster.stop_reason
         kind = "test" if roster.testing else "run"
-        records = records_of([*seen, *unseen], self.setting.run, kind, time.time(), succeeded, blamed)
+        records = records_of([*reached, *unseen], self.setting.run, kind, time.time(), succeeded, blamed)
         add_records(ledger_file(os.environ), records)
 
     def _result(self, code: int, ended_t: float) -> ResultDocument:
@@ -531,9 +531,9 @@ def keep_newest_steps(run: RunDirectory) -> None:
     """Write down how far an attempt came whose controller died: status.json has it, and is about to be replaced."""
     attempt = -1
     last: StepsSeen | None = None
-    for number, seen in read_back(StepsSeen, run.read_events()[0]):
+    for number, steps in read_back(StepsSeen, run.read_events()[0]):
         attempt = number
-        last = seen
+        last = steps
     status = run.read_status()
     if last is None or attempt != status.attempt:
         return
@@ -701,11 +701,11 @@ def _remember_steps(controller: Controller, events: list[Document], status: Stat
     """Take over how far attempts came; of the present one, status.json is newer than its last event."""
     roster = controller.roster
     present: StepsSeen | None = None
-    for attempt, seen in read_back(StepsSeen, events):
+    for attempt, steps in read_back(StepsSeen, events):
         if attempt < roster.attempt:
-            controller.progress.came_to(seen.furthest)
+            controller.progress.came_to(steps.furthest)
         elif attempt == roster.attempt:
-            present = seen
+            present = steps
     if present is not None:
         controller.resume_steps(newest_steps(present, status))
 

@@ -273,9 +273,9 @@ class StepFinder:
                 sightings += [sighting for _, sighting in in_order]
             for number, sighting in enumerate(sightings):
                 if self._may_change(sighting) and self._is_source(sighting):
-                    seen = self._chosen(sighting)
+                    steps = self._chosen(sighting)
                     rest = [one for one in sightings[number + 1 :] if one.key == sighting.key]
-                    return seen + (self._reached(rest[-1]) if rest else [])
+                    return steps + (self._reached(rest[-1]) if rest else [])
         return []
 
     def _is_source(self, sighting: Sighting) -> bool:
@@ -298,10 +298,10 @@ class StepFinder:
         first_epoch = sighting.format.first_epoch
         starts_over = None if first_epoch is None else True
         self.source = Source(sighting.format, sighting.key, sighting.trust, starts_over, first_epoch)
-        seen = self._reached(first)
+        steps = self._reached(first)
         if sighting.number > first.number:
-            seen += self._reached(sighting)
-        return [one._replace(is_first=number == 0) for number, one in enumerate(seen)]
+            steps += self._reached(sighting)
+        return [one._replace(is_first=number == 0) for number, one in enumerate(steps)]
 
     def _reached(self, sighting: Sighting) -> list[StepSeen]:
         """Give the step of a line of the source; its counts may begin again with every epoch."""

@@ -155,20 +155,20 @@ class StragglerWatch:
         node_of = self.roster.node_of_rank()
         actions = self._judge_links(look, now)
         self._take(look)
-        found = self._find(look, node_of)
-        actions += self._notice_recovery(found)
+        straggler = self._find(look, node_of)
+        actions += self._notice_recovery(straggler)
         suspect = self._suspect
         self._suspect = None
-        if found is None or self._is_known(found) or self._is_explained_by_link(found, node_of):
+        if straggler is None or self._is_known(straggler) or self._is_explained_by_link(straggler, node_of):
             self._rest(now, is_calm=not self._slow_links.keys() - self._warned_links)
-            return actions + self._measure(look, found)
-        if suspect is None or suspect.top not in found.ranks:
-            self._suspect = found
-            return actions + self._ask((found.top, *self._usual_rank(found)), now)
+            return actions + self._measure(look, straggler)
+        if suspect is None or suspect.top not in straggler.ranks:
+            self._suspect = straggler
+            return actions + self._ask((straggler.top, *self._usual_rank(straggler)), now)
         self._rest(now, is_calm=False)
-        usual = next((rank for rank in look.suspects if rank not in found.ranks), None)
-        reason = find_reason(found.top, node_of.get(found.top, ""), look.looks, usual)
-        return actions + self._report(found, reason) + self._measure(look, found)
+        usual = next((rank for rank in look.suspects if rank not in straggler.ranks), None)
+        reason = find_reason(straggler.top, node_of.get(straggler.top, ""), look.looks, usual)
+        return actions + self._report(straggler, reason) + self._measure(look, straggler)
 
     def _measure(self, look: Look, found: Straggler | None) -> list[Action]:
         """Note for the ledger of time how much of it ranks have waited since the look before: for a straggler that
@@ -201,12 +201,12 @@ class StragglerWatch:
 
     def _find(self, look: Look, node_of: dict[int, str]) -> Straggler | None:
         """Find the straggler that costs most, of all groups."""
-        found = [
+        stragglers = [
             one
             for key, fresh in self._fresh.items()
             if (one := find_straggler(key, self._histories[key], fresh, node_of, look.clocks)) is not None
         ]
-        return max(found, key=lambda one: one.share, default=None)
+        return max(stragglers, key=lambda one: one.share, default=None)
 
     def _is_known(self, found: Straggler) -> bool:
         """Tell whether it was reported, or found harmless and has not become worse."""

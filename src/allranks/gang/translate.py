@@ -109,8 +109,8 @@ def _call_times(node: str, message: CallTimesMessage, clock: NodeClock, t: float
     """Give the times as they are, with the node's clock; none where that is not known."""
     if clock.delay is None:
         return CallTimes(node, t, {}, Clock(), message.links)
-    known = Clock(clock.offset, clock.delay / 2)
-    return CallTimes(node, t, message.ranks, known, message.links, message.suspects)
+    node_clock = Clock(clock.offset, clock.delay / 2)
+    return CallTimes(node, t, message.ranks, node_clock, message.links, message.suspects)
 
 
 def _corrected_time(message: Message, clock: NodeClock) -> float:

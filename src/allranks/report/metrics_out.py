@@ -15,6 +15,7 @@ from pathlib import Path
 
 from allranks.errors import UsageError
 from allranks.runs.documents import Document, ResultDocument, StatusDocument
+from allranks.runs.regular import replacing
 
 from .openmetrics import CONTENT_TYPE_LATEST, RunFigures, openmetrics_text
 
@@ -41,21 +42,9 @@ class MetricsFile:
         if figures.result is None and now - self._written < FILE_EVERY:
             return
         self._written = now
-        with contextlib.suppress(OSError):  # a full disk: the run goes on, and the file grows old
-            _replace(self._path, openmetrics_text(figures))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+        # A full disk: the run goes on, and the file grows old.
+        with contextlib.suppress(OSError), replacing(self._path, 0o644) as file:
+            file.write(openmetrics_text(figures))
 
 
 class _Client:

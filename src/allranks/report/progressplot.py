@@ -137,10 +137,10 @@ def _heatmap(moments: Sequence[Moment]) -> Heatmap | None:
     thinned = _thinned(moments)
     ranks = max(len(moment.steps) for moment in thinned)
     times = [_step_times(before, after, ranks) for before, after in pairwise(thinned)]
-    known = [seconds for column in times for seconds in column if seconds is not None]
-    if not known:
+    measured = [seconds for column in times for seconds in column if seconds is not None]
+    if not measured:
         return None
-    usual = median(known)
+    usual = median(measured)
     each = math.ceil(ranks / MOST_ROWS)
     rows = math.ceil(ranks / each)
     start, end = thinned[0].t, thinned[-1].t

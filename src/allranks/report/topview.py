@@ -218,8 +218,8 @@ def _badness(cell: Cell) -> int:
 
 
 def _legend(used: Iterable[Cell]) -> str:
-    known = set(used)
-    return "  ".join(f"{cell.glyph} {cell.meaning}" for cell in CELLS if cell in known)
+    present = set(used)
+    return "  ".join(f"{cell.glyph} {cell.meaning}" for cell in CELLS if cell in present)
 
 
 def _rows(groups: Sequence[tuple[str, Sequence[Cell]]], width: int) -> list[tuple[str, list[Cell | None]]]:
@@ -315,8 +315,8 @@ def _network(usage: NodeUsage | None) -> str:
 
 
 def _node_badness(node: NodeStatus) -> int:
-    own = LOST.badness if node.state in STATE_STYLES else 0
-    return max([own, *(cell_of(rank).badness for rank in node.ranks)])
+    own_badness = LOST.badness if node.state in STATE_STYLES else 0
+    return max([own_badness, *(cell_of(rank).badness for rank in node.ranks)])
 
 
 def _lateness(node: NodeStatus) -> float:
@@ -326,10 +326,10 @@ def _lateness(node: NodeStatus) -> float:
 
 def _latest(node: NodeStatus) -> str:
     """Name the rank of a node that comes latest: `5: 180 ms`."""
-    known = [rank for rank in node.ranks if rank.lateness_s is not None]
-    if not known:
+    measured = [rank for rank in node.ranks if rank.lateness_s is not None]
+    if not measured:
         return ""
-    latest = max(known, key=lambda rank: rank.lateness_s or 0.0)
+    latest = max(measured, key=lambda rank: rank.lateness_s or 0.0)
     return f"{latest.rank}: {format_time(latest.lateness_s or 0.0)}"
 
 

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TextIO, TypeVar
+from typing import NamedTuple, TypeVar
 
 from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
@@ -20,7 +20,7 @@ from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG,
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import Document, ResultDocument, RunDocument, StatusDocument, as_record, result_record, shaped
-from .regular import open_regular, read_end
+from .regular import open_regular, read_end, replacing
 
 Lives = Callable[["RunDirectory"], bool]
 Record = TypeVar("Record")
@@ -158,24 +158,19 @@ class RunDirectory:
 
     def write_document(self, name: str, document: Document) -> None:
         """Replace a JSON document as a whole; on a full disk the old one stays."""
-        self._replace(name, lambda file: json.dump({"schema": SCHEMA, **document}, file, indent=1))
+        self._replace(name, json.dumps({"schema": SCHEMA, **document}, indent=1))
 
     def write_page(self, page: str) -> bool:
         """Replace report.html; False on a full disk, where `write_failure` says why."""
-        return self._replace("report.html", lambda file: file.write(page))
+        return self._replace("report.html", page)
 
-    def _replace(self, name: str, write: Callable[[TextIO], object]) -> bool:
-        """Replace a file as a whole by what `write` writes; on a full disk the old one stays."""
-        path = self.path / name
-        part = path.with_name(f".{name}.part")
+    def _replace(self, name: str, text: str) -> bool:
+        """Replace a file as a whole; on a full disk the old one stays."""
         try:
-            with open(part, "w", encoding="utf-8", errors="backslashreplace", opener=_private) as file:
-                write(file)
-            os.replace(part, path)
+            with replacing(self.path / name) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
         except OSError as error:
             self.write_failure = error.strerror or str(error)
-            with contextlib.suppress(OSError):
-                part.unlink()
             return False
         return True
 
@@ -366,7 +361,3 @@ def attempt_folder(attempt: int) -> str:
 def safe_name(name: str) -> str:
     """Write a node's name as part of a file name."""
     return _UNSAFE.sub("_", name)[:80]
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

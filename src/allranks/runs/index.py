@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .regular import read_end
+from .regular import read_end, replacing
 
 EVERY = 1.0  # seconds between entries
 LIMIT = 128 << 10  # bytes of an index file
@@ -52,11 +52,8 @@ def _thin(path: Path) -> None:
     entries = _entries(path)
     half = len(entries) // 2
     kept = [(*entries[i][:2], entries[min(i + 1, half - 1)][2]) for i in range(0, half, 2)] + entries[half:]
-    part = path.with_suffix(".idx.part")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(fd, "w", encoding="ascii") as file:
-        file.writelines(f"{first:.3f} {start} {last:.3f}\n" for first, start, last in kept)
-    os.replace(part, path)
+    with replacing(path) as file:
+        file.writelines(f"{first:.3f} {start} {last:.3f}\n".encode() for first, start, last in kept)
 
 
 def _entries(path: Path) -> list[tuple[float, int, float]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from allranks.protocol.codec import SCHEMA
 from allranks.protocol.jsontext import DecodeError, read_object
 
-from .regular import open_regular
+from .regular import open_regular, replacing
 
 NAME = "runs-directories.jsonl"
 MOST = 64  # directories that are kept; the file may have twice as many lines before it is written again
@@ -102,20 +102,9 @@ def paths_of(data: bytes) -> list[str]:
 
 def _replace(file: Path, paths: Iterable[str]) -> None:
     """Write the list as a whole; raise OSError."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with open(part, "wb", opener=_private) as stream:
-            stream.writelines(_line(path) for path in paths)
-        os.replace(part, file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    with replacing(file) as stream:
+        stream.writelines(_line(path) for path in paths)
 
 
 def _line(path: str) -> bytes:
     return json.dumps({"schema": SCHEMA, "directory": path}).encode() + b"\n"
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

@@ -27,7 +27,7 @@ from allranks.text import count_of, format_duration, join_words
 
 from .documents import VerdictDocument
 from .known_directories import state_directory
-from .regular import open_regular
+from .regular import open_regular, replacing
 
 NAME = "nodes.jsonl"
 LIMIT = 4 << 20  # bytes of the ledger; the older half goes where it grows beyond
@@ -84,10 +84,10 @@ class Blame(NamedTuple):
 
 def machine_of(identity: Identity | None) -> str:
     """Return a machine's key: the hash of its hardware's UUID, else of its machine-id; empty where neither is known."""
-    known = (identity.hardware or identity.machine_id) if identity is not None else None
-    if not known:
+    identifier = (identity.hardware or identity.machine_id) if identity is not None else None
+    if not identifier:
         return ""
-    return hashlib.sha256(f"allranks {known}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"allranks {identifier}".encode()).hexdigest()[:16]
 
 
 def counts_against(cause: str, hardware_checks: Collection[str] = ()) -> bool:
@@ -313,11 +313,8 @@ def forget_records(path: Path, is_forgotten: Callable[[NodeRecord], bool]) -> in
 
 
 def _replace(path: Path, records: Iterable[NodeRecord]) -> None:
-    part = path.with_name(f".{NAME}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "wb") as file:
+    with replacing(path) as file:
         file.writelines(_line(record) for record in records)
-    os.replace(part, path)
 
 
 @contextlib.contextmanager

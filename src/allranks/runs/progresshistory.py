@@ -16,7 +16,7 @@ from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory
 from .documents import Document, StatusDocument
-from .regular import open_regular
+from .regular import open_regular, replacing
 
 NAME = "progress.jsonl"
 EVERY = 2.0  # seconds between two rows at first
@@ -43,10 +43,10 @@ def row_of(status: StatusDocument, t: float) -> ProgressRow | None:
     ranks = sorted((rank for node in status.nodes for rank in node.ranks), key=lambda rank: rank.rank)
     steps = tuple(rank.step for rank in ranks)
     lateness: tuple[float | None, ...] = tuple(rank.lateness_s for rank in ranks)
-    known = any(late is not None for late in lateness)
-    if not known and all(step is None for step in steps):
+    is_measured = any(late is not None for late in lateness)
+    if not is_measured and all(step is None for step in steps):
         return None
-    return ProgressRow(round(t, 2), status.attempt, steps, lateness if known else (), status.goodput)
+    return ProgressRow(round(t, 2), status.attempt, steps, lateness if is_measured else (), status.goodput)
 
 
 class ProgressHistory:
@@ -85,11 +85,8 @@ class ProgressHistory:
             os.close(descriptor)
 
     def _replace(self, rows: Sequence[ProgressRow]) -> None:
-        part = self._path.with_name(f".{NAME}.part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
+        with replacing(self._path) as file:
             file.writelines(document_line(row).encode() + b"\n" for row in rows)
-        part.replace(self._path)
 
 
 def read_progress(run: RunDirectory) -> tuple[Document, ...]:

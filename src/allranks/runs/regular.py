@@ -1,10 +1,12 @@
-"""Open files that others may have put there: a pipe in the place of a log must not be waited for (IO)."""
+"""Open files that others may have put there, where a pipe must not be waited for, and replace files (IO)."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,3 +33,21 @@ def open_regular(path: Path, flags: int = 0) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(descriptor, "rb")
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """Write a file beside `path` that takes its place once all of it is on the disk; raise OSError.
+
+    Another process that replaces it at the same time writes its own. Where writing fails the old file stays alone.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise

@@ -167,9 +167,9 @@ class AttemptTimes:
             yield Interval("start", begin, end)
         elif steps is None:
             is_starting = self.has_entered and self.initialised is None
-            seen = end if is_starting else between(self.initialised or begin, begin, end)
-            yield Interval("start", begin, seen)
-            yield Interval("without_steps", seen, end)
+            started = end if is_starting else between(self.initialised or begin, begin, end)
+            yield Interval("start", begin, started)
+            yield Interval("without_steps", started, end)
         else:
             first = between(steps.first, begin, end)
             last = between(steps.last, first, end)
@@ -284,18 +284,18 @@ class Timekeeper:
         unaccounted = now - begin - sum(sums.values())
         if slow is not None:
             sums["useful"] -= slow
-        known = {part: round(max(0.0, seconds), 3) for part, seconds in sums.items()}
+        rounded = {part: round(max(0.0, seconds), 3) for part, seconds in sums.items()}
         if not has_steps:
             return TimeLedger(
                 wall=round(now - begin, 3),
                 unaccounted=round(max(0.0, unaccounted), 3),
-                **{part: seconds for part, seconds in known.items() if part not in OF_STEPS},
+                **{part: seconds for part, seconds in rounded.items() if part not in OF_STEPS},
             )
         return TimeLedger(
             wall=round(now - begin, 3),
             unaccounted=round(max(0.0, unaccounted), 3),
             slow_share=None if slow is None else round(slow, 3),
-            **known,
+            **rounded,
         )
 
     @property
@@ -317,10 +317,10 @@ class Timekeeper:
             steps = attempt.steps
             if newest is not None and attempt is self.attempts[-1]:
                 steps = newest
-            own = list(attempt.intervals(now, steps, has_steps))
+            parts = list(attempt.intervals(now, steps, has_steps))
             if has_steps and attempt.waits is not None:
-                slow = (slow or 0.0) + attempt.waited(own)
-            intervals += own
+                slow = (slow or 0.0) + attempt.waited(parts)
+            intervals += parts
         if not self.is_in_attempt:
             intervals.append(Interval(self._follows, self._boundary, now))
         return apart(intervals, begin, now), slow, has_steps

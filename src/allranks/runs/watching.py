@@ -101,7 +101,7 @@ def loss_of(row: Document) -> float | None:
     (2.5, 3.0, None, None)
     """
     names = ["loss", *(name for name in row if name.lower().endswith("loss"))]
-    found: Json = next((row[name] for name in names if name in row), None)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+    value: Json = next((row[name] for name in names if name in row), None)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
-    return float(found)
+    return float(value)

@@ -178,12 +178,12 @@ def _named_cluster(
     items: Iterable[tuple[str, _Given]], clusters: Mapping[str, dict[str, Json]], user_source: str
 ) -> _Cluster | None:
     """Return the cluster that the strongest source names; UsageError or ConfigError for one that is not defined."""
-    given = min((item for field, item in items if field == CLUSTER), key=lambda item: item.layer, default=None)
-    if given is None:
+    choice = min((item for field, item in items if field == CLUSTER), key=lambda item: item.layer, default=None)
+    if choice is None:
         return None
-    name = str(_read(CLUSTER, given))
+    name = str(_read(CLUSTER, choice))
     if name in clusters:
-        return _Cluster(clusters[name], f"{user_source}: [cluster.{name}]", Layer(given.layer + 1))
+        return _Cluster(clusters[name], f"{user_source}: [cluster.{name}]", Layer(choice.layer + 1))
     meant = suggestion(name, clusters)
     if meant:
         hint = f"hint: --cluster {meant}"
@@ -191,7 +191,7 @@ def _named_cluster(
         hint = f"Defined are {join_words(list(clusters))} in {user_source}"
     else:
         hint = f'hint: write [cluster.{name}] with hosts = "…" into ~/.config/allranks/config.toml'
-    raise given.error(f"{given.where}: found {show(name)}, which is not a cluster\n{hint}")
+    raise choice.error(f"{choice.where}: found {show(name)}, which is not a cluster\n{hint}")
 
 
 def _tables(

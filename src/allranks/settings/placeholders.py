@@ -26,7 +26,7 @@ def refuse_slips(command: Sequence[str]) -> None:
             name = match[1]
             near = difflib.get_close_matches(name.lower().replace("-", "_"), PLACEHOLDERS, 1, NEAR)
             if near and name not in PLACEHOLDERS:
-                names = ", ".join("{" + known + "}" for known in PLACEHOLDERS)
+                names = ", ".join("{" + placeholder + "}" for placeholder in PLACEHOLDERS)
                 raise UsageError(
                     f"the command has {match[0]}, which is unknown: placeholders are {names}\n"
                     f"hint: write {{{near[0]}}}, or {{{match[0]}}} where the program itself has such a name"

@@ -89,10 +89,10 @@ def slow_link(
     slow = sorted((link for link in links if moved[link]), key=lambda link: moved[link])[:SAID]
     if not slow:
         return None
-    said = [
+    sentences = [
         f"{sender} sends {format_rate(moved[sender, receiver] / seconds)} to {receiver}" for sender, receiver in slow
     ]
-    return _slow(SLOW, said, {link: links[link] for link in slow})
+    return _slow(SLOW, sentences, {link: links[link] for link in slow})
 
 
 def lossy_link(
@@ -106,8 +106,8 @@ def lossy_link(
     lossy = [link for link, ends in links.items() if any(end.retransmits or end.resent >= RESENT for end in ends)]
     if not lossy:
         return None
-    said = [f"packets between {sender} and {receiver} get lost" for sender, receiver in lossy[:SAID]]
-    return _slow(CAUSE, said, {link: links[link] for link in lossy[:SAID]})
+    sentences = [f"packets between {sender} and {receiver} get lost" for sender, receiver in lossy[:SAID]]
+    return _slow(CAUSE, sentences, {link: links[link] for link in lossy[:SAID]})
 
 
 def _slow(cause: str, said: Sequence[str], links: Mapping[tuple[str, str], Sequence[WaitingEnd]]) -> Hang:

@@ -29,11 +29,11 @@ def _least(words: Iterable[bytes]) -> tuple[bytes, ...]:
     joined = b"\n".join(literals)
     starts = [0, *accumulate(len(word) + 1 for word in literals)]
     longer: set[int] = set()
-    for own, word in enumerate(literals):
+    for index, word in enumerate(literals):
         at = joined.find(word)
         while at >= 0:
             number = bisect_right(starts, at) - 1
-            if number != own:
+            if number != index:
                 longer.add(number)
             at = joined.find(word, starts[number + 1])
     return tuple(word for at, word in enumerate(literals) if at not in longer)

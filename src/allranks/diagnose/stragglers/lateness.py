@@ -225,16 +225,16 @@ def find_straggler(
     together are a straggler where one node has them all. Where none is late at every step, means of some steps are
     judged: a quota stops a rank every other step.
     """
-    found = _judge(key, history.operation, history.steps, fresh, node_of, clocks)
-    if found is not None:
-        return found
+    straggler = _judge(key, history.operation, history.steps, fresh, node_of, clocks)
+    if straggler is not None:
+        return straggler
     blocks = [
         _mean(history.steps[at : at + BLOCK]) for at in range(len(history.steps) % BLOCK, len(history.steps), BLOCK)
     ]
-    found = _judge(key, history.operation, blocks, min(fresh // BLOCK, MOST_BLOCKS), node_of, clocks)
-    if found is None:
+    straggler = _judge(key, history.operation, blocks, min(fresh // BLOCK, MOST_BLOCKS), node_of, clocks)
+    if straggler is None:
         return None
-    return found._replace(is_mean=True)
+    return straggler._replace(is_mean=True)
 
 
 def _mean(steps: Sequence[Step]) -> Step:
@@ -273,10 +273,10 @@ def _judge(
     steady = sum(_leads(step, culprits, late[top] / 2) for step in recent) / len(recent)
     if steady < STEADY:
         return None
-    found = Straggler(tuple(culprits), key, operation, late[top], 0.0, steady, len(recent), period)
-    found = _with_change(found, steps, floor)
-    since = [step for step in recent if found.since_t is None or step.t >= found.since_t] or recent
-    return found._replace(share=_share(since, top), calls_of_step=recent[-1].calls)
+    straggler = Straggler(tuple(culprits), key, operation, late[top], 0.0, steady, len(recent), period)
+    straggler = _with_change(straggler, steps, floor)
+    since = [step for step in recent if straggler.since_t is None or step.t >= straggler.since_t] or recent
+    return straggler._replace(share=_share(since, top), calls_of_step=recent[-1].calls)
 
 
 def _is_late_with(rank: int, top: int, late: Mapping[int, float], node_of: Mapping[int, str], node: str) -> bool:
@@ -286,8 +286,8 @@ def _is_late_with(rank: int, top: int, late: Mapping[int, float], node_of: Mappi
 def _clock_error(top: int, rest: Sequence[int], clocks: Mapping[int, Clock]) -> float:
     """Bound the error of the difference between the clocks of a rank and of the usual rank."""
     others = [clocks[rank].error for rank in rest if rank in clocks]
-    own = clocks[top].error if top in clocks else 0.0
-    return own + (middle(others) if others else 0.0)
+    clock_error = clocks[top].error if top in clocks else 0.0
+    return clock_error + (middle(others) if others else 0.0)
 
 
 def _leads(step: Step, culprits: Sequence[int], least: float) -> bool:
@@ -311,8 +311,8 @@ def _share(steps: Sequence[Step], rank: int) -> float:
 
 def _with_change(found: Straggler, steps: Sequence[Step], floor: float) -> Straggler:
     """Add when the rank became late, where it was not so from the first known step on."""
-    known = [step for step in steps if found.top in step.late]
-    values = [step.late[found.top] for step in known]
+    measured = [step for step in steps if found.top in step.late]
+    values = [step.late[found.top] for step in measured]
     at = change_point(values)
     if at is None:
         return found
@@ -320,7 +320,7 @@ def _with_change(found: Straggler, steps: Sequence[Step], floor: float) -> Strag
     after = middle(values[at:])
     if after - before < floor or before > APART * after:
         return found
-    return found._replace(since_t=known[at].t, before=max(0.0, before), sequence=known[at].sequence)
+    return found._replace(since_t=measured[at].t, before=max(0.0, before), sequence=measured[at].sequence)
 
 
 def change_point(values: Sequence[float]) -> int | None:

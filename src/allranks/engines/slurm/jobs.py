@@ -47,11 +47,11 @@ def submit(script: str, environ: Mapping[str, str], cwd: str) -> str:
     done = _call(SBATCH, script, environ, cwd)
     submitted = _JOB.match(done.stdout.strip())
     if done.returncode != 0 or submitted is None:
-        said = words(done.stderr) or done.stdout.strip()
-        if _NO_CLUSTER.search(said):
-            raise SlurmError(f"sbatch does not find the cluster from this machine: {said}\nhint: sinfo")
-        hint = next((f"\nhint: {command}" for words_of, command in _LOOK_UP if words_of.search(said)), "")
-        raise SlurmError(f"sbatch refused the job: {said}{hint}")
+        output = words(done.stderr) or done.stdout.strip()
+        if _NO_CLUSTER.search(output):
+            raise SlurmError(f"sbatch does not find the cluster from this machine: {output}\nhint: sinfo")
+        hint = next((f"\nhint: {command}" for words_of, command in _LOOK_UP if words_of.search(output)), "")
+        raise SlurmError(f"sbatch refused the job: {output}{hint}")
     return submitted[0]
 
 
