@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from allranks.agent import prelude as preludes
-from allranks.agent.prelude import Outcome, run_prelude
+from allranks.agent.prelude import PreludeResult, run_prelude
 from allranks.gang.agent_archive import boot_script
 
 pytestmark = pytest.mark.processes
@@ -64,7 +64,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(prelude: str, place: Path, **more: str) -> Outcome:
+def run(prelude: str, place: Path, **more: str) -> PreludeResult:
     base = {"PATH": os.environ["PATH"], "HOME": str(place), **more}
     return run_prelude(prelude, base, str(place))
 

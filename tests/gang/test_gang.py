@@ -36,7 +36,7 @@ from allranks.gang.states import (
     Ended,
     Event,
     Exit,
-    Facts,
+    FactsCollected,
     Fault,
     Hello,
     Listening,
@@ -165,7 +165,7 @@ class Drive:
         return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, True, text, decoded(attempt)))
 
     def facts(self, node: str, error: str = "") -> list[str]:
-        return self.feed(Facts(node, self.now, facts_of(int(node[1:])), error))
+        return self.feed(FactsCollected(node, self.now, facts_of(int(node[1:])), error))
 
     def unreachable(self, node: str) -> list[str]:
         return self.feed(Unreachable(node, self.now, unreachable(node)))
@@ -455,7 +455,7 @@ def test_a_failed_check_ends_it() -> None:
         drive.hello(name)
     drive.facts("h0")
     lacking = facts_of(1, workdir={"path": "/work", "exists": False})
-    words = drive.feed(Facts("h1", drive.now, lacking))
+    words = drive.feed(FactsCollected("h1", drive.now, lacking))
     assert words == ["facts", "looked", "finding", "ending", "end>h0", "end>h1"]
     assert drive.roster.findings[0].where.node == "h1"
     assert drive.roster.plan is None
@@ -1113,7 +1113,7 @@ def test_what_stands_in_no_row_is_noted_and_changes_nothing(state: State) -> Non
     drive = Drive()
     drive.roster.state = state
     events: list[Event] = [
-        Facts("h0", 0, {}), Listening("h0", 0, PORT), Probed("h0", 0), Started("h0", 0, 0, 1, 0),
+        FactsCollected("h0", 0, {}), Listening("h0", 0, PORT), Probed("h0", 0), Started("h0", 0, 0, 1, 0),
         Report("h0", 0, 0, "initialised"), Exit("h0", 0, 0, 0, 0, None, False), Ended("h0", 0, 0), Drained("h0", 0, 0),
     ]  # fmt: skip
     for event in events:

@@ -1,7 +1,7 @@
 """One step to save at: the gang's decisions, the agents' files and the ranks' calls, with the network as chance has it.
 
-A rank is the `SaveRequests` of a training program and a node the agent's `Saving`, over files both have. A rank that
-would wait at a proposed step raises `Held`, and calls again at its next turn.
+A rank is the `SaveRequests` of a training program and a node the agent's `SaveForwarding`, over files both have. A
+rank that would wait at a proposed step raises `Held`, and calls again at its next turn.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Rig:
         self.drive = Drive(count=nodes, nproc=len(strides) // nodes).running()
         self.answers: list[tuple[str, SavingMessage]] = []
         self.ranks: dict[int, SimulatedRank] = {}
-        self.agents: dict[str, agent_side.Saving] = {}
+        self.agents: dict[str, agent_side.SaveForwarding] = {}
         self.seen = len(self.drive.sent)
         self.orders: list[tuple[str, SaveOrder]] = []
         for index, name in enumerate(self.drive.names):
             directory = Path(place) / name
             directory.mkdir()
-            self.agents[name] = agent_side.Saving(
+            self.agents[name] = agent_side.SaveForwarding(
                 str(directory), lambda message, name=name: self.answers.append((name, message))
             )
             for rank in range(index * len(strides) // nodes, (index + 1) * len(strides) // nodes):
@@ -387,7 +387,7 @@ def test_ranks_that_end_after_saving_have_saved(rig: Rig) -> None:
 @pytest.mark.parametrize("spoil", ["cut", "directory", "link", "numbers", "pipe"])
 def test_a_file_that_the_program_has_spoilt_ends_no_agent(tmp_path: Path, spoil: str) -> None:
     said: list[SavingMessage] = []
-    agent = agent_side.Saving(str(tmp_path), said.append)
+    agent = agent_side.SaveForwarding(str(tmp_path), said.append)
     file = Path(agent_side.save_file(str(tmp_path), 0, 1))
     if spoil == "cut":
         program.SaveRequests(str(file)).call(5)

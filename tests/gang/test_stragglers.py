@@ -12,7 +12,7 @@ from tests.diagnose.stragglers.test_lateness import BASE, Delay, recorded
 from tests.diagnose.stragglers.test_reasons import USUAL, look
 from tests.gang.test_gang import Drive
 
-from allranks.diagnose.stragglers.lateness import Clock
+from allranks.diagnose.stragglers.lateness import ClockEstimate
 from allranks.gang.states import CallTimes, EachSecond
 from allranks.gang.stragglers import FIRST, PATIENCE
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
@@ -51,8 +51,9 @@ class Watched(Drive):
         for rank, of_rank in calls.items():
             wanted = next(order["suspects"] for node, order in self.asked() if node == f"h{rank}")
             looks = dict.fromkeys(wanted, suspects if rank == 5 else USUAL)
+            clock = ClockEstimate(0.0, 0.0005)
             said += self.feed(
-                CallTimes(f"h{rank}", self.now, {rank: of_rank}, Clock(0.0, 0.0005), links if rank == 0 else (), looks)
+                CallTimes(f"h{rank}", self.now, {rank: of_rank}, clock, links if rank == 0 else (), looks)
             )
         return [name for name in said if name != "straggler-wait"]
 
@@ -221,5 +222,5 @@ def test_an_answer_of_another_shape_is_nothing() -> None:
     drive.pace(1)
     drive.pace(FIRST)
     for rank in range(8):
-        drive.feed(CallTimes(f"h{rank}", drive.now, {rank: RankCalls(error="no")}, Clock()))
+        drive.feed(CallTimes(f"h{rank}", drive.now, {rank: RankCalls(error="no")}, ClockEstimate()))
     assert drive.findings() == [] and next_look(drive)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from allranks.plan.interfaces import (
+    InterfaceProof,
     Origins,
-    Proof,
     choose_interfaces,
     gloo_default,
     nccl_interfaces,
@@ -150,32 +150,32 @@ def test_addresses_and_interfaces() -> None:
 
 PINS = [
     # interfaces, proof, environment that is set
-    ([LO, ETH0], Proof("eth0", ("eth0",)), {"GLOO_SOCKET_IFNAME": "eth0"}),
-    ([LO, ETH0, ETH1], Proof("eth1", ("eth0", "eth1")), {"GLOO_SOCKET_IFNAME": "eth1"}),
+    ([LO, ETH0], InterfaceProof("eth0", ("eth0",)), {"GLOO_SOCKET_IFNAME": "eth0"}),
+    ([LO, ETH0, ETH1], InterfaceProof("eth1", ("eth0", "eth1")), {"GLOO_SOCKET_IFNAME": "eth1"}),
     (
-        [LO, ETH0, ETH1], Proof("eth1", ("eth1",), ("eth0",)),
+        [LO, ETH0, ETH1], InterfaceProof("eth1", ("eth1",), ("eth0",)),
         {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"},
     ),
     (
-        [LO, IB0, ETH0, ETH1], Proof("eth0", ("eth0", "eth1"), ("ib0",)),
+        [LO, IB0, ETH0, ETH1], InterfaceProof("eth0", ("eth0", "eth1"), ("ib0",)),
         {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0,eth1"},
     ),
-    ([LO, ETH0, IB0], Proof("eth0", ("eth0", "ib0")), {"GLOO_SOCKET_IFNAME": "eth0"}),  # InfiniBand stays
-    ([LO, ETH0, ETH1], Proof("eth0", ("eth0",)), {"GLOO_SOCKET_IFNAME": "eth0"}),  # a rail that was not tried
+    ([LO, ETH0, IB0], InterfaceProof("eth0", ("eth0", "ib0")), {"GLOO_SOCKET_IFNAME": "eth0"}),  # InfiniBand stays
+    ([LO, ETH0, ETH1], InterfaceProof("eth0", ("eth0",)), {"GLOO_SOCKET_IFNAME": "eth0"}),  # a rail that was not tried
     (
-        [LO, ETH0, interface("br-4711", "172.20.0.1/16")], Proof("eth0", ("eth0",)),
+        [LO, ETH0, interface("br-4711", "172.20.0.1/16")], InterfaceProof("eth0", ("eth0",)),
         {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"},
     ),
     (
-        [LO, ETH0, VIRBR], Proof("eth0", ("eth0", "docker0"), ()),
+        [LO, ETH0, VIRBR], InterfaceProof("eth0", ("eth0", "docker0"), ()),
         {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"},
     ),
-    ([LO, ETH0], Proof(None, (), ()), {}),
+    ([LO, ETH0], InterfaceProof(None, (), ()), {}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("interfaces", "proof", "expected"), PINS)
-def test_what_is_set(interfaces: list[dict[str, Any]], proof: Proof, expected: dict[str, str]) -> None:
+def test_what_is_set(interfaces: list[dict[str, Any]], proof: InterfaceProof, expected: dict[str, str]) -> None:
     choice = choose_interfaces("h1", node(*interfaces), proof)
     assert choice.env == expected
     assert choice.findings == ()
@@ -183,7 +183,7 @@ def test_what_is_set(interfaces: list[dict[str, Any]], proof: Proof, expected: d
 
 
 def test_never_pinned_where_all_share_a_network() -> None:
-    choice = choose_interfaces("h1", node(LO, ETH0, ETH1), Proof("lo", ("lo",), ("eth0",)), pin=False)
+    choice = choose_interfaces("h1", node(LO, ETH0, ETH1), InterfaceProof("lo", ("lo",), ("eth0",)), pin=False)
     assert choice.env == {"GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -196,21 +196,22 @@ def test_never_pinned_where_all_share_a_network() -> None:
     ],
 )
 def test_who_speaks_is_left_alone_and_warned(parts: dict[str, Any]) -> None:
-    choice = choose_interfaces("h1", node(LO, ETH0, ETH1, **parts), Proof("eth1", ("eth1",), ("eth0",)))
+    choice = choose_interfaces("h1", node(LO, ETH0, ETH1, **parts), InterfaceProof("eth1", ("eth1",), ("eth0",)))
     assert choice.env == {"GLOO_SOCKET_IFNAME": "eth1"}
     assert [(f.id, f.status, f.where.node) for f in choice.findings] == [("wrong-interface", "warn", "h1")]
     assert "--env NCCL_SOCKET_IFNAME==eth1" in choice.findings[0].remedy
 
 
 def test_bootstrap_interface_that_was_not_tried_is_a_warning() -> None:
-    choice = choose_interfaces("h1", node(LO, IB0, ETH0), Proof("eth0", ("eth0",)))
+    choice = choose_interfaces("h1", node(LO, IB0, ETH0), InterfaceProof("eth0", ("eth0",)))
     assert choice.env == {"GLOO_SOCKET_IFNAME": "eth0"}
     assert [f.id for f in choice.findings] == ["wrong-interface"]
     assert choice.findings[0].message == "h1: NCCL will take ib0, which was not part of the rendezvous check"
 
 
 def test_filter_that_matches_nothing_is_a_warning() -> None:
-    choice = choose_interfaces("h1", node(LO, ETH0, environ={"NCCL_SOCKET_IFNAME": "ens"}), Proof("eth0", ("eth0",)))
+    proof = InterfaceProof("eth0", ("eth0",))
+    choice = choose_interfaces("h1", node(LO, ETH0, environ={"NCCL_SOCKET_IFNAME": "ens"}), proof)
     assert [(f.id, f.status) for f in choice.findings] == [("no-interface", "warn")]
     assert choice.findings[0].message.startswith("h1: NCCL_SOCKET_IFNAME=ens matches no running interface")
 
@@ -233,7 +234,7 @@ def test_gloo_set_by_the_user(value: str, ids: list[tuple[str, str]]) -> None:
     facts = node(
         LO, ETH0, ETH1, interface("eth9"), interface("bad0", "10.66.0.1/24"), environ={"GLOO_SOCKET_IFNAME": value}
     )
-    choice = choose_interfaces("h1", facts, Proof("eth0", ("eth0", "eth1"), ("bad0",)))
+    choice = choose_interfaces("h1", facts, InterfaceProof("eth0", ("eth0", "eth1"), ("bad0",)))
     assert [(f.id, f.status) for f in choice.findings if "GLOO" in f.message] == ids
     assert ("GLOO_SOCKET_IFNAME" in choice.env) == (value == "e")
 
@@ -250,7 +251,7 @@ def test_gloo_set_by_the_user(value: str, ids: list[tuple[str, str]]) -> None:
 def test_a_fix_says_where_the_variable_was_set(origins: Origins, says: str) -> None:
     """`unset` in the shell helps nobody whose --env or settings file has the value."""
     facts = node(LO, ETH0, environ={"GLOO_SOCKET_IFNAME": "ens3", "NCCL_SOCKET_IFNAME": "ens"})
-    choice = choose_interfaces("h1", facts, Proof("eth0", ("eth0",)), origins=origins)
+    choice = choose_interfaces("h1", facts, InterfaceProof("eth0", ("eth0",)), origins=origins)
     assert len(choice.findings) == 2
     for finding in choice.findings:
         assert says in finding.remedy

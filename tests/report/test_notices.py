@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from allranks.findings import Where
-from allranks.report.notices import LONGEST, Place, notice_of_end, notice_of_event
+from allranks.report.notices import LONGEST, RunPlace, notice_of_end, notice_of_event
 from allranks.runs.documents import Document, ResultDocument, Timing, VerdictDocument
 
-PLACE = Place("run-1", "login1:/home/me/runs/run-1")
+PLACE = RunPlace("run-1", "login1:/home/me/runs/run-1")
 VERDICT = VerdictDocument(
     status="fail",
     message="rank 3 on h2 raised ValueError: \x1b[31mtoken=ghp_0123456789abcdefghijABCDEFGHIJ012345\x1b[0m",

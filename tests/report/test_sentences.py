@@ -31,7 +31,7 @@ from allranks.runs.documents import (
     result_record,
 )
 from allranks.runs.events import EventRecord
-from allranks.runs.progress import Progress
+from allranks.runs.progress import RunProgress
 from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
@@ -301,11 +301,11 @@ def test_the_table_has_headings_totals_and_the_time():
 
 
 def test_the_time_that_is_left_needs_a_total_and_a_rate():
-    assert Progress(40, 41, 2.0, 100).seconds_left == 30.0
-    assert time_text(Progress(40, 41, 2.0, 100), 165.0, 100.0, 0.914) == "1 min 5 s, about 30.0 s left, goodput 91 %"
-    assert time_text(Progress(40, 41, 2.0), 165.0, 100.0) == "1 min 5 s"
-    assert [Progress(40, 41, 2.0).seconds_left, Progress(40, 41, None, 100).seconds_left] == [None, None]
-    assert Progress(101, 101, 2.0, 100).seconds_left is None, "the program goes on behind its last step"
+    assert RunProgress(40, 41, 2.0, 100).seconds_left == 30.0
+    assert time_text(RunProgress(40, 41, 2.0, 100), 165.0, 100.0, 0.914) == "1 min 5 s, about 30.0 s left, goodput 91 %"
+    assert time_text(RunProgress(40, 41, 2.0), 165.0, 100.0) == "1 min 5 s"
+    assert [RunProgress(40, 41, 2.0).seconds_left, RunProgress(40, 41, None, 100).seconds_left] == [None, None]
+    assert RunProgress(101, 101, 2.0, 100).seconds_left is None, "the program goes on behind its last step"
 
 
 def test_a_node_that_is_lost_stands_out_where_colours_are_written():

@@ -75,7 +75,7 @@ from .cgroups import join_own
 from .exitwatcher import ExitWatcher
 from .forked_tasks import Nothing, Samples, Task
 from .forking import TASK_SECONDS, Forking, FoundRecord, KeptRecord
-from .journal import AgentBegun, Journal, LeaseOver, OutputDropped, Released
+from .journal import AgentBegun, DroppedBytes, Journal, LeaseOver, Released
 from .link import Link, PipeNote, describe_error, hello, log_traceback, write_note
 from .node_check import NodeCheck, check_node
 from .node_directory import kept_outputs, remove
@@ -94,7 +94,7 @@ from .processes import (
 from .rank_start import Rank, environment_of
 from .receiver import TreeReceiver
 from .rendezvous_check import MasterPort, Nonce, port_failure, probe
-from .saving import Saving
+from .saving import SaveForwarding
 
 if TYPE_CHECKING:
     from .asking import Asking
@@ -167,7 +167,7 @@ class Agent:
         self._launch: Optional[Mapping[str, Json]] = None  # for a controller that takes the run over
         self._nonce = Nonce()
         self._forking = Forking(self)
-        self._saving = Saving(node_dir, self._reply)
+        self._saving = SaveForwarding(node_dir, self._reply)
         self._receiver = TreeReceiver(node_dir, self._reply, self._run_task)
         self._reports = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._exit_watcher = ExitWatcher(self._selector, os.path.join(node_dir, "report.sock"))
@@ -303,7 +303,7 @@ class Agent:
         if not self._drops:
             self._log("output is dropped: the disk is full, or the spool has its share of it")
         self._drops = drops
-        self._journal.note(OutputDropped(drops, time.time()))
+        self._journal.note(DroppedBytes(drops, time.time()))
 
     def _holder_gone(self) -> bool:
         """Tell whether the engine has ended its task on this node: its step is over, whatever is left of it."""
@@ -749,7 +749,7 @@ class Agent:
 
         self._run_task("the times of collectives", work, CallTimesMessage, CALL_TIMES_SECONDS, done)
 
-    # -- the template (forking.Node) ------------------------------------------------------------------------
+    # -- the template (forking.ForkingAgent) ---------------------------------------------------------------
 
     def _on_preload(self, order: PreloadOrder) -> None:
         if self._attempt is None or self._attempt.ended:

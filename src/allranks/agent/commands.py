@@ -18,7 +18,7 @@ from allranks.protocol.records import NamedTuple
 POLL = 0.05  # seconds between two looks whether it has ended, where its pipes do not say so
 
 
-class Ended(NamedTuple):
+class EndedCommand(NamedTuple):
     """How a command ended, and the first bytes of its output; `code` None: it took too long and was killed."""
 
     code: Optional[int]
@@ -33,7 +33,7 @@ def run_command(
     env: Optional[Mapping[str, str]] = None,
     cwd: Optional[str] = None,
     text: str = "",
-) -> Ended:
+) -> EndedCommand:
     """Run a command with a text on standard input; keep `limit` bytes of each output. Raise OSError, ValueError."""
     deadline = time.monotonic() + seconds
     with _temporary_file() if text else open(os.devnull, "rb") as stdin:
@@ -55,7 +55,7 @@ def run_command(
     with child.stdout, child.stderr:
         code = _follow(child, kept, limit, deadline)
     out, err = (bytes(data) for data in kept.values())
-    return Ended(code, out, err)
+    return EndedCommand(code, out, err)
 
 
 def _temporary_file() -> IO[bytes]:

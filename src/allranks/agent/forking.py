@@ -77,7 +77,7 @@ class KeptRecord(NamedTuple):
     path: str = ""
 
 
-class Node(Protocol):
+class ForkingAgent(Protocol):
     """What the agent does for this module."""
 
     def tell(self, message: Message) -> None:
@@ -102,7 +102,7 @@ class Node(Protocol):
 class Forking:
     """The template of a node: whether there is one, whether ranks wait for it, which come from it."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ForkingAgent) -> None:
         self._node = node
         self._template: Optional[TemplateProcess] = None
         self._order: Optional[StartOrder] = None

@@ -54,7 +54,7 @@ class StoredImports(NamedTuple):
     against: str = ""
 
 
-class Places:
+class RunPaths:
     """Where a run's own directories lie: its paths stand in arguments and variables, and are others in each run."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -86,7 +86,7 @@ def path_of(rank: RankOrder, environment: Mapping[str, str]) -> Optional[str]:
         home = os.path.join(environment.get("HOME", ""), ".cache")
     if not os.path.isabs(home):
         return None
-    places = Places(environment)
+    places = RunPaths(environment)
     words = [places.without(word) for word in (*rank.argv, rank.workdir)]
     name = sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:40]
     return os.path.join(home, "allranks", "imports", name + ".json")
@@ -135,7 +135,7 @@ def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, st
     for directory, listing in stored.packages.items():
         if packages_in(directory) != listing:
             return "the packages in %s are others than in the run that is on record" % directory, {}
-    places = Places(environment)
+    places = RunPaths(environment)
     stamps = {}
     for name, expected in stored.own.items():
         file = places.within(name)
@@ -157,7 +157,7 @@ def keep_record(rank: RankOrder, environment: Mapping[str, str], imports: Import
     path = path_of(rank, environment)
     if path is None or sum(os.stat(file).st_size for file in imports.own) > MOST_OWN:
         return KeptRecord()
-    places = Places(environment)
+    places = RunPaths(environment)
     salt = os.urandom(16).hex()
     directories = {site_of(file) for file in imports.modules.values()} - {""}
     digests = {places.without(file): digest_of(file) for file in imports.own}
@@ -209,7 +209,7 @@ def _age(path: str) -> float:
 
 def environment_digests(environment: Mapping[str, str], salt: str) -> Dict[str, str]:
     """Return salted digests of the variables that an import may depend on: values may be secrets."""
-    places = Places(environment)
+    places = RunPaths(environment)
     digests = {}
     for name, value in environment.items():
         if name.startswith(SESSION_PREFIXES) or name in SESSION_NAMES or name in OWN_NAMES:

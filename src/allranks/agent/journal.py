@@ -34,7 +34,7 @@ class AgentBegun(NamedTuple):
     t: float
 
 
-class OutputDropped(NamedTuple):
+class DroppedBytes(NamedTuple):
     """Bytes dropped in all, by stream."""
 
     streams: Dict[str, int]
@@ -61,12 +61,12 @@ class AgentDeath(NamedTuple):
     t: float
 
 
-Entry = Union[AgentBegun, OutputDropped, LeaseOver, Released, AgentDeath]
+Entry = Union[AgentBegun, DroppedBytes, LeaseOver, Released, AgentDeath]
 ENTRIES: Vocabulary[Entry] = Vocabulary(
     "event",
     {
         "agent": AgentBegun,
-        "drops": OutputDropped,
+        "drops": DroppedBytes,
         "lease-over": LeaseOver,
         "released": Released,
         "agent-death": AgentDeath,
@@ -145,7 +145,7 @@ def _with(past: Past, entry: Entry) -> Past:
         return past._replace(death=entry)
     if isinstance(entry, LeaseOver):
         return past._replace(lease_over=entry)
-    if isinstance(entry, OutputDropped):
+    if isinstance(entry, DroppedBytes):
         return past._replace(dropped=entry.streams)
     return past
 

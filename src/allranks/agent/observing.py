@@ -20,7 +20,7 @@ GONE_SAMPLES = 2  # a main thread that has ended is seen so for an instant at ev
 BECOME_LIMIT = 3  # programs that a rank has become; more are not reported
 
 
-class Change(NamedTuple):
+class RankChange(NamedTuple):
     """What has changed of a rank: main-gone, or became (by exec) a program."""
 
     event: str
@@ -37,7 +37,7 @@ class Observed:
         self._gone = 0
         self._programs: List[str] = []
 
-    def sample(self) -> Optional[Change]:
+    def sample(self) -> Optional[RankChange]:
         """Give what has changed since the last call; None where nothing has."""
         now = read_process(self._process.pid)
         if now is None or now.start != self._process.start:
@@ -45,13 +45,13 @@ class Observed:
         if now.state == "Z":
             self._gone += 1
             if self._gone == GONE_SAMPLES:
-                return Change("main-gone")
+                return RankChange("main-gone")
             return None
         program = self._other_program()
         if program is None or program in self._programs or len(self._programs) == BECOME_LIMIT:
             return None
         self._programs.append(program)
-        return Change("became", program)
+        return RankChange("became", program)
 
     def _other_program(self) -> Optional[str]:
         """Return the name of the program that replaced the runner's by exec; None while it is the runner's.

@@ -96,7 +96,7 @@ class PreludeFailure(NamedTuple):
     source: str
 
 
-class Outcome(NamedTuple):
+class PreludeResult(NamedTuple):
     """`environment` is None where `error` says why; `remarks` are what it went on after."""
 
     environment: Optional[Dict[str, str]]
@@ -104,11 +104,11 @@ class Outcome(NamedTuple):
     remarks: Sequence[str] = ()
 
 
-def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> Outcome:
+def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> PreludeResult:
     """Run the prelude in the working directory, where that exists, and read the environment after it."""
     bash = find_bash(environment)
     if bash is None:
-        return Outcome(None, "--prelude needs bash, which is not on PATH of this node")
+        return PreludeResult(None, "--prelude needs bash, which is not on PATH of this node")
     run = _Run(bash, prelude, environment, workdir)
     try:
         finished = run.follow()
@@ -199,7 +199,7 @@ class _Run:
         return ""
 
 
-def _read(run: _Run, finished: bool) -> Outcome:
+def _read(run: _Run, finished: bool) -> PreludeResult:
     """Judge how a prelude ended, from its reports, its exit code and its last words."""
     *fields, rest = bytes(run.data[run.reports]).split(b"\0")
     words = [field.decode("utf-8", "replace") for field in fields]
@@ -207,15 +207,15 @@ def _read(run: _Run, finished: bool) -> Outcome:
     reports = [PreludeFailure(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in rows if len(row) == 5]
     last_words = run.last_words()
     if not finished:
-        return Outcome(None, _with("the prelude did not finish within %g s" % SECONDS, last_words))
+        return PreludeResult(None, _with("the prelude did not finish within %g s" % SECONDS, last_words))
     failed = [report for report in reports if report.kind == "failed" or not _ends_in_condition(report.source)]
     if failed:
-        return Outcome(None, _with(_sentence(failed[0]), last_words))
+        return PreludeResult(None, _with(_sentence(failed[0]), last_words))
     if not rest:
         how = "the prelude ended with code %d before its environment could be read" % (run.process.returncode or 0)
-        return Outcome(None, _with(how, last_words))
+        return PreludeResult(None, _with(how, last_words))
     remarks = [_with(_sentence(report), last_words) for report in reports]
-    return Outcome(json.loads(rest.decode()), "", remarks)
+    return PreludeResult(json.loads(rest.decode()), "", remarks)
 
 
 def _sentence(report: PreludeFailure) -> str:

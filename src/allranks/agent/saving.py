@@ -32,7 +32,7 @@ def save_file(node_dir: str, attempt: int, rank: int) -> str:
     return os.path.join(node_dir, "save_a%d_rank_%03d" % (attempt, rank))
 
 
-class Saving:
+class SaveForwarding:
     """The request to save that this node has been sent last. `tell` takes what becomes of it."""
 
     def __init__(self, node_dir: str, tell: Callable[[SavingMessage], None]) -> None:

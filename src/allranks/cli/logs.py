@@ -35,7 +35,7 @@ GREP_SECONDS = 0.5  # of processor time for one line
 GREP_LIMIT = 64 << 10  # bytes of a line that are searched: as many as are displayed
 
 
-class Excerpt(NamedTuple):
+class LogSelection(NamedTuple):
     """Which lines of the logs are wanted: times in seconds before now, `tail` the number of the last lines."""
 
     grep: str | None = None
@@ -64,7 +64,7 @@ def command(
     json_: bool,
 ) -> int:
     """Show output, or metrics."""
-    excerpt = Excerpt(grep, since, until, tail)
+    excerpt = LogSelection(grep, since, until, tail)
     refuse_contradictions(excerpt, follow, metrics)
     run_dir = find_run(run, runs_dir)
     settle(run_dir, time.time())
@@ -90,7 +90,7 @@ def command(
     return DONE
 
 
-def refuse_contradictions(excerpt: Excerpt, follow: bool, metrics: bool) -> None:
+def refuse_contradictions(excerpt: LogSelection, follow: bool, metrics: bool) -> None:
     """Raise UsageError for options that leave nothing to show, or that one of them would ignore."""
     of_output = [
         ("--grep", excerpt.grep),
@@ -258,7 +258,7 @@ class SearchTooLong(Exception):
     """A pattern takes too long on one line."""
 
 
-class Watched:
+class SearchedLine:
     """Which line is searched at the moment: `line` counts them, `searching` tells whether one is."""
 
     def __init__(self) -> None:
@@ -274,13 +274,13 @@ class Watched:
 
 
 @contextlib.contextmanager
-def time_limit_of_a_line() -> Iterator[Watched]:
+def time_limit_of_a_line() -> Iterator[SearchedLine]:
     """Look every GREP_SECONDS of processor time whether one line still takes a search of Python's `re`.
 
     The search runs handlers of signals as it goes (MAYBE_CHECK_SIGNALS of Modules/_sre/sre_lib.h), so that what one
     raises ends it. A timer for each line would be two system calls a line.
     """
-    watched = Watched()
+    watched = SearchedLine()
     before = signal.signal(signal.SIGPROF, lambda number, frame: watched.look())
     signal.setitimer(signal.ITIMER_PROF, GREP_SECONDS, GREP_SECONDS)
     try:
@@ -293,7 +293,7 @@ def time_limit_of_a_line() -> Iterator[Watched]:
 class MatchingLines:
     """Passes on the lines in which a pattern is found, as they are displayed: without colours, cut at GREP_LIMIT."""
 
-    def __init__(self, lines: LineSink, pattern: str, watched: Watched) -> None:
+    def __init__(self, lines: LineSink, pattern: str, watched: SearchedLine) -> None:
         self._lines = lines
         self._pattern = re.compile(pattern)
         self._splitter = LineSplitter()

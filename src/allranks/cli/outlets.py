@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allranks.engines.announcing import AnnouncingView, Outlet
+from allranks.engines.announcing import AnnouncingView, RunFollower
 from allranks.engines.following import FollowerView
 from allranks.errors import ConfigError, UsageError
 from allranks.protocol.jsontext import Json
@@ -36,7 +36,7 @@ class Outlets:
     def __init__(self, spec: RunSpec) -> None:
         """Raise UsageError or ConfigError for what cannot be had."""
         self._addresses: dict[str, list[str]] = {}
-        self._metrics: Outlet | None = None
+        self._metrics: RunFollower | None = None
         self._port: MetricsPort | None = None
         self._url = ""
         self._runs_dir = f"{socket.gethostname()}:{os.path.abspath(spec.places.runs_dir)}"

@@ -16,7 +16,7 @@ from allranks.report.terminal import shows_colour
 from allranks.report.topview import ASCII, TopSnapshot, top_lines
 from allranks.runs.brief import ORPHANED
 from allranks.runs.directory import OVER
-from allranks.runs.progress import Progress
+from allranks.runs.progress import RunProgress
 from allranks.runs.watching import RunWatch
 
 from .chosen_run import find_run
@@ -28,7 +28,7 @@ PRINTED_LINES = 10_000  # where standard output is no terminal, nothing is left 
 PRINTED_WIDTH = 160
 
 
-class Watched(NamedTuple):
+class WatchedRun(NamedTuple):
     """What is shown: `refresh` brings a copy of another machine's files up to date, `place` names that machine."""
 
     watch: RunWatch
@@ -42,17 +42,17 @@ def command(run: str | None, on: str | None, once: bool, interval: float, runs_d
         from allranks.engines.mirror import mirror_run  # imported late: most runs are here
 
         with mirror_run(on, run, runs_dir) as mirror:
-            return _show(Watched(RunWatch(mirror.run), mirror.refresh, f" on {on}"), once, interval, json_)
+            return _show(WatchedRun(RunWatch(mirror.run), mirror.refresh, f" on {on}"), once, interval, json_)
     directory = find_run(run, runs_dir)
     settle(directory, time.time())
-    return _show(Watched(RunWatch(directory), _nothing, ""), once, interval, json_)
+    return _show(WatchedRun(RunWatch(directory), _nothing, ""), once, interval, json_)
 
 
 def _nothing() -> None:
     """Files that are here need no refreshing."""
 
 
-def _show(watched: Watched, once: bool, interval: float, json_: bool) -> int:
+def _show(watched: WatchedRun, once: bool, interval: float, json_: bool) -> int:
     if json_:
         return _print_json(watched, once, interval)
     if once or not is_interactive():
@@ -65,7 +65,7 @@ def _show(watched: Watched, once: bool, interval: float, json_: bool) -> int:
     return DONE
 
 
-def _print_json(watched: Watched, once: bool, interval: float) -> int:
+def _print_json(watched: WatchedRun, once: bool, interval: float) -> int:
     """Print a line each interval until the run is over."""
     while True:
         shown = snapshot(watched.watch, time.time())
@@ -76,7 +76,7 @@ def _print_json(watched: Watched, once: bool, interval: float) -> int:
         watched.refresh()
 
 
-def _draw_until_left(watched: Watched, screen: FullScreen, interval: float) -> None:
+def _draw_until_left(watched: WatchedRun, screen: FullScreen, interval: float) -> None:
     """Draw at each interval, and when the window's size changes; end at q, or Ctrl-C."""
     next_look = 0.0
     size = (0, 0)
@@ -107,7 +107,7 @@ def snapshot(watch: RunWatch, now: float) -> TopSnapshot:
     status = condition.status
     result = condition.result
     run = watch.run.read_run()
-    progress = Progress.of(status.nodes)
+    progress = RunProgress.of(status.nodes)
     elapsed = max(0.0, now - run.started) if run.started else None
     if result is not None:
         elapsed = result.timing.total

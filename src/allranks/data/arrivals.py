@@ -21,7 +21,7 @@ class Key(NamedTuple):
     nth: int
 
 
-class Notice(NamedTuple):
+class RankPosition(NamedTuple):
     """The part of a row that says how far a rank is; what it read is judged from the file."""
 
     kind: str
@@ -56,11 +56,11 @@ class Arrivals:
         self._news = now
         for line in lines:
             try:
-                self._note(state, decode(Notice, read_json(line, LONGEST_ROW)))
+                self._note(state, decode(RankPosition, read_json(line, LONGEST_ROW)))
             except DecodeError:
                 continue
 
-    def _note(self, state: _Rank, row: Notice) -> None:
+    def _note(self, state: _Rank, row: RankPosition) -> None:
         if row.kind == "data-loader":
             name = LoaderRow(dataset=row.dataset).name
             state.loaders_of[name] += 1

@@ -14,7 +14,7 @@ from allranks.runs.documents import Document, ResultDocument, StatusDocument
 from .following import FollowerView
 
 
-class Outlet(Protocol):
+class RunFollower(Protocol):
     """Something that goes out of a run while it is followed."""
 
     def event(self, event: Document) -> None:
@@ -33,7 +33,7 @@ class Outlet(Protocol):
 class AnnouncingView:
     """Shows in `view`, and passes on to each outlet. `on_failure` gets the sentence about one that failed."""
 
-    def __init__(self, view: FollowerView, outlets: Sequence[Outlet], on_failure: Callable[[str], None]) -> None:
+    def __init__(self, view: FollowerView, outlets: Sequence[RunFollower], on_failure: Callable[[str], None]) -> None:
         self._view = view
         self._outlets = list(outlets)
         self._on_failure = on_failure
@@ -78,7 +78,7 @@ class AnnouncingView:
         self._view.closing(result)
         self._pass_on(lambda outlet: outlet.closing(result))
 
-    def _pass_on(self, act: Callable[[Outlet], None]) -> None:
+    def _pass_on(self, act: Callable[[RunFollower], None]) -> None:
         for outlet in list(self._outlets):
             try:
                 act(outlet)

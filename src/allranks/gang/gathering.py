@@ -14,7 +14,7 @@ from .remarks import prelude_failed, too_small, world_size_differs
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .spares import HotSpares, shipping_failure
-from .states import Action, Event, Facts, Hello, Shipped, State, Unreachable
+from .states import Action, Event, FactsCollected, Hello, Shipped, State, Unreachable
 
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 
@@ -75,7 +75,7 @@ class Gathering:
             actions.append(first_order(roster.spec, roster.setting, node))
         return actions
 
-    def on_facts(self, event: Facts, now: float) -> list[Action]:
+    def on_facts(self, event: FactsCollected, now: float) -> list[Action]:
         """Once every node has been looked at: judge, then begin the rendezvous check."""
         roster = self.roster
         node = roster.nodes[event.node]

@@ -48,7 +48,7 @@ class Suspicion:
 
 
 @dataclass
-class Counted:
+class CounterReading:
     """The collectives' counters: when they were asked for, when they last moved, what they said."""
 
     asked_at: float = 0.0
@@ -78,7 +78,7 @@ class HangWatch:
         self.hang: Hang | None = None
         self.noted: NotedHang | None = None
         self.suspicion: Suspicion | None = None
-        self._counted = Counted()
+        self._counted = CounterReading()
         self._rest_until = 0.0
 
     # -- events ------------------------------------------------------------------------------------

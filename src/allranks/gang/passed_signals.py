@@ -23,7 +23,7 @@ LATE_SECONDS = 30.0  # how much later than the first node another one may get it
 
 
 @dataclass
-class _Arrival:
+class _PassedOn:
     """A signal that has been passed on: when it came first, and when last to each source."""
 
     name: str
@@ -44,7 +44,7 @@ class SignalWays:
     """Remember which signals came to whom, for as long as another way of the same may still be under way."""
 
     def __init__(self) -> None:
-        self._arrivals: list[_Arrival] = []
+        self._arrivals: list[_PassedOn] = []
 
     def is_new(self, name: str, source: str, now: float) -> bool:
         """Whether this one is to be passed on; `now` in seconds, `source` is CONTROLLER or a node's name."""
@@ -53,7 +53,7 @@ class SignalWays:
             if arrival.name == name and arrival.joins(source, now):
                 arrival.last[source] = now
                 return False
-        self._arrivals.append(_Arrival(name, now, {source: now}))
+        self._arrivals.append(_PassedOn(name, now, {source: now}))
         return True
 
 

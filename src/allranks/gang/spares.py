@@ -28,7 +28,7 @@ from .places import Tree, first_order, judge_request, keep_order
 from .preloading import Preloading
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
-from .states import Action, Event, Facts, Fault, Hello, Lost, Reach, Send, Shipped, Unreachable
+from .states import Action, Event, FactsCollected, Fault, Hello, Lost, Reach, Send, Shipped, Unreachable
 
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 
@@ -128,7 +128,7 @@ class HotSpares:
         arrived = TreeArrived(node.name, event.path, event.files)
         return [arrived, first_order(self.roster.spec, self.roster.setting, node)]
 
-    def on_facts(self, event: Facts, now: float) -> list[Action]:
+    def on_facts(self, event: FactsCollected, now: float) -> list[Action]:
         """Judged beside the nodes, once those have been."""
         node = self.roster.spares[event.node]
         actions: list[Action] = [node.take_facts(event.facts)]

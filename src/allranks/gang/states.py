@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs.doing import StackSample
-from allranks.diagnose.stragglers.lateness import Clock
+from allranks.diagnose.stragglers.lateness import ClockEstimate
 from allranks.findings import Finding
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 from allranks.protocol.foreign import CalledGroup
@@ -68,7 +68,7 @@ class Shipped(Event):
 
 
 @dataclass(frozen=True)
-class Facts(Event):
+class FactsCollected(Event):
     """The look at a node is done."""
 
     facts: JsonObject
@@ -270,7 +270,7 @@ class CallTimes(Event):
     """When a node's ranks called their newest collectives, by its `clock`, and what was seen of suspects."""
 
     ranks: Mapping[int, RankCalls]
-    clock: Clock
+    clock: ClockEstimate
     links: tuple[LinkCount, ...] = ()
     suspects: Mapping[int, SuspectLook] = field(default_factory=dict)
 
@@ -365,7 +365,7 @@ _ALWAYS: dict[type[Event], str] = {
 SPARE_TABLE: dict[type[Event], str] = {
     Hello: "spares.on_hello",
     Shipped: "spares.on_shipped",
-    Facts: "spares.on_facts",
+    FactsCollected: "spares.on_facts",
     Unreachable: "spares.on_unreachable",
     Fault: "spares.on_fault",
     Silent: "spares.on_silent",
@@ -378,7 +378,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         **_ALWAYS,
         Tick: "gathering.on_tick",
         Shipped: "gathering.on_shipped",
-        Facts: "gathering.on_facts",
+        FactsCollected: "gathering.on_facts",
         Unreachable: "gathering.on_unreachable",
         UserSignal: "signals.on_early_signal",
     },
@@ -425,7 +425,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         SavingAnswer: "saving.on_answer",
         # late answers of a start that is being given up
         Shipped: "ignore",
-        Facts: "ignore",
+        FactsCollected: "ignore",
         Listening: "ignore",
         Probed: "ignore",
         Unreachable: "gathering.on_unreachable",
@@ -460,7 +460,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         Back: "ignore",
         # of a start that was given up
         Shipped: "ignore",
-        Facts: "ignore",
+        FactsCollected: "ignore",
         Listening: "ignore",
         Probed: "ignore",
         Unreachable: "ignore",

@@ -130,7 +130,7 @@ FORMATS = (
 )  # fmt: skip
 
 
-class Sighting(NamedTuple):
+class StepSighting(NamedTuple):
     """A line with a number of a step. `key`: what is the same in all lines of one source; `text`: the line's form."""
 
     format: StepFormat
@@ -173,12 +173,12 @@ class Source(NamedTuple):
 class _Candidate:
     """A source that may count steps."""
 
-    def __init__(self, first: Sighting) -> None:
+    def __init__(self, first: StepSighting) -> None:
         self.first = first
         self.last = first
         self.grown = 1
 
-    def take(self, sighting: Sighting) -> bool:
+    def take(self, sighting: StepSighting) -> bool:
         """Tell whether it counts steps, as far as is known."""
         if sighting.number < self.last.number:
             self.first = sighting
@@ -252,7 +252,7 @@ class StepFinder:
             if match is not None:
                 self.epoch = float(match["epoch"])
 
-    def _may_change(self, sighting: Sighting) -> bool:
+    def _may_change(self, sighting: StepSighting) -> bool:
         """Whether a source may take the place of the one that is read: it says more, or the other came to its end."""
         source = self.source
         if source is None or sighting.trust < source.trust:
@@ -278,7 +278,7 @@ class StepFinder:
                     return steps + (self._reached(rest[-1]) if rest else [])
         return []
 
-    def _is_source(self, sighting: Sighting) -> bool:
+    def _is_source(self, sighting: StepSighting) -> bool:
         self._fruitless = 0
         candidate = self._candidates.pop(sighting.text, None)
         if candidate is None:
@@ -290,7 +290,7 @@ class StepFinder:
             del self._candidates[next(iter(self._candidates))]
         return candidate.is_sure()
 
-    def _chosen(self, sighting: Sighting) -> list[StepSeen]:
+    def _chosen(self, sighting: StepSighting) -> list[StepSeen]:
         first = self._candidates[sighting.text].first
         self._candidates.clear()
         self._forget_counts()
@@ -303,7 +303,7 @@ class StepFinder:
             steps += self._reached(sighting)
         return [one._replace(is_first=number == 0) for number, one in enumerate(steps)]
 
-    def _reached(self, sighting: Sighting) -> list[StepSeen]:
+    def _reached(self, sighting: StepSighting) -> list[StepSeen]:
         """Give the step of a line of the source; its counts may begin again with every epoch."""
         assert self.source is not None
         place = (sighting.number, sighting.total, sighting.epoch)
@@ -328,7 +328,7 @@ class StepFinder:
             return [StepSeen(step, total, sighting.at, sighting.t)]
         return []
 
-    def _known_better(self, source: Source, sighting: Sighting) -> Source:
+    def _known_better(self, source: Source, sighting: StepSighting) -> Source:
         """Learn from a line whether counts begin again with every epoch."""
         if sighting.epoch is None:
             if self._has_started_over(sighting):
@@ -345,19 +345,19 @@ class StepFinder:
             return source._replace(starts_over=False)
         return source
 
-    def _has_started_over(self, sighting: Sighting) -> bool:
+    def _has_started_over(self, sighting: StepSighting) -> bool:
         """Whether a count without an epoch began again: a bar, or a number that is where it had begun before."""
         if self._count is None or sighting.number >= self._count or sighting.format.is_own:
             return False
         return sighting.format.is_bar or sighting.number <= max(1, self._start or 0)
 
-    def _is_of_epoch(self, source: Source, sighting: Sighting) -> bool:
+    def _is_of_epoch(self, source: Source, sighting: StepSighting) -> bool:
         """Whether a count is that of an epoch. A bar that is called by its epoch most likely is, until it is seen."""
         if source.starts_over is None:
             return sighting.format.is_bar and sighting.epoch is not None
         return source.starts_over
 
-    def _begin_epoch(self, source: Source, sighting: Sighting) -> int | None:
+    def _begin_epoch(self, source: Source, sighting: StepSighting) -> int | None:
         """Know how many steps the epochs before had; give all of the run where that is known."""
         if sighting.epoch is not None and sighting.total is not None and source.origin is not None:
             self._base = max(0, sighting.epoch - source.origin) * sighting.total
@@ -376,7 +376,7 @@ def _open_line(piece: bytes) -> bytes:
     return piece[max(last + 1, len(piece) - KEPT) :]
 
 
-def _sightings(step_format: StepFormat, piece: bytes, at: float, t: float) -> Iterator[tuple[int, Sighting]]:
+def _sightings(step_format: StepFormat, piece: bytes, at: float, t: float) -> Iterator[tuple[int, StepSighting]]:
     """Look at the last lines of a piece that contain a literal of a format, the newest first; few, whatever it has.
 
     Give where they begin, too."""
@@ -402,7 +402,7 @@ def _line_around(piece: bytes, place: int) -> tuple[int, int]:
     return start, min(ends, default=last - 1) + 1
 
 
-def _sighting(step_format: StepFormat, window: bytes, at: float, t: float) -> Sighting | None:
+def _sighting(step_format: StepFormat, window: bytes, at: float, t: float) -> StepSighting | None:
     """Read a line; None where it has no step."""
     line = _COLOUR.sub(b"", window) if b"\x1b" in window else window
     match = step_format.pattern.search(line)
@@ -415,11 +415,13 @@ def _sighting(step_format: StepFormat, window: bytes, at: float, t: float) -> Si
         return None
     if step_format.is_own:
         epoch = int(parts["epoch"]) if parts.get("epoch") else None
-        return Sighting(step_format, b"", 0, count, total, epoch, None, b"", at, t)
-    return _guessed(step_format, line, match, Sighting(step_format, b"", 2, count, total, None, None, b"", at, t))
+        return StepSighting(step_format, b"", 0, count, total, epoch, None, b"", at, t)
+    return _guessed(step_format, line, match, StepSighting(step_format, b"", 2, count, total, None, None, b"", at, t))
 
 
-def _guessed(step_format: StepFormat, line: bytes, match: re.Match[bytes], sighting: Sighting) -> Sighting | None:
+def _guessed(
+    step_format: StepFormat, line: bytes, match: re.Match[bytes], sighting: StepSighting
+) -> StepSighting | None:
     """Say more of a line that need not be one of training; None where it is not."""
     head = line[: match.start()]
     if _OTHER_WORK.search(head):

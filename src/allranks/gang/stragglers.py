@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from allranks.diagnose.recorded import own_addresses
 from allranks.diagnose.stragglers.lateness import (
-    Clock,
+    ClockEstimate,
     GroupHistory,
     GroupKey,
     Straggler,
@@ -51,7 +51,7 @@ class Look:
     waiting: set[str]
     suspects: tuple[int, ...] = ()
     calls: dict[int, RankCalls] = field(default_factory=dict)
-    clocks: dict[int, Clock] = field(default_factory=dict)
+    clocks: dict[int, ClockEstimate] = field(default_factory=dict)
     looks: dict[int, SuspectLook] = field(default_factory=dict)
     links: list[LinkCount] = field(default_factory=list)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allranks.diagnose.hangs.doing import read_sample
-from allranks.diagnose.stragglers.lateness import Clock
+from allranks.diagnose.stragglers.lateness import ClockEstimate
 from allranks.protocol.foreign import ReportMessage, error_time
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import (
@@ -35,7 +35,7 @@ from .states import (
     Drained,
     Ended,
     Event,
-    Facts,
+    FactsCollected,
     Fault,
     Hello,
     ImportsTold,
@@ -108,8 +108,8 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
 def _call_times(node: str, message: CallTimesMessage, clock: NodeClock, t: float) -> CallTimes:
     """Give the times as they are, with the node's clock; none where that is not known."""
     if clock.delay is None:
-        return CallTimes(node, t, {}, Clock(), message.links)
-    node_clock = Clock(clock.offset, clock.delay / 2)
+        return CallTimes(node, t, {}, ClockEstimate(), message.links)
+    node_clock = ClockEstimate(clock.offset, clock.delay / 2)
     return CallTimes(node, t, message.ranks, node_clock, message.links, message.suspects)
 
 
@@ -133,12 +133,12 @@ def _hello(node: str, message: HelloMessage, t: float) -> Hello:
     return Hello(node, t, message.node_dir, message.hostname, message.dead, message.how, message.attempt)
 
 
-def _facts(node: str, message: FactsMessage, clock: NodeClock, t: float) -> Facts:
+def _facts(node: str, message: FactsMessage, clock: NodeClock, t: float) -> FactsCollected:
     check_facts(message.facts)
     facts: JsonObject = dict(message.facts)
     if clock.delay is not None:
         facts["clock"] = {"offset": round(clock.offset, 4), "delay": round(clock.delay, 4)}
-    return Facts(node, t, facts, message.prelude_error or message.error)
+    return FactsCollected(node, t, facts, message.prelude_error or message.error)
 
 
 def _report(node: str, message: ReportMessage, t: float) -> Report:

@@ -44,7 +44,7 @@ class InterfaceChoice:
 
 
 @dataclass(frozen=True)
-class Proof:
+class InterfaceProof:
     """What the rendezvous check showed of a node's interfaces. `chosen` carries the master address; `passed` and
     `failed` are names; what is in neither was not tried."""
 
@@ -155,7 +155,9 @@ def _gloo_names(facts: NodeFacts) -> list[str]:
     return [w for w in value.split(",") if w]
 
 
-def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof, origins: Origins) -> list[Finding]:
+def _judge_gloo(
+    node: str, facts: NodeFacts, names: Sequence[str], proof: InterfaceProof, origins: Origins
+) -> list[Finding]:
     """Whether the user's GLOO_SOCKET_IFNAME can work on this node."""
     present = {local.name for local in local_addresses(facts)}
     running = {local.name for local in local_addresses(facts) if local.interface.running}
@@ -186,7 +188,7 @@ def _judge_gloo(node: str, facts: NodeFacts, names: Sequence[str], proof: Proof,
 
 
 def choose_interfaces(
-    node: str, facts: NodeFacts, proof: Proof, pin: bool = True, origins: Origins = Origins()
+    node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool = True, origins: Origins = Origins()
 ) -> InterfaceChoice:
     """One node's settings; `pin` False where all ranks share one network namespace."""
     gloo = _choose_gloo(node, facts, proof, origins)
@@ -200,7 +202,7 @@ def choose_interfaces(
     )
 
 
-def _choose_gloo(node: str, facts: NodeFacts, proof: Proof, origins: Origins) -> InterfaceChoice:
+def _choose_gloo(node: str, facts: NodeFacts, proof: InterfaceProof, origins: Origins) -> InterfaceChoice:
     names = _gloo_names(facts)
     if names:
         value = ",".join(names)
@@ -214,7 +216,7 @@ def _choose_gloo(node: str, facts: NodeFacts, proof: Proof, origins: Origins) ->
     return InterfaceChoice(proof.chosen, None, {"GLOO_SOCKET_IFNAME": proof.chosen}, (why,))
 
 
-def _choose_nccl(node: str, facts: NodeFacts, proof: Proof, pin: bool, origins: Origins) -> InterfaceChoice:
+def _choose_nccl(node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool, origins: Origins) -> InterfaceChoice:
     """Choose by the older rule (virbr counts as any other): where both agree a pin changes nothing."""
     taken = nccl_interfaces(facts, virbr=False)
     bad = [n for n in taken if n not in proof.passed and (n in proof.failed or is_host_local(n))]
@@ -232,7 +234,7 @@ def _choose_nccl(node: str, facts: NodeFacts, proof: Proof, pin: bool, origins: 
     return InterfaceChoice(None, ",".join(good), {"NCCL_SOCKET_IFNAME": value}, (f"NCCL_SOCKET_IFNAME={value}: {why}",))
 
 
-def _pins(proof: Proof) -> list[str]:
+def _pins(proof: InterfaceProof) -> list[str]:
     """Every interface that passed; loopback and container bridges only where nothing else did. Labels
     (eth0:1) can't be named: NCCL cuts a list's words at the colon."""
     names = [n for n in proof.passed if ":" not in n]
@@ -240,7 +242,7 @@ def _pins(proof: Proof) -> list[str]:
     return real or [n for n in names if n != "lo"] or names
 
 
-def _is_unproved(taken: Sequence[str], proof: Proof) -> bool:
+def _is_unproved(taken: Sequence[str], proof: InterfaceProof) -> bool:
     """NCCL's bootstrap interface was not tried, while another one passed."""
     return bool(taken) and bool(proof.passed) and taken[0] not in proof.passed
 

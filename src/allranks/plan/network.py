@@ -22,7 +22,7 @@ from allranks.settings import RunSpec
 from allranks.settings.table import ENGINE_FLAGS
 from allranks.text import join_names
 
-from .interfaces import InterfaceChoice, Origins, Proof, choose_interfaces, is_host_local, nccl_interfaces
+from .interfaces import InterfaceChoice, InterfaceProof, Origins, choose_interfaces, is_host_local, nccl_interfaces
 from .node_facts import global_addresses, interface_of, local_addresses, on_link
 
 MAX_OFFERS = 16
@@ -258,7 +258,7 @@ class _Ways:
 
 def proof_of(
     name: str, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes, common: frozenset[str]
-) -> Proof:
+) -> InterfaceProof:
     """Which of a node's interfaces the check went through, and over which it failed. What leads to an
     address that only some nodes reached has failed for all: NCCL joins every node with every other."""
     node = facts.get(name, _NOTHING)
@@ -271,7 +271,7 @@ def proof_of(
         carries = interface_of(node, result.local_address or "")
         ways = _ways_of_other(node, masters, ways, probes[name], common)
     passed = tuple(dict.fromkeys(ways.passed))
-    return Proof(carries, passed, tuple(n for n in ways.failed if n not in passed))
+    return InterfaceProof(carries, passed, tuple(n for n in ways.failed if n not in passed))
 
 
 def _result_of(results: Sequence[AddressProbe], address: str) -> AddressProbe:

@@ -97,7 +97,7 @@ class PeerResult(NamedTuple):
         return self.loss >= LOSSY and self.sent - self.arrived >= FEWEST
 
 
-class View(Generic[Kind]):
+class FactsPart(Generic[Kind]):
     """A part of a JSON object, as a record of which every field has a default."""
 
     def __init__(self, kind: Type[Kind], with_errors: bool = False) -> None:
@@ -118,19 +118,19 @@ class View(Generic[Kind]):
 class Facts(Dict[str, Json]):
     """What a node knows of itself (`allranks.agent.node_check`), and what the checks collected there, by their IDs."""
 
-    workdir = View(DirectoryFacts)
-    script = View(TargetFacts)
-    interpreter = View(Interpreter, with_errors=True)
-    gpus = View(Gpus)
-    identity = View(Identity)
-    nccl = View(NcclFacts)
-    disk = View(DiskFacts)
-    shm = View(SharedMemory)
-    mem = View(Memory)
-    clock = View(Clock)
-    logind = View(LoginFacts)
-    own_name = View(OwnName, with_errors=True)
-    prelude = View(Prelude)
+    workdir = FactsPart(DirectoryFacts)
+    script = FactsPart(TargetFacts)
+    interpreter = FactsPart(Interpreter, with_errors=True)
+    gpus = FactsPart(Gpus)
+    identity = FactsPart(Identity)
+    nccl = FactsPart(NcclFacts)
+    disk = FactsPart(DiskFacts)
+    shm = FactsPart(SharedMemory)
+    mem = FactsPart(Memory)
+    clock = FactsPart(Clock)
+    logind = FactsPart(LoginFacts)
+    own_name = FactsPart(OwnName, with_errors=True)
+    prelude = FactsPart(Prelude)
 
     @property
     def hostname(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
-from allranks.runs.progress import Progress
+from allranks.runs.progress import RunProgress
 from allranks.text import count_of, cut, format_elapsed, format_percent, name_with
 
 from .terminal import BAD, DIM, WARN, clean, paint
@@ -30,7 +30,7 @@ def table_lines(
 
     `now` and `began`, when the run began, are in unix seconds.
     """
-    progress = Progress.of(status.nodes)
+    progress = RunProgress.of(status.nodes)
     name_width = widest_label(status.nodes)
     lines = [_rule(time_text(progress, now, began, status.goodput), width, colour)]
     lines.append(paint(cut(heading(name_width), width - 1), DIM, colour))
@@ -50,7 +50,7 @@ def _rule(text: str, width: int, colour: bool) -> str:
     return paint(words + "─" * (length - len(words)), DIM, colour)
 
 
-def time_text(progress: Progress, now: float, began: float | None, goodput: float | None = None) -> str:
+def time_text(progress: RunProgress, now: float, began: float | None, goodput: float | None = None) -> str:
     """Write how long a run has gone on, what is left, and how much of it was training; nothing where not known."""
     parts = []
     if began is not None and began <= now:
@@ -91,17 +91,17 @@ def heading(name_width: int) -> str:
 
 def node_line(node: NodeStatus, now: float, name_width: int = 5) -> str:
     """Write a node's line; blank where nothing is known. `now`: unix seconds."""
-    progress = Progress.of([node])
+    progress = RunProgress.of([node])
     return _line((label(node), node.state, *_cells(node.ranks, progress, now)), name_width)
 
 
-def total_line(nodes: Sequence[NodeStatus], progress: Progress, now: float, name_width: int) -> str:
+def total_line(nodes: Sequence[NodeStatus], progress: RunProgress, now: float, name_width: int) -> str:
     """Write the line of all nodes: the step of the rank that is behind, the rate of the slowest."""
     ranks = [rank for node in nodes for rank in node.ranks]
     return _line(("total", count_of(len(nodes), "node"), *_cells(ranks, progress, now)), name_width)
 
 
-def _cells(ranks: Sequence[RankStatus], progress: Progress, now: float) -> tuple[str, ...]:
+def _cells(ranks: Sequence[RankStatus], progress: RunProgress, now: float) -> tuple[str, ...]:
     states = ", ".join(f"{count} {state}" for state, count in Counter(rank.state for rank in ranks).items())
     outputs = [rank.last_output for rank in ranks if rank.last_output is not None]
     rate = f"{progress.rate:.2f}" if progress.rate is not None else ""

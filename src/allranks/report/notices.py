@@ -22,7 +22,7 @@ WARNINGS = (
 )  # findings of a run that goes on
 
 
-class Place(NamedTuple):
+class RunPlace(NamedTuple):
     """Which run, and where its directory is: `host:/path`."""
 
     run: str
@@ -37,7 +37,7 @@ class Notice(NamedTuple):
     kind: str
 
 
-def notice_of_event(event: Document, place: Place, nodes: int) -> Notice | None:
+def notice_of_event(event: Document, place: RunPlace, nodes: int) -> Notice | None:
     """Word an event of a run that goes on; None where nobody has to hear of it."""
     name = str(event.get("event"))
     kind = EVENTS.get(name)
@@ -50,7 +50,7 @@ def notice_of_event(event: Document, place: Place, nodes: int) -> Notice | None:
     return _notice(f"{place.run}: {name}", line, place, kind)
 
 
-def notice_of_end(result: ResultDocument, place: Place) -> Notice | None:
+def notice_of_end(result: ResultDocument, place: RunPlace) -> Notice | None:
     """Word the end of a run; None where a person has ended it."""
     if result.exit in (CTRL_C, TERMINATED):
         return None
@@ -61,7 +61,7 @@ def notice_of_end(result: ResultDocument, place: Place) -> Notice | None:
     return _notice(f"{place.run}: failed ({cause or f'exit {result.exit}'})", text, place, "failure")
 
 
-def _notice(title: str, text: str, place: Place, kind: str) -> Notice:
+def _notice(title: str, text: str, place: RunPlace, kind: str) -> Notice:
     """Put the parts together, without secrets and escape sequences, and not longer than services take."""
     hidden = Redactor().text("\n".join(plain(line) for line in text.splitlines()), "notification")
     return Notice(f"allranks {plain(title)}", f"{cut(hidden, LONGEST)}\n{plain(place.directory)}", kind)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from allranks.runs.documents import Document, ResultDocument, StatusDocument
 from allranks.text import join_words
 
-from .notices import Notice, Place, notice_of_end, notice_of_event
+from .notices import Notice, RunPlace, notice_of_end, notice_of_event
 
 SECONDS = 30  # for one notification, over all addresses
 PATIENCE = 20.0  # seconds at the end of a run for those that are on their way
@@ -113,8 +113,8 @@ class Notifier:
             sending.process.wait()
             self._complain(sending.names)
 
-    def _place(self, run: str) -> Place:
-        return Place(run, f"{self._runs_dir}/{run}")
+    def _place(self, run: str) -> RunPlace:
+        return RunPlace(run, f"{self._runs_dir}/{run}")
 
     def _send(self, notice: Notice) -> None:
         self._count += 1

@@ -35,7 +35,7 @@ LEVELS = (
 ATTEMPT_COLOUR = "#b8578f"
 
 
-class Moment(NamedTuple):
+class HistoryPoint(NamedTuple):
     """A row of the history, whose figures fit."""
 
     t: float
@@ -106,7 +106,7 @@ def progress_plots(rows: Sequence[Document]) -> ProgressPlots | None:
     return plots
 
 
-def _moment(row: Document) -> Moment | None:
+def _moment(row: Document) -> HistoryPoint | None:
     """Take what fits of a row: it comes from a file."""
     t = _number(row.get("t"), MOST_SECONDS * 10)
     attempt = row.get("attempt")
@@ -114,7 +114,7 @@ def _moment(row: Document) -> Moment | None:
     lateness = row.get("lateness", [])
     if t is None or not isinstance(steps, list) or not isinstance(lateness, list):
         return None
-    return Moment(
+    return HistoryPoint(
         t,
         attempt if isinstance(attempt, int) else 0,
         [step if isinstance(step, int) and 0 <= step < 1 << 53 else None for step in steps],
@@ -132,7 +132,7 @@ def _number(value: object, most: float) -> float | None:
 # -- the heatmap -------------------------------------------------------------------------------------------------------
 
 
-def _heatmap(moments: Sequence[Moment]) -> Heatmap | None:
+def _heatmap(moments: Sequence[HistoryPoint]) -> Heatmap | None:
     """Set the step times of each rank between two moments into cells."""
     thinned = _thinned(moments)
     ranks = max(len(moment.steps) for moment in thinned)
@@ -160,7 +160,7 @@ def _heatmap(moments: Sequence[Moment]) -> Heatmap | None:
     return Heatmap(frame, frame.bottom + BELOW, layers, labels, _ticks(start, end), breaks, format_time(usual), each)
 
 
-def _thinned(moments: Sequence[Moment]) -> list[Moment]:
+def _thinned(moments: Sequence[HistoryPoint]) -> list[HistoryPoint]:
     """Leave out moments evenly, so that the columns are few; the last stays."""
     every = math.ceil((len(moments) - 1) / MOST_COLUMNS)
     kept = list(moments[::every])
@@ -169,7 +169,7 @@ def _thinned(moments: Sequence[Moment]) -> list[Moment]:
     return kept
 
 
-def _step_times(before: Moment, after: Moment, ranks: int) -> list[float | None]:
+def _step_times(before: HistoryPoint, after: HistoryPoint, ranks: int) -> list[float | None]:
     """Return the seconds a step of each rank between two moments; None across attempts and where no step was done."""
     seconds: list[float | None] = [None] * ranks
     if before.attempt != after.attempt:

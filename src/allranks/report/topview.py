@@ -14,7 +14,7 @@ from typing import NamedTuple
 from allranks.protocol.codec import omit_empty
 from allranks.protocol.usage import NodeUsage
 from allranks.runs.documents import Document, Master, NodeStatus, RankStatus, VerdictDocument
-from allranks.runs.progress import Progress
+from allranks.runs.progress import RunProgress
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
 from .nodetable import STATE_STYLES, heading, label, node_line, time_text, total_line
@@ -105,7 +105,7 @@ def top_lines(
 ) -> list[str]:
     """Write the screen, at most `height` lines of `width` columns, the footer last."""
     width = max(LEAST_WIDTH, width)
-    progress = Progress.of(snapshot.nodes)
+    progress = RunProgress.of(snapshot.nodes)
     lines = [*_head(snapshot, progress, width, colour), *_notices(snapshot, width, colour)]
     grid = grid_lines(snapshot.nodes, width, max(2, height // 3), colour)
     if grid:
@@ -126,7 +126,7 @@ def top_lines(
 # -- above -------------------------------------------------------------------------------------------------------------
 
 
-def _head(snapshot: TopSnapshot, progress: Progress, width: int, colour: bool) -> list[str]:
+def _head(snapshot: TopSnapshot, progress: RunProgress, width: int, colour: bool) -> list[str]:
     """Write the run, and how far it is."""
     words = [snapshot.run, snapshot.state]
     if snapshot.attempt:
@@ -244,7 +244,7 @@ def _painted(row: Sequence[Cell | None], colour: bool) -> str:
 # -- nodes, events -----------------------------------------------------------------------------------------------------
 
 
-def node_lines(snapshot: TopSnapshot, progress: Progress, width: int, most: int, colour: bool) -> list[str]:
+def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: int, colour: bool) -> list[str]:
     """Write headings, a line a node and the totals. Of too many nodes those with the worst ranks have lines."""
     nodes = list(snapshot.nodes)
     if not nodes:

@@ -11,7 +11,7 @@ from allranks.protocol.codec import omit_empty
 
 from .directory import OVER, STATES, RunDirectory
 from .documents import as_record
-from .progress import Progress
+from .progress import RunProgress
 
 ORPHANED = "orphaned"
 
@@ -48,7 +48,7 @@ class RunBrief(NamedTuple):
     verdict: BriefVerdict | None = None
 
 
-class _Place(NamedTuple):
+class _RunNode(NamedTuple):
     """A node of run.json: without a rank among the nodes it is a spare."""
 
     node_rank: int | None = None
@@ -58,7 +58,7 @@ class _Beginning(NamedTuple):
     """The part of run.json that is read."""
 
     started: float = 0.0
-    nodes: tuple[_Place, ...] = ()
+    nodes: tuple[_RunNode, ...] = ()
 
     @property
     def gang_size(self) -> int:
@@ -118,7 +118,7 @@ def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
     state, status, result = run.condition()
     if result is not None:  # it has ended in this moment
         return read_brief(run)
-    progress = Progress.of(status.nodes)
+    progress = RunProgress.of(status.nodes)
     return RunBrief(
         run.name,
         str(run.path),

@@ -71,7 +71,7 @@ class SeenNode(NamedTuple):
     identity: Identity | None
 
 
-class Blame(NamedTuple):
+class NodeBlame(NamedTuple):
     """What counts against a node."""
 
     cause: str
@@ -102,9 +102,9 @@ def counts_against(cause: str, hardware_checks: Collection[str] = ()) -> bool:
 
 def blame(
     verdicts: Iterable[VerdictDocument], findings: Iterable[Finding], hardware_checks: Collection[str]
-) -> dict[str, Blame]:
+) -> dict[str, NodeBlame]:
     """Return what counts against each node, by name: verdicts first, then findings that failed, then slow links."""
-    blamed: dict[str, Blame] = {}
+    blamed: dict[str, NodeBlame] = {}
     for verdict in verdicts:
         confidence = 1.0 if verdict.confidence is None else verdict.confidence
         cause = verdict.cause or ""
@@ -118,16 +118,16 @@ def blame(
     return blamed
 
 
-def _blame(blamed: dict[str, Blame], cause: str, node: str | None, peer: str | None, message: str) -> None:
+def _blame(blamed: dict[str, NodeBlame], cause: str, node: str | None, peer: str | None, message: str) -> None:
     text = message.split("\n")[0][:MOST_MESSAGE]
     if node:
-        blamed.setdefault(node, Blame(cause, peer or "", text))
+        blamed.setdefault(node, NodeBlame(cause, peer or "", text))
     if peer and cause in LINKS:
-        blamed.setdefault(peer, Blame(cause, node or "", text))
+        blamed.setdefault(peer, NodeBlame(cause, node or "", text))
 
 
 def records_of(
-    nodes: Iterable[SeenNode], run: str, kind: str, t: float, succeeded: bool, blamed: Mapping[str, Blame]
+    nodes: Iterable[SeenNode], run: str, kind: str, t: float, succeeded: bool, blamed: Mapping[str, NodeBlame]
 ) -> list[NodeRecord]:
     """Make the lines of one run; `succeeded`: it ended as it should."""
     records = []

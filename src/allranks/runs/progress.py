@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .documents import LARGEST, NodeStatus
 
 
-class Progress(NamedTuple):
+class RunProgress(NamedTuple):
     """The step of the rank that is behind, the furthest one, the lowest rate (steps a second), and the steps in all."""
 
     step: int | None = None
@@ -17,7 +17,7 @@ class Progress(NamedTuple):
     total: int | None = None
 
     @classmethod
-    def of(cls, nodes: Iterable[NodeStatus]) -> Progress:
+    def of(cls, nodes: Iterable[NodeStatus]) -> RunProgress:
         """Take the figures of all ranks; the total only where all that say one agree."""
         ranks = [rank for node in nodes for rank in node.ranks]
         steps = [rank.step for rank in ranks if rank.step is not None]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from allranks.diagnose.stragglers.lateness import (
-    Clock,
+    ClockEstimate,
     GroupHistory,
     GroupKey,
     Straggler,
@@ -22,7 +22,7 @@ from allranks.protocol.calltimes import GroupCalls, RankCalls
 BASE = 1_800_000_000
 KEY = GroupKey("0", 8, 0)
 NODES = {rank: f"h{rank // 2}" for rank in range(8)}
-CLOCKS = {rank: Clock(0.0, 0.0005) for rank in range(8)}
+CLOCKS = {rank: ClockEstimate(0.0, 0.0005) for rank in range(8)}
 Delay = Callable[[int, int], float]  # of a rank at a step, seconds
 
 
@@ -51,7 +51,7 @@ def recorded(
     }
 
 
-def judge(calls: dict[int, RankCalls], clocks: dict[int, Clock] = CLOCKS) -> Straggler | None:
+def judge(calls: dict[int, RankCalls], clocks: dict[int, ClockEstimate] = CLOCKS) -> Straggler | None:
     history = GroupHistory()
     read = read_steps(calls, clocks)
     operation, steps = read.get(KEY, ("", []))
@@ -110,11 +110,11 @@ def test_nobody_is_accused(name: str) -> None:
 
 def test_a_clock_that_is_not_known_well_enough_accuses_nobody() -> None:
     calls = recorded(lambda rank, step: 0.05 if rank == 5 and step >= 40 else 0.0)
-    assert judge(calls, {**CLOCKS, 5: Clock(0.0, 0.03)}) is None
+    assert judge(calls, {**CLOCKS, 5: ClockEstimate(0.0, 0.03)}) is None
 
 
 def test_offsets_of_clocks_are_taken_out() -> None:
-    clocks = {**CLOCKS, 3: Clock(7.5, 0.0005)}
+    clocks = {**CLOCKS, 3: ClockEstimate(7.5, 0.0005)}
     calls = recorded(lambda rank, step: 0.0)
     ahead = calls[3]._replace(base=BASE + 7)  # and half a second in its numbers
     one = ahead.groups[0]

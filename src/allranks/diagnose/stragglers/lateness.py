@@ -41,14 +41,14 @@ class GroupKey(NamedTuple):
     first: int
 
 
-class Clock(NamedTuple):
+class ClockEstimate(NamedTuple):
     """A node's clock: `offset` is ahead of ours, known to `error` seconds either way."""
 
     offset: float = 0.0
     error: float = 0.0
 
 
-class Step(NamedTuple):
+class GroupStep(NamedTuple):
     """One step of a group: when the usual rank began it (our clock), its first collective, how late each rank was.
 
     `seconds` to the next step; `waits` is for how long the usual rank waited for each rank.
@@ -67,10 +67,10 @@ class GroupHistory:
     """The steps of a group so far; old ones are thinned out, so the beginning stays known."""
 
     operation: str = ""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[GroupStep] = field(default_factory=list)
     is_from_start: bool = False  # the first collectives of the group are among them
 
-    def add(self, fresh: Sequence[Step], operation: str, most: int) -> None:
+    def add(self, fresh: Sequence[GroupStep], operation: str, most: int) -> None:
         """Add the steps that are newer than those known."""
         newest = self.steps[-1].sequence if self.steps else -1
         if not self.steps and fresh:
@@ -112,7 +112,9 @@ class Straggler(NamedTuple):
 # -- reading -------------------------------------------------------------------------------------------
 
 
-def read_steps(calls: Mapping[int, RankCalls], clocks: Mapping[int, Clock]) -> dict[GroupKey, tuple[str, list[Step]]]:
+def read_steps(
+    calls: Mapping[int, RankCalls], clocks: Mapping[int, ClockEstimate]
+) -> dict[GroupKey, tuple[str, list[GroupStep]]]:
     """Give the steps of each group that two ranks or more have answered for, with the name of its usual operation."""
     groups: dict[GroupKey, dict[int, tuple[RankCalls, GroupCalls]]] = {}
     for rank, of_rank in calls.items():
@@ -135,7 +137,9 @@ def _usual_operation(members: Mapping[int, tuple[RankCalls, GroupCalls]]) -> str
     return max(names, key=lambda name: len(names[name]), default="collective")
 
 
-def _steps_of(members: Mapping[int, tuple[RankCalls, GroupCalls]], clocks: Mapping[int, Clock]) -> list[Step]:
+def _steps_of(
+    members: Mapping[int, tuple[RankCalls, GroupCalls]], clocks: Mapping[int, ClockEstimate]
+) -> list[GroupStep]:
     arrivals = {rank: _arrivals(*of_rank, clocks[rank]) for rank, of_rank in members.items()}
     if any(of_rank is None for of_rank in arrivals.values()):
         return []
@@ -164,7 +168,7 @@ def _steps_of(members: Mapping[int, tuple[RankCalls, GroupCalls]], clocks: Mappi
                     waited += wait
             waits[rank] = waited
         seconds = usual[common[at + period]] - usual[numbers[0]]
-        steps.append(Step(usual[numbers[0]], numbers[0], late, waits, seconds, period))
+        steps.append(GroupStep(usual[numbers[0]], numbers[0], late, waits, seconds, period))
     return steps
 
 
@@ -175,7 +179,7 @@ class _Arrival(NamedTuple):
     waits: float
 
 
-def _arrivals(calls: RankCalls, one: GroupCalls, clock: Clock) -> dict[int, _Arrival] | None:
+def _arrivals(calls: RankCalls, one: GroupCalls, clock: ClockEstimate) -> dict[int, _Arrival] | None:
     """Give the times by number, on our clock; None where they do not say when a rank waits."""
     begun = one.started if one.on_device else one.created
     if len(begun) != len(one.created) or (one.on_device and not all(begun)):
@@ -208,7 +212,7 @@ def _period(kinds: Sequence[int]) -> int:
 # -- judging -------------------------------------------------------------------------------------------
 
 
-def lateness(steps: Sequence[Step]) -> dict[int, float]:
+def lateness(steps: Sequence[GroupStep]) -> dict[int, float]:
     """Give the median lateness of each rank over the newest steps, in seconds, never below 0."""
     recent = steps[-MOST_STEPS:]
     if len(recent) < 2:
@@ -217,7 +221,7 @@ def lateness(steps: Sequence[Step]) -> dict[int, float]:
 
 
 def find_straggler(
-    key: GroupKey, history: GroupHistory, fresh: int, node_of: Mapping[int, str], clocks: Mapping[int, Clock]
+    key: GroupKey, history: GroupHistory, fresh: int, node_of: Mapping[int, str], clocks: Mapping[int, ClockEstimate]
 ) -> Straggler | None:
     """Find the ranks that the others wait for in the newest steps; None where no rank stands out.
 
@@ -237,7 +241,7 @@ def find_straggler(
     return straggler._replace(is_mean=True)
 
 
-def _mean(steps: Sequence[Step]) -> Step:
+def _mean(steps: Sequence[GroupStep]) -> GroupStep:
     """Give one step that has the means of several."""
     ranks = steps[-1].late
     late = {rank: sum(max(0.0, step.late.get(rank, 0.0)) for step in steps) / len(steps) for rank in ranks}
@@ -248,10 +252,10 @@ def _mean(steps: Sequence[Step]) -> Step:
 def _judge(
     key: GroupKey,
     operation: str,
-    steps: Sequence[Step],
+    steps: Sequence[GroupStep],
     fresh: int,
     node_of: Mapping[int, str],
-    clocks: Mapping[int, Clock],
+    clocks: Mapping[int, ClockEstimate],
 ) -> Straggler | None:
     recent = steps[-max(LEAST_STEPS, min(fresh, MOST_STEPS)) :]
     if len(recent) < LEAST_STEPS:
@@ -283,20 +287,20 @@ def _is_late_with(rank: int, top: int, late: Mapping[int, float], node_of: Mappi
     return late[rank] >= LIKE_TOP * late[top] and bool(node) and node_of.get(rank) == node
 
 
-def _clock_error(top: int, rest: Sequence[int], clocks: Mapping[int, Clock]) -> float:
+def _clock_error(top: int, rest: Sequence[int], clocks: Mapping[int, ClockEstimate]) -> float:
     """Bound the error of the difference between the clocks of a rank and of the usual rank."""
     others = [clocks[rank].error for rank in rest if rank in clocks]
     clock_error = clocks[top].error if top in clocks else 0.0
     return clock_error + (middle(others) if others else 0.0)
 
 
-def _leads(step: Step, culprits: Sequence[int], least: float) -> bool:
+def _leads(step: GroupStep, culprits: Sequence[int], least: float) -> bool:
     """Tell whether the last to come is one of them, and late."""
     last = max(step.late, key=lambda rank: step.late[rank], default=-1)
     return last in culprits and step.late[last] >= least
 
 
-def _share(steps: Sequence[Step], rank: int) -> float:
+def _share(steps: Sequence[GroupStep], rank: int) -> float:
     """Give the share of the time for which the usual rank waits for a rank.
 
     Of a step counts at most the median of all, twice: single long ones are none of a straggler's.
@@ -309,7 +313,7 @@ def _share(steps: Sequence[Step], rank: int) -> float:
     return 0.0
 
 
-def _with_change(found: Straggler, steps: Sequence[Step], floor: float) -> Straggler:
+def _with_change(found: Straggler, steps: Sequence[GroupStep], floor: float) -> Straggler:
     """Add when the rank became late, where it was not so from the first known step on."""
     measured = [step for step in steps if found.top in step.late]
     values = [step.late[found.top] for step in measured]

@@ -22,7 +22,7 @@ LEAST_LINKS = 3  # that carry data: fewer cannot be compared
 LEAST_BYTES = 64 << 10  # a second, of a link that is compared
 
 
-class Link(NamedTuple):
+class LinkTraffic(NamedTuple):
     """What went from one node to another between two looks: bytes and busy seconds of `seconds`, packets."""
 
     sender: str
@@ -58,7 +58,7 @@ class Link(NamedTuple):
 class SlowLink(NamedTuple):
     """A link that stands out: its figures, the usual rate, and whether lost packets are the reason."""
 
-    link: Link
+    link: LinkTraffic
     usual: float
     is_lossy: bool
 
@@ -69,20 +69,20 @@ def links_between(
     seconds: float,
     node_of: Mapping[int, str],
     node_at: Mapping[str, str],
-) -> list[Link]:
+) -> list[LinkTraffic]:
     """Give what went over each link between two looks, `seconds` apart. `node_at` are nodes by address.
 
     Counters that went back belong to new connections: the link is left out.
     """
     earlier = {(one.rank, one.peer): one for one in before}
-    sums: dict[tuple[str, str], Link] = {}
+    sums: dict[tuple[str, str], LinkTraffic] = {}
     for one in after:
         old = earlier.get((one.rank, one.peer))
         ends = (node_of.get(one.rank, ""), node_at.get(one.peer, ""))
         if old is None or not all(ends) or ends[0] == ends[1] or one.acked < old.acked or one.busy < old.busy:
             continue
         busy = max(0, (one.busy - old.busy) - max(0, one.held - old.held)) / 1e6
-        link = sums.get(ends, Link(*ends, seconds, 0, 0.0, 0, 0))
+        link = sums.get(ends, LinkTraffic(*ends, seconds, 0, 0.0, 0, 0))
         sums[ends] = link._replace(
             acked=link.acked + one.acked - old.acked,
             busy=link.busy + busy,
@@ -92,7 +92,7 @@ def links_between(
     return list(sums.values())
 
 
-def find_slow_links(links: Sequence[Link]) -> list[SlowLink]:
+def find_slow_links(links: Sequence[LinkTraffic]) -> list[SlowLink]:
     """Find the links that are busy for a share of the time and far slower than the usual one; the slowest first."""
     carrying = [link for link in links if link.acked >= LEAST_BYTES * link.seconds and link.busy > 0]
     slow = []

@@ -107,7 +107,7 @@ def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
     return (code, smi.short(pci))
 
 
-class Fault(NamedTuple):
+class GpuFault(NamedTuple):
     """Xids of one GPU that are one fault (0: of a switch), and the events."""
 
     codes: Tuple[int, ...]
@@ -122,16 +122,16 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             yield _finding(node, codes, alike)
 
 
-def _faults(events: Sequence[XidEvent]) -> List[Fault]:
+def _faults(events: Sequence[XidEvent]) -> List[GpuFault]:
     """Group the events of one GPU by fault."""
     by_code = group(events, lambda event: event.code)
     return [
-        Fault(tuple(codes), tuple(event for code in codes for event in by_code[code]))
+        GpuFault(tuple(codes), tuple(event for code in codes for event in by_code[code]))
         for codes in one_fault_each(by_code)
     ]
 
 
-def _finding(node: str, codes: Tuple[int, ...], faults: Sequence[Fault]) -> Finding:
+def _finding(node: str, codes: Tuple[int, ...], faults: Sequence[GpuFault]) -> Finding:
     code = codes[0]
     xid = FAULTS.get(code, SWITCH)
     gpus = [fault.events[0] for fault in faults]

@@ -50,7 +50,7 @@ SAFE_PORTS_A_RANK = 32
 SAFE_GROUPS = 4  # of ranks, each with connections of its own
 
 
-class Load(NamedTuple):
+class RunLoad(NamedTuple):
     """What the run puts on one machine: its ranks, those of the whole run, GPUs, whether rank 0 is here."""
 
     local: int
@@ -64,7 +64,7 @@ class Load(NamedTuple):
         return self.world - self.local
 
 
-def files_needed(load: Load) -> int:
+def files_needed(load: RunLoad) -> int:
     """Count open files of one process."""
     files = _files_of_a_rank(load)
     if load.has_store:
@@ -72,28 +72,28 @@ def files_needed(load: Load) -> int:
     return max(files, FILES_OF_THE_AGENT + load.local)
 
 
-def _files_of_a_rank(load: Load) -> int:
+def _files_of_a_rank(load: RunLoad) -> int:
     """Without GPUs a connection to every other rank (Gloo); NCCL's are fewer, and their number is not known."""
     return FILES + (0 if load.gpus else load.world)
 
 
-def tasks_needed(load: Load) -> int:
+def tasks_needed(load: RunLoad) -> int:
     """Count processes and threads."""
     return TASKS_OF_OURS + THREADS * load.local
 
 
-def safe_tasks(load: Load) -> int:
+def safe_tasks(load: RunLoad) -> int:
     """Count them with data-loader workers and NCCL."""
     each = SAFE_TASKS_A_GPU_RANK if load.gpus else SAFE_TASKS_A_RANK
     return max(SAFE_TASKS, each * load.local)
 
 
-def ports_needed(load: Load) -> int:
+def ports_needed(load: RunLoad) -> int:
     """Ports that the kernel picks: a rank listens on one and takes one to the store; all stand at the same time."""
     return 2 * load.local
 
 
-def connections_needed(load: Load) -> int:
+def connections_needed(load: RunLoad) -> int:
     """Count tracked connections: to the store, and to every other rank (Gloo) or to two neighbours (NCCL)."""
     mesh = load.local * load.remote + load.local * (load.local - 1) // 2
     if load.gpus:
@@ -119,8 +119,8 @@ class Limit(NamedTuple):
     """
 
     name: str
-    safe: Callable[[Load], int]
-    least: Callable[[Load], int] = lambda load: 0  # no figure that a run surely needs is known
+    safe: Callable[[RunLoad], int]
+    least: Callable[[RunLoad], int] = lambda load: 0  # no figure that a run surely needs is known
     remedy: str = ""
     setting: str = ""
     ulimit: str = ""
@@ -135,7 +135,7 @@ class Limit(NamedTuple):
         """The name as a sentence begins with it."""
         return f"the {self.name}" if " " in self.name else self.name
 
-    def shortage(self, value: int, used: int, load: Load) -> Optional[Shortage]:
+    def shortage(self, value: int, used: int, load: RunLoad) -> Optional[Shortage]:
         """Compare a value with what a load needs; None where there is room."""
         for need, is_short in ((self.least(load), True), (self.safe(load), False)):
             if 0 <= value < used + need:
@@ -348,7 +348,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             yield from _different(key, limit, values)
 
 
-def _finding(limit: Limit, shortage: Shortage, nodes: List[str], load: Load) -> Finding:
+def _finding(limit: Limit, shortage: Shortage, nodes: List[str], load: RunLoad) -> Finding:
     message = f"{limit.subject} on {join_names(nodes)} is {limit.show(shortage.value)}"
     if shortage.used:
         message += f" ({limit.show(shortage.used)} in use)"
@@ -362,18 +362,18 @@ def _finding(limit: Limit, shortage: Shortage, nodes: List[str], load: Load) -> 
     return fail_if(shortage.is_short, limit.label, nodes, message, limit.raised(nodes[0]))
 
 
-def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, Load]:
+def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, RunLoad]:
     """Virtual nodes are one machine, which has all ranks."""
     ranks = Ranks(request, facts_by_node)
     virtual = request.asked.virtual
     loads = {}
     for node, facts in facts_by_node.items():
         local = ranks.world if virtual else ranks.by_node.get(node, 1)
-        loads[node] = Load(local, ranks.world, facts.gpu_count, virtual or node == ranks.first)
+        loads[node] = RunLoad(local, ranks.world, facts.gpu_count, virtual or node == ranks.first)
     return loads
 
 
-def _binds(key: str, facts: Facts, load: Load) -> bool:
+def _binds(key: str, facts: Facts, load: RunLoad) -> bool:
     """Whether the limit holds for what runs there: getrlimit(2) has what root may do."""
     is_root = facts.identity.uid == 0
     if key == "memlock":
