@@ -16,7 +16,7 @@ from tests.interpreters import OLDEST
 
 from allranks.agent import gpufacts, netfacts, portowner
 from allranks.agent import node_check as facts
-from allranks.agent.commands import run_command
+from allranks.agent.bounded_commands import run_command
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
 from allranks.gang.places import Setting, setup_order

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from allranks.fabric.analysis.judgement import Judgement, judge, retest
 from allranks.fabric.analysis.norms import Floors
 from allranks.fabric.analysis.schedule import Pair, packed, rounds
-from allranks.fabric.records import Measurement, Way
+from allranks.fabric.metric_rows import Measurement, Way
 from allranks.findings import Finding
 
 MBIT = 1e6 / 8

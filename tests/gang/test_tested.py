@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.fabric.records import CollectiveRow, RankError, SuiteEndRow, SuiteHang, WrongElement
+from allranks.fabric.metric_rows import CollectiveRow, RankError, SuiteEndRow, SuiteHang, WrongElement
 from allranks.findings import Finding, Where
 from allranks.gang.tested import findings_of, verdict_of
 from allranks.protocol.codec import encode

@@ -31,7 +31,7 @@ from allranks.runs.documents import (
     result_record,
 )
 from allranks.runs.events import EventRecord
-from allranks.runs.progress import RunProgress
+from allranks.runs.run_progress import RunProgress
 from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from allranks.fabric.analysis.norms import BANDWIDTH, LATENCY
-from allranks.fabric.records import (
+from allranks.fabric.metric_rows import (
     BandwidthRow,
     CollectiveRow,
     LateRank,

@@ -12,7 +12,7 @@ from typing import BinaryIO, List, Optional, Tuple
 
 from allranks.protocol.records import NamedTuple
 
-from .commands import run_command
+from .bounded_commands import run_command
 from .files import find_program, read_link, read_text
 from .processes import command_line
 

@@ -35,7 +35,7 @@ from allranks.protocol.orders import SetupOrder
 from allranks.protocol.records import NamedTuple
 
 from . import gpufacts, netfacts
-from .commands import run_command
+from .bounded_commands import run_command
 from .files import find_program, names_in, read_file, read_text
 from .node_directory import bases
 from .prelude import run_prelude

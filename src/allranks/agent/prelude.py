@@ -19,7 +19,7 @@ from typing import Dict, Optional, Sequence
 
 from allranks.protocol.records import NamedTuple
 
-from .commands import end_group
+from .bounded_commands import end_group
 from .files import find_program
 
 SECONDS = 25.0

@@ -13,7 +13,7 @@ import click
 from allranks import exitcodes
 from allranks.data.auditing import conclude, virtual_rows
 from allranks.data.case import Coverage
-from allranks.data.steps import FORMULA, Steps, Training, explain_observed, plan
+from allranks.data.step_plan import FORMULA, Steps, Training, explain_observed, plan
 from allranks.data.tables import coverage_lines, finding_lines, plan_lines
 from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError

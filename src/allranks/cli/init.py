@@ -10,7 +10,7 @@ import click
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import document_line
-from allranks.settings.template import commented_config
+from allranks.settings.config_template import commented_config
 
 from .config_files import CONFIG_NAME
 

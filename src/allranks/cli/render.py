@@ -17,8 +17,8 @@ from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.plan.environment import forwarded
 from allranks.plan.launchers import LAUNCHERS
-from allranks.plan.launchers.command_words import ranks_asked_for
 from allranks.plan.launchers.config_keys import launcher_settings
+from allranks.plan.launchers.training_command import ranks_asked_for
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, RenderRequest

@@ -40,7 +40,7 @@ def resolve_options(options: Mapping[str, Json], config: str | None, renderer: s
     )
     spec = resolved.spec
     if spec.launch.command:
-        from allranks.plan.launchers.command_words import out_of_reach  # imported late: `status` needs no launchers
+        from allranks.plan.launchers.training_command import out_of_reach  # imported late: `status` needs no launchers
 
         resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *out_of_reach(spec)))
     if not any(spec.value(name) for name in TARGETS) and read_allocation(os.environ) is not None:

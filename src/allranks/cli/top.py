@@ -16,7 +16,7 @@ from allranks.report.terminal import shows_colour
 from allranks.report.topview import ASCII, TopSnapshot, top_lines
 from allranks.runs.brief import ORPHANED
 from allranks.runs.directory import OVER
-from allranks.runs.progress import RunProgress
+from allranks.runs.run_progress import RunProgress
 from allranks.runs.watching import RunWatch
 
 from .chosen_run import find_run

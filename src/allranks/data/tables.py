@@ -8,7 +8,7 @@ from allranks.findings import Finding
 from allranks.text import align_columns, count_of
 
 from .case import Coverage, LoaderCoverage, RankCoverage
-from .steps import FORMULA, Steps, Training
+from .step_plan import FORMULA, Steps, Training
 
 MANY = 16  # ranks shown one by one
 UNKNOWN = "–"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from allranks.cluster import Cluster
 from allranks.plan.environment import HandedOver, Place
-from allranks.plan.launchers.command_words import launched_by, read_training
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
+from allranks.plan.launchers.training_command import launched_by, read_training
 from allranks.plan.network import target_words
 from allranks.preflight.check import Check
 from allranks.protocol.codec import encode

@@ -22,8 +22,8 @@ from allranks.diagnose.stragglers.lateness import (
     read_steps,
 )
 from allranks.diagnose.stragglers.reasons import Reason, find_reason
+from allranks.diagnose.stragglers.slow_findings import no_longer_late, slow_link_finding, slow_rank_finding
 from allranks.diagnose.stragglers.slow_links import SlowLink, find_slow_links, links_between
-from allranks.diagnose.stragglers.wording import no_longer_late, slow_link_finding, slow_rank_finding
 from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 from allranks.protocol.orders import MOST_CALLS, CallTimesOrder

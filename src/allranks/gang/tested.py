@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.exitcodes import CHECK_FAILED, HANG, PROGRAM_FAILED
-from allranks.fabric.records import CollectiveRow, Failure, SuiteEndRow, WrongElement
+from allranks.fabric.metric_rows import CollectiveRow, Failure, SuiteEndRow, WrongElement
 from allranks.findings import Finding, Verdict, place_of, typed_here
 from allranks.protocol.codec import decode_each
 from allranks.protocol.frames import RANK_LOG

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from allranks.errors import UsageError
-from allranks.plan.launchers.command_words import read_training
+from allranks.plan.launchers.training_command import read_training
 from allranks.runs.directory import CHECK_NAME
 from allranks.settings import RunSpec
 from allranks.text import format_size, list_first

@@ -20,7 +20,7 @@ from allranks.settings.placeholders import fill
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
 from .launchers import LAUNCHERS, collectives
-from .launchers.command_words import ranks_asked_for
+from .launchers.training_command import ranks_asked_for
 from .node_facts import gpu_count
 from .ranks import NodePlan, Plan
 

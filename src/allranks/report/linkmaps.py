@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from allranks.fabric.analysis.blame import nodes_of
 from allranks.fabric.analysis.heatmap import ALL_LEVELS, DEAD, NONE, UNMEASURED, Grid, describe_level, grid, worst_nodes
 from allranks.fabric.analysis.norms import BANDWIDTH, LATENCY, METRICS, Metric, Norms, norms, states
-from allranks.fabric.records import LinkRow
+from allranks.fabric.metric_rows import LinkRow
 from allranks.protocol.codec import DecodeError, decode
 from allranks.protocol.jsontext import Json
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
-from allranks.runs.progress import RunProgress
+from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, cut, format_elapsed, format_percent, name_with
 
 from .terminal import BAD, DIM, WARN, clean, paint

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from allranks.fabric.records import BandwidthRow
+from allranks.fabric.metric_rows import BandwidthRow
 from allranks.text import cut, format_rate, format_size_option
 
 from .drawing import GridLine, PlotFrame

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from allranks.fabric.records import BandwidthRow, CollectiveRow, Failure, SuiteHang, WrongElement
+from allranks.fabric.metric_rows import BandwidthRow, CollectiveRow, Failure, SuiteHang, WrongElement
 from allranks.findings import Finding
 from allranks.protocol.codec import decode_each, decode_parts
 from allranks.protocol.jsontext import Json

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from allranks.protocol.codec import omit_empty
 from allranks.protocol.usage import NodeUsage
 from allranks.runs.documents import Document, Master, NodeStatus, RankStatus, VerdictDocument
-from allranks.runs.progress import RunProgress
+from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
 from .nodetable import STATE_STYLES, heading, label, node_line, time_text, total_line

@@ -11,7 +11,7 @@ from allranks.protocol.codec import omit_empty
 
 from .directory import OVER, STATES, RunDirectory
 from .documents import as_record
-from .progress import RunProgress
+from .run_progress import RunProgress
 
 ORPHANED = "orphaned"
 

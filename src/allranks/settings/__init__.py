@@ -3,11 +3,11 @@
 Pure: text and mappings in, RunSpec out. It does not know nodes' facts (that is `plan/`).
 """
 
+from .config_template import commented_config
 from .document import from_document, to_document
 from .layers import Resolved, resolve
 from .runspec import RunSpec
 from .secrets import redact_argv, redact_env
-from .template import commented_config
 
 __all__ = [
     "Resolved",

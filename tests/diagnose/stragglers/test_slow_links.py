@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from allranks.diagnose.stragglers.slow_findings import slow_link_finding
 from allranks.diagnose.stragglers.slow_links import find_slow_links, links_between
-from allranks.diagnose.stragglers.wording import slow_link_finding
 from allranks.protocol.calltimes import LinkCount
 
 NODE_OF = {rank: f"h{rank}" for rank in range(4)}

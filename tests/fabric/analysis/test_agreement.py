@@ -16,7 +16,7 @@ from allranks.fabric.analysis.agreement import (
     split_arrived,
 )
 from allranks.fabric.analysis.rates import NominalLink, bandwidth_row, compare_with_link
-from allranks.fabric.records import CollectiveRow, LateRank, RankError, SuiteHang, SuitePlace, WrongElement
+from allranks.fabric.metric_rows import CollectiveRow, LateRank, RankError, SuiteHang, SuitePlace, WrongElement
 from allranks.protocol.codec import decode, encode, read_json, write_json
 
 PASS = RankVerdict("pass", seconds=0.1)

@@ -15,7 +15,7 @@ from allranks.fabric.analysis.heatmap import LEVELS, describe_level, heatmap, le
 from allranks.fabric.analysis.judgement import TIMES, Judgement, judge, retest
 from allranks.fabric.analysis.norms import LATENCY, Floors
 from allranks.fabric.analysis.schedule import packed, rounds
-from allranks.fabric.records import LinkRow, Measurement, Way
+from allranks.fabric.metric_rows import LinkRow, Measurement, Way
 from allranks.findings import Finding
 from allranks.protocol.codec import decode, encode, read_json, write_json
 

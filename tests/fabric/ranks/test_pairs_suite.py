@@ -19,9 +19,9 @@ from tests.fabric import gang as gang_
 from tests.hosts.waiting import wait_until
 from tests.ports import free_port
 
+from allranks.fabric.metric_rows import Measurement, Way
 from allranks.fabric.ranks import wire
 from allranks.fabric.ranks.wire import QUICK, ByteArrivals, measure
-from allranks.fabric.records import Measurement, Way
 
 pytestmark = [
     pytest.mark.torch,

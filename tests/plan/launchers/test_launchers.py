@@ -13,9 +13,9 @@ from allranks.cluster import Node
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.launchers import LAUNCHERS, deepspeed
-from allranks.plan.launchers.command_words import out_of_reach, read_training
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.launchers.deepspeed import hostfile
+from allranks.plan.launchers.training_command import out_of_reach, read_training
 from allranks.plan.plan import ranks_of
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.protocol.plan_facts import read_facts

@@ -8,7 +8,7 @@ from typing import Optional
 
 from allranks.text import format_ranks, group
 
-from ..records import CollectiveRow, LateRank, RankError, SuitePlace, WrongElement
+from ..metric_rows import CollectiveRow, LateRank, RankError, SuitePlace, WrongElement
 
 LATE = 1.0  # seconds after the median rank
 FAILURES_KEPT = 16  # ranks

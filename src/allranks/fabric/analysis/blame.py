@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ..records import Cell
+from ..metric_rows import Cell
 
 # Of a node's peers: with more than half bad the node is the likelier cause, and one bad figure that a good
 # sample hides, or one more bad link, must not change the answer.

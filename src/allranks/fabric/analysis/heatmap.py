@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Dict, Tuple
 
-from ..records import Cell
+from ..metric_rows import Cell
 from .norms import BANDWIDTH, CellState, Metric, Norms
 
 NODES_SHOWN = 32  # in the terminal: 32 columns of 3 fit a screen; beyond, those with the worst links

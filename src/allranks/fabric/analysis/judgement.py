@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from allranks.findings import Finding
 
-from ..records import Cell, Measurement
+from ..metric_rows import Cell, Measurement
 from .blame import NODE_SHARE, Culprit, explain, nodes_of
 from .norms import FEW_NODES, CellState, Floors, Norms, Symptom, norms, states, symptoms
 from .remainder import remaining_culprits

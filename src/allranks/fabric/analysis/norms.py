@@ -16,7 +16,7 @@ from typing import Mapping, Tuple
 
 from allranks.text import format_bit_rate, format_time, group
 
-from ..records import Cell, Measurement, Way
+from ..metric_rows import Cell, Measurement, Way
 
 MAD_TO_SIGMA = 1.4826
 MIN_SPREAD = 0.09  # of the logarithm: a handful of samples can agree by chance

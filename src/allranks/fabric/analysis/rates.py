@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from allranks.text import format_rate, format_size_option, format_time
 
-from ..records import BandwidthRow
+from ..metric_rows import BandwidthRow
 
 SPLIT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 UNSPLIT = ("broadcast", "reduce", "sendrecv")

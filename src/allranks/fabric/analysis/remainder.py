@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ..records import Cell
+from ..metric_rows import Cell
 from .blame import ALL_LINKS, Culprit, explain
 from .norms import BANDWIDTH, CellState, Floors, Metric, Norms, symptoms
 

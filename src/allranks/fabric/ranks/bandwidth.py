@@ -13,7 +13,7 @@ import torch.distributed as dist
 from allranks.text import format_size_option
 
 from ..analysis.rates import UNSPLIT, bandwidth_line, bandwidth_row, compare_with_link
-from ..records import BandwidthRow
+from ..metric_rows import BandwidthRow
 from .cases.rounds import ALL_GATHER, REDUCE_SCATTER, newest, ring, run_batch
 from .lab import Lab, NotSupported
 from .sequence import Runner

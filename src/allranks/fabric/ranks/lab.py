@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..analysis.payloads import payload_sizes
-from ..records import WrongElement
+from ..metric_rows import WrongElement
 from . import contributions as data
 from . import payload as tensors
 from .double import TestDouble

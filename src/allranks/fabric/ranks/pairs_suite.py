@@ -27,7 +27,7 @@ from ..analysis.judgement import Judgement, judge, retest
 from ..analysis.norms import Floors
 from ..analysis.rates import quantile
 from ..analysis.schedule import Pair, Round, coverage_note, packed, rounds
-from ..records import LinkRow, Measurement, Row, SuiteEndRow, Way
+from ..metric_rows import LinkRow, Measurement, Row, SuiteEndRow, Way
 from . import local_links as interfaces
 from . import nccl_wire as nccl
 from . import wire

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from allranks.protocol.codec import encode, write_json
 from allranks.text import count_of, first_line, format_size_option
 
-from ..records import CollectiveRow, FirstFailure, Row, SuiteEndRow, SuiteHang
+from ..metric_rows import CollectiveRow, FirstFailure, Row, SuiteEndRow, SuiteHang
 from . import double
 from .job import SuiteJob
 from .lab import Lab

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 
 from ..analysis.agreement import RankVerdict, agree
-from ..records import CollectiveRow
+from ..metric_rows import CollectiveRow
 from . import process_group
 from .double import TestDouble
 from .job import SuiteJob

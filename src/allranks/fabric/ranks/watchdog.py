@@ -22,7 +22,7 @@ from dataclasses import replace
 from allranks.text import error_line
 
 from ..analysis.agreement import BEFORE, END, NOWHERE, describe_hang, silent_ranks, split_arrived
-from ..records import SuiteHang, SuitePlace
+from ..metric_rows import SuiteHang, SuitePlace
 from .job import SLACK, STORE_ERRORS, SuiteJob, is_set, put, take
 
 BEAT = 1.0  # seconds between life signs

@@ -13,8 +13,8 @@ from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .command_words import kept_options, launched_by, no_python, read_training
 from .node_launcher import agent, has_gpu, interpreter, through
+from .training_command import kept_options, launched_by, no_python, read_training
 
 OURS = (
     "num_machines",

@@ -13,8 +13,8 @@ from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .command_words import kept_options, launched_by, read_training
 from .node_launcher import agent, interpreter, through
+from .training_command import kept_options, launched_by, read_training
 
 OURS = (
     "H",

@@ -6,8 +6,8 @@ from allranks.protocol.command_words import read_command
 from allranks.settings.tools import read_tool
 
 from ..environment import NodeLaunch, PlannedProcess
-from .command_words import behind, python_argv
 from .node_launcher import agent, through
+from .training_command import behind, python_argv
 
 
 def command(launch: NodeLaunch) -> list[PlannedProcess]:

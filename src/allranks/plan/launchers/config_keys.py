@@ -8,7 +8,7 @@ from typing import Any
 from allranks.settings import RunSpec
 from allranks.settings.tools import read_tool
 
-from .command_words import ranks_asked_for, read_training
+from .training_command import ranks_asked_for, read_training
 
 MODULES = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "colossalai": "colossalai"}
 """What `python -m` starts of each launcher, by its first level."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from allranks.protocol.command_words import read_command
 
 from ..environment import NodeLaunch, PlannedProcess
-from .command_words import python_argv
+from .training_command import python_argv
 
 
 def direct(launch: NodeLaunch) -> list[PlannedProcess]:

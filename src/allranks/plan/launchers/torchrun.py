@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from ..environment import NodeLaunch, PlannedProcess, older_than
 from ..ranks import Attempt, NodePlan
-from .command_words import kept_options, no_python, read_training
 from .node_launcher import agent, interpreter, through
+from .training_command import kept_options, no_python, read_training
 
 OURS = (
     "nnodes",

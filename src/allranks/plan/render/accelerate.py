@@ -9,7 +9,7 @@ from __future__ import annotations
 from allranks.errors import UsageError
 
 from ..launchers.accelerate import OURS
-from ..launchers.command_words import kept_options, launched_by, no_python, read_training
+from ..launchers.training_command import kept_options, launched_by, no_python, read_training
 from ..ranks import NodePlan
 from .request import Rendered, RenderRequest, script_name
 from .shell import TITLE, Here, python_words, script

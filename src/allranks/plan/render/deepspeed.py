@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from allranks.errors import UsageError
 from allranks.text import join_words
 
-from ..launchers.command_words import kept_options, no_python, read_training
 from ..launchers.config_keys import launcher_settings
 from ..launchers.deepspeed import OURS, arguments
+from ..launchers.training_command import kept_options, no_python, read_training
 from ..ranks import NodePlan
 from .request import Rendered, RenderRequest, script_name
 from .shell import TITLE, Here, python_words, script

@@ -12,7 +12,7 @@ from allranks.settings import RunSpec
 from allranks.settings.secrets import is_secret_name
 
 from ..joining import gpu_count, join_variables, join_words
-from ..launchers.command_words import program_name
+from ..launchers.training_command import program_name
 from .manifest import Metadata, Template, laid_over
 from .podsettings import PodSettings
 from .yamltext import Document

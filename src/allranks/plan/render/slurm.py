@@ -12,7 +12,7 @@ from allranks.settings.command_line import as_options
 from allranks.settings.secrets import is_secret_name
 
 from ..joining import unforced
-from ..launchers.command_words import program_name
+from ..launchers.training_command import program_name
 from ..slurm_commands import WARN_BEFORE, WARNING_SIGNAL, absolute, check_sbatch
 from .request import Rendered, RenderRequest
 from .shell import folded

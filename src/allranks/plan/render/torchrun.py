@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..launchers.command_words import kept_options, no_python, read_training
 from ..launchers.torchrun import OURS, arguments
+from ..launchers.training_command import kept_options, no_python, read_training
 from ..ranks import NodePlan
 from .request import Rendered, RenderRequest, script_name
 from .shell import TITLE, python_words, script
