@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pty
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,29 @@ def test_help_is_the_tables(
     assert known == sorted(known, key=PANELS.index)
     has_more = len(declared.common_rows) < len(declared.visible_rows)
     assert (f"print all {len(declared.visible_rows)} options" in answer.out) == (has_more and asked == "--help")
+
+
+def test_a_long_example_can_be_pasted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    shown = shell("data", "plan", "--help").out
+    example = shown.partition("Example: ")[2].partition("\n\n")[0]
+    assert example.count("\n") == 1
+    words = shlex.split(example)
+    assert words[:3] == ["allranks", "data", "plan"] and words[-2:] == ["--step-time", "2s"]
+
+
+@pytest.mark.parametrize("group", ["data", "render"])
+def test_a_group_lists_its_commands_in_whole_sentences(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    shown = shell(group, "--help").out
+    assert max(map(len, shown.splitlines())) <= COLUMNS
+    assert "  -h, --help  print this help" in shown and "..." not in shown.partition("Options:")[2]
+    declared = DECLARED[group]
+    assert isinstance(declared, DeclaredVerbs)
+    for command in declared.commands:
+        assert command.help in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,16 @@ def test_the_sentence() -> None:
     )
     many = slowdown_finding(Slowdown(AT, 10, 0.1, 60, 9), "02:07:54 UTC", changed * 5)
     assert many.message.endswith("2 more in evidence/usage.jsonl")
+
+
+def test_ranks_that_became_late_then_are_named_with_their_nodes() -> None:
+    node_of = {3: "h1", 4: "h2", 5: "h2"}
+    finding = slowdown_finding(Slowdown(AT, 40.0, 3.0, 60, 9), "02:07:54 UTC", [], [3, 4, 5], node_of)
+    assert finding.message.endswith(
+        "At that time, rank 3 on h1 and ranks 4-5 on h2 began to come late to collectives"
+    )
+    assert finding.where.nodes == ("h1", "h2")
+    busy = [Change("h2", "h2: processes wait for disks 43% of the time, 1% before", 4.0)]
+    both = slowdown_finding(Slowdown(AT, 40.0, 3.0, 60, 9), "02:07:54 UTC", busy, [4], node_of)
+    assert both.message.endswith("collectives. h2: processes wait for disks 43% of the time, 1% before")
+    assert (both.where.node, both.remedy) == ("h2", "look at h2 for what began then")

@@ -13,7 +13,7 @@ from tests.diagnose.stragglers.test_reasons import USUAL, look
 from tests.gang.test_gang import Drive
 
 from allranks.diagnose.stragglers.lateness import ClockEstimate
-from allranks.gang.states import CallTimes, EachSecond
+from allranks.gang.states import CallTimes, EachSecond, StepShown
 from allranks.gang.stragglers import FIRST, PATIENCE
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 
@@ -119,6 +119,23 @@ def test_a_rank_that_becomes_late_is_looked_at_and_named_once() -> None:
     assert drive.answer(slow) == [], "it was said"
     status = {rank.rank: rank for node in drive.roster.nodes.values() for rank in node.status({}).ranks}
     assert status[5].lateness_s == pytest.approx(0.05, abs=0.003) and status[1].lateness_s < 0.003
+
+
+def test_a_slowdown_of_that_time_names_the_rank_that_became_late() -> None:
+    """Nothing of the nodes has changed. That a rank is late has, and a warning has said it already."""
+    drive = begun(Watched())
+    next_look(drive)
+    drive.answer(slow)
+    drive.answer(slow, SLEEPS)
+    changed_t = drive.gang.stragglers.late_since[5]
+    assert drive.gang.stragglers.late_since_about(changed_t - 60.0, 10.0) == []
+    t = changed_t - 30.0
+    for step in range(140):
+        t += 0.5 if t < changed_t else 1.0
+        drive.gang.handle(StepShown("", t, step), drive.at, drive.now)
+    (_, message) = drive.findings()
+    assert message.startswith("the run fell from 2 steps/s to 1 s a step at ")
+    assert message.endswith("At that time, rank 5 on h5 began to come late to collectives")
 
 
 def test_the_ledger_of_time_gets_what_ranks_wait_for_a_straggler_that_was_named() -> None:

@@ -102,6 +102,8 @@ def test_a_run_is_scraped_and_tells_of_its_retry_and_its_end(
         ("[notify]\nslack = 3\n", 0o600, ("--notify", "slack"), "expected the URL of a service"),
         ('[notify]\nslack = "abc"\n', 0o600, ("--notify", "slack"), "expected the URL of a service"),
         ("", 0o600, ("--notify", "https://hooks.example/abc"), "found a value that is not shown"),
+        ("", 0o600, ("--notify", "https://hooks.example/abc"), "Others can read a URL here"),
+        ("", 0o600, ("--notify", "a b"), "names of entries of [notify]"),
         ("", 0o600, ("--metrics-port", "http"), "a port such as 9400"),
         ("", 0o600, ("--metrics-port", "999999"), "a port such as 9400"),
         ("", 0o600, ("--metrics-port", "203.0.113.7:9400"), "cannot listen on 203.0.113.7 port 9400"),

@@ -40,7 +40,7 @@ def pages_of_commands() -> Iterator[tuple[str, str]]:
         command = load(verb)
         parts = [f"# allranks {verb}\n"]
         if isinstance(command, DeclaredGroup):
-            parts.append(f"{command.help}\n")
+            parts += [f"{command.verbs.help}\n\n", block([f"allranks {command.verbs.example}"])]
             for name, below in command.commands.items():
                 assert isinstance(below, DeclaredCommand)
                 parts += [f"\n## allranks {verb} {name}\n", *_command(below, f"allranks {verb} {name}", "###")]

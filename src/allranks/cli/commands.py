@@ -221,8 +221,8 @@ _COUNT = whole_number(1, 100_000)
 _GPUS_PER_NODE = SettingRow("gpus_per_node", _COUNT, "ranks on each node", default=8)
 DATA = DeclaredVerbs(
     "data",
-    "Count the steps of an epoch (plan), or look at who reads what (audit).\n\nExample: allranks data plan "
-    "--samples 32217 --nodes 1,2,8",
+    "Count the steps of an epoch (plan), or look at who reads what (audit).",
+    "data plan --samples 32217 --nodes 1,2,8",
     (
         Declared(
             "plan",
@@ -311,8 +311,8 @@ def _render(what: str) -> Declared:
 
 RENDER = DeclaredVerbs(
     "render",
-    "Write what one would run on each node without allranks: scripts, configurations, manifests.\n\n"
-    "Example: allranks render torchrun --hosts hosts.txt --nproc 8 --output launch train.py --epochs 3",
+    "Write what one would run on each node without allranks: scripts, configurations, manifests.",
+    "render torchrun --hosts hosts.txt --nproc 8 --output launch train.py --epochs 3",
     tuple(_render(what) for what in RENDERED),
 )
 OVERLAP = Declared(

@@ -8,6 +8,7 @@ read by their parsers; it returns an exit code.
 from __future__ import annotations
 
 import importlib
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 Given = Mapping[str, Json]
 HELP = ["-h", "--help"]
 HELP_ALL = "--help-all"
+HELP_OF_HELP = "print this help"
 MOST_SHOWN = 24  # visible options from which on --help shows the common ones
+EXAMPLE_WIDTH = 70  # characters of an example's line, which fits a terminal of 80
 WIDEST = 26  # characters of the column of names in help
 PATH = path("the path of a file")
 AS_JSON = SettingRow("json_", FLAG, "print JSON", options="--json")
@@ -123,6 +126,7 @@ class DeclaredVerbs:
 
     name: str
     help: str
+    example: str
     commands: tuple[Declared, ...]
 
 
@@ -197,7 +201,7 @@ class DeclaredCommand(click.Command):
         params += [RowOption(row, row.name in declared.hidden) for row in declared.rows]
         has_more = len(declared.common_rows) < len(declared.visible_rows)
         params.append(_help_all(hidden=not has_more))
-        examples = "\n\n".join(f"Example: allranks {example}" for example in declared.examples)
+        examples = "\n\n".join(example_text(example) for example in declared.examples)
         super().__init__(
             declared.name,
             params=params,
@@ -258,7 +262,7 @@ class DeclaredCommand(click.Command):
         is_brief = len(rows) < len(declared.visible_rows)
         for row in rows:
             panels[row.panel].append(RowOption(row, brief=is_brief))
-        of_help = click.Option(HELP, is_flag=True, help="print this help")
+        of_help = click.Option(HELP, is_flag=True, help=HELP_OF_HELP)
         panels[OPTIONS].append(of_help)
         if is_brief:
             of_all = click.Option([HELP_ALL], is_flag=True, help=f"print all {len(declared.visible_rows)} options")
@@ -277,6 +281,17 @@ class DeclaredCommand(click.Command):
             if lines:
                 with formatter.section(title):
                     formatter.write_dl([(names.ljust(width), text) for names, text in lines], col_max=WIDEST)
+
+
+def example_text(words: str) -> str:
+    """Write an example for a help text. A long one goes on behind a backslash, so that it can be pasted."""
+    lines = textwrap.wrap(f"Example: allranks {words}", EXAMPLE_WIDTH, break_on_hyphens=False, break_long_words=False)
+    return "\b\n" + " \\\n    ".join(lines)
+
+
+def _summary(command: click.Command) -> str:
+    """Return the first paragraph of a command's help."""
+    return (command.help or "").partition("\n\n")[0]
 
 
 def _brief_names(row: SettingRow) -> list[str]:
@@ -325,8 +340,26 @@ class DeclaredGroup(click.Group):
     """Commands below one name, such as `render slurm`."""
 
     def __init__(self, declared: DeclaredVerbs) -> None:
+        self.verbs = declared
         made: dict[str, click.Command] = {one.name: DeclaredCommand(one) for one in declared.commands}
-        super().__init__(declared.name, commands=made, help=declared.help, context_settings={"help_option_names": HELP})
+        super().__init__(
+            declared.name,
+            commands=made,
+            help=f"{declared.help}\n\n{example_text(declared.example)}",
+            context_settings={"help_option_names": HELP, "max_content_width": 110},
+        )
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return the option that prints the help, in the words of all commands."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.help = HELP_OF_HELP
+        return option
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(command)) for name, command in self.commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

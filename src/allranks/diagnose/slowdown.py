@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import log
 from statistics import median
+from types import MappingProxyType
 from typing import NamedTuple
 
 from allranks.findings import Finding, place_of
 from allranks.protocol.usage import NodeUsage
-from allranks.text import join_words
+from allranks.text import group, join_words
+
+from .stragglers.slow_findings import name_with_node
 
 CHECK = "slowdown"
 SPACING = 0.5  # seconds: faster steps are taken together
@@ -28,6 +31,9 @@ MOST = 0.75  # of the paces before are faster than as many of those after
 OUTLIERS = 0.03  # of the paces, at either end
 SAID = 3  # changes on nodes that a message names
 DIFFERS = 3.0  # times what it was before
+
+NodeOfRank = Mapping[int, str]
+NO_RANKS: NodeOfRank = MappingProxyType({})
 
 
 class Pace(NamedTuple):
@@ -251,10 +257,15 @@ def _a_second(samples: Sequence[NodeUsage], name: str) -> float | None:
 # -- words ---------------------------------------------------------------------------------------------------
 
 
-def slowdown_finding(slowdown: Slowdown, at: str, found: Sequence[Change]) -> Finding:
-    """Say when the run became slower, and what changed then; `at` is that time in words. No cause is claimed."""
+def slowdown_finding(
+    slowdown: Slowdown, at: str, found: Sequence[Change], late: Sequence[int] = (), node_of: NodeOfRank = NO_RANKS
+) -> Finding:
+    """Say when the run became slower, and what changed then; `at` is that time in words. No cause is claimed.
+
+    `late` are the ranks that have come late to collectives from that time on.
+    """
     pace = f"the run fell from {format_pace(slowdown.before)} to {format_pace(slowdown.after)} at {at}"
-    if not found:
+    if not found and not late:
         return Finding(
             CHECK,
             "warn",
@@ -262,14 +273,20 @@ def slowdown_finding(slowdown: Slowdown, at: str, found: Sequence[Change]) -> Fi
             "see whether the program's own work changed then: data, evaluation, sequence length",
             evidence=_evidence(slowdown),
         )
-    nodes = tuple(dict.fromkeys(change.node for change in found))
     sentences = [change.sentence for change in found[:SAID]]
-    more = len(found) - len(sentences)
-    if more > 0:
-        sentences.append(f"{more} more in evidence/usage.jsonl")
-    remedy = f"look at {join_words(nodes[:SAID])} for what began then"
-    text = f"{pace}. At that time, {'. '.join(sentences)}"
-    return Finding(CHECK, "warn", text, remedy, place_of(nodes), _evidence(slowdown))
+    if late:
+        by_node = group(late, lambda rank: node_of.get(rank, ""))
+        names = join_words([name_with_node(ranks, node_of) for ranks in by_node.values()], limit=SAID)
+        sentences.insert(0, f"{names} began to come late to collectives")
+    if len(found) > SAID:
+        sentences.append(f"{len(found) - SAID} more in evidence/usage.jsonl")
+    nodes = tuple(dict.fromkeys([*(node_of[rank] for rank in late if rank in node_of), *(one.node for one in found)]))
+    if found:
+        remedy = f"look at {join_words(nodes[:SAID])} for what began then"
+    else:
+        remedy = "the warning slow-rank has the reason where it is known"
+    message = f"{pace}. At that time, {'. '.join(sentences)}"
+    return Finding(CHECK, "warn", message, remedy, place_of(nodes), _evidence(slowdown))
 
 
 def recovery_words(slowdown: Slowdown, paces: Iterable[Pace]) -> str:

@@ -104,7 +104,8 @@ def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
     """Return the first nodes of --hosts, all where None; virtual nodes where no hosts are named."""
     if spec.target.hosts is None:
         virtual = virtual_cluster(spec.target.local or 1)
-        return make_cluster(virtual.nodes, source=virtual.source, first=first, is_local=lambda host: True)
+        source = virtual.source if spec.target.local else "no --hosts or other target: this machine"
+        return make_cluster(virtual.nodes, source=source, first=first, is_local=lambda host: True)
     path = Path(spec.target.hosts).expanduser()
     if path.is_file():
         nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts)

@@ -46,9 +46,9 @@ class Gang:
         self.signals = UserSignals(self.roster, self.saving)
         self.running = Running(self.roster, self.ending, self.saving)
         self.hang_watch = HangWatch(self.roster, self.ending)
-        self.pace = PaceWatch(self.roster)
         self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running, self.preloading)
         self.stragglers = StragglerWatch(self.roster)
+        self.pace = PaceWatch(self.roster, self.stragglers)
         self.gathering = Gathering(self.roster, self.ending, self.spares, self.rendezvous)
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
 

@@ -23,19 +23,22 @@ from allranks.runs.events import PlainNote
 
 from .roster import Roster
 from .states import Action, Send, StepShown, Used
+from .stragglers import StragglerWatch
 
 STARTING = 30.0  # seconds that ranks without a process group are given to start
 EVERY = 10.0  # seconds between samples of a node
 SAMPLES = 30  # of each node that are kept: five minutes
 MOST_SAID = 10  # slowdowns in an attempt
 PATIENCE = 15.0  # seconds for samples that cover the time after a change
+SAME_TIME = 10.0  # seconds between a slowdown and a rank's becoming late that are one change
 
 
 class PaceWatch:
     """The part of a running gang that notices that steps have become slower."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, roster: Roster, stragglers: StragglerWatch) -> None:
         self.roster = roster
+        self.stragglers = stragglers
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
@@ -96,4 +99,7 @@ class PaceWatch:
         self._slowdown = slowdown
         self._said += 1
         at = datetime.fromtimestamp(slowdown.t, timezone.utc).strftime("%H:%M:%S UTC")
-        return [self.roster.add_finding(slowdown_finding(slowdown, at, changes(slowdown.t, self._samples)))]
+        changed = changes(slowdown.t, self._samples)
+        late = self.stragglers.late_since_about(slowdown.t, SAME_TIME)
+        finding = slowdown_finding(slowdown, at, changed, late, self.roster.node_of_rank())
+        return [self.roster.add_finding(finding)]

@@ -81,6 +81,7 @@ class StragglerWatch:
         self._suspect: Straggler | None = None
         self._harmless: dict[int, float] = {}  # lateness of ranks that were late from the start, for no known reason
         self._warned: dict[int, int] = {}  # looks since the last in which the rank was late
+        self.late_since: dict[int, float] = {}  # of ranks that were warned of: the time of the change
         self._links: LinksAt | None = None
         self._slow_links: dict[tuple[str, str], int] = {}  # looks in a row
         self._warned_links: set[tuple[str, str]] = set()
@@ -237,9 +238,15 @@ class StragglerWatch:
             return []
         for rank in found.ranks:
             self._warned[rank] = 0
+            if found.since_t is not None:
+                self.late_since[rank] = found.since_t
         step = self._step_at(found.since_t) if found.since_t is not None else None
         finding = slow_rank_finding(found, reason, self.roster.node_of_rank(), step)
         return [self.roster.add_finding(finding)]
+
+    def late_since_about(self, t: float, tolerance: float) -> list[int]:
+        """Return the ranks that were warned of and came late from within `tolerance` seconds of `t` on, in order."""
+        return sorted(rank for rank, since_t in self.late_since.items() if abs(since_t - t) <= tolerance)
 
     def _step_at(self, t: float) -> int | None:
         """Give the step that the run had reached at a time; None where that is not known."""
@@ -257,6 +264,7 @@ class StragglerWatch:
             self._warned[rank] = 0 if rank in late else self._warned[rank] + 1
             if self._warned[rank] >= 2:
                 del self._warned[rank]
+                self.late_since.pop(rank, None)
                 recovered.append(rank)
         if not recovered:
             return []

@@ -133,7 +133,7 @@ class RunDirectory:
                 f"{wanted!r} is not one run, {len(meant)} runs in {runs_dir}/ {which}", [str(r.path) for r in meant]
             )
         newest = ", ".join(r.name for r in runs[-3:]) or "it has none"
-        raise RunNotFound(f"no run {wanted!r} in {runs_dir}/ (the newest there: {newest})")
+        raise RunNotFound(f"no run {wanted!r} in {runs_dir}/ (the newest there: {newest})\nhint: allranks ps --all")
 
     @property
     def activity(self) -> int:

@@ -236,6 +236,16 @@ def _read_listen(value: Json) -> Json:
     return word
 
 
+def _read_notices(value: Json) -> Json:
+    """Read names of services. A URL is refused: others can read what a command line or a project's file holds."""
+    if "://" in str(value):
+        raise ValueError(
+            "a name. Others can read a URL here\n"
+            'hint: write [notify] with slack = "URL" into ~/.config/allranks/config.toml, then --notify slack'
+        )
+    return _NOTICE_NAMES.read(value)
+
+
 def _read_gpus(value: Json) -> Json:
     """Read a number, alone or after a GPU's or a resource's name."""
     number = isinstance(value, int) and not isinstance(value, bool)
@@ -262,6 +272,11 @@ HOST = Parser(_read_host, "HOST")
 NETWORKS = Parser(_read_networks, "CIDR")
 GPUS = Parser(_read_gpus, _GPUS.metavar)
 PATTERN = Parser(_read_pattern, "REGEX")
+_NOTICE_NAMES = several(
+    matching(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", "", "NAME"),
+    "names of entries of [notify], or of variables that hold a URL",
+    commas=True,
+)
 LISTEN = Parser(_read_listen, "[ADDRESS:]PORT")
 NODE_COUNT = whole_number(1, MAX_HOSTS)
 ID = matching(r"[a-z0-9][a-z0-9_-]{0,63}", "", "ID")
@@ -271,9 +286,7 @@ RUN_NAME = matching(
 CLUSTER_NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "the name of a cluster: letters, digits, '_', '-', no sign first", "NAME"
 )
-NOTICE = matching(
-    r"[A-Za-z_][A-Za-z0-9_-]{0,63}", "the name of an entry of [notify], or of a variable that holds the URL", "NAME"
-)
+NOTICES = Parser(_read_notices, "NAME", repeats=True)
 SSH_OPTION = matching(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=|[ \t])[^\x00-\x08\x0a-\x1f\x7f]+", "", "KEY=VALUE")
 NAMESPACE = matching(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace: small letters, digits and '-'", "NAME")
 IMAGE = matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,499}", "an image such as registry/name:tag", "IMAGE")
