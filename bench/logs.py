@@ -162,7 +162,7 @@ def run(quick: bool) -> Report:
     lines = 4000 if quick else 20_000
     report = Report("logs", f"logs: 8 hosts × {NPROC} ranks, {lines:,} lines of {LENGTH} bytes each at full speed")
     killed, cut = "one rank killed half way", "one killed, the others print for ever"
-    whole, loop = "nobody killed", "ssh loop"
+    whole, loop = "nothing killed", "ssh loop"
     with hosts(8) as (bed, ground):
         cases = {
             killed: lambda: _ours(bed, ground, lines, lines // 2),

@@ -53,7 +53,7 @@ class Work:
     """CPU seconds (user and system) of all processes below this one from here on: a bed's hosts are among them.
 
     The time of one that ends goes to whoever waits for it, so the sum over the family is complete, but for
-    those that left it (an ssh master of ansible) and what nobody waited for.
+    those that left it (an ssh master of ansible) and what was not waited for.
     """
 
     def __init__(self) -> None:

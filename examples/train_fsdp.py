@@ -357,7 +357,7 @@ def train(args: argparse.Namespace, device: torch.device, stop_asked: list[int])
                 save(folder, model, optimizer, step, samples)
             if stops > 0:
                 break
-    dist.barrier()  # nobody leaves while another still writes
+    dist.barrier()  # no rank leaves while another still writes
 
 
 def main() -> None:

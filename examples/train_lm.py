@@ -194,7 +194,7 @@ def train(args: argparse.Namespace, device: torch.device, stop_asked: list[int])
                 save(checkpoint, step, model, optimizer)
             if stops > 0:
                 break
-    dist.barrier()  # nobody leaves while rank 0 still saves
+    dist.barrier()  # no rank leaves while rank 0 still saves
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """The design's rules of prose over what users read: messages, hints and help in the source, and the pages in docs.
 
+Over docstrings and comments of the source too, there for its banned words alone.
+
 A text of the source is a string or f-string of four words or more; values in braces count as one word. Code in
 backquotes, what follows `hint:`, and code blocks are not prose. Of a table the words count, not its sentences.
 """
@@ -7,7 +9,9 @@ backquotes, what follows `hint:`, and code blocks are not prose. Of a table the 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +37,7 @@ _PATTERN = re.compile(r"\\[bswdS(]|\(\?")  # a regular expression that is kept a
 # A line that closes a block of a shell, or sets a trap.
 _SHELL = re.compile(r"^\s*(?:(?:fi|done|esac|\})\s*(?:;|$)|trap ['-])", re.MULTILINE)
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
+_DOCTEST = re.compile(r"^\s*(?:>>>|\.\.\.) .*(?:\n\s*[^\s>].*)*", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK_TARGET = re.compile(r"^\[[^\]]+\]: \S+$", re.MULTILINE)
@@ -71,6 +76,31 @@ def source_breaches() -> list[Breach]:
             for sentence in sentences(text.partition("hint:")[0]):
                 found += breaches_of(sentence, place)
     return found
+
+
+def remark_breaches() -> list[Breach]:
+    """The banned words in docstrings and comments of the package, by file."""
+    breaches: list[Breach] = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        source = path.read_text()
+        for remark in (*_docstrings(ast.parse(source)), *_comments(source)):
+            plain = " ".join(_CODE.sub("CODE", _DOCTEST.sub("", remark)).split())
+            for word in BANNED.finditer(plain):
+                around = plain[max(0, word.start() - 40) : word.end() + 40]
+                breaches.append(Breach(f"{path.relative_to(ROOT)}", "banned", around))
+    return breaches
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+def _comments(source: str) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
 
 
 def page_breaches() -> list[Breach]:

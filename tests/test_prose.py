@@ -7,7 +7,7 @@ that the design bans). Lower a figure when you mend a package. Never raise one: 
 from collections import Counter
 
 import pytest
-from tests.prose import Breach, breaches_of, is_code, page_breaches, source_breaches
+from tests.prose import Breach, breaches_of, is_code, page_breaches, remark_breaches, source_breaches
 
 SOURCE_LIMITS = {
 }
@@ -26,6 +26,10 @@ def test_messages_and_help() -> None:
 
 def test_pages() -> None:
     check(page_breaches(), {})
+
+
+def test_docstrings_and_comments() -> None:
+    check(remark_breaches(), {})
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def judge(round_: Round, seen: Seen, unbroken: Mapping[int, str]) -> list[Breach
 
 
 def unknown(round_: Round, seen: Seen) -> bool:
-    """Whether a verdict names nobody where there was somebody to name."""
+    """Whether a verdict names no place where there was one to name."""
     if fault_of(round_).target in (Target.NONE, Target.CONTROLLER, Target.SPARE):
         return False
     return any(accused.is_unknown for accused in seen.accused)

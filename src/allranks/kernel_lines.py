@@ -290,7 +290,7 @@ KINDS = (
         confidence=0.5,
         days=1,
     ),
-    # An empty drive is no failing disk, nor one that refuses a request it does not support.
+    # An empty drive is not a failing disk, nor is one that refuses a request it does not support.
     KernelLineKind(
         "disk",
         "a failing disk",

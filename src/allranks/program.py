@@ -133,7 +133,7 @@ def duration(text: str) -> float | None:
 
 
 def limit_of(names: tuple[str, ...], environ: Mapping[str, str]) -> tuple[float | None, str]:
-    """Give the first of these variables that is set, in seconds, and its name; StartError where it is no duration.
+    """Give the first of these variables that is set, in seconds, and its name; StartError where it is not a duration.
 
     >>> limit_of(GROUP_NAMES, {"NCCL_TIMEOUT": "30m", "COLOSSALAI_DIST_TIMEOUT": "3600"})
     (3600.0, 'COLOSSALAI_DIST_TIMEOUT')

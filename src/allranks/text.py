@@ -266,7 +266,7 @@ def parse_size(value: Json) -> int:
 
 
 def _bare_number(value: Json, expected: str) -> Union[int, float]:
-    """Take a number that is no bool; the bounds of the callers refuse NaN and infinity."""
+    """Take a number that is not a bool; the bounds of the callers refuse NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(expected)
     return value

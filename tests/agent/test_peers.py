@@ -89,7 +89,7 @@ def test_a_peer_that_takes_no_bulk_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 def test_lost_packets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that forgets each third packet of the burst."""
-    monkeypatch.setattr(peers, "CONNECT_SECONDS", 0.5)  # nobody answers over TCP
+    monkeypatch.setattr(peers, "CONNECT_SECONDS", 0.5)  # no program answers over TCP
     tcp, udp = peers.open_doors()
     counts = peers.BurstCounts()
 

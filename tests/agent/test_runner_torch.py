@@ -53,7 +53,7 @@ def finish(ranks: Ranks) -> list[tuple[int, str]]:
 
 @pytest.fixture
 def full_socket(tmp_path: Path) -> Iterator[str]:
-    """A report socket that nobody reads and that takes no more."""
+    """A report socket that is not read and that takes no more."""
     path = str(tmp_path / "reports")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(path)

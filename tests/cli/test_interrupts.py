@@ -15,7 +15,7 @@ from allranks.runs.directory import RunDirectory
 pytestmark = pytest.mark.processes
 
 # Runs `allranks` and sends itself SIGINT at the N-th call of a Python function: no clock decides where it hits. Not in
-# callbacks of weak references, `__del__` and generators that nobody asks any more: CPython prints what they raise and
+# callbacks of weak references, `__del__` and generators that are not asked any more: CPython prints what they raise and
 # goes on.
 AT_CALL = """
 import inspect, os, signal, sys

@@ -220,7 +220,7 @@ def test_a_reason_in_passing_gives_nothing_up(monkeypatch: pytest.MonkeyPatch, r
     assert follower.turn() is None
 
 
-# -- over, and nobody was there --------------------------------------------------------------------------
+# -- over, and without a follower -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_names_of_nodes():
 
 
 def test_open_mpi_hands_the_join_secret_on_wherever_we_write_its_line():
-    """Open MPI takes no variable to another host without -x: there the nodes had no secret, and joined nobody."""
+    """Open MPI takes no variable to another host without -x: there the nodes had no secret, and joined no other."""
     root = Path(__file__).parents[2]
     texts = [*root.glob("docs/**/*.md"), root / "README.md", *root.glob("src/allranks/**/*.py")]
     lines = [line for path in texts for line in path.read_text().splitlines() if "ppr:1:node" in line]

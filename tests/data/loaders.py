@@ -63,7 +63,7 @@ class Stream(IterableDataset):
 
 
 class Batches:
-    """Shares whole batches out, and nobody looks whether there are enough of them."""
+    """Shares whole batches out, enough of them or not."""
 
     def __init__(self, batches, rank, world):
         self.mine = batches[rank::world]

@@ -30,7 +30,7 @@ class Terminal:
         self._monkeypatch = monkeypatch
 
     def begin(self) -> None:
-        """In the test itself: pytest sets the streams anew before it."""
+        """In the test itself: pytest sets the streams again before it."""
         self._monkeypatch.setattr(sys, "stdin", self.streams[0])
         self._monkeypatch.setattr(sys, "stderr", self.streams[1])
 

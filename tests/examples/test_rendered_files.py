@@ -1,6 +1,6 @@
 """The manifests in examples/ are what the command on their page writes, and what their readers take.
 
-ALLRANKS_GOLDEN=write writes them anew; look at the difference before you commit it.
+ALLRANKS_GOLDEN=write writes them again; look at the difference before you commit it.
 """
 
 from __future__ import annotations

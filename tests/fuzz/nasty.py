@@ -1,4 +1,4 @@
-"""JSON values and bytes that nobody expects, made of what is expected."""
+"""JSON values and bytes that are not expected, made of what is expected."""
 
 from __future__ import annotations
 

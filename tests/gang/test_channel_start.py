@@ -162,7 +162,7 @@ def test_an_engine_whose_command_fails(tmp_path: Path) -> None:
 
 
 def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
-    """An exception of a task nobody waits for is not kept until the time limit."""
+    """An exception of a task that is not waited for is not kept until the time limit."""
     session = sessions.create(
         spec_of(tmp_path), remote("h1"), NodeReach(Broken(KeyError("a bug"))), dict(os.environ), str(tmp_path), JsonView
     )

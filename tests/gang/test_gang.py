@@ -1161,7 +1161,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(node=NODES)
     def facts(self, node: str) -> None:
-        if self.drive.roster.everyone[node].node_dir:  # nobody asks an agent that has not spoken
+        if self.drive.roster.everyone[node].node_dir:  # an agent that has not spoken is not asked
             self.drive.facts(node)
 
     @rule()

@@ -115,7 +115,7 @@ def test_a_sign_of_life_between_the_looks_ends_the_suspicion() -> None:
     drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
     drive.since = drive.now + 1
     assert drive.quiet(GAP) == ["note"]
-    assert drive.quiet(50) == [], "and the time begins anew"
+    assert drive.quiet(50) == [], "and the time begins again"
     assert drive.quiet(20)[0] == "hang-suspected"
 
 

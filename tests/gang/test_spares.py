@@ -1,4 +1,4 @@
-"""Nodes that stand by, take places, and are reached anew: scripts as in test_gang.py."""
+"""Nodes that stand by, take places, and are reached again: scripts as in test_gang.py."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_first_start_is_tried_again_after_a_pause() -> None:
 
 
 def test_a_gate_that_failed_is_tried_again_after_a_pause() -> None:
-    """Nobody is reached or looked at anew: another program has the port, and may be about to end."""
+    """No node is reached or looked at again: another program has the port, and may be about to end."""
     drive = Drive(2, retries=2, master_port=29533)
     for name in ("h0", "h1"):
         drive.hello(name)
@@ -237,7 +237,7 @@ def test_the_fence_before_a_lost_nodes_ranks_start_elsewhere() -> None:
     assert drive.roster.state is State.ENDING
     drive.tick("0.6")
     assert drive.roster.state is State.OVER
-    drive = Drive(2).running()  # without retries nobody waits
+    drive = Drive(2).running()  # without retries no node waits
     drive.lost("h1")
     drive.ended("h0")
     drive.drained("h0")

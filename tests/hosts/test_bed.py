@@ -268,7 +268,7 @@ def test_power_off_is_sudden_and_complete(bed2: Bed) -> None:
         assert connection.recv(99).startswith(b"SSH-")
         one.power_off()
         connection.settimeout(1)
-        with pytest.raises(TimeoutError):  # no end of file, no reset: nobody was left to send it
+        with pytest.raises(TimeoutError):  # no end of file, no reset: no process was left to send it
             connection.recv(1)
     assert not one.is_on and one.pids() == []
     assert not runs(marked.pid)

@@ -35,7 +35,7 @@ def no_ssh(bed2: Bed, tmp_path: Path) -> Launch:
 
 
 def call(launch: Launch, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """A verb that must reach nobody and make no run directory."""
+    """A verb that must reach no node and make no run directory."""
     path = f"{launch.place}/bin:{launch.environment()['PATH']}"
     said = launch.call(*words, env={"PATH": path, **env})
     assert not (launch.place / "ssh-was-called").exists()

@@ -144,7 +144,7 @@ def test_a_command_that_fails_on_a_node(launch: Launch) -> None:
 
 @needs_torch
 def test_the_init_timeout_names_the_rank_that_never_came(launch: Launch) -> None:
-    """Time enough for rank 0 to import torch: before that both ranks are late, and nobody is blamed."""
+    """Time enough for rank 0 to import torch: before that both ranks are late, and no rank is blamed."""
     result = launch.start(program("v_gloo.py", "late", "1"), "--init-timeout", "20s").result()
     assert result["exit"] == 5
     verdict = result["verdict"]

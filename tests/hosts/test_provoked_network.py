@@ -36,7 +36,7 @@ def test_a_host_that_goes_while_all_communicate(bed2: Bed, tmp_path: Path, fault
     explained(bed2, launch, DOWN, ("h2", None), says, victims=[0], code=4, clean=False)
     wait_until(lambda: not any(h.pids() for h in bed2.hosts if h.is_on), BOUND, "hosts without a process of the run")
     for path in Path("/tmp/allranks-0").glob(f"{launch.run_dir.name}-*"):
-        shutil.rmtree(path)  # h2 keeps what nobody has fetched
+        shutil.rmtree(path)  # h2 keeps what was not fetched
 
 
 # -- at the start; more of it in test_faults_network.py --------------------------------------------

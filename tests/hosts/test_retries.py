@@ -257,7 +257,7 @@ def test_a_fixed_port_that_is_free_at_the_second_try(bed2: Bed, launch: Launch) 
     result = launch.result()
     assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "done")]), launch.stderr
     assert result["attempts"][0]["cause"] == "port-in-use"
-    assert len(launch.events("node-ready")) == 2, "nobody was reached anew"
+    assert len(launch.events("node-ready")) == 2, "no node was reached again"
 
 
 def test_ctrl_c_in_the_pause_before_another_try(bed2: Bed, launch: Launch) -> None:

@@ -260,7 +260,7 @@ def test_leftovers_are_listed_by_run_and_ended_by_pid(own2: Bed, tmp_path: Path)
         assert uid_of(dead) in directory, name
     shown = live.call("clean", *target, "--dry-run").stdout
     assert f"run {uid_of(dead)}" in shown and f"run {uid_of(live)} (not ended: its agent is alive)" in shown
-    assert live.call("clean", *target).returncode == 130, "it asks, and nobody answers"
+    assert live.call("clean", *target).returncode == 130, "it asks, and gets no answer"
     assert len(dead.alive()) == RANKS
     assert live.call("clean", *target, "--yes").returncode == 0
     assert dead.alive() == [] and sorted(live.alive()) == sorted(before)

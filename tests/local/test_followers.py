@@ -1,4 +1,4 @@
-"""Those who follow a run that another process, or another machine, controls: `attach`, and what nobody followed."""
+"""Those who follow a run that another process, or another machine, controls: `attach`, and runs without a follower."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_gloo_set_by_the_user(value: str, ids: list[tuple[str, str]]) -> None:
     ids=["--env or [env]", "the caller's shell", "the node"],
 )
 def test_a_fix_says_where_the_variable_was_set(origins: Origins, says: str) -> None:
-    """`unset` in the shell helps nobody whose --env or settings file has the value."""
+    """`unset` in the shell does not help where --env or settings file has the value."""
     facts = node(LO, ETH0, environ={"GLOO_SOCKET_IFNAME": "ens3", "NCCL_SOCKET_IFNAME": "ens"})
     choice = choose_interfaces("h1", facts, InterfaceProof("eth0", ("eth0",)), origins=origins)
     assert len(choice.findings) == 2

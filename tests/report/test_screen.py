@@ -1,4 +1,4 @@
-"""The screen: nobody has to read it, and what it could not show it counts."""
+"""The screen: it need not be read, and what it could not show it counts."""
 
 import io
 import os

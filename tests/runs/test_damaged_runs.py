@@ -54,7 +54,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy. What waits for ever is ended: a pipe that nobody writes, a loop."""
+    """A copy. What waits for ever is ended: a pipe without a writer, a loop."""
 
     def ended(_number: int, _frame: object) -> None:
         raise RuntimeError("a command did not end")

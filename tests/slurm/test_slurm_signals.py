@@ -105,7 +105,7 @@ def test_a_script_made_by_us_is_warned_by_another_signal(slurm: SlurmBed, tmp_pa
 
 
 def test_the_end_of_srun_is_the_end_of_the_run(slurm: SlurmBed, tmp_path: Path) -> None:
-    """A task of the step is killed: srun ends the step, and nobody waits for the lease."""
+    """A task of the step is killed: srun ends the step, before the lease is over."""
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "wait"), "--lease", "20m").until_running(4)
     os.kill(launch.task_pid("h2"), signal.SIGKILL)
     result = launch.result()

@@ -332,7 +332,7 @@ class Agent:
             pass
 
     def _on_supervisor(self) -> None:
-        """Read the supervisor's one kind of message, an error of its own. At the end of the stream it is gone."""
+        """Read the supervisor's one kind of message, an error of its own. At the end of the stream it has ended."""
         try:
             description = self._supervisor.recv(4096, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -840,7 +840,7 @@ class Agent:
         seconds: float,
         done: Callable[[Optional[Result], str], None],
     ) -> bool:
-        """Start a task; False where that is not possible, which `done` is told."""
+        """Start a task; False where that is not possible, which `done` is called with."""
         if len(self._tasks) >= MOST_TASKS:
             done(None, "this node is at %d requests already" % MOST_TASKS)
             return False

@@ -195,7 +195,7 @@ class RankAttempt:
         return self._end_at
 
     def advance_end(self) -> None:
-        """Once the main processes are gone or the grace is over: SIGKILL to everything, then look."""
+        """Once the main processes have ended or the grace is over: SIGKILL to everything, then look."""
         if self._end_at is None or self.ended:
             return
         if self._noting is not None:

@@ -2,7 +2,7 @@
 
 It dies with the ssh session and nothing else does. Modes: `agent` starts a run on this node, `attach`
 connects to one that is there, `sweep` lists or ends what earlier runs left, `fetch` sends files of a run's outputs,
-`dial` opens the channel itself (srun starts it on every node of a step) and starts the others as it is told.
+`dial` opens the channel itself (srun starts it on every node of a step) and starts the others as it is asked to.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _say(message: Message) -> None:
 
 def _start(header: AgentHeader, files: Files) -> None:
     if header.engine:
-        holder = read_process(os.getppid())  # the engine's own task: without it nobody can come back to us
+        holder = read_process(os.getppid())  # the engine's own task: without it no controller can come back to us
         if holder is not None:
             header = header._replace(holder=(holder.pid, holder.start))
     _require_files()
@@ -318,7 +318,7 @@ def _attach(header: AgentHeader) -> None:
 
 
 def _keep(directory: str) -> None:
-    """Nobody lives there: this process itself gives out the spool."""
+    """No agent lives there: this process gives out the spool."""
     outlet = Outlet(os.path.join(directory, "spool"))
     outlet.add_existing_spools()
     outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(directory, "node.log"))

@@ -47,7 +47,7 @@ def join_own(name: str) -> Optional[str]:
 
 
 def members(path: Optional[str]) -> List[int]:
-    """Pids in the group; none where there is no group."""
+    """Pids in the group; none where the group does not exist."""
     if path is None:
         return []
     text = read_text(os.path.join(path, "cgroup.procs"), MEMBERS_LIMIT)

@@ -1,6 +1,6 @@
 """The node's side of a channel that the node itself opens: dial the controller, start the relay, carry frames.
 
-Where nobody can log in (Kubernetes pods, tasks of a scheduler, a second terminal), every node dials the node
+Where no login is possible (Kubernetes pods, tasks of a scheduler, a second terminal), every node dials the node
 that coordinates. Records carry control messages (`C` and JSON) or bytes of a channel (`D`, 4 bytes its number).
 
     node → controller: hello, closed, stop, signal  controller → node: wait, refused, open, close, over
@@ -51,7 +51,7 @@ SILENT = 20.0  # seconds without a word after which a connection is taken for de
 PAUSES = (0.2, 0.5, 1.0, 2.0)
 HIGH_WATER = 4 << 20
 OVER_SECONDS = 5.0
-USER_SIGNALS_KEPT = 16  # of those that come while there is no connection
+USER_SIGNALS_KEPT = 16  # of those that come without a connection
 STOP_WORDS: Dict[int, str] = {signal.SIGINT: "ctrl-c"}  # of other signals it is sigterm
 MOST_TEXT = 2000  # characters of a sentence that the coordinator sends
 USAGE = 2
@@ -135,7 +135,7 @@ class Dialler:
         self._over: Optional[DialOutcome] = None
         self._over_at = 0.0
         self._signals: List[int] = []
-        self._for_the_ranks: List[str] = []  # names of signals that the controller has not been told of
+        self._for_the_ranks: List[str] = []  # names of signals that the controller does not know of
         self._passed_on = False
         self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
         self._last_text = ""

@@ -72,7 +72,7 @@ class FoundRecord(NamedTuple):
 
 
 class KeptRecord(NamedTuple):
-    """A record has been written; `path` is empty where there is no place for it."""
+    """A record has been written; `path` is empty where it has nowhere to be."""
 
     path: str = ""
 

@@ -6,7 +6,7 @@ command: interpreter, script or module, arguments, working directory. It has wha
     environment   every variable of the ranks but those of a session or a run, as salted digests
     interpreter   its file, size and time
     packages      the names of all that is installed in each directory that a module came from
-    own           the script and every imported module that is no installed one, as digests of the files
+    own           the script and every imported module that is not an installed one, as digests of the files
 
 Where one of them is another now, the record does not serve, and the run makes a new one. All of this is done in a task
 of the agent: a shared file system may be slow.

@@ -21,7 +21,7 @@ BECOME_LIMIT = 3  # programs that a rank has become; more are not reported
 
 
 class RankChange(NamedTuple):
-    """What has changed of a rank: main-gone, or became (by exec) a program."""
+    """What has changed of a rank: `main-gone`, or became (by exec) a program."""
 
     event: str
     program: str = ""

@@ -31,7 +31,7 @@ def parse_spool_name(name: str) -> Optional[Stream]:
 
 
 class _File:
-    """A file that grows, written by somebody else; it may not exist yet, or be no file.
+    """A file that grows, written by another process; it may not exist yet, or be a directory.
 
     With `only_new` it begins behind what it has now: offsets count from there.
     """

@@ -1,6 +1,6 @@
 """Whether nodes reach each other: every node serves on two ports that the kernel picks, and tries its peers.
 
-Over TCP: connect, a token (so that ours is told from a foreign program), 256 KB that must arrive (large
+Over TCP: connect, a token (so that a foreign program is not taken for ours), 256 KB that must arrive (large
 packets vanish in an MTU black hole while small ones pass). Over UDP: a burst whose arrivals are counted
 (loss), and packets of several sizes that must not be fragmented (path MTU; ip(7), IP_PMTUDISC_PROBE).
 NCCL and Gloo take ports that the kernel picks, so that is where they are tried.
@@ -27,7 +27,7 @@ from .netfacts import resolve
 from .rendezvous_check import failure_word, wildcard
 
 AT_ONCE = 8  # peers tried at a time
-MOST_CLIENTS = 1024  # connections answered at a time: who asks may be anybody
+MOST_CLIENTS = 1024  # connections answered at a time: who asks may be any program
 CLIENT_SECONDS = 30.0
 CONNECT_SECONDS = 8.0  # four SYNs (0, 1, 3, 7 s): one of them arrives over a link that loses a third
 WAY_SECONDS = 3.5
@@ -85,7 +85,7 @@ class BurstCounts:
 
 
 def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) -> None:
-    """Answer peers until the time is over or the parent is gone."""
+    """Answer peers until the time is over or the parent has ended."""
     counts = BurstCounts()
     parent = os.getppid()
     deadline = time.monotonic() + seconds

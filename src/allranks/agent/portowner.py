@@ -37,7 +37,7 @@ class _Socket(NamedTuple):
 def who_holds(port: int) -> Optional[PortOwner]:
     """Give the process on a port; None where no socket is on it.
 
-    Where the socket is seen but its process is not (another user's), there is no pid and `note` says so.
+    Where the socket is seen but its process is not (another user's), the pid is absent and `note` says so.
     Never raises; takes about 1 s at most.
     """
     try:

@@ -203,11 +203,11 @@ def command_of(pid: int) -> str:
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal this very process, never one that took over its pid; False where it is gone."""
+    """Signal this very process, never one that took over its pid; False where it has ended."""
     try:
         handle = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
-        handle = -1  # Python 3.8, an old kernel, or the process is gone: the check below tells
+        handle = -1  # Python 3.8, an old kernel, or the process has ended: the check below tells
     try:
         now = read_process(process.pid)
         if now is None or now.start != process.start:

@@ -1,7 +1,7 @@
 """A synced tree on the node: the archive arrives in pieces, a task unpacks it into the node directory.
 
 Nothing is ever written outside the target: a name is taken apart and its parts are checked, directories are
-our own, files are made anew, and links come last, each looked at after it was made. The archive may be
+our own, files are always new ones, and links come last, each looked at after it was made. The archive may be
 hostile; what it holds beyond the announced number and bytes is refused.
 """
 

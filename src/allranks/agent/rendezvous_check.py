@@ -2,7 +2,7 @@
 
 The master listens as torch will (wildcard, IPv6 dual stack where there is IPv6, SO_REUSEADDR) and
 answers with the run's token; every node connects to every offered address and reads the token, so a
-foreign listener is told from ours. Afterwards a bound socket that does not listen keeps other programs
+foreign listener is not taken for ours. Afterwards a bound socket that does not listen keeps other programs
 off the port, and torch still binds over it.
 """
 
@@ -141,7 +141,7 @@ class MasterPort:
         try:
             self._holder = wildcard(self.port, reuse=True)
         except OSError:
-            self._holder = None  # somebody was faster: rank 0 will say EADDRINUSE, the check is repeated
+            self._holder = None  # another program was faster: rank 0 will say EADDRINUSE, the check is repeated
 
     def _close_listener(self) -> None:
         for _, client in self._clients:

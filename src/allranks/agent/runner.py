@@ -148,7 +148,7 @@ def prepare() -> Tuple[Optional[CodeType], str, bool]:
 def refuse_lost_environment() -> None:
     """End a rank whose environment a container, sudo or `env -i` of --wrap has not passed on.
 
-    The program would train alone, or wait for nobody: it must not begin. Beside the runner of a rank lies the agent's
+    The program would train alone, or wait in vain: it must not begin. Beside the runner of a rank lies the agent's
     socket, which the variables of every rank name."""
     if "RANK" in os.environ or Known.reports:
         return
@@ -174,8 +174,7 @@ def become_plain(command: List[str]) -> NoReturn:
     """Start over as plain Python, in the same process.
 
     For what the runner does not run, and for a script that cannot be read or compiled: nothing of the program
-    has run yet, and nobody prints the interpreter's own errors as well as the interpreter. A template never runs the
-    program."""
+    has run yet, and the interpreter prints its own errors best. A template never runs the program."""
     if Known.template >= 0:
         os._exit(1)
     os.execv(sys.executable, command)
@@ -187,7 +186,7 @@ def script_path(path: str) -> str:
         if sys.version_info < (3, 9) or path.startswith("/"):
             return path
         return os.getcwd() + "/" + path
-    except OSError:  # the working directory is gone
+    except OSError:  # the working directory has been removed
         return path
 
 
@@ -209,7 +208,7 @@ def set_first_path(find: Optional[Callable[[], str]]) -> None:
     del sys.path[0]
     try:
         sys.path[:0] = [find()] if find else []
-    except OSError:  # the working directory is gone
+    except OSError:  # the working directory has been removed
         pass
 
 
@@ -299,7 +298,7 @@ def run() -> None:
 def leave_module(leaving: SystemExit) -> None:
     """sys.exit('text') under -m prints the text before the interpreter flushes stdout: here as well.
 
-    It is also how runpy says that there is no such module, which the error file should tell."""
+    It is also how runpy says that a module does not exist, which the error file should tell."""
     cause = leaving.__context__
     if cause is not None and type(cause).__module__ == "runpy":
         record(strip(cause))
@@ -319,7 +318,7 @@ def exit_code(leaving: SystemExit) -> int:
 def report_threads(code: int) -> None:
     """Report that the program has ended while threads of it go on, which the interpreter now waits for.
 
-    Py_FinalizeEx calls threading._shutdown, which joins every thread that is no daemon, however long it takes
+    Py_FinalizeEx calls threading._shutdown, which joins every thread that is not a daemon, however long it takes
     (CPython Python/pylifecycle.c); functions of atexit run after that, the last one registered first."""
     threading = sys.modules.get("threading")
     if not Known.reports or threading is None:
@@ -584,7 +583,7 @@ def register_stacks() -> None:
 
 
 class TorchFinder:
-    """Waits on sys.meta_path for one of torch's modules, has it loaded as ever, and is gone."""
+    """Waits on sys.meta_path for one of torch's modules, has it loaded as ever, and leaves."""
 
     def __init__(self, wanted: str, file: str) -> None:
         self.wanted = wanted

@@ -120,7 +120,7 @@ def answer(
             channel = listener.accept()[0]
             try:
                 serve(channel, module, runner, note_calls)
-            except Exception:  # whoever asked is gone, or the program ends
+            except Exception:  # whoever asked has ended, or the program ends
                 pass
             finally:
                 channel.close()
@@ -162,7 +162,7 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known, note_calls:
 
 def imported(runner: Known) -> Tuple[List[List[str]], List[str]]:
     """List what was imported of the library and of installed packages, in that order: names, and files where they have
-    one. Then the files of the user's own: the script, and each module that is no installed one."""
+    one. Then the files of the user's own: the script, and each module that is not an installed one."""
     modules = []
     files = []
     mains = ("__main__", "__mp_main__")

@@ -144,7 +144,7 @@ class SaveForwarding:
 
 
 def _differs(rank: RankSaving, told: RankSaving) -> bool:
-    """Whether a rank has begun to call, has saved, or goes on after it; steps alone are no news."""
+    """Whether a rank has begun to call, has saved, or goes on after it; steps alone are not news."""
     return (min(rank.calls, 2), rank.saved, rank.is_back) != (min(told.calls, 2), told.saved, told.is_back)
 
 

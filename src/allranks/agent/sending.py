@@ -52,7 +52,7 @@ def _list(root: str) -> None:
 
 
 def _files(root: str) -> Iterator[Tuple[str, int]]:
-    """Yield path and size of each regular file below a directory; size -1 for links, pipes and names that are no text.
+    """Yield path and size of each regular file below a directory; size -1 for links, pipes and names that are not text.
 
     Links are not followed.
     """

@@ -2,7 +2,7 @@
 
 Bytes move from the pipe into segment files by splice(2), so none is ever only in a process's memory:
 agent or supervisor may die at any instant and the other goes on from the files' sizes. Files take a share
-of the disk's free space at most: while the controller is away, nobody takes anything out of the spool. Where
+of the disk's free space at most: while the controller is away, the spool only grows. Where
 they may not grow or the disk is full, memory (bounded) takes over; where that is full too, output is dropped
 and counted: neither blocks or fails a rank.
 """

@@ -99,7 +99,7 @@ class Supervisor:
                     agent = read_process(self._agent)
                     if agent is not None and not agent.has_ended:
                         raise
-                    how = "is gone"  # nobody but this process can end its ranks
+                    how = "is gone"  # only this process can end its ranks
         return how
 
     def _poll_agent(self, selector: selectors.BaseSelector, wake: int) -> Optional[str]:
@@ -123,7 +123,7 @@ class Supervisor:
         try:
             self._link.send(describe_error(error).encode("utf-8", "backslashreplace"))
         except OSError:
-            pass  # the agent is gone, or knows of the last ones
+            pass  # the agent has ended, or knows of the last ones
 
     def _agent_is_stopped(self) -> bool:
         """Two samples a second apart: a shell's momentary stop is none."""

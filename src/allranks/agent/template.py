@@ -59,7 +59,7 @@ class TemplateProcess:
         words.append("")
         for name, origin in record.modules.items():
             words += [name, origin]
-        # The interpreter reads this once it has started; the agent waits for nobody, so all of it must fit now.
+        # The interpreter reads this once it has started; the agent does not wait, so all of it must fit now.
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self.channel.setblocking(False)
         try:

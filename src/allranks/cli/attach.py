@@ -1,4 +1,4 @@
-"""allranks attach: follow a run, or take it over where its controller is gone."""
+"""allranks attach: follow a run, or take it over where its controller has died."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, quiet: bool,
     followed = follow_run(directory, view, take_over)
     if not followed.awaits_ranks:
         return follow_to_end(followed, view, json_)
-    # The controller is this process now, and tells whom the one before it has told.
+    # The controller is this process now, and notifies those whom the one before it has notified.
     outlets = Outlets(from_document(directory.read_run().spec))
     announcing = outlets.view_of(view)
     followed.show_in(announcing)

@@ -24,7 +24,7 @@ from allranks.runs.logdiagnosis import LogPart, find_logs, read_log_files, read_
 
 from .chosen_run import find_in, runs_directory
 
-SAID_FROM = 128 << 20  # bytes from which on the terminal is told how far reading is
+SAID_FROM = 128 << 20  # bytes from which on the terminal shows how far reading is
 
 
 def command(what: tuple[str, ...], html: str | None, exit_code: bool, runs_dir: str | None, json_: bool) -> int:
@@ -52,7 +52,7 @@ def lines(verdict: VerdictDocument) -> list[str]:
 
 
 def code_of(verdict: VerdictDocument, run: RunDirectory | None) -> int:
-    """Return the exit code that stands for a verdict: of a run the one that it ended with, unless it is judged anew.
+    """Return the exit code that stands for a verdict: of a run the one that it ended with, unless it is judged again.
 
     Logs do not say whether a rank failed: what their verdict names counts as the program's failure where it may be one.
     """

@@ -41,7 +41,7 @@ class FetchedFile(NamedTuple):
 
 @omit_empty("error", "refused", "failed")
 class FetchedNode(NamedTuple):
-    """What came of a node. `present` files were here before; `skipped` are links and what is no file.
+    """What came of a node. `present` files were here before; `skipped` are links and what is not a regular file.
 
     `listed`: what the pattern matches, with --dry-run. `refused` and `failed` are files with the reason.
     """

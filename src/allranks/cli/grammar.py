@@ -1,6 +1,6 @@
 """Where our options end and the training command begins, and values that an empty shell variable left behind.
 
-For commands that start a program, the first word that is no option, or `-m MODULE`, begins it, as with torchrun.
+For commands that start a program, the first word that is not an option, or `-m MODULE`, begins it, as with torchrun.
 Nothing behind it is ours. `--` is accepted in front of it, and needed only where its first word begins with `-`.
 """
 

@@ -127,7 +127,7 @@ def load(verb: str) -> click.Command:
 def run_verb(verb: str, words: Sequence[str]) -> int:
     """Run one verb; every AllranksError ends here."""
     if verb not in VERBS:
-        from .mistakes import unknown_verb  # imported late: few words are no verbs
+        from .mistakes import unknown_verb  # imported late: few words are not verbs
 
         return _fail(unknown_verb(verb, words, VERBS), exitcodes.USAGE, "--json" in words)
     if verb in LINUX_ONLY and sys.platform != "linux" and not set(words[:1]) & ASKS_FOR_HELP:
@@ -189,7 +189,7 @@ def _failed_itself(error: Exception, as_json: bool) -> int:
     from allranks.runs.internal import CAUSE, traceback_of
 
     if isinstance(error, BrokenPipeError):
-        raise error  # whoever read our output has gone: no defect
+        raise error  # whoever read our output has ended: no defect
     try:
         with tempfile.NamedTemporaryFile(prefix="allranks-internal-error-", suffix=".txt", delete=False) as file:
             file.write(traceback_of(error).encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""allranks report: a page that says what a run did and why it failed, or a bundle to send to somebody."""
+"""allranks report: a page that says what a run did and why it failed, or a bundle to send to others."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
         if output.detach:
             return detach(started, view, outlets, output.fold, quiet, json_)
         return follow_to_end(started, view, json_)
-    except KeyboardInterrupt:  # between what the engine and the session guard themselves
+    except KeyboardInterrupt:  # between what the engine and the session protect themselves
         if started.awaits_ranks and started.run is not None:
             end_interrupted(started.run)
         raise

@@ -1,4 +1,4 @@
-"""allranks top: a run at a glance, drawn anew each second until its end; also one on another machine."""
+"""allranks top: a run at a glance, drawn again each second until its end; also one on another machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .chosen_run import find_run
 KEYS_AT_END = "q"
 FOOTER = "q ends this view, the run goes on"
 TICK = 0.25  # seconds between two looks at the window's size
-PRINTED_LINES = 10_000  # where standard output is no terminal, nothing is left out
+PRINTED_LINES = 10_000  # where standard output is not a terminal, nothing is left out
 PRINTED_WIDTH = 160
 
 

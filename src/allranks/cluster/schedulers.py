@@ -1,7 +1,7 @@
 """Which node this is, from what a scheduler tells a process (pure): node rank, number of nodes, hosts, slots.
 
-One table names the variables of every scheduler. One process a node: a scheduler that starts several on a host is told
-how to start one.
+One table names the variables of every scheduler. One process a node: where a scheduler starts
+several on a host, the error says how to start one.
 """
 
 from __future__ import annotations

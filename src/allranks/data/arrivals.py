@@ -78,7 +78,7 @@ class Arrivals:
     def due(self, world: int, now: float) -> list[Key]:
         """List loaders of which all ranks noted enough, each once; again when all have begun a further epoch.
 
-        Where some ranks have no such loader, it is due when those that have it are done and there is no news."""
+        Where some ranks have no such loader, it is due when those that have it are done and nothing new comes."""
         quiet = now - self._news >= QUIET
         due = []
         for key in sorted({key for rank in self._ranks.values() for key in rank.keys.values()}):

@@ -9,7 +9,7 @@ from typing import Literal
 from .rows import Sample, Shard
 
 FEW = 3  # distinct labels or contents below which equality says nothing
-MANY = 8  # reads from which on FEW contents are no accident
+MANY = 8  # reads from which on FEW contents are not an accident
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def array_rows(array: Array, mask: Array | None) -> list[bytes]:
 
 
 def children(value: object) -> list[tuple[str, object]] | None:
-    """List the parts of a container or plain object in a fixed order; None for what is no container."""
+    """List the parts of a container or plain object in a fixed order; None for anything else."""
     if isinstance(value, (list, tuple)):
         return [(str(at), part) for at, part in enumerate(value)]
     if hasattr(value, "keys") and hasattr(value, "__getitem__"):
@@ -302,7 +302,7 @@ def samplers(loader: Loader) -> list[object]:
 
 
 def shuffles(dataset: object, inner: list[object]) -> bool | None:
-    """Give what the samplers say; of a Hugging Face stream whether it was told to shuffle; else None."""
+    """Give what the samplers say; of a Hugging Face stream whether it was asked to shuffle; else None."""
     shuffle = attribute(("shuffle",), *inner)
     if shuffle is not None:
         return bool(shuffle)

@@ -119,7 +119,7 @@ ROWS: Vocabulary[Row] = Vocabulary(
 
 
 def read_row(line: bytes, rank: int | None = None) -> Row | None:
-    """Read a row, as one of `rank` where that is given; None for a line that is no row."""
+    """Read a row, as one of `rank` where that is given; None for any other line."""
     try:
         row = ROWS.read(read_object(line, LONGEST_ROW))
     except DecodeError:

@@ -20,7 +20,7 @@ BY_RANK = (
     "It is right as it is only if these ranks are one model-parallel group."
 )
 ALIKE = 0.9  # of the smaller of two ranks' samples: from here on they read the same
-MANY = 0.02  # of all reads: from here on contents that two ranks share are no coincidence of the data
+MANY = 0.02  # of all reads: from here on contents that two ranks share are not a coincidence of the data
 GROUPS = 64  # with which a rank's samples are compared
 GROUPS_NAMED = 4
 

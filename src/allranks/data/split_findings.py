@@ -73,7 +73,7 @@ def _layout_of(ranks: Mapping[int, RankPlace]) -> Layout:
 
 
 def judge_case(case: LoaderCase, ranks: set[int]) -> list[Finding]:
-    """Make all findings on one loader; one `ok` that says what holds where there is no fault."""
+    """Make all findings on one loader; one `ok` that says what holds without a fault."""
     faults = [finding for finding in (uneven(case), workers(case), sharing(case), epochs(case)) if finding]
     more = [filled(case), absent(case, ranks)]
     if not any(finding.id.startswith(NOT_SPLIT) for finding in faults):

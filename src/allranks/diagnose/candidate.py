@@ -40,7 +40,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A possible verdict. `t`: when it happened; `culprits`: the ranks that are no victims of it.
+    """A possible verdict. `t`: when it happened; `culprits`: the ranks that are not victims of it.
 
     `remedy` takes the place of the cause's own. `others`: further findings of the same rule, for the runners-up.
     `line`: the place in the logs that it was read at; None where processes, nodes or checks were observed.

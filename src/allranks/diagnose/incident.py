@@ -122,7 +122,7 @@ class Incident:
     ranks whose process outlived their program, `became` the programs that ranks have become by exec; `lease` is in
     seconds, 0 where it is not known; `noted` is the newest standstill with which the run went on. `local_nodes` are
     nodes that are the launching machine. `deepspeed` are numbers of accelerate's configuration. `is_slurm`: a Slurm job
-    has the nodes; `is_joined`: each was started by somebody else, who may be a scheduler.
+    has the nodes; `is_joined`: each was started from outside, by a scheduler perhaps.
     """
 
     attempt: int = 0

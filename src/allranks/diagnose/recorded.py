@@ -16,7 +16,7 @@ from allranks.protocol.jsontext import Json
 from .hangs.attribute import Hang
 from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, NotedHang, Pause
 
-COUNTED = ("warn", "fail")  # what is in order is no evidence of a failure
+COUNTED = ("warn", "fail")  # what is in order is not evidence of a failure
 
 
 @dataclass(frozen=True)

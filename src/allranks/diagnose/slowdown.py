@@ -67,7 +67,7 @@ class PaceKeeper:
         self._last: tuple[float, int] | None = None
 
     def note(self, t: float, step: int) -> bool:
-        """Note a step and when it was shown; tell whether that gave a pace. Steps that go back begin anew."""
+        """Note a step and when it was shown; tell whether that gave a pace. Steps that go back start over."""
         if self._last is None or step < self._last[1]:
             self.paces.clear()
             self._last = (t, step)

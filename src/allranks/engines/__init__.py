@@ -175,7 +175,7 @@ def lives(run: RunDirectory) -> bool:
 def settle(run: RunDirectory, now: float) -> None:
     """Write the end of a run that ended without a follower, where its engine knows the end.
 
-    An engine that does not answer, or whose record is damaged, keeps nobody from reading the rest: `status` names it.
+    An engine that does not answer, or whose record is damaged, is passed over: `status` names it.
     """
     if run.has_ended:
         return

@@ -114,7 +114,7 @@ class ControlledRun:
 
 
 def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:
-    """Become the controller of a run, in the place of one that is gone or lets go."""
+    """Become the controller of a run, in the place of one that has died or lets go."""
     view.event(PlainNote(f"taking over {run.name}").line(time.time()))
     return ControlledRun(sessions.adopt(run, view, ssh_reach))
 

@@ -1,7 +1,7 @@
 """Nodes that dial in: a listener that admits them, and a transport whose channels are their connections (IO).
 
 The listener lives in a thread with a loop of its own, from before the first node is there until the last one
-has been told how the run ended. Nothing of a connection is looked at before its handshake is over, and each
+has heard how the run ended. Nothing of a connection is looked at before its handshake is over, and each
 peer that fails it is reported once.
 """
 
@@ -50,7 +50,7 @@ HANDSHAKE_SECONDS = 10.0
 HELLO_LIMIT = 1 << 20
 STRANGERS_AT_ONCE = 256  # connections that have not proved themselves yet; the oldest goes for a new one
 STRANGERS_OF_ONE = 64  # of them from one address
-REPORTED = 1000  # refusals that are told, each once
+REPORTED = 1000  # refusals that are shown, each once
 MOST_HERE = 4096  # ranks of one node
 MOST_LETTERS = 64  # of the name of a process
 STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by which a node asks for the end
@@ -66,7 +66,7 @@ Result = TypeVar("Result")
 
 
 class Refuse(Exception):
-    """A node is not admitted; the text is told to it and to the person at the coordinator."""
+    """A node is not admitted; the text is sent to it and shown to the person at the coordinator."""
 
 
 def read_hello(record: bytes) -> HelloControl:
@@ -459,7 +459,7 @@ class DialledTransport(SshTransport):
         return ProcessClient.of_socket(sock)
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
-        """Say that a node that had joined has gone."""
+        """Say that a node that had joined has left."""
         if node.name not in self._ranks:
             return super().failure(node, stdout, stderr, code)
         text = f"{node.name} joined and then hung up"

@@ -39,7 +39,7 @@ class KeyQuestion:
     def close(self) -> None:
         """Give the terminal back as it was."""
         if self._before is not None:
-            with contextlib.suppress(OSError, ValueError, termios.error):  # the terminal has gone
+            with contextlib.suppress(OSError, ValueError, termios.error):  # the terminal has been closed
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, self._before)
             self._before = None
 
@@ -47,7 +47,7 @@ class KeyQuestion:
         fd = sys.stdin.fileno()
         asyncio.get_running_loop().remove_reader(fd)
         key = ""
-        with contextlib.suppress(OSError):  # the terminal has gone
+        with contextlib.suppress(OSError):  # the terminal has been closed
             key = os.read(fd, 1).decode("ascii", "replace").lower()
         self.close()
         sys.stderr.write(key + "\n")

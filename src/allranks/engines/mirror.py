@@ -1,7 +1,7 @@
 """A copy of the little of a run on another machine that a look at it needs, over the user's own ssh (IO).
 
 Nothing is installed there: a shell gets a few commands for each look and answers with the ends of some files. Every
-word of ours is quoted, every file has a limit, and every answer an end: a line that nobody could have written before.
+word of ours is quoted, every file has a limit, and every answer an end: a line that could not have been written before.
 """
 
 from __future__ import annotations

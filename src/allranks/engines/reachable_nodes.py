@@ -58,13 +58,13 @@ def _without_suspects(spec: RunSpec, spares: int) -> Cluster:
 
 
 def _as_listed(nodes: Sequence[Node]) -> Callable[[str], bool]:
-    """Return what tells whether a host of these nodes is this machine, as it was told before."""
+    """Return what tells whether a host of these nodes is this machine, as it was seen before."""
     local = {node.host for node in nodes if node.is_local}
     return local.__contains__
 
 
 def suspects_last(cluster: Cluster, reasons: Mapping[str, str]) -> Cluster:
-    """Put the nodes whose name or host has a reason at the end; the others keep their order. Indexes count anew."""
+    """Put the nodes whose name or host has a reason at the end; the others keep their order. Indexes follow it."""
     in_order = sorted(cluster.nodes, key=lambda node: _reason(node, reasons) is not None)
     nodes = tuple(dataclasses.replace(node, index=index) for index, node in enumerate(in_order))
     return dataclasses.replace(cluster, nodes=nodes)

@@ -153,7 +153,7 @@ class RemoteEngine(ABC):
         """Write the end of a run that no process follows, if it is over."""
 
     def lives(self, run: RunDirectory) -> bool:
-        """Return False: a run whose follower is gone has to be followed again."""
+        """Return False: a run whose follower has ended has to be followed again."""
         return False
 
     def condition(self, run: RunDirectory, state: str) -> Document:

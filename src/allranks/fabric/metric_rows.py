@@ -1,6 +1,6 @@
 """What a collective test writes and its readers decode: the rows of a rank's metrics file (pure, Python 3.8).
 
-One row a line, told apart by `kind`. Times are seconds, sizes bytes, rates bytes a second. A reader of Python 3.8 makes
+One row a line, of a `kind`. Times are seconds, sizes bytes, rates bytes a second. A reader of Python 3.8 makes
 records by the annotations, so those stand in `typing`'s names.
 """
 

@@ -71,7 +71,7 @@ class Channel:
         self._booted: asyncio.Future[None] | None = None
         self._open_fds: set[int] = set()
         self._output_taken = 0  # bytes over this connection
-        self._output_acknowledged = 0  # of them the other side has been told
+        self._output_acknowledged = 0  # of them the other side knows
         self._payload: list[bytes] = []  # what goes to the node after its marker
 
     async def open(self, header: Header, first: Order, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Clocks: offsets between this machine and a node, and pauses of the controller itself. Pure; times are arguments.
 
-CLOCK_MONOTONIC stands still while a machine is suspended, CLOCK_BOOTTIME goes on (clock_gettime(2)). Neither is set by
-anybody.
+CLOCK_MONOTONIC stands still while a machine is suspended, CLOCK_BOOTTIME goes on (clock_gettime(2)). A person or
+a program can set neither.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NodeClock:
 
 @dataclass(frozen=True)
 class Instant:
-    """The same moment on both clocks, in seconds. Where there is no clock that goes on asleep, both are the same."""
+    """The same moment on both clocks, in seconds. Without a clock that goes on asleep, both are the same."""
 
     monotonic: float
     boot: float

@@ -208,7 +208,7 @@ class Controller:
         self._next_status = self._next_beat = self._next_ack = 0.0
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self._dirty = True
-        self._resumed_attempt = 0  # the last whose first step was told
+        self._resumed_attempt = 0  # the last whose first step was shown
         self._disk_was_full = False
         self.released: set[str] = set()
         self.dropped: dict[str, dict[int, int]] = {}  # bytes by node and rank
@@ -259,7 +259,7 @@ class Controller:
                 self.stop("crash", self.spec.limits.grace)
                 return
         except Exception:
-            again = True  # the gang cannot even end: its nodes are told without it
+            again = True  # the gang cannot even end: its nodes hear of the end without it
         self._abandon()
 
     def _abandon(self) -> None:

@@ -176,7 +176,7 @@ class NodeCommand:
         self._give_up(why, *self._waiting)
 
     def _give_up(self, why: str, *kinds: type) -> None:
-        """Let nobody wait for these messages."""
+        """Let no sender wait for these messages."""
         self._why = self._why or why
         for kind in kinds:
             waiting = self._waiting.get(kind)

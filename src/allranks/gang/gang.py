@@ -94,7 +94,7 @@ class Gang:
     ) -> list[Action]:
         """Start the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test.
 
-        `replace` maps nodes to the spares that take their places, or to themselves: those are reached anew. Nothing is
+        `replace` maps nodes to the spares that take their places, or to themselves: those are reached again. Nothing is
         tried for `pause` seconds.
         """
         roster = self.roster

@@ -61,7 +61,7 @@ Answer = TypeVar("Answer", bound=Message)
 class NodeEvidence:
     """What was found: facts by node (with "clock", "probes", "pairs", "peer_names" where those steps were made),
     the rendezvous check (None where no node was reached), and the nodes that could not be looked at. `hosts` are what
-    the list has for each node, which may have told another name."""
+    the list has for each node, which may have sent another name."""
 
     nodes: dict[str, JsonObject] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)

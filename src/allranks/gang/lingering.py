@@ -1,6 +1,6 @@
 """Ranks whose program has ended while their process goes on. Pure.
 
-Python ends a process after the last thread that is no daemon, whatever the program ended with. A program that failed
+Python ends a process after the last thread that is not a daemon, whatever the program ended with. A program that failed
 is given the grace and a few seconds; one that ended well may go on as under plain Python, and is remarked upon.
 """
 

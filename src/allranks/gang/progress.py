@@ -174,7 +174,7 @@ class Progress:
 
     Activity is any output, a carriage return too, or only what matches `recurring`.
 
-    `on_off` is told why one of the two patterns is not matched any more, and which option it is; `on_refused`
+    `on_off` hears why one of the two patterns is not matched any more, and which option it is; `on_refused`
     of a source whose data can't be read, and why.
     """
 
@@ -277,7 +277,7 @@ class Progress:
         if self._steps is not None:
             self._steps.feed(stream.rank, data, now, t)
         if self._recurring is not None and not self._recurring.feed(stream.rank, data, now, t):
-            self.last_activity = now  # what nobody looks at may have matched
+            self.last_activity = now  # what is not looked at may have matched
 
     def _reader(self, rank: int) -> StepReader:
         return self._readers.setdefault(rank, StepReader())

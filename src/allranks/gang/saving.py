@@ -180,7 +180,7 @@ class Saving:
                 yield saving
 
     def check(self, now: float) -> list[Action]:
-        """See whether all ranks have saved and gone on, or ended after it."""
+        """See whether all ranks have saved and went on, or ended after it."""
         round_ = self._round
         if round_ is None or round_.phase != "agreed" or round_.saved is not None:
             return []
@@ -242,7 +242,7 @@ def _saved_so_far(round_: SaveRound) -> SavedStep | None:
 
 
 def is_past(saving: RankSaving, step: int) -> bool:
-    """Whether a rank has gone on beyond a proposed step; one that waits there has not."""
+    """Whether a rank is beyond a proposed step; one that waits there has not."""
     return saving.last > step or (saving.last == step and not saving.holds)
 
 

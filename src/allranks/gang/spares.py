@@ -1,7 +1,7 @@
 """Hot spares: reached and looked at like nodes, they take the place of one at a further attempt. Pure.
 
 What happens to a spare ends nothing: it is a warning, and one spare less. A node whose agent is lost or dead can be
-reached anew, with an agent and a node directory of its own, where no spare is there.
+reached again, with an agent and a node directory of its own, where no spare is there.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class HotSpares:
     # -- who takes whose place -----------------------------------------------------------------------
 
     def change_nodes(self, replace: Mapping[str, str], pause: float) -> list[Action]:
-        """Nodes give their places to spares; one that stands for itself is reached anew, after `pause` seconds."""
+        """Nodes give their places to spares; one that stands for itself is reached again, after `pause` seconds."""
         actions: list[Action] = []
         for old, new in replace.items():
             if new == old:

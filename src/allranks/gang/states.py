@@ -116,7 +116,7 @@ class ImportsTold(Event):
 @dataclass(frozen=True)
 class Report(Event):
     """The runner says: init-entered, initialised, destroyed, raised, leaving, threads-ended; agent/observing.py:
-    main-gone, became; agent/runner_launched.py: alone; program.py: saves.
+    `main-gone`, became; agent/runner_launched.py: alone; program.py: saves.
 
     `size` is the process group's. Of a program that leaves: the `code` of its process and the names of the `threads`
     that this waits for; `program` is what a rank has become by exec; `at` is where it has
@@ -339,7 +339,7 @@ class AttemptOver:
 
 @dataclass(frozen=True)
 class Reach:
-    """A node is reached anew after `pause` seconds, with an agent of its own: its old one is lost or has died."""
+    """A node is reached again after `pause` seconds, with an agent of its own: its old one is lost or has died."""
 
     node: str
     pause: float = 0.0

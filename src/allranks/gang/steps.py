@@ -121,7 +121,7 @@ FORMATS = (
             + _NUMBER + rb"(?: {0,4}(?:/|of) {0,4}" + _TOTAL + rb")?(?!/\d|:\d|\.\d|%| ?[KMG]?i?B\b)[^\d]"
         ),
     ),
-    # `[5/100] loss 2.1`; samples, as `[640/60000 (1%)]` of pytorch/examples mnist/main.py, are no steps
+    # `[5/100] loss 2.1`; samples, as `[640/60000 (1%)]` of pytorch/examples mnist/main.py, are not steps
     StepFormat(
         "fraction",
         (b"/",),

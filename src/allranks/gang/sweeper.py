@@ -1,4 +1,4 @@
-"""One question to each node of a target about leftovers of earlier runs, over the usual channel."""
+"""One question to each node of a target about orphans of earlier runs, over the usual channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks whose failure is heard at once: asyncio tells of an exception only when somebody asks the task (IO)."""
+"""Tasks whose failure is heard at once: asyncio tells of an exception only when the task is asked (IO)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Transport(Protocol):
 
 
 class NodeReach:
-    """How a session's nodes are reached: by `transport`. Nobody takes these nodes back; an engine that may, overrides.
+    """How a session's nodes are reached: by `transport`. These nodes are not taken back; an engine that may, overrides.
 
     `warning_signal`: what the engine sends before it takes the nodes back. `document`: its fields of run.json.
     `run_suffix`: what a run directory has behind its name. `keeps_launch`: another controller may take the run over.

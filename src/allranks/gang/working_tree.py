@@ -136,7 +136,7 @@ def _is_large(path: str) -> bool:
     try:
         return os.lstat(path).st_size > LARGE
     except OSError:
-        return False  # gone since its directory was read
+        return False  # removed since its directory was read
 
 
 def _too_many(root: str) -> UsageError:

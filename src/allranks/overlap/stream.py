@@ -17,7 +17,7 @@ CUT_OFF = "it ends before the trace does"
 
 
 class BrokenTrace(ValueError):
-    """The text is no trace, or ends in the middle of it."""
+    """The text is not a trace, or ends in the middle of it."""
 
 
 class Reader:

@@ -364,7 +364,7 @@ def never_reached(node: str, spec: RunSpec, facts: NodeFacts, tried: Sequence[Ad
 
 
 def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressProbe) -> tuple[str, str, str]:
-    """Label, reason and remedy. Unlike in the rendezvous check it is not known that anybody listens."""
+    """Label, reason and remedy. Unlike in the rendezvous check it is not known that a program listens."""
     address = result.address
     text = result.text or ""
     port = spec.rendezvous.master_port

@@ -24,8 +24,8 @@ def main_addresses(
     facts: Mapping[str, NodeFacts],
     probes: Mapping[str, Sequence[AddressProbe]],
 ) -> dict[str, str]:
-    """Each node's address on the interface that Gloo will use (the way to the master); where there is no
-    such choice (`port` is 0), the first address that would be offered. Nodes without any are left out."""
+    """Each node's address on the interface that Gloo will use (the way to the master); without
+    that choice (`port` is 0), the first address that would be offered. Nodes without any are left out."""
     family = _family(master_addresses)
     interfaces = choose_address(spec, master, port, facts, probes).interfaces if port else {}
     addresses = {}

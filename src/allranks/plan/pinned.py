@@ -1,7 +1,7 @@
 """What a joined node lets a coordinator say: when, where and how many, never what runs (pure).
 
 The coordinator's messages name a command, an interpreter, directories, addresses and an environment. A node that
-joined by itself takes none of them: every message is made anew, from this node's own arguments, from what it has
+joined by itself takes none of them: every message is made here, from this node's own arguments, from what it has
 seen for itself, and from checked numbers and names. What is not known is refused, and ends this node.
 docs/explanation/join.md lists what each message can still do.
 """

@@ -325,7 +325,7 @@ def differences(
     subject: str = "",
     phrase: str = "{what} {value}",
 ) -> List[Difference[Value]]:
-    """Say who is odd: `h3 has torch 2.6.0 (the other 7 have 2.13.0)`, or all values where there is no majority.
+    """Say who is odd: `h3 has torch 2.6.0 (the other 7 have 2.13.0)`, or all values without a majority.
 
     The value None reads `has no torch`. `one` and `many` are the verb and `phrase` what stands behind it: `h3 is at
     commit …`, `h3 may use 8 CPUs`. With a `subject` the sentence is about a part of the nodes: `eth0 on h3 runs at 10

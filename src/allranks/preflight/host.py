@@ -148,7 +148,7 @@ def versions(host: Host, wanted: Tuple[str, ...], seconds: float) -> Dict[str, s
 
 
 def version_of(text: str) -> Tuple[int, ...]:
-    """Major and minor version; what is no number is 0."""
+    """Major and minor version; 0 in the place of any other text."""
     return tuple(int(re.sub(r"\D.*", "", word) or 0) for word in text.split(".")[:2])
 
 

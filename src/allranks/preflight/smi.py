@@ -1,6 +1,6 @@
 """Shared by the GPU checks: asks nvidia-smi, amd-smi or rocm-smi, and reads what they print.
 
-Forms seen in public recordings: a GPU that is gone is a line `Unable to determine the device handle for GPU1:
+Forms seen in public recordings: a GPU that is lost is a line `Unable to determine the device handle for GPU1:
 0000:84:00.0: Unknown Error` (older: `GPU 0000:05:00.0`, `GPU0000:cb:00.0`, and nothing of the others); a field
 without a value is `[N/A]`, `[Not Supported]`, `[Unknown Error]`, `[GPU is lost]`; a field that an older
 nvidia-smi does not know is `Field "x" is not a valid field to query.`
@@ -19,7 +19,7 @@ from allranks.text import first_line, join_names, name_with
 from .compare import remote
 from .host import CouldNotLook, Host, Ran, base_name, decimal, linked_name, text_in
 
-SECONDS = 60.0  # without persistence mode the driver sets up each GPU anew for each call
+SECONDS = 60.0  # without persistence mode the driver sets up each GPU again for each call
 MOST = 64
 CSV = "--format=csv,noheader,nounits"
 Row = Dict[str, str]
@@ -175,7 +175,7 @@ def number(value: Optional[str]) -> Optional[float]:
 
 
 def amd_smi(host: Host, *words: str) -> Optional[List[JsonObject]]:
-    """One object a GPU, as amd-smi gives them with --json; None where it is not installed or there is no AMD GPU."""
+    """One object a GPU, as amd-smi gives them with --json; None where it is not installed or finds no AMD GPU."""
     answer = _ask_rocm(host, "amd-smi", words)
     if isinstance(answer, Mapping):  # since ROCm 7
         answer = answer.get("gpu_data")
@@ -185,7 +185,7 @@ def amd_smi(host: Host, *words: str) -> Optional[List[JsonObject]]:
 
 
 def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, JsonObject]]:
-    """{"card0": {…}, "system": {…}}; None where it is not installed or there is no AMD GPU."""
+    """{"card0": {…}, "system": {…}}; None where it is not installed or finds no AMD GPU."""
     answer = _ask_rocm(host, "rocm-smi", words)
     if isinstance(answer, dict):
         return {str(name): values for name, values in answer.items() if isinstance(values, dict)}

@@ -85,7 +85,7 @@ def decode(kind: Type[Record], value: Json, path: str = "$") -> Record:
 
 
 def decode_each(kind: Type[Record], values: Json) -> List[Record]:
-    """Make records of the elements of an array that fit; leave out the others, and all of what is no array."""
+    """Make records of the elements of an array that fit; leave out the others, and all of any other value."""
     decoder: Decoder[Record] = _decoder(kind)
     records: List[Record] = []
     if not isinstance(values, (list, tuple)):

@@ -182,7 +182,7 @@ def error_time(error: Optional[JsonObject]) -> Optional[float]:
 @omit_empty()
 class ReportMessage(NamedTuple):
     """The runner's word on a rank (init-entered, initialised, destroyed, never-joined, raised, leaving,
-    threads-ended; a launcher's: alone, launched; the program's: saves), or what the agent observes (main-gone, became).
+    threads-ended; a launcher's: alone, launched; the program's: saves), or what the agent sees (`main-gone`, became).
 
     `step` is that of the first call of should_save. `code` and `threads` are of a program that leaves: its exit code,
     and the threads that its process waits for; `program` is what a rank has become by exec; `at` is where it has called

@@ -296,7 +296,7 @@ class SweptMessage(NamedTuple):
     """The answer to a sweep of a node; None is what was not asked for.
 
     `processes` are orphans, `directories` those that no agent uses, `foreign` the user's processes outside any run,
-    `left` what could not be ended, `removed` the directories that are gone."""
+    `left` what could not be ended, `removed` the directories that were removed."""
 
     processes: Optional[List[SweptProcess]] = None
     directories: Optional[List[str]] = None
@@ -313,7 +313,7 @@ class OutputFile(NamedTuple):
 
 
 class ListedMessage(NamedTuple):
-    """Files of a run's outputs; `last`: there are no others. `skipped` are links, pipes, and files beyond the limit."""
+    """Files of a run's outputs; `last`: no others follow. `skipped` are links, pipes, and files beyond the limit."""
 
     files: Tuple[OutputFile, ...] = ()
     last: bool = False

@@ -10,7 +10,7 @@ from .records import NamedTuple
 
 @omit_none
 class PortOwner(NamedTuple):
-    """Who holds a port, as far as this user may see; `note` says why there is no process.
+    """Who holds a port, as far as this user may see; `note` says why the process is not known.
 
     `start_time` is in clock ticks since boot. Of a process of an allranks run `run` is that run's uid, and
     `run_lives` says whether its agent runs."""

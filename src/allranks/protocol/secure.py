@@ -4,7 +4,7 @@ Both sides prove that they know the secret before anything else is read; every r
 made with keys of this connection alone, so nothing can be changed, left out, repeated or taken from another
 connection. What is sent is not hidden: use a network you trust with your logs, or a tunnel.
 
-    dialler  → HELLO + nonce (32)                 who may be anybody
+    dialler  → HELLO + nonce (32)                 who may be any program
     listener → HELLO + nonce (32) + proof (32)    knows the secret
     dialler  → proof (32)                         knows it too
     then records either way: length (4, big endian, of the payload), code (16), payload

@@ -1,4 +1,4 @@
-"""The zip of a run to send to somebody: reads files and tests, writes what the redactor gives out.
+"""The zip of a run to send to others: reads files and tests, writes what the redactor gives out.
 
 Names in the zip are made here: letters, digits, dots, dashes, always below one folder. Links are not followed.
 """

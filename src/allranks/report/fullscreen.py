@@ -1,4 +1,4 @@
-"""A terminal's whole window: drawn anew, asked for keys, and left as it was (IO).
+"""A terminal's whole window: drawn again and again, asked for keys, and left as it was (IO).
 
 The alternate screen keeps what was there. Where the window is left, by a key, Ctrl-C, SIGTERM or an error, the cursor,
 the echo of keys and the former screen come back.

@@ -62,10 +62,10 @@ class LinesView:
         self._stream.flush()
 
     def pause(self) -> None:
-        """Nobody is asked anything."""
+        """Ask nothing."""
 
     def resume(self) -> None:
-        """Nobody was asked anything."""
+        """Nothing was asked."""
 
     def closing(self, result: ResultDocument) -> None:
         """Write the last line: the document that `run --json` prints."""

@@ -110,7 +110,7 @@ class LiveView:
         self._finish([*map(self._coloured, [*self._take_failures(result.verdict), *closing_lines(result)])])
 
     def pause(self) -> None:
-        """Nothing is drawn until `resume`: somebody is being asked something."""
+        """Nothing is drawn until `resume`: a question is on the screen."""
         self._paused = True
 
     def resume(self) -> None:

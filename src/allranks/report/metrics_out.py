@@ -58,7 +58,7 @@ class _Client:
 
 
 class MetricsPort:
-    """Answers `GET /metrics` on an address and port. A slow client keeps nobody waiting."""
+    """Answers `GET /metrics` on an address and port. A slow client does not keep others waiting."""
 
     def __init__(self, address: str, port: int) -> None:
         """Listen. Raise UsageError where the address or the port cannot be had."""
@@ -120,7 +120,7 @@ class MetricsPort:
         return not data or b"\r\n\r\n" in client.request or len(client.request) > REQUEST_LIMIT
 
     def _is_done(self, client: _Client) -> bool:
-        """Send what the client takes; True where nothing is left, or it has gone away."""
+        """Send what the client takes; True where nothing is left, or it has closed the connection."""
         while client.answer:
             try:
                 sent = client.connection.send(client.answer)

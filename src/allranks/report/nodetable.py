@@ -51,7 +51,7 @@ def _rule(text: str, width: int, colour: bool) -> str:
 
 
 def time_text(progress: RunProgress, now: float, began: float | None, goodput: float | None = None) -> str:
-    """Write how long a run has gone on, what is left, and how much of it was training; nothing where not known."""
+    """Write how long a run has taken, what is left, and how much of it was training; nothing where not known."""
     parts = []
     if began is not None and began <= now:
         parts.append(format_elapsed(now - began))

@@ -38,7 +38,7 @@ class Notice(NamedTuple):
 
 
 def notice_of_event(event: Document, place: RunPlace, nodes: int) -> Notice | None:
-    """Word an event of a run that goes on; None where nobody has to hear of it."""
+    """Word an event of a run that goes on; None where it is not worth a notification."""
     name = str(event.get("event"))
     kind = EVENTS.get(name)
     if name == "finding" and event.get("status") == "warn" and event.get("id") in WARNINGS:

@@ -19,7 +19,7 @@ from .notices import Notice, RunPlace, notice_of_end, notice_of_event
 
 SECONDS = 30  # for one notification, over all addresses
 PATIENCE = 20.0  # seconds at the end of a run for those that are on their way
-MOST = 20  # notifications of a run, and the one at its end: a run that fails and fails floods nobody
+MOST = 20  # notifications of a run, and the one at its end: a run that fails and fails does not flood a phone
 # Ends by SIGALRM. Prints the names whose services did not take it, in JSON.
 _SEND = f"""
 import json, logging, signal, sys
@@ -93,7 +93,7 @@ class Notifier:
         self._status = status
 
     def tick(self) -> None:
-        """See which notifications have gone out."""
+        """See which notifications have been sent."""
         for sending in list(self._under_way):
             if sending.process.poll() is not None:
                 self._under_way.remove(sending)

@@ -28,7 +28,7 @@ STATES = ("starting", "gating", "running", "ending", *OVER)
 
 
 class RunFigures(NamedTuple):
-    """What is told of a run: its last status, how often it was retried and hung, and its end if it is over."""
+    """What metrics say of a run: its last status, how often it was retried and hung, and its end if it is over."""
 
     status: StatusDocument
     restarts: int = 0

@@ -18,7 +18,7 @@ from .drawing import GridLine, PlotFrame
 # Okabe and Ito's for the colour-blind, where they have a contrast of 3 on white and on black; then two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#8a7000", "#6b7480")
 DASHES = ("", "7 3", "2 3")
-# Round, square, triangle, diamond: lines are told apart without their colour, too.
+# Round, square, triangle, diamond: lines differ without their colour, too.
 MARKERS = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
     "m-4 -4h8v8h-8Z",
@@ -32,7 +32,7 @@ LINE = 20.0  # of the legend
 MOST = 18  # lines
 LONGEST = 26  # characters of a name in the legend
 TICKS = 8
-TINY = 1e-9  # seconds, bytes a second: less is no measurement
+TINY = 1e-9  # seconds, bytes a second: less is not a measurement
 HUGE = 1e24
 MARGIN = 0.03  # of the width, left and right of the lines
 

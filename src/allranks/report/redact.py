@@ -320,7 +320,7 @@ class FileRedactor:
 
 def plain(text: str) -> str:
     """Without escape sequences and control characters: they could stand within a secret."""
-    if text.isprintable():  # most are, and it is quickly told
+    if text.isprintable():  # most are, and the test is quick
         return text
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)

@@ -1,6 +1,6 @@
 """The terminal or pipe that people read: lines scroll, a table stays below them.
 
-Nobody may be reading: Ctrl-S, a pager, an ssh connection that is stuck. So a thread writes, and `show`
+The terminal may not be read: Ctrl-S, a pager, an ssh connection that is stuck. So a thread writes, and `show`
 waits for it a moment only. While it is stuck the newest table replaces the older ones and lines beyond a
 limit are counted. Files and streams without a descriptor are written directly.
 """
@@ -44,7 +44,7 @@ class Screen:
 
     @property
     def gone(self) -> bool:
-        """Nobody can read any more: everything is dropped from now on."""
+        """Reading is over: everything is dropped from now on."""
         return self._gone
 
     def size(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What of a text may reach a terminal (pure).
 
 Two places write to one: `cli.streams`, which stands for standard output and error, and `screen`, for what is drawn
-anew. Both clean all that they write. Our own cursor movements go to the stream below.
+again and again. Both clean all that they write. Our own cursor movements go to the stream below.
 """
 
 from __future__ import annotations

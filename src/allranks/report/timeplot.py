@@ -54,7 +54,7 @@ WORDS = {
 }
 HANG = "#b8578f"
 MOMENTS = {DONE: "#1a7f4b", FAILED: "#d92d20", ENDED: "#6b7480"}
-# A tick for done, a stop for what allranks ended, a cross for failed: told apart without colour.
+# A tick for done, a stop for what allranks ended, a cross for failed: they differ without colour.
 SHAPES = {DONE: "m-4 0l3 3.5l6 -7", ENDED: "m0 -4v8", FAILED: "m-4 -4l8 8m0 -8l-8 8"}
 
 
@@ -67,7 +67,7 @@ class Gap(NamedTuple):
 
 
 class Label(NamedTuple):
-    """Words at a moment; without text where there is no room for them."""
+    """Words at a moment; without text where they have no room."""
 
     x: float
     text: str

@@ -137,7 +137,7 @@ class RunDirectory:
 
     @property
     def activity(self) -> int:
-        """GOES_ON, then UNFINISHED (its controller is gone, and nothing says that it is over), then ENDED."""
+        """GOES_ON, then UNFINISHED (its controller has died, and nothing says that it is over), then ENDED."""
         if self.has_ended:
             return ENDED
         if self.controller_alive():
@@ -306,7 +306,7 @@ class RunDirectory:
             return self._lives_elsewhere()
         if controller.pid is None:
             return False
-        # Imported late: of a run that is over nobody asks, and it takes 5 ms.
+        # Imported late: a run that is over is not asked, and it takes 5 ms.
         from allranks.agent.processes import read_process
 
         process = read_process(controller.pid)

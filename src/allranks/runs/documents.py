@@ -23,7 +23,7 @@ from allranks.protocol.usage import NodeUsage
 from allranks.text import count_of, list_first
 
 LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
-TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be gone tomorrow
+TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be deleted tomorrow
 Document = JsonObject  # as a run directory keeps it
 Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node
 Record = TypeVar("Record")

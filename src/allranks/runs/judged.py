@@ -116,7 +116,7 @@ def _was_test(run: RunDirectory) -> bool:
 
 
 def _without(run: RunDirectory, read: Verdict | None) -> Verdict:
-    """Say why there is no verdict: the run goes on, or its controller ended without one."""
+    """Say why a verdict is missing: the run goes on, or its controller ended without one."""
     if read is not None and read.cause != "unknown":
         return read
     message = f"{run.name} is {run.state()}" + (f": {read.finding.message}" if read else ", and has no logs")

@@ -107,7 +107,7 @@ def node_folders(run: RunDirectory) -> dict[str, str]:
 
 
 def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """Bytes in pieces; nothing where the log has gone meanwhile. No file stays open: there may be a thousand."""
+    """Bytes in pieces; nothing where the log has been removed. No file stays open: there may be a thousand."""
     while start < end:
         try:
             with open_regular(path) as file:

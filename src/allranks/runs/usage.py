@@ -31,7 +31,7 @@ class UsageSample(NamedTuple):
 
 
 class UsageLog:
-    """Writes samples. A full disk loses them: they are no part of a run's result."""
+    """Writes samples. A full disk loses them: they are not part of a run's result."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._path = run.path / "evidence" / NAME

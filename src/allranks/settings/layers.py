@@ -156,7 +156,7 @@ def cluster_names(user_config: Mapping[str, Json]) -> list[str]:
 
 
 def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
-    """Return the keys of each cluster by its name; refuse what is no table of settings."""
+    """Return the keys of each cluster by its name; refuse all but a table of settings."""
     if tables is None:
         return {}
     if not isinstance(tables, Mapping):

@@ -132,7 +132,7 @@ class Output:
     step_pattern: str | None = None  # matches the step in logs
     debug: bool = False  # the ranks get NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=DETAIL
     detach: bool = False  # the run goes on without this terminal
-    notify: tuple[str, ...] = ()  # names whose services are told of failures, hangs, retries and the end
+    notify: tuple[str, ...] = ()  # names whose services hear of failures, hangs, retries and the end
     metrics_port: str | None = None  # [ADDRESS:]PORT that answers with OpenMetrics
     metrics_file: str | None = None  # path of a file in OpenMetrics form
 

@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 
 class Form(NamedTuple):
-    """`needs`: a literal without which a text holds none ("" where there is no one literal)."""
+    """`needs`: a literal without which a text holds none ("" where no one literal is in all of them)."""
 
     kind: str
     needs: str

@@ -40,7 +40,7 @@ RUNNER = HERE.parents[2] / "src/allranks/agent/runner.py"
 
 
 def free_port() -> int:
-    """A port nobody listens on just now."""
+    """A port that is free just now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

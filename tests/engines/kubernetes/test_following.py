@@ -140,7 +140,7 @@ def test_the_same_from_the_real_kubectl(tmp_path: Path) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl here")
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can take it
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: no other program can take it
         config = {
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{closed.getsockname()[1]}"}}],
@@ -329,7 +329,7 @@ def test_the_signal_that_ended_a_follower_is_its_exit_code(
 def test_reasons_of_pods_that_take_turns_are_said_once(
     followed: tuple[following.PodsFollower, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scheduler counts machines anew at each try, and the follower printed two reasons in turns for hours."""
+    """The scheduler counts machines again at each try, and the follower printed two reasons in turns for hours."""
     one, cluster, directory = followed
     cluster.away = False
     turns = ["2 Insufficient nvidia.com/gpu", "1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint"] * 4

@@ -20,7 +20,7 @@ class Unavailable(BedError):
 def call(*argv: str, stdin: str | None = None, check: bool = True) -> str:
     """Standard output of a command; BedError with its standard error if it fails.
 
-    Tried again where the kernel says that it is busy, unless nobody cares whether the command fails.
+    Tried again where the kernel says that it is busy, unless it does not matter whether the command fails.
     """
     end = time.monotonic() + PATIENCE
     while True:

@@ -1,4 +1,4 @@
-"""Fault verbs of one link: what happens between two hosts and to nobody else.
+"""Fault verbs of one link: what happens between two hosts and to no other.
 
 As in netfaults, nothing is remembered but the bridge process of a delayed link, which its own host ends.
 """

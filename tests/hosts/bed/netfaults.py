@@ -40,7 +40,7 @@ class NetworkFaults(HostBase):
 
     @network_fault
     def link_down(self) -> None:
-        """The cable is pulled at the switch: nobody is told, packets vanish both ways."""
+        """The cable is pulled at the switch: neither end sees it, packets vanish both ways."""
         call("ip", "link", "set", self.outer, "down")
 
     def link_up(self) -> None:

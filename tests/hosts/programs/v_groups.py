@@ -1,4 +1,4 @@
-"""Rank 0 waits for 1 in one group, 1 for 2 in another, 2 for 3 in a third; rank 3 sends to nobody who listens."""
+"""Rank 0 waits for 1 in one group, 1 for 2 in another, 2 for 3 in a third; rank 3 sends, and no rank receives."""
 
 import torch
 import torch.distributed as dist

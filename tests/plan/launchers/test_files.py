@@ -1,6 +1,6 @@
 """What `allranks render` writes for torchrun, accelerate and deepspeed, and what `run` starts: compared whole.
 
-`python -m tests.plan.launchers.test_files` writes the files of tests/golden/render and launchers anew, to be read.
+`python -m tests.plan.launchers.test_files` writes the files of tests/golden/render and launchers again, to be read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What `render kubernetes` writes: compared whole with golden files, and checked against the published schemas.
 
-ALLRANKS_GOLDEN=write writes the golden files anew; look at the difference before you commit it.
+ALLRANKS_GOLDEN=write writes the golden files again; look at the difference before you commit it.
 """
 
 import base64
@@ -343,7 +343,7 @@ def test_join_takes_every_setting_that_a_pod_is_started_with() -> None:
 
 @pytest.mark.parametrize("kind", ["jobset", "trainjob"])
 def test_a_deadline_is_final(kind: str) -> None:
-    """Its Job fails with DeadlineExceeded, and a set with restarts left would begin anew with the same deadline."""
+    """Its Job fails with DeadlineExceeded, and a set with restarts left would begin again with the same deadline."""
     found = documents(FULL.changed(kind=kind))
     owner = one(found, "JobSet" if kind == "jobset" else "TrainingRuntime")["spec"]
     spec = owner if kind == "jobset" else owner["template"]["spec"]

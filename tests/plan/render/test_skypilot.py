@@ -57,7 +57,7 @@ def test_the_file_is_that_of_the_golden_directory(case: str) -> None:
         if os.environ.get("ALLRANKS_GOLDEN") == "write":
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        assert text == path.read_text(), f"{path} differs; ALLRANKS_GOLDEN=write writes it anew"
+        assert text == path.read_text(), f"{path} differs; ALLRANKS_GOLDEN=write writes it again"
 
 
 def test_secrets_are_asked_for_and_never_written() -> None:

@@ -40,7 +40,7 @@ def golden(name: str, text: str) -> None:
     path = GOLDEN / name
     if os.environ.get("ALLRANKS_GOLDEN"):
         path.write_text(text)
-    assert text == path.read_text(), f"ALLRANKS_GOLDEN=1 writes {path} anew"
+    assert text == path.read_text(), f"ALLRANKS_GOLDEN=1 writes {path} again"
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -29,7 +29,7 @@ Names = Mapping[int, str]
 
 @dataclass(frozen=True)
 class Hang:
-    """`cause` is a label; `culprits` keep the others (`victims`) waiting; `slow`: they work, it is no standstill.
+    """`cause` is a label; `culprits` keep the others (`victims`) waiting; `slow`: they work, it is not a standstill.
 
     `nodes` are sender and receiver where a link is at fault.
     """

@@ -2,7 +2,7 @@
 
 Every process group is judged. A rank that stands in a collective waits for the members that have not called it, and
 one that stands in a send or a receive waits for the other end. Those members may wait for others again. The ranks at
-the end of these chains, that wait for nobody, are the culprits.
+the end of these chains, which do not wait, are the culprits.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _groups(recordings: Iterable[Recording]) -> list[RecordedGroup]:
 def _stalls(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Iterator[Stall]:
     """Give the collectives of a group that ranks stand in, the earliest first.
 
-    Of each rank its first unfinished one counts. What it has queued behind that holds nobody.
+    Of each rank its first unfinished one counts. What it has queued behind that holds no rank.
     """
     heard = {r: by_rank[r] for r in group.ranks if r in by_rank}
     waits = {rank: entry for rank, r in heard.items() if (entry := r.waits(group)) is not None}

@@ -100,7 +100,7 @@ def lossy_link(
 ) -> Hang | None:
     """Name the links whose packets were sent again and may yet arrive; None without one.
 
-    To be asked where nothing else explains why all ranks wait: a peer that does not read is no lossy link.
+    To be asked where nothing else explains why all ranks wait: a peer that does not read is not a lossy link.
     """
     links = _waiting_links(first, second, names)
     lossy = [link for link, ends in links.items() if any(end.retransmits or end.resent >= RESENT for end in ends)]

@@ -60,7 +60,7 @@ _IN_LOG = (
     re.compile(rf"\b[Pp]aram(?:eter)?s?\b[^\d\n]{{0,24}}{_COUNT}"),
 )
 _SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "million": 1e6, "billion": 1e9}
-LEAST = 1e5  # a smaller number beside the word is no model's size
+LEAST = 1e5  # a smaller number beside the word is not a model's size
 
 
 @dataclass(frozen=True)

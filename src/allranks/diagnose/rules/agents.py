@@ -41,7 +41,7 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
 
 
 def _root_cause(tail: str) -> End | None:
-    """Read the process that the agent's report calls the first failure; None where there is no report."""
+    """Read the process that the agent's report calls the first failure; None without a report."""
     if "Root Cause" not in tail:
         return None
     lines = [line for raw in tail.splitlines() for line in read_line(raw)]

@@ -1,7 +1,7 @@
 """How a process ended, by its launcher's account: native crashes explain themselves a little, SIGKILL does not.
 
-Exit code -9 is no proof of memory: it stays unknown unless something else speaks of memory. -15 is a victim. A
-crash that follows a rank's own complaint about a peer or a time-out is the end of its abort, not a root.
+Exit code -9 does not prove a lack of memory: it stays unknown unless something else speaks of memory. -15 is a
+victim. A crash that follows a rank's own complaint about a peer or a time-out is the end of its abort, not a root.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class Role(enum.Enum):
 
     ROOT = "root"  # explains itself
     WEAK = "weak"  # something failed by itself, and does not say why
-    SYMPTOM = "symptom"  # somebody waits or complains; right only where nothing better is known
+    SYMPTOM = "symptom"  # a rank waits or complains; right only where nothing better is known
     CASCADE = "cascade"  # follows from another's end
     HARMLESS = "harmless"  # looks bad, means nothing
 

@@ -164,7 +164,7 @@ def _steps_of(
             for offset, number in enumerate(numbers):
                 wait = max(0.0, of_rank[number].called - waiting[number])
                 until_next = usual[common[at + offset + 1]] - waiting[number]
-                if until_next >= WAITED * wait:  # else the usual rank has gone on without it
+                if until_next >= WAITED * wait:  # else the usual rank went on without it
                     waited += wait
             waits[rank] = waited
         seconds = usual[common[at + period]] - usual[numbers[0]]

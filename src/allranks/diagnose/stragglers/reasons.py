@@ -1,7 +1,7 @@
 """Why a rank comes late: from samples of its stacks and what the kernel has counted meanwhile (pure).
 
 A reason is what the samples show and a usual rank does not, else none is given. What a program does in one rank on
-purpose (it saves, it evaluates, it sleeps) is described, and is no fault of a node.
+purpose (it saves, it evaluates, it sleeps) is described, and is not a fault of a node.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A connection is busy while data of it is on its way. Without the time for which the receiver had no room (a straggler
 that does not read), what it has carried in its busy time is the rate of the link. Links of one run are compared with
-each other: a network that is slow everywhere is no fault of a link.
+each other: a network that is slow everywhere is not a fault of a link.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from .podlog import PodLog
 LOOK_EVERY = 2.0
 LOOK_AT_MOST = 10.0
 PATIENCE = 6.0  # seconds that a pod which has ended may take to show its last lines
-READING = 20.0  # seconds that the log of a run that nobody followed may take
+READING = 20.0  # seconds that the log of a run without a follower may take
 STUCK = 60.0  # beyond the pods' grace: then they are removed without one
 # What node 0 says where it can't know: Kubernetes' own reason is nearer to the cause.
 OUTER = frozenset(
@@ -205,7 +205,7 @@ class PodsFollower(RemoteRun):
         return bool(self.pods) and all(p.ended for p in self.pods)
 
     def _cause(self) -> Finding | None:
-        """Say why there is no result: Kubernetes' reason, else the last words of pod 0, or of another pod."""
+        """Say why a result is missing: Kubernetes' reason, else the last words of pod 0, or of another pod."""
         if self.stopping:
             return None
         reasons = troubles(self.pods, self.events)
@@ -287,7 +287,7 @@ class PodsFollower(RemoteRun):
             self._lost = str(error)
 
     def settle(self) -> None:
-        """Write the end of a run that nobody followed, if its pods are over; nothing where it may go on."""
+        """Write the end of a run without a follower, if its pods are over; nothing where it may go on."""
         try:
             self._read_pods()
             may_go_on = not self.pods and self.kubectl.owners(self.name, self.kind)

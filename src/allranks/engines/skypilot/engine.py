@@ -38,7 +38,7 @@ class SkyPilot(RemoteEngine):
         return _cluster_line(read_place(run, ClusterOfRun)) or "no such cluster"
 
     def settle(self, run: RunDirectory) -> None:
-        """Write the end of a run whose machines are gone."""
+        """Write the end of a run whose machines have been removed."""
         place = read_place(run, ClusterOfRun)
         if not _cluster_line(place):
             message = f"the machines of {place.name} were taken down before its result was read"
@@ -46,7 +46,7 @@ class SkyPilot(RemoteEngine):
 
 
 def _cluster_line(place: ClusterOfRun) -> str:
-    """Return the cluster's line of `sky status`; empty where there is no such cluster."""
+    """Return the cluster's line of `sky status`; empty where the cluster does not exist."""
     for line in call("status", place.name).splitlines():
         if line.startswith(place.name):
             return " ".join(line.split())

@@ -82,7 +82,7 @@ def batch_script(job: str) -> str:
 
 
 def account(job: str) -> SlurmJob | None:
-    """Read the job in Slurm's accounting; None where there is no accounting."""
+    """Read the job in Slurm's accounting; None without accounting."""
     if shutil.which("sacct") is None:
         return None
     done = _call(["sacct", "-nPX", "-j", job, "-o", SACCT_FORMAT])

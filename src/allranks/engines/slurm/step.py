@@ -36,7 +36,7 @@ from allranks.settings import RunSpec
 from . import jobs
 
 LOOK = 0.5  # seconds between two looks at what srun says of a node that has not come
-END_PATIENCE = 10.0  # seconds for the tasks to end once they were told
+END_PATIENCE = 10.0  # seconds for the tasks to end once they were asked to
 LOG_LIMIT = 1 << 20
 LAUNCHER = "$SLURM_LAUNCH_NODE_IPADDR"  # where srun is, as a node sees it: Slurm sets it in every task
 
@@ -70,11 +70,11 @@ class Step:
 
     @property
     def ended(self) -> bool:
-        """srun has come and gone."""
+        """srun has started and ended."""
         return self.srun is not None and self.srun.poll() is not None
 
     def log_to(self, path: Path) -> None:
-        """Write srun's output to a file; else it is gone with this process."""
+        """Write srun's output to a file; else it is lost with this process."""
         with contextlib.suppress(OSError):
             self._log = open(path, "ab+", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
             self._from = os.fstat(self._log.fileno()).st_size
@@ -231,7 +231,7 @@ def _admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
 
 
 def own_addresses() -> list[str]:
-    """List this machine's addresses, of interfaces that are up; the loopback only where there is no other."""
+    """List this machine's addresses, of interfaces that are up; the loopback only where it is the only one."""
     reachable = []
     loopback = []
     for item in interfaces():

@@ -16,7 +16,7 @@ from ..metric_rows import Cell
 # sample hides, or one more bad link, must not change the answer.
 NODE_SHARE = 0.6
 FEWEST = 2  # peers: one bad pair is a link
-RAIL_PAIRS = 3  # with fewer pairs a rail can't be told from a node's own rail
+RAIL_PAIRS = 3  # with fewer pairs a rail cannot be distinguished from a node's own rail
 WRONG = 2  # a culprit is charged this for each good cell it would explain: three bad nodes are not a bad rail
 EVERYWHERE = 0.9  # of all cells: no culprit, but something common to all
 ALL_LINKS = "all other links"

@@ -1,6 +1,6 @@
 """From measurements to findings: which node, link or rail is slow or dead (pure).
 
-Two steps, so that one noisy sample is no alarm: `retest` lists the pairs to measure again, suspects among themselves
+Two steps, so that one noisy sample is not an alarm: `retest` lists the pairs to measure again, suspects with suspects
 and against nodes that passed; `judge` blames only what the re-test confirms.
 """
 

@@ -77,7 +77,7 @@ def _share(culprit: Culprit, culprits: Sequence[Culprit], cells: Mapping[Cell, C
 
 
 def _is_outward(culprit: Culprit, start: str) -> bool:
-    """Tell whether the way starts at the culprit; any way does, where the culprit is no single node."""
+    """Tell whether the way starts at the culprit; any way does, where the culprit is not a single node."""
     return culprit.kind not in ("node", "node-rail") or culprit.nodes[0] == start
 
 

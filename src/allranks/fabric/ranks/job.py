@@ -110,7 +110,7 @@ class SuiteJob:
 
     def leave(self) -> None:
         """Go; the rank that holds the store goes last."""
-        with contextlib.suppress(RuntimeError):  # the store's own, where others have gone before
+        with contextlib.suppress(RuntimeError):  # the store's own, where others have ended before
             self.store.set(f"left/{self.rank}", "1")
             if self.holds_store:
                 self.store.wait([f"left/{rank}" for rank in range(self.world)], timedelta(seconds=LEAVE))

@@ -39,7 +39,7 @@ def read_file(path: str) -> str:
 def gloo_address(env: Mapping[str, str], towards: str) -> str:
     """Give the address of the interface that Gloo uses: the set one, else the one on the way to a host.
 
-    Raises OSError where there is no way to it.
+    Raises OSError where no way leads to it.
     """
     return address_of(first_interface(env)) or address_towards(towards)
 

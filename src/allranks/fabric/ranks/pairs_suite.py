@@ -46,7 +46,7 @@ GRACE = 8.0  # seconds for an answer through the store: packets of a lossy node 
 POLL = 0.01  # seconds between two questions to the store: of leaders
 IDLE = 0.25  # … of ranks that only wait
 BETWEEN_ROUNDS = 0.1  # seconds
-LOST = 5  # exit code where rank 0 or the store has gone
+LOST = 5  # exit code where rank 0 or the store has ended
 BROKEN = 3  # where a link or a node is at fault
 ENOUGH_DEAD = 2  # dead re-tests of a dead pair that settle it: each costs its limit
 LISTED = 6  # pairs on a round's line
@@ -162,7 +162,7 @@ def _end_process(text: str) -> None:
 
 
 def run(job: SuiteJob, options: Options) -> int:
-    """Do this rank's part; give 3 where something is at fault, 5 where rank 0 has gone, else 0."""
+    """Do this rank's part; give 3 where something is at fault, 5 where rank 0 has ended, else 0."""
     board = Board(job.store)
     nodes = node_names(job, options)
     try:
@@ -195,7 +195,7 @@ def limit_of(options: Options, gpu: bool) -> float:
 
 
 def follow(board: Board, leader: Leader | None, rank: int, options: Options) -> int:
-    """Do what the rounds say until the end; ranks that are no leader only wait."""
+    """Do what the rounds say until the end; ranks that do not lead only wait."""
     poll = POLL if leader else IDLE
     setup = board.read("setup", Setup, PATIENCE * START, poll)
     patience = limit_of(options, setup.gpu) + 4 * GRACE

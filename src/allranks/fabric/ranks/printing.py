@@ -30,7 +30,7 @@ ADVICE = re.compile(r"\. This is .*")
 
 
 class SuiteReport:
-    """One a rank: rank 0 prints; another one only when rank 0 has gone."""
+    """One a rank: rank 0 prints; another one only when rank 0 has ended."""
 
     def __init__(self, job: SuiteJob, options: Options, group: ProcessGroup, lab: Lab) -> None:
         self.job = job
@@ -157,7 +157,7 @@ class SuiteReport:
 
 
 def append_row(path: str, row: Row) -> None:
-    """Append a row to a file of JSON lines; an empty path is no file."""
+    """Append a row to a file of JSON lines; do nothing without a path."""
     if path:
         with open(path, "ab") as file:
             file.write(write_json(encode(row)) + b"\n")

@@ -20,7 +20,7 @@ from .local_links import nominal_link, read_file
 from .options import Options
 
 NAME = "process_group"
-# NCCL's own watchdog would abort the process when a peer goes: ours says first who has gone.
+# NCCL's own watchdog would abort the process when a peer ends: ours says first which one that is.
 QUIET = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_ASYNC_ERROR_HANDLING": "0"}
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MEMINFO = "/proc/meminfo"

@@ -102,7 +102,7 @@ class Watchdog(threading.Thread):
         return time.monotonic() - self.began
 
     def store_lost(self, problem: Exception) -> None:
-        """Report that the store has gone, and end the process with 5; also for the main thread."""
+        """Report that the store is lost, and end the process with 5; also for the main thread."""
         self.reporting.acquire()  # never released: the process ends
         job = self.job
         holder = "rank 0, which holds it, has ended"
@@ -228,7 +228,7 @@ class Watchdog(threading.Thread):
     def _is_reported(self) -> bool:
         try:
             return is_set(self.store, f"reported/{self.test}")
-        except STORE_ERRORS:  # the store has gone with its holder
+        except STORE_ERRORS:  # the store has ended with its holder
             return False
 
     def _stay(self, ranks: set[int]) -> None:

@@ -1,4 +1,4 @@
-"""colossalai: `colossalai run` once a node, on that node alone; the others are told to torchrun, which it calls.
+"""colossalai: `colossalai run` once a node, on that node alone; torchrun, which it calls, gets the others as options.
 
 Its command line knows several nodes only by ssh, so nnodes and node_rank go through --extra_launch_args: they come
 last there, and torchrun takes the last. It joins the words with blanks for a shell (colossalai 0.5.0,

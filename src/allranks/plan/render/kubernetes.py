@@ -98,7 +98,7 @@ def secret_manifest(job: PodJob, name: str, values: dict[str, str]) -> Document:
 # -- who may do it -------------------------------------------------------------------------------------
 
 # The verbs that kubectl needs for what allranks has it do (engines/kubernetes): `create -f`, `get -l`, `delete -l`
-# lists and then deletes each; parts and Secrets are deleted by name, so nobody has to be able to list Secrets.
+# lists and then deletes each; parts and Secrets are deleted by name, so the right to list Secrets is not needed.
 _PARTS = {"apiGroups": [""], "resources": ["services", "configmaps", "secrets"], "verbs": ["create", "delete"]}
 _LOGS = {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}
 _EVENTS = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}

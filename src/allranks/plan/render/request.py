@@ -10,7 +10,7 @@ from allranks.settings import RunSpec
 
 from ..ranks import Attempt, NodePlan, Plan
 
-Rendered = dict[str, str | bytes]  # file name (no directories): text; bytes are what nobody reads
+Rendered = dict[str, str | bytes]  # file name (no directories): text; bytes are not for reading
 DEFAULT_PORT = 29500  # torch's own; nothing is proved here, so that a fixed one is as good as any
 
 

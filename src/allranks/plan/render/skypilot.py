@@ -1,4 +1,4 @@
-"""A SkyPilot task: every machine runs the same `allranks join`, told who it is by SKYPILOT_* (pure)."""
+"""A SkyPilot task: every machine runs the same `allranks join`, and learns who it is from SKYPILOT_* (pure)."""
 
 from __future__ import annotations
 

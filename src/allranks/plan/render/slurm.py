@@ -17,7 +17,7 @@ from ..slurm_commands import WARN_BEFORE, WARNING_SIGNAL, absolute, check_sbatch
 from .request import Rendered, RenderRequest
 from .shell import folded
 
-# Not for the controller inside: sbatch has been told, or they belong to the terminal that submitted.
+# Not for the controller inside: sbatch has them, or they belong to the terminal that submitted.
 OUTSIDE = (
     "nodes",
     "partition",
@@ -131,5 +131,5 @@ def _directives(request: RenderRequest) -> list[str]:
 
 
 def warning(stop_grace: float) -> int:
-    """Seconds before the end of the job at which its script is told: time to save, and to write it all down."""
+    """Seconds before the end of the job at which its script gets a signal: time to save, and to write it all down."""
     return min(65535, math.ceil(stop_grace) + WARN_BEFORE)

@@ -61,7 +61,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for finding in files.judge(request):
         if request.asked.launching.accelerate:
             yield finding
-        else:  # the default file: nobody said that it is for this run
+        else:  # the default file: nothing says that it is for this run
             yield finding._replace(status="warn")
     yield from judge_options(request, files.ranks, facts_by_node)
 
@@ -164,7 +164,7 @@ def _unread_keys(table: Table) -> Tuple[str, ...]:
 
 
 def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
-    """Find the node that has this name or address; "" where none has, None where that can't be told."""
+    """Find the node that has this name or address; "" where none has, None where that is not known."""
     for node, facts in facts_by_node.items():
         hostname = facts.hostname or node
         if value in (node, hostname, hostname.partition(".")[0], *addresses_of(facts, loopback=True)):

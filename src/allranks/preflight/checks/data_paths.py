@@ -14,7 +14,7 @@ LEVEL = "quick"
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """missing-file, permission-denied; `unknown` where the file system gave no answer."""
-    silent = nodes_with(facts_by_node, lambda facts: facts.error("data"))  # a mount whose server is gone
+    silent = nodes_with(facts_by_node, lambda facts: facts.error("data"))  # a mount whose server is down
     if silent and request.asked.data_paths:
         message = f"could not look at {', '.join(request.asked.data_paths)} on {join_names(silent)}"
         message += f": {facts_by_node[silent[0]].error('data')}"

@@ -64,7 +64,7 @@ def collect(host: Host) -> Optional[Ecc]:
 
 
 def _amd(host: Host) -> Optional[Ecc]:
-    """Deferred errors are detected, not yet used: not told."""
+    """Deferred errors are detected, not yet used: not reported."""
     gpus = smi.amd_smi(host, "metric", "-e") or []
     counts = [smi.integer(smi.at(gpu, "ecc", "total_uncorrectable_count")) for gpu in gpus]
     bad = [Errors(smi.integer(gpus[at]["gpu"]), "", count) for at, count in enumerate(counts) if count]

@@ -102,7 +102,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _failed(node: str, gpu: MatmulSpeed, vendor: Optional[str]) -> Finding:
-    """Fail a GPU that can't multiply; warn where others hold its memory: they may be gone by then."""
+    """Fail a GPU that can't multiply; warn where others hold its memory: they may have ended by then."""
     label = "cuda-out-of-memory" if "out of memory" in gpu.error else "cuda-device-unavailable"
     message = f"torch can't multiply matrices on GPU {gpu.gpu} of {node}: {gpu.error}"
     remedy = f"look who uses it and whether it is in error: {remote(node, smi.overview(vendor))}"

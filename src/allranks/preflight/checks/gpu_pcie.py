@@ -58,7 +58,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _usual(widths: List[int]) -> int:
-    """Return what more than half have; 0 where there is no such width."""
+    """Return what more than half have; 0 without such a width."""
     width, count = Counter(widths).most_common(1)[0]
     if 2 * count > len(widths):
         return width

@@ -89,7 +89,7 @@ def _asks(event: XidEvent, others: "set[str]") -> bool:
 
 
 def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
-    """Read the code, 0 for a switch, and the PCI address; None for what is no fault."""
+    """Read the code, 0 for a switch, and the PCI address; None for any other line."""
     xid = XID.search(words)
     if xid:
         code = int(xid.group(2))

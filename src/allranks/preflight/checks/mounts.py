@@ -59,7 +59,7 @@ def collect(host: Host) -> Optional[Mounts]:
 
 
 def _in_container(host: Host) -> bool:
-    """Nobody mounts what fstab says there."""
+    """Tell whether this is a container, where what fstab says is not mounted."""
     if host.exists("/.dockerenv") or host.exists("/run/.containerenv") or host.env.get("KUBERNETES_SERVICE_HOST"):
         return True
     return bool(host.env.get("APPTAINER_CONTAINER") or host.text("/run/systemd/container", 64))
@@ -72,7 +72,7 @@ def _is_wanted(line: Mount) -> bool:
 
 
 def _is_shared(mount: Mount, automatic: Set[str]) -> bool:
-    """Not what appears when somebody asks for it."""
+    """Tell whether a mount should be on all nodes: of a network, and there before it is asked for."""
     if mount.kind not in NETWORK or mount.point.startswith(OF_OTHERS) or mount.kind == "fuse.cvmfs2":
         return False
     return not any((mount.point + "/").startswith(point.rstrip("/") + "/") for point in automatic)

@@ -79,7 +79,7 @@ def _too_few(request: Request, counts: Mapping[str, int], wanted: Mapping[str, i
 
 
 def _unequal(request: Request, counts: Mapping[str, int], facts_by_node: Nodes) -> Findings:
-    """--nproc auto with different numbers of GPUs: allowed, and yet often a GPU that is gone."""
+    """--nproc auto with different numbers of GPUs: allowed, and yet often a GPU that is lost."""
     free = {node: count for node, count in counts.items() if not request.asked.slots.get(node)}
     groups = list(by_value(free).values())
     if len(groups) < 2:

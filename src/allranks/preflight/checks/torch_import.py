@@ -35,7 +35,7 @@ GROUP = "software"
 LEVEL = "full"
 LIMIT = 120.0  # a first import from a network file system may well take a minute
 SECONDS = LIMIT + 10
-# seconds: so much slower than the median is told
+# seconds: so much slower than the median is reported
 TIMES = 3.0
 MORE = 5.0
 _LABEL = "environment-mismatch"

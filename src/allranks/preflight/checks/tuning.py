@@ -78,7 +78,7 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Warn of what is slow, and of what differs among the others: what is slow is no norm."""
+    """Warn of what is slow, and of what differs among the others: what is slow is not a norm."""
     nodes = collected(facts_by_node, ID, Dict[str, str])
     slow = {CLOCKSOURCE: list(_slow_clock(nodes)), GOVERNOR: list(_powersave(nodes))}
     for findings in slow.values():

@@ -43,7 +43,7 @@ def _shard(model: torch.nn.Sequential, lab: Lab, rows: list[list[int]]) -> None:
     try:
         mesh = DeviceMesh(lab.device.type, rows, mesh_dim_names=("replicate", "shard"))
     except RuntimeError as error:
-        if "homogeneous" in str(error):  # as many ranks as are no multiple of a node's devices
+        if "homogeneous" in str(error):  # as many ranks as are not a multiple of a node's devices
             raise NotSupported(str(error).splitlines()[0]) from None
         raise
     for layer in (model[0], model[2], model):
