@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
     """Return a public name, on its first use."""
     if name not in _PLACES:
         raise AttributeError(f"module 'allranks' has no attribute {name!r}")
-    import importlib
+    import importlib  # late: `import allranks` costs nothing
 
     value = getattr(importlib.import_module(f"allranks.{_PLACES[name]}"), name)
     globals()[name] = value

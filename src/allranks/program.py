@@ -311,7 +311,7 @@ def init_process_group(
 
 def choose_device(place: ProgramPlace, backend: str | None) -> tuple[torch.device, str]:
     """Make the accelerator of this local rank the current one; give it and the backend that goes with it."""
-    import torch
+    import torch  # late: report_step does without
 
     for kind, fitting in (("cuda", "nccl"), ("xpu", "xccl")):
         module = getattr(torch, kind, None)
@@ -347,7 +347,7 @@ def export_place(place: ProgramPlace, environ: MutableMapping[str, str]) -> None
 
 def meet(place: ProgramPlace, patience: float, quiet: bool) -> Store:
     """Give the store at the master, once all ranks are there; StartError names those that are not."""
-    import torch.distributed
+    import torch.distributed  # late: report_step does without
 
     dist: Any = torch.distributed
     ends = time.monotonic() + patience

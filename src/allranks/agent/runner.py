@@ -14,7 +14,8 @@ The program must not notice. What this file adds is switched on by variables tha
 
 It ships with the runner_*.py beside it, which it runs when they are needed (see `beside`), needs the standard
 library alone and runs under Python 3.8 and later. Before the program starts only built-in modules are imported:
-a `queue.py` beside the program must shadow the library's own exactly as without the runner.
+a `queue.py` beside the program must shadow the library's own exactly as without the runner. All others are imported in
+the functions that need them.
 tests/agent/test_runner.py runs many programs both ways and compares.
 """
 

@@ -41,7 +41,7 @@ class Unfit(Exception):
 def become_rank(runner: Type[Known]) -> None:
     """Import what the agent names, then fork ranks as it asks; return in each of these ranks alone."""
     before = set(sys.modules)
-    import _socket
+    import _socket  # late, for runner.py's reason
 
     added = set(sys.modules) - before  # in development mode a codec too
     channel = _socket.socket(fileno=runner.template)

@@ -56,8 +56,8 @@ def refuse_unknown_allowed(names: Sequence[str]) -> None:
     """UsageError where one is neither a check nor a cause."""
     if not names:
         return
-    from allranks.diagnose.causes import CAUSES
-    from allranks.gang.plugins import all_checks  # imported late: most runs allow nothing
+    from allranks.diagnose.causes import CAUSES  # imported late, as the next: most runs allow nothing
+    from allranks.gang.plugins import all_checks
 
     names_of_checks = (*all_checks(), *CAUSES)
     for name in names:

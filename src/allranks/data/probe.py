@@ -121,7 +121,7 @@ def raw(array: Array) -> bytes:
     """Give the bytes of an array of any type."""
     if hasattr(array, "tobytes"):
         return bytes(array.tobytes())
-    import torch
+    import torch  # late: a program without it has no such array
 
     tensor: torch.Tensor = array  # type: ignore[assignment]  # whatever is not of NumPy
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -227,7 +227,7 @@ class Session:
 
     def _judge(self, gang: Gang) -> Decision:
         """After an attempt: finish, retry, or repeat the gate with another port."""
-        from .evidence import judge_attempt
+        from .evidence import judge_attempt  # imported late: an attempt has to be over
 
         roster = gang.roster
         if gang.rendezvous.port_was_taken:
@@ -285,7 +285,7 @@ class Session:
         auditor = self.controller.auditor
         if auditor is None or roster.testing or not roster.exits:
             return
-        from allranks.data.case import CHECK as OF_DATA
+        from allranks.data.case import CHECK as OF_DATA  # imported late: only an audit needs it
 
         conclusion = auditor.conclude(roster.layout(), roster.attempt)
         for one in gang.running.audit_findings(conclusion.fresh):
@@ -295,7 +295,7 @@ class Session:
 
     def _judge_test(self, roster: Roster, verdict: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""
-        from .tested import judge_test
+        from .tested import judge_test  # imported late: a run without tests needs none of it
 
         quick = self.spec.tests.test == "quick"
         self.tested = judge_test(roster, self.run_dir, verdict, quick)
@@ -381,7 +381,7 @@ class Session:
         """Write the result of a run that a defect of allranks has ended; its traceback is evidence.
 
         The state of the run may be what is broken, so each part of it is left out where it can't be read."""
-        from allranks.runs.internal import internal_verdict, save_traceback
+        from allranks.runs.internal import internal_verdict, save_traceback  # imported late: it should never be needed
 
         save_traceback(self.run_dir, error)
         self.verdict = internal_verdict(error, self.run_dir.name)

@@ -52,7 +52,7 @@ def redact_text(text: str) -> str:
 
 def _hide_forms(text: str) -> str:
     """Hide what is a secret by its form or by the command beside it: `wandb login …`, `--api-key …`, `sshpass -p …`."""
-    from .secretforms import FLAGGED, FORMS, VALUES
+    from .secretforms import FLAGGED, FORMS, VALUES  # late: few settings hold such a text
 
     lines = []
     for line in text.split("\n"):

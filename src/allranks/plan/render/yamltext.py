@@ -61,7 +61,7 @@ def _dumper() -> type[yaml.SafeDumper]:
 
 def yaml_text(documents: Sequence[Document], head: Sequence[str] = ()) -> str:
     """One file; `head` are its comment lines."""
-    import yaml
+    import yaml  # imported late, as in `_dumper`
 
     parts = [
         yaml.dump(
@@ -74,7 +74,7 @@ def yaml_text(documents: Sequence[Document], head: Sequence[str] = ()) -> str:
 
 def read_yaml(text: str, where: str) -> Document:
     """One document that is a map; UsageError with the line where it is something else."""
-    import yaml
+    import yaml  # imported late, as in `_dumper`
 
     try:
         document = yaml.safe_load(text)

@@ -21,8 +21,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     proof = request.asked.gate
     if proof is None:
         return
-    from allranks.plan.network import choose_address, port_taken
-    from allranks.settings.document import from_document  # here: neither ships to Python 3.8
+    from allranks.plan.network import choose_address, port_taken  # here, as the next: neither ships to Python 3.8
+    from allranks.settings.document import from_document
 
     if proof.error:
         failure = PortFailure(text=proof.error) if isinstance(proof.error, str) else proof.error
