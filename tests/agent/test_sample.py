@@ -40,7 +40,7 @@ if "helper" in sys.argv:
         exec(compile(file.read(), "<allranks importlib._bootstrap>", "exec"), names)
     world = types.SimpleNamespace(pg_names={}, pg_group_ranks={})
     known = types.SimpleNamespace(ask=os.environ["ALLRANKS_ASK_SOCKET"], rank=0, pid=os.getpid())
-    names["start"](types.SimpleNamespace(_world=world), known, lambda: None)
+    names["start"](types.SimpleNamespace(_world=world), known, lambda: None, lambda: ([], []))
 def step():
     print("going", flush=True)
     print("left", getattr(slow, sys.argv[1])(600), flush=True)

@@ -79,6 +79,14 @@ def test_one_wrong_peer_in_a_ring_of_sends_and_receives(bed2: Bed, launch: Launc
 
 
 @pytest.mark.slow
+def test_one_wrong_peer_in_a_ring_of_batched_sends_and_receives(bed2: Bed, launch: Launch) -> None:
+    """`work.wait()` leaves no frame: the ranks count what they have begun."""
+    apart(launch, "batch", "2")
+    says = ("rank 2 is in recv from rank 3, which has not called the send", "rank 2 on h2 at p_apart.py:")
+    explained(bed2, launch, MISMATCH, ("h2", 2), *says, victims=[0, 1, 3], code=5)
+
+
+@pytest.mark.slow
 def test_a_rank_that_destroys_its_process_group_and_goes_on(bed2: Bed, launch: Launch) -> None:
     apart(launch, "destroy", "2")
     says = ("rank 2 on h2 called destroy_process_group (p_apart.py:", "went on without the others")

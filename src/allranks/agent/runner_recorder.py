@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from .runner import Known
 
+    Posted = Callable[[], Tuple[List[JsonObject], List[JsonObject]]]
+
 FIRST_DESCRIPTOR = 961
 PATIENCE = 2.0  # seconds for one question and its answer
 DEPTH = 100
@@ -62,8 +64,10 @@ NOT_RECORDED = 65535  # as protocol/foreign.py says
 BINDINGS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))  # one recorder each, torch >= 2.5, 2.8
 
 
-def start(module: ModuleType, runner: Known, note_calls: Callable[[], None]) -> Callable[[], None]:
-    """Begin to answer, and return the function that ends it. `module` is distributed_c10d."""
+def start(module: ModuleType, runner: Known, note_calls: Callable[[], None], posted: Posted) -> Callable[[], None]:
+    """Begin to answer, and return the function that ends it. `module` is distributed_c10d.
+
+    `posted` tells how many sends and receives there have been, and which are not done."""
     import _thread
     import signal
 
@@ -74,7 +78,7 @@ def start(module: ModuleType, runner: Known, note_calls: Callable[[], None]) -> 
     dump = {signal.SIGRTMIN + 7}  # of runner.py: sent to this thread, it interrupts nothing (agent/dumping.py)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults - dump)
     try:  # the thread inherits the mask: a signal that the program waits for must not end up here
-        _thread.start_new_thread(answer, (listener, module, runner, note_calls, over))
+        _thread.start_new_thread(answer, (listener, module, runner, note_calls, posted, over))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -113,14 +117,19 @@ def listen(path: str) -> socket.socket:
 
 
 def answer(
-    listener: socket.socket, module: ModuleType, runner: Known, note_calls: Callable[[], None], over: LockType
+    listener: socket.socket,
+    module: ModuleType,
+    runner: Known,
+    note_calls: Callable[[], None],
+    posted: Posted,
+    over: LockType,
 ) -> None:
     """Answer one question after the other, as a thread, until stop()."""
     try:
         while True:
             channel = listener.accept()[0]
             try:
-                serve(channel, module, runner, note_calls)
+                serve(channel, module, runner, note_calls, posted)
             except Exception:  # whoever asked has ended, or the program ends
                 pass
             finally:
@@ -132,7 +141,9 @@ def answer(
         over.release()
 
 
-def serve(channel: socket.socket, module: ModuleType, runner: Known, note_calls: Callable[[], None]) -> None:
+def serve(
+    channel: socket.socket, module: ModuleType, runner: Known, note_calls: Callable[[], None], posted: Posted
+) -> None:
     """Answer one request for torch's records."""
     import json
     import socket
@@ -157,7 +168,10 @@ def serve(channel: socket.socket, module: ModuleType, runner: Known, note_calls:
     reply.update(recorded(word == "dump"))
     if word != "counters":
         reply["stacks"] = stacks()
-        reply["transfers"] = transfers(module)
+        counts, waiting = posted()
+        blocking = transfers(module)
+        reply["posted"] = counts
+        reply["transfers"] = blocking or waiting
     channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
 
 
@@ -218,8 +232,8 @@ def stacks() -> str:
 def transfers(module: ModuleType) -> List[JsonObject]:
     """List the send or the receive that the main thread waits in: `DumpedTransfer` of diagnose/hangs/recorder.py.
 
-    Gloo's recorder has none of them. Their own frames in distributed_c10d.py name the peer (torch 2.1 to 2.13); a
-    call that was made before, and that `work.wait()` waits for, has left no frame."""
+    Gloo's recorder has none of them. Their own frames in distributed_c10d.py name the peer (torch 2.1 to 2.13). A
+    call that was made before, and that `work.wait()` waits for, has left no frame: see Posted of runner_torch.py."""
     import threading
 
     ends = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
@@ -233,7 +247,8 @@ def transfers(module: ModuleType) -> List[JsonObject]:
                 peer = values.get(ends[name][0])
                 if peer is None:
                     peer = module.get_global_rank(group, values[ends[name][1]])
-                return [{"group": module._world.pg_names[group], "peer": int(peer), "is_send": name == "send"}]
+                of_group = {"group": module._world.pg_names[group], "tag": int(values.get("tag") or 0)}
+                return [dict(of_group, peer=int(peer), is_send=name == "send", is_blocking=True)]
             except Exception:  # from any source, or a torch that names them otherwise
                 return []
         frame = frame.f_back

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
     from datetime import timedelta
     from types import FrameType, ModuleType
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from allranks.protocol.jsontext import JsonObject
 
@@ -150,6 +150,9 @@ class Recorder:
         self.module = module
         self.runner = runner
         self.end: Optional[Callable[[], None]] = None
+        self.posted = Posted(module)
+        if runner.ask:
+            self.posted.watch()
         self.functions: Dict[str, Callable[..., Any]] = {}
         self.lives = 0  # default groups that there have been
         self.since = 0.0
@@ -169,7 +172,7 @@ class Recorder:
             try:
                 begin = self.runner.beside("runner_recorder.py", "start")
                 self.functions = begin.__globals__  # at the interpreter's end the runner finds no more files
-                self.end = begin(self.module, self.runner, self.note_calls)
+                self.end = begin(self.module, self.runner, self.note_calls, self.posted.described)
             except Exception:
                 pass
 
@@ -193,6 +196,102 @@ class Recorder:
             end = self.end
             self.end = None
             end()
+            self.posted.clear()
+
+
+MOST_POSTED = 256  # sends and receives that nothing has waited for yet
+ANY_SOURCE = -1
+
+
+class Posted:
+    """Counts sends and receives on the CPU, and knows those that are not done: Gloo's recorder has none of them.
+
+    The k-th send of a rank to another meets the other's k-th receive from it. torch's send and recv call isend and
+    irecv (distributed_c10d.py, 2.13); an older torch that does not is left as it is.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.counts: Dict[Tuple[str, int, bool, int], int] = {}  # by group, peer, whether it is sent, and tag
+        self.open: List[Tuple[Tuple[str, int, bool, int], int, Callable[[], Any]]] = []  # with number and work
+        self.inside: List[int] = []  # threads: a subclass of Tensor calls the function again
+
+    def watch(self) -> None:
+        """Wrap isend and irecv, where all sends and receives go through them."""
+        from inspect import unwrap
+
+        for name in ("send", "recv"):
+            if "i" + name not in unwrap(getattr(self.module, name)).__code__.co_names:
+                return
+        self.module.isend = self.counted(self.module.isend, True, "dst", "group_dst")
+        self.module.irecv = self.counted(self.module.irecv, False, "src", "group_src")
+
+    def counted(self, function: Any, is_send: bool, by_rank: str, by_number: str) -> Any:
+        """Return the function, which notes what it has begun. The names are those of the peer's two parameters."""
+        from _thread import get_ident
+        from functools import wraps
+
+        @wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            thread = get_ident()
+            if thread in self.inside:
+                return function(*args, **named)
+            self.inside.append(thread)
+            try:
+                work = function(*args, **named)
+            finally:
+                self.inside.remove(thread)
+            try:
+                tensor = args[0] if args else named["tensor"]
+                if work is not None and tensor.device.type == "cpu":
+                    peer, group, tag, number = [*args[1:5], None, None, None, None][:4]
+                    group = named.get("group", group) or self.module.group.WORLD
+                    peer = named.get(by_rank, peer)
+                    number = named.get(by_number, number)
+                    if peer is None and number is not None:
+                        peer = self.module.get_global_rank(group, number)
+                    key = (self.module._world.pg_names[group], ANY_SOURCE if peer is None else int(peer))
+                    self.note((*key, is_send, int(named.get("tag", tag or 0))), work)
+            except Exception:  # a torch that is built otherwise
+                pass
+            return work
+
+        return call
+
+    def note(self, key: Tuple[str, int, bool, int], work: Any) -> None:
+        """Count it. What nobody holds any more cannot be waited for."""
+        from weakref import ref
+
+        self.counts[key] = number = self.counts.get(key, 0) + 1
+        self.open.append((key, number, ref(work)))
+        if len(self.open) > MOST_POSTED:
+            self.open = self.not_done()[-MOST_POSTED // 2 :]
+
+    def not_done(self) -> List[Tuple[Tuple[str, int, bool, int], int, Callable[[], Any]]]:
+        """List what somebody may wait for still."""
+        kept = []
+        for key, number, reference in list(self.open):
+            work = reference()
+            if work is not None and not work.is_completed():
+                kept.append((key, number, reference))
+        return kept
+
+    def described(self) -> Tuple[List[JsonObject], List[JsonObject]]:
+        """Return how many there have been, and those that are not done: `PostedCount`, `DumpedTransfer` of
+        diagnose/hangs/recorder.py."""
+        counts = [dict(self.row(key), total=total) for key, total in list(self.counts.items())]
+        waiting = [dict(self.row(key), number=number) for key, number, _ in self.not_done()]
+        return counts[:MOST_POSTED], waiting
+
+    def row(self, key: Tuple[str, int, bool, int]) -> JsonObject:
+        """Name the parts of a key."""
+        group, peer, is_send, tag = key
+        return {"group": group, "peer": peer, "is_send": is_send, "tag": tag}
+
+    def clear(self) -> None:
+        """Forget all: the groups are gone, and new ones may bear their names."""
+        self.counts.clear()
+        self.open = []
 
 
 def place_of_call(runner: Known) -> str:

@@ -275,6 +275,50 @@ def test_one_rank_that_sends_to_a_wrong_peer() -> None:
     assert (found.case, found.culprits) == (CollectiveFault.ORDER, (2,))
 
 
+AT_LOCK = seen(at(61, "swap"), wchan="futex_wait_queue")  # in `work.wait()`, which has no frame
+
+
+def posting(called: int, sends: dict[int, int], receives: dict[int, int], *waits: tuple[int, bool]) -> dict[str, Any]:
+    """A rank with Gloo that has begun so many isend to and irecv from each peer; `waits`: the newest, not done."""
+    counts = {(peer, True): total for peer, total in sends.items()}
+    counts |= {(peer, False): total for peer, total in receives.items()}
+    rows = [{"group": "0", "peer": peer, "is_send": way, "tag": 0, "total": n} for (peer, way), n in counts.items()]
+    transfers = [{"group": "0", "peer": peer, "is_send": way, "number": counts[peer, way]} for peer, way in waits]
+    calls = answer(*(entry(seq, seq <= 3) for seq in range(1, called + 1)))
+    return {**calls, "posted": rows, "transfers": transfers}
+
+
+def test_one_wrong_peer_in_a_ring_that_waits_for_what_it_has_begun() -> None:
+    """Rank 2 receives from 3 in the third round. Sends are done when they are copied, so only their numbers tell."""
+    ring = [posting(4, {(rank + 1) % 4: 3}, {(rank - 1) % 4: 3}) for rank in range(4)]
+    ring[2] = posting(3, {3: 3}, {1: 2, 3: 1}, (3, False))
+    found = hang([WAITS, WAITS, AT_LOCK, WAITS], *ring)
+    assert (found.cause, found.culprits, found.victims) == (MISMATCH, (2,), (0, 1, 3))
+    assert "rank 2 is in recv from rank 3, which has not called the send" in found.message
+
+
+def test_what_a_rank_has_begun_and_does_not_wait_for_holds_nobody() -> None:
+    """Rank 0 has an early receive from 1 open; all stand in an all_reduce but 3, which sleeps elsewhere."""
+    early = posting(4, {}, {1: 1}, (1, False))
+    others = [posting(4, {}, {}), posting(4, {}, {}), posting(3, {}, {})]
+    found = hang([WAITS, WAITS, WAITS, seen(at(41), wchan="hrtimer_nanosleep")], early, *others)
+    assert (found.cause, found.culprits) == (STRAGGLER, (3,))
+    assert "recv" not in found.message
+
+
+def test_a_send_that_was_received_is_not_missed_though_nobody_has_waited_for_it() -> None:
+    """Rank 0 waits for its second receive, which 1 has not sent; its first send has come through long ago."""
+    first = posting(3, {1: 1}, {1: 2}, (1, True), (1, False))
+    found = hang([AT_LOCK, WAITS], first, posting(4, {0: 1}, {0: 1}))
+    assert "recv from rank 1" in found.message and "send to" not in found.message
+
+
+def test_a_peer_that_receives_from_any_rank_is_not_accused() -> None:
+    first = posting(3, {1: 1}, {}, (1, True))
+    found = hang([AT_LOCK, WAITS], first, posting(4, {}, {-1: 1}))
+    assert "send to rank 1" not in found.message
+
+
 def test_a_receive_of_another_size_than_its_send() -> None:
     receives = staged(4, moved("7", "recv 1<-0", size=500))
     found = judged(staged(0, moved("7", "send 0->1")), *(staged(rank) for rank in (1, 2, 3)), receives,

@@ -59,6 +59,20 @@ def pass_on() -> None:
         dist.recv(torch.empty(64), source)
 
 
+def pass_on_at_once() -> None:
+    """As pass_on, without order: both are begun, and then waited for."""
+    world = dist.get_world_size()
+    source = (rank - 1) % world
+    if rank == odd:
+        source = (rank + 1) % world
+    ends = [
+        dist.P2POp(dist.isend, torch.ones(64), (rank + 1) % world),
+        dist.P2POp(dist.irecv, torch.empty(64), source),
+    ]
+    for work in dist.batch_isend_irecv(ends):
+        work.wait()
+
+
 for step in range(8):
     if what in ("short", "short-end") and rank == odd and step == 7:
         break
@@ -68,6 +82,11 @@ for step in range(8):
         share_weights()
     if step == 3 and what == "ring":
         pass_on()
+    if step <= 3 and what == "batch":
+        right = odd
+        odd = -1 if step < 3 else right
+        pass_on_at_once()
+        odd = right
     if step == 3 and what == "destroy" and rank == odd:
         dist.destroy_process_group()
         time.sleep(600)

@@ -52,6 +52,7 @@ def attribute(
 
     `ended` are ranks that ended with 0; `names` are nodes by rank.
     """
+    recordings = [_standing(recording, doings.get(recording.rank)) for recording in recordings]
     recorded = account(recordings)
     doings = {**doings, **_queued(doings, recordings)}
     waiting = {r: d for r, d in doings.items() if d.kind in (ActivityKind.WAITING, ActivityKind.STARTING)}
@@ -63,6 +64,17 @@ def attribute(
     return replace(hang, evidence=(*recorded.lines[:1], *hang.evidence, *recorded.lines[1:]))
 
 
+def _standing(recording: Recording, item: Doing | None) -> Recording:
+    """Leave out isend and irecv where the rank does not wait for one: it sleeps at a lock then, in C++."""
+    if recording.waiting is None and item is not None and _may_wait(item, is_on_device=False):
+        return recording
+    transfers = {
+        of_group: tuple(one for one in ones if not one.is_asynchronous)
+        for of_group, ones in recording.transfers.items()
+    }
+    return replace(recording, transfers={of_group: ones for of_group, ones in transfers.items() if ones})
+
+
 def _queued(doings: Mapping[int, Doing], recordings: Sequence[Recording]) -> dict[int, Doing]:
     """Find the ranks that wait for a collective without a call of torch.distributed on their stack.
 
@@ -70,11 +82,17 @@ def _queued(doings: Mapping[int, Doing], recordings: Sequence[Recording]) -> dic
     a lock. Only their recorders tell it.
     """
     waits = {r.rank: entry for r in recordings if (entry := r.waiting) is not None}
-    return {
+    queued = {
         rank: replace(doings[rank], kind=ActivityKind.WAITING, call=entry.name.partition(" ")[0])
         for rank, entry in waits.items()
         if rank in doings and _may_wait(doings[rank], entry.is_on_device)
     }
+    for recording in recordings:
+        transfer = recording.standing
+        if transfer is not None and transfer.is_asynchronous and recording.rank not in queued:
+            item = doings[recording.rank]
+            queued[recording.rank] = replace(item, kind=ActivityKind.WAITING, call=transfer.name)
+    return queued
 
 
 def _may_wait(item: Doing, is_on_device: bool) -> bool:

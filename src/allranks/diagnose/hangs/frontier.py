@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from allranks.text import group, join_words, plural
 
 from ..words import count_ranks
-from .recorder import DEFAULT, RecordedGroup, RecorderEntry, Recording, Transfer, ranks_by_call
+from .recorder import DEFAULT, Ends, RecordedGroup, RecorderEntry, Recording, Transfer, ranks_by_call
 
 SAID = 2  # collectives that a message names
 EVIDENCE = 3
+ANY_SOURCE = -1
 # Operations that no member comes through before all have called them; a root of the others may be through first.
 SYNCHRONISING = frozenset(
     {
@@ -306,11 +307,17 @@ def _unequal(group: RecordedGroup, by_rank: Mapping[int, Recording]) -> Iterator
 
 
 def _unmatched(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Iterator[Unmatched]:
-    """Give the sends and receives whose other end is not there: of two ranks the unfinished ones pair by order."""
+    """Give the sends and receives whose other end is not there: of two ranks the unfinished ones pair by order.
+
+    Where both ranks have counted all of them, the k-th of one pairs with the k-th of the other.
+    """
     for rank in (r for r in group.ranks if r in by_rank):
         of_rank = by_rank[rank].transfers.get(group, ())
         for (peer, is_send), transfers in _by_peer(of_rank).items():
             answers = 0
+            if peer in by_rank and transfers[0].number and by_rank[peer].posted:
+                yield from _unanswered(group, rank, transfers, by_rank[peer].posted.get(group, {}))
+                continue
             if peer in by_rank:
                 theirs = _by_peer(by_rank[peer].transfers.get(group, ()))
                 answers = len(theirs.get((rank, not is_send), ()))
@@ -318,6 +325,18 @@ def _unmatched(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Col
                 continue
             if len(transfers) > answers:
                 yield Unmatched(group, rank, transfers[answers])
+
+
+def _unanswered(
+    group: RecordedGroup, rank: int, transfers: Iterable[Transfer], posted: Mapping[Ends, int]
+) -> Iterator[Unmatched]:
+    """Give the first transfer whose other end its peer has not called; none where the peer receives from any rank."""
+    for transfer in transfers:
+        anything = transfer.is_send and any(ends.peer == ANY_SOURCE and not ends.is_send for ends in posted)
+        answers = posted.get(Ends(rank, not transfer.is_send, transfer.tag), 0)
+        if transfer.number > answers and not anything:
+            yield Unmatched(group, rank, transfer)
+            return
 
 
 def _by_peer(transfers: Iterable[Transfer]) -> dict[tuple[int, bool], list[Transfer]]:

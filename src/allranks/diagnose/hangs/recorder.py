@@ -149,7 +149,9 @@ def _elements(count: int, dtype: str) -> str:
 class Transfer(NamedTuple):
     """A send or a receive of one rank that is not done. Ranks are global; the rest is as in `RecorderEntry`.
 
-    `elements` and `dtype` are of the tensor, 0 and "" where they are not recorded.
+    `elements` and `dtype` are of the tensor, 0 and "" where they are not recorded. `number` counts those of one rank
+    to or from one peer with one `tag`, 0 where nothing counts them. `is_asynchronous`: isend or irecv, which holds the
+    rank only where it waits for it.
     """
 
     source: int
@@ -160,6 +162,9 @@ class Transfer(NamedTuple):
     at: Frame | None = None
     elements: int = 0
     dtype: str = ""
+    tag: int = 0
+    number: int = 0
+    is_asynchronous: bool = False
 
     @property
     def peer(self) -> int:
@@ -181,14 +186,31 @@ class Transfer(NamedTuple):
         return f"recv from rank {self.source}"
 
 
+class Ends(NamedTuple):
+    """What the sends or receives of one rank to or from one peer have in common; `peer` -1: from any rank."""
+
+    peer: int
+    is_send: bool
+    tag: int
+
+
 @dataclass(frozen=True)
 class Recording:
-    """What one rank's recorder has; `error` says why there is nothing. `transfers` are those that are not done."""
+    """What one rank's recorder has; `error` says why there is nothing. `transfers` are those that are not done.
+
+    `posted` counts all sends and receives that there have been, where something counts them.
+    """
 
     rank: int
     entries: Mapping[RecordedGroup, tuple[RecorderEntry, ...]] = field(default_factory=dict)
     error: str = ""
     transfers: Mapping[RecordedGroup, tuple[Transfer, ...]] = field(default_factory=dict)
+    posted: Mapping[RecordedGroup, Mapping[Ends, int]] = field(default_factory=dict)
+
+    @property
+    def standing(self) -> Transfer | None:
+        """A send or a receive that is not done; None where there is none."""
+        return next((transfer for of_group in self.transfers.values() for transfer in of_group), None)
 
     def waits(self, group: RecordedGroup) -> RecorderEntry | None:
         """Find the first collective of the group that is not done."""
@@ -322,11 +344,27 @@ class DumpedRecorder(NamedTuple):
 
 
 class DumpedTransfer(NamedTuple):
-    """The send or the receive that a rank waits in, by its frame; `peer` is global."""
+    """A send or a receive that a rank waits in, by its frame, or may wait for; `peer` is global.
+
+    `number` counts those with one peer and one tag; 0: it is the newest.
+    """
 
     group: str
     peer: int
     is_send: bool
+    tag: int = 0
+    number: int = 0
+    is_blocking: bool = False
+
+
+class PostedCount(NamedTuple):
+    """How many sends, or receives, there have been with one peer and one tag."""
+
+    group: str
+    peer: int
+    is_send: bool
+    tag: int = 0
+    total: int = 0
 
 
 class Dump(NamedTuple):
@@ -336,6 +374,7 @@ class Dump(NamedTuple):
     groups: tuple[DumpedGroup, ...] = ()
     recorders: Mapping[str, DumpedRecorder] = {}
     transfers: tuple[DumpedTransfer, ...] = ()
+    posted: tuple[PostedCount, ...] = ()
 
 
 class ConfiguredGroup(NamedTuple):
@@ -373,14 +412,22 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
     groups = [RecordedGroup(g.name, g.ranks, g.desc) for g in dump.groups]
     recording = _recording(rank, groups, [recorder.entries for recorder in dump.recorders.values()])
     by_name = {g.name: g for g in groups}
-    of_frames = {by_name[one.group]: (_transfer_of_frame(rank, one),) for one in dump.transfers if one.group in by_name}
-    return replace(recording, transfers={**of_frames, **recording.transfers})
+    posted: dict[RecordedGroup, dict[Ends, int]] = {}
+    for row in dump.posted:
+        if row.group in by_name:
+            posted.setdefault(by_name[row.group], {})[Ends(row.peer, row.is_send, row.tag)] = row.total
+    known = [one for one in dump.transfers if one.group in by_name]
+    by_group = group(known, lambda one: by_name[one.group])
+    dumped = {g: tuple(_transfer(rank, one, posted.get(g, {})) for one in ones) for g, ones in by_group.items()}
+    return replace(recording, transfers={**dumped, **recording.transfers}, posted=posted)
 
 
-def _transfer_of_frame(rank: int, one: DumpedTransfer) -> Transfer:
-    if one.is_send:
-        return Transfer(rank, one.peer, True)
-    return Transfer(one.peer, rank, False)
+def _transfer(rank: int, one: DumpedTransfer, posted: Mapping[Ends, int]) -> Transfer:
+    number = one.number or posted.get(Ends(one.peer, one.is_send, one.tag), 0)
+    transfer = Transfer(rank, one.peer, True)
+    if not one.is_send:
+        transfer = Transfer(one.peer, rank, False)
+    return transfer._replace(tag=one.tag, number=number, is_asynchronous=not one.is_blocking)
 
 
 def read_torch_dump(rank: int, document: Json) -> Recording:
