@@ -259,7 +259,7 @@ class Posted:
         return call
 
     def note(self, key: Tuple[str, int, bool, int], work: Any) -> None:
-        """Count it. What nobody holds any more cannot be waited for."""
+        """Count it. Work that the program holds no longer cannot be waited for."""
         from weakref import ref
 
         self.counts[key] = number = self.counts.get(key, 0) + 1
@@ -268,7 +268,7 @@ class Posted:
             self.open = self.not_done()[-MOST_POSTED // 2 :]
 
     def not_done(self) -> List[Tuple[Tuple[str, int, bool, int], int, Callable[[], Any]]]:
-        """List what somebody may wait for still."""
+        """List what the program may wait for still."""
         kept = []
         for key, number, reference in list(self.open):
             work = reference()
@@ -289,7 +289,7 @@ class Posted:
         return {"group": group, "peer": peer, "is_send": is_send, "tag": tag}
 
     def clear(self) -> None:
-        """Forget all: the groups are gone, and new ones may bear their names."""
+        """Forget all: the groups were destroyed, and new ones may bear their names."""
         self.counts.clear()
         self.open = []
 
