@@ -282,7 +282,8 @@ KINDS = (
         "nfs",
         "a file server that did not answer",
         ("nfs: server", "operations using this service will wait", "client was evicted by", "has not responded in"),
-        r"nfs: server (?P<peer>\S{1,200}) not responding|Connection to \S{1,80} \(at \S{1,80}\) was lost. in progress"
+        r"nfs: server (?P<peer>\S{1,200}) not responding"
+        r"|Connection to \S{1,80} \(at \S{1,80}\) was lost; in progress operations using this service will wait"
         r"|This client was evicted by|CIFS.{0,120}has not responded in \d+ seconds",
         "linux net/sunrpc/clnt.c, fs/smb/client/connect.c, Lustre ptlrpc/import.c",
         "see that the server and its network are up: {nfs}",
@@ -302,7 +303,7 @@ KINDS = (
         r"(?:I/O error, dev |critical \w{1,20} error, dev )(?!(?:fd|sr|loop|nbd)\d)"
         r"(?!.{0,120}\((?:DISCARD|WRITE_ZEROES|SECURE_ERASE)\))"
         r"|Buffer I/O error on dev(?:ice)? (?!(?:fd|sr|loop|nbd)\d)\S{1,40}, logical block"
-        r"|nvme\d{0,4}n?\d{0,4}: (?:I/O .{0,80}QID \d{1,6} timeout|I/O tag .{0,80}timeout"
+        r"|nvme\d{0,4}n?\d{0,4}: (?:I/O .{0,80} QID \d{1,6} timeout|I/O tag .{0,80}timeout"
         r"|controller is down|Removing after probe"
         r"|Device not ready; aborting|Disabling device after reset failure)"
         r"|md/raid\S{1,40}: Disk failure on|block \S{1,40}: no available path - failing I/O",

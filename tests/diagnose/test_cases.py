@@ -128,6 +128,17 @@ def test_two_ranks_in_one_line_are_taken_apart() -> None:
     assert [(k.rank, k.text.strip()) for k in lines[1:]] == [(0, "ValueError: a"), (1, "KeyError: 'b'")]
 
 
+def test_messages_behind_a_progress_bar_or_another_message_are_taken_apart() -> None:
+    bar = "40%|##   | 4/10 [00:10<00:15,  2.50s/it]"
+    glog = "W0309 10:11:12.345000 4711 site-packages/torch/run.py:792] boom"
+    (_, second) = read_line(f"gpu-07: {bar}{glog}")
+    assert (second.node, second.pid, second.text) == ("gpu-07", 4711, "boom")
+    lines = read_line("[rank1]:[E309 10:11:12.1 A.cpp:1] [Rank 1] one.[E B.cpp:2] two. terminate called after throwing")
+    assert [(k.rank, k.text.strip()) for k in lines] == [
+        (1, "[Rank 1] one."), (1, "two."), (1, "terminate called after throwing")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("raw", "rank", "node", "text"),
     [
@@ -142,6 +153,9 @@ def test_two_ranks_in_one_line_are_taken_apart() -> None:
         ("worker-1  | boom", None, "worker-1", "boom"),
         ("(RayTrainWorker pid=77, ip=10.0.0.5) boom", None, "10.0.0.5", "boom"),
         ("gpu01:4711:4801 [2] NCCL INFO boom", None, "gpu01", "NCCL INFO boom"),
+        ("[5] gpu01:4711:4801 [2] NCCL INFO boom", 5, "gpu01", "NCCL INFO boom"),
+        ("[trainer0|1]:[rank1]: boom", 1, "", "boom"),
+        ("[0]:boom", None, "", "boom"),
         ("2026-03-09T10:11:12.123456789Z [rank1]: boom", 1, "", "boom"),
         ("[E309 10:11:12.111222333 ProcessGroupNCCL.cpp:632] [Rank 5] boom", 5, "", "[Rank 5] boom"),
         ("Mar  9 10:11:12 gpu-a kernel: boom", None, "gpu-a", "boom"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,12 @@ from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.lines import read_line
 from allranks.diagnose.logs.scan import Filter
 from allranks.diagnose.rules import LOG_RULES, SOURCES
-from allranks.diagnose.signatures import BY_ID, ROWS, Role, Scope, cause_of, lost_peer, row_of, row_of_exception
+from allranks.diagnose.signatures import BY_ID, ROWS, Role, Row, Scope, cause_of, lost_peer, row_of, row_of_exception
+
+if sys.version_info >= (3, 11):
+    from re import _parser as regex_parser
+else:
+    import sre_parse as regex_parser
 
 HERE = Path(__file__).parent
 EXAMPLES = [
@@ -114,3 +122,44 @@ def test_every_rule_that_a_row_names_exists_and_has_a_source() -> None:
 def test_an_agents_words_that_name_no_cause() -> None:
     assert cause_of("could not make its output directory /data/out: Read-only file system") == "unknown"
     assert cause_of("the channel closed") == "unknown"
+
+
+GAP = "\0"
+"""Stands where a pattern takes any text."""
+
+
+def _sequences(nodes: Iterable[tuple[Any, Any]]) -> list[str]:
+    """Every text that a parsed pattern must find, with GAP for what may be anything; look-arounds are left out."""
+    texts = [""]
+    for op, argument in nodes:
+        one_each = _choices(str(op), argument)
+        texts = list(dict.fromkeys(text + more for text in texts for more in one_each))[:4000]
+    return texts
+
+
+def _choices(op: str, argument: Any) -> list[str]:
+    if op == "LITERAL":
+        return [chr(argument)]
+    if op == "IN" and len(argument) <= 3 and all(str(kind) == "LITERAL" for kind, _ in argument):
+        return [chr(code) for _, code in argument]
+    if op == "SUBPATTERN":
+        return _sequences(argument[-1])
+    if op == "BRANCH":
+        return [text for branch in argument[1] for text in _sequences(branch)]
+    if op in ("MAX_REPEAT", "MIN_REPEAT"):
+        least, most, repeated = argument
+        texts = _sequences(repeated)
+        if least == 0:
+            return ["", *texts] if most == 1 else [GAP]
+        return texts if most == 1 else [text + GAP for text in texts]
+    return [""] if op in ("ASSERT", "ASSERT_NOT", "AT") else [GAP]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
+def test_every_text_that_a_row_finds_holds_one_of_its_literals(row: Row) -> None:
+    """A line without a literal of a row is never searched, so an alternative without one would never be found."""
+    ignores_case = "(?i" in row.pattern
+    needs = [need.lower() if ignores_case else need for need in row.needs]
+    texts = _sequences(regex_parser.parse(row.pattern).data)
+    wanting = [t for t in texts if not any(need in (t.lower() if ignores_case else t) for need in needs)]
+    assert [text.replace(GAP, "…") for text in wanting[:5]] == []

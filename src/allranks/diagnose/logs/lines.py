@@ -1,9 +1,10 @@
 """One line of any log: who says it, when, and what, behind the prefixes that launchers put in front (pure).
 
-Known: `[rank3]:` (torch), `[default0]:` (torchrun --tee), `3: ` (srun -l), `[pod/NAME/CONTAINER]` (kubectl
---prefix), `NAME  | ` (docker compose), `[1,3]<stderr>:` (mpirun), `host: ` (pdsh, DeepSpeed), `(Actor pid=7,
-ip=10.0.0.2)` (Ray), `host:pid:tid [gpu]` (NCCL), glog's and Python's logging heads, syslog, dmesg, journals,
-kubectl --timestamps. Ranks that write into one line are taken apart where a new `[rankN]:` begins.
+Known: `[rank3]:` (torch), `[default0]:` (torchrun --tee), `[trainer0|1]:` (torchx), `3: ` (srun -l),
+`[pod/NAME/CONTAINER]` (kubectl --prefix), `NAME  | ` (docker compose), `[1,3]<stderr>:` (mpirun), `host: ` (pdsh,
+DeepSpeed), `(Actor pid=7, ip=10.0.0.2)` (Ray), `host:pid:tid [gpu]` (NCCL), glog's and Python's logging heads, syslog,
+dmesg, journals, kubectl --timestamps. Ranks that write into one line are taken apart where a new `[rankN]:` begins,
+and so are messages that begin behind a progress bar or another message.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ YEAR = 2000  # of every clock, as many say none: good for an order only
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()][A-Z0-9]|[=>78])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _APART = re.compile(r"(?=\[rank\d+\]:)")
+_HEADS = re.compile(
+    r"(?=\[[EWIF]\d{3,4} \d\d:\d\d:\d\d)|(?=\[[EWIF] \w{1,40}\.[ch]pp:\d)"
+    r"|(?=(?<![\w.\[])[EWIF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d+ \S)"
+    r"|(?=slurmstepd: error: )|(?=terminate called after throwing)"
+    r"|(?=torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError)"
+)
+"""Where another program's or thread's line begins behind text without a line end: a progress bar, a message."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +59,17 @@ def read_line(raw: str, file: str = "", number: int = 0, at: LogLine | None = No
     for part in raw.split("\r"):
         outer = base
         for piece in _APART.split(part):
-            if not piece.strip():
-                continue
-            line = _read(_CONTROL.sub("", piece), outer)
-            outer = replace(outer, node=line.node, t=line.t)
-            if line.text:
-                lines.append(line)
+            speaker = outer
+            for message in filter(str.strip, _HEADS.split(piece)):
+                speaker, text = _without_prefixes(_CONTROL.sub("", message), speaker)
+                if text.strip():
+                    lines.append(_with_text(speaker, text))
+            outer = replace(outer, node=speaker.node, t=speaker.t)
     return lines
 
 
-def _read(text: str, line: LogLine) -> LogLine:
+def _without_prefixes(text: str, line: LogLine) -> tuple[LogLine, str]:
+    """Take what the prefixes of a text say into the line; give the rest of the text, too."""
     for _ in range(8):
         matches = (matching(text) for matching in _PREFIXES)
         match = next((match for match in matches if match is not None), None)
@@ -68,6 +77,10 @@ def _read(text: str, line: LogLine) -> LogLine:
             break
         line = _with_prefix(line, {name: value for name, value in match.groupdict().items() if value})
         text = text[match.end() :]
+    return line, text
+
+
+def _with_text(line: LogLine, text: str) -> LogLine:
     rank = line.rank
     named = _NAMED_RANK.search(text)
     if rank is None and named is not None:
@@ -130,6 +143,9 @@ _PREFIXES = tuple(
     for pattern in (
         r"\[rank(?P<rank>\d+)\]: ?",
         r"\[[a-z_]+(?P<local_rank>\d+)\]: ?",
+        r"\[[a-z_]+\d+\|(?P<local_rank>\d+)\]: ?",
+        r"\[(?P<local_rank>\d{1,4})\]:(?=\S)",
+        r"\[(?P<rank>\d{1,5})\] (?=[\w.-]+:\d+:\d+ \[)",
         r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?",
         r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?",
         r"\((?:\w+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ?",

@@ -7,6 +7,7 @@ steps to do than the rank that waits for them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -59,6 +60,10 @@ def mismatch(evidence: Evidence) -> list[Candidate]:
 
 
 # -- time-outs -------------------------------------------------------------------------------------------
+
+
+# Further lines of a rank whose own collective timed out, where the first is missing (ProcessGroupNCCL.cpp).
+_STOPPED = re.compile(r"detected by watchdog at work|Timeout at NCCL work: \d")
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,8 @@ def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
     ended = list(ends(evidence))
     exist = evidence.ranks | {e.rank for e in ended if e.rank is not None}
     aborted = frozenset(e.rank for e in ended if e.rank is not None and e.signal == 6)
-    late = frozenset(exist - set(waiting) - aborted)
+    stopped = frozenset(s.line.rank for s in evidence.of_rows("work-counts") if _STOPPED.search(s.line.text))
+    late = frozenset(exist - set(waiting) - aborted - stopped)
     if len(waiting) < ENOUGH or not late or len(late) >= len(waiting) + len(aborted - set(waiting)):
         return None
     wait = next(iter(waiting.values()))

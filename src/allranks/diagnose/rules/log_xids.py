@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ CODES = {
     61: "internal micro-controller breakpoint",
 }
 FALLBACK = 0.55
+_PREVIOUS = re.compile(r"caused by previous Xid (\d{1,3})\b")  # open-gpu-kernel-modules: kernel_channel.c, gpu/rc
 
 
 def xids(evidence: Evidence) -> list[Candidate]:
@@ -64,6 +66,10 @@ def read_xid(sighting: Sighting) -> Reading:
     if sighting.row.id == "sxid":
         fatal = sighting.groups.get("severity") == "Fatal"
         return Reading("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
+    before = _PREVIOUS.search(sighting.line.text)
+    if code in CONSEQUENCE and before is not None and int(before[1]) in FAULTS:
+        fault = FAULTS[int(before[1])]
+        return Reading(fault.cause, 0.9, f"Xid {code} follows from Xid {before[1]}, {fault.what}")
     if code in FAULTS:
         return Reading(FAULTS[code].cause, 0.95, f"Xid {code}, {FAULTS[code].what}")
     if code in PROGRAM:

@@ -16,10 +16,12 @@ _RETRIED = "nothing answered there: is rank 0 running on that host, and does eve
 ROWS = (
     *table(
         "torch socket.cpp (gai error), getaddrinfo(3), OpenSSH, curl", ROOT, "name-resolution",
-        ("gai", "gai error|getaddrinfo|gaierror",
+        ("gai", "cannot be retrieved|"
+         "gai error|getaddrinfo|gaierror",
          r"network addresses of \(?(?P<node>[^,()]+), (?P<port>\d+)\)? cannot be retrieved|gai error|\bgaierror\b|"
          r"getaddrinfo (?:failed|\S*:? ?(?:Name|Temporary|No address))", 0.9),
-        ("resolve", "esolve hostname|Name or service not known|in name resolution|"
+        ("resolve", "unknown host|resolve name|resolve address|resolve the host|"
+         "esolve hostname|Name or service not known|in name resolution|"
          "nodename nor servname|No address associated|esolve host|UnknownHost|"
          "no such host|NXDOMAIN|Unknown host|cannot resolve",
          r"Could not resolve (?:hostname|host:?) (?P<node>[\w.-]+)|Name "
@@ -43,12 +45,14 @@ ROWS = (
     ),
     *table(
         "torch TCPStoreLibUvBackend.cpp, socket.cpp, errno 98, accelerate commands/launch.py", ROOT, "port-in-use",
-        ("address-in-use", "in use|EADDRINUSE|rrno 98",
+        ("address-in-use", "occupied|usage of each socket|"
+         "in use|EADDRINUSE|rrno 98",
          r"port: (?P<port3>\d+),.{0,80}EADDRINUSE|"
          r"\[::\]:(?P<port>\d+).{0,40}ddress already in use|EADDRINUSE|" r"[Aa]ddress (?:is )?already in use|"
          r"\[Errno 98\]|[Pp]ort (?P<port2>\d+) is (?:already )?(?:in use|"
           r"occupied)|[Oo]nly one usage of each socket", 0.92),
-        ("port-taken", "on port|port is already|another process is utilizing",
+        ("port-taken", "another process|being used|"
+         "on port|port is already|another process is utilizing",
          r"Tried to launch distributed communication on port `(?P<port>\d+)`|" r"port is already allocated|"
          r"port \d+ .*(?:another process|already being used)", 0.92),
         scope=RAISED,
@@ -64,7 +68,8 @@ ROWS = (
          r"\(errno: (?P<errno>\d+) - (?P<error>[^)]*)", rule= "connect-refused"),
     *table(
         "torch socket.cpp, TCPStore.cpp, c10d_rendezvous_backend.py", SYMPTOM, "master-unreachable",
-        ("client-timeout", "client socket has timed out",
+        ("client-timeout", "client socket has timed out|connect() timed out",
+         r"\bconnect\(\) timed out\. Original timeout was \d+ ms|"
          r"client socket has timed out after \w+(?: while trying to connect to \(?(?P<peer>[^,()]+), (?P<port>\d+)|$)",
          0.7, _RETRIED),
         ("all-failed", "failed to connect to any network address|failed to connect to",
@@ -85,13 +90,15 @@ ROWS = (
          "the host answers and nothing listens there: a longer timeout does not help", "peer-died"),
         ("connect-timeout", "onnection timed out|rrno 110", r"[Cc]onnection timed out|\[Errno 110\]", 0.42, "",
          "port-blocked"),
-        ("not-assignable", "assign requested address", r"Cannot assign requested address|\[Errno 99\]", 0.5,
+        ("not-assignable", "rrno 99|"
+         "assign requested address", r"Cannot assign requested address|\[Errno 99\]", 0.5,
          "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0",
           "ipv6-problem"),
     ),
     *table(
         "connect(2): ECONNABORTED comes from the own host's filter", ROOT, "port-blocked",
-        ("connect-aborted", "caused connection abort|filtered|administratively",
+        ("connect-aborted", "irewall|"
+         "caused connection abort|filtered|administratively",
          r"[Ss]oftware caused connection abort|administratively prohibited|"
          r"\b\d{1,5}/tcp +filtered|(?i:firewall).*(?:block|drop|reject|den)", 0.65),
     ),
@@ -104,17 +111,18 @@ ROWS = (
         ("store-wait", "wait timeout after|Socket Timeout|DistStoreError|Timed out after",
          r"wait timeout after \d+ms, keys: (?P<keys>\S+)|Socket Timeout|"
          r"DistStoreError|Timed out after \d+ seconds waiting", 0.5),
-        ("waiting", "Waiting for other processes|aiting for all (?:nodes|workers|ranks)|Waiting for",
+        ("waiting", "aiting for ",
          r"[Ww]aiting for (?:other (?:processes|workers|nodes|ranks)|all "
          r"(?:nodes|workers|ranks|processes)|\d+ more (?:nodes|workers))", 0.4),
-        ("closed-rendezvous", "RendezvousClosedError|rendezvous is closed",
+        ("closed-rendezvous", "ezvous was closed|ezvous has been closed|"
+         "RendezvousClosedError|rendezvous is closed",
          r"RendezvousClosedError|rendezvous (?:is|has been|was) closed", 0.45,
          "the rendezvous of this id is over: another node had already " "left it, or the id is an old run's",
           "orphan-process"),
     ),
     Row("store-barrier", "rendezvous-timeout", SYMPTOM, "torch distributed_c10d.py _store_based_barrier", (
      "store based barrier", "store_based_barrier"),
-        r"store[ _]based[ _]barrier.*world_size=(?P<world>\d+), (?:worker_count|"
+        r"store(?: based |_based_)barrier.*world_size=(?P<world>\d+), (?:worker_count|"
          r"num_workers_joined)=(?P<joined>\d+)", rule= "clients-joined"),
     *table(
         "torch TCPStore, elastic agents, distributed_c10d.py", ROOT, "world-size-mismatch",
@@ -131,11 +139,13 @@ ROWS = (
     *table(
         "torch distributed_c10d.py, rendezvous.py, vLLM v1/engine/utils.py, DeepSpeed", ROOT,
          "rank-missing-or-duplicate",
-        ("rank-taken", "rank is|rank has|rank was|uplicate|already|same rank|same node rank",
+        ("rank-taken", "been used|been taken|been joined|been in use|been registered|"
+         "rank is|rank has|rank was|uplicate|already|same rank|same node rank",
          r"(?i)duplicate (?:node )?rank|rank \d+ (?:is|was|has)? ?(?:already|"
          r"been) (?:taken|registered|joined|in use|used)|multiple (?:nodes|" r"processes) .*same (?:node )?rank"
          r"|two (?:nodes|processes) .*same (?:node )?rank", 0.9),
-        ("rank-beyond", "interval|must be|>= world|out of range|greater than|nvalid rank|nvalid node",
+        ("rank-beyond", ">=world|"
+         "interval|must be|>= world|out of range|greater than|nvalid rank|nvalid node",
          r"(?i)\brank (?:value )?\(?\d+\)? .*(?:should be in the interval|"
          r"must be (?:smaller|less)|>= ?world|out of range|greater than)|" r"invalid (?:node[ _])?rank", 0.7),
         ("engine-hello", "message from",
@@ -190,7 +200,8 @@ ROWS = (
         r"Finished writing Flight Recorder debug info to (?P<path>\S+)", rule= "collective-timeout"),
     *table(
         "torch ProcessGroupNCCL.cpp heartbeatMonitor", SYMPTOM, "unknown",
-        ("watchdog-stuck", "watchdog got stuck|HeartbeatMonitor|acquire GIL",
+        ("watchdog-stuck", "eartbeatMonitor|eartbeat monitor|eartbeat Monitor|eartbeatmonitor|"
+         "watchdog got stuck|HeartbeatMonitor|acquire GIL",
          r"watchdog got stuck for|Could not acquire GIL|[Hh]eartbeat ?[Mm]onitor timed out", 0.35,
          "a CUDA call or Python's lock does not return on this rank"),
     ),
@@ -239,7 +250,8 @@ ROWS = (
     ),
     *table(
         "tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl", ROOT, "proxy-env",
-        ("proxy", "roxy|HTTP code|via proxy", r"ProxyError|Tunnel connection failed|Proxy Authentication Required|"
+        ("proxy", "X-Squid|ERR_TUNNEL|Tunnel connection|"
+         "roxy|HTTP code|via proxy", r"ProxyError|Tunnel connection failed|Proxy Authentication Required|"
          r"Received HTTP code \d+ from proxy|Cannot connect to proxy|proxy: " r".*(?:refused|failed|denied)|"
          r"\b407 Proxy|(?i:https?_proxy).*(?:unset|wrong|intercept)|ERR_(?:TUNNEL|"
           r"PROXY)_CONNECTION|X-Squid-Error|via (?:the )?proxy .*(?:fail|" r"refus)", 0.85),

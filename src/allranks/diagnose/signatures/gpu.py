@@ -57,16 +57,18 @@ ROWS = (
         ("imex", "IMEX|imex", r"(?i)imex.{0,40}(?:fail|error|not|denied)", 0.6),
     ),
     *table(
-        "torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA",
+        "torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA, spconv, CTranslate2",
         ROOT, "cuda-out-of-memory",
-        ("cuda-out-of-memory", "out of memory|OutOfMemoryError",
+        ("cuda-out-of-memory", "MemoryAllocation|hipErrorOutOfMemory|"
+         "out of memory|OutOfMemoryError",
          r"(?:CUDA|HIP|XPU|NPU|MPS|GPU|cuda)\S* out of memory|CUDA error: out of memory"
          r"|torch\.(?:cuda\.)?OutOfMemoryError|Cuda failure.*out of memory|cudaErrorMemoryAllocation|"
          r"CUDA driver error: out of memory|CUDA runtime error.*out of memory|\.cu:\d+.*out of memory"
-         r"|HIP error: out of memory|hipErrorOutOfMemory"),
+         r"|HIP error: out of memory|hipErrorOutOfMemory|(?:cuda|CUDA) failed with error (?:\d+ )?out of memory"),
         ("cuda-oom-code", "OUT_OF_MEMORY|ALLOC_FAILED|RESOURCE_EXHAUSTED", r"CUDA_ERROR_OUT_OF_MEMORY"
          r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|.*allocat)", 0.8),
-        ("kv-cache", "cache blocks|KV cache",
+        ("kv-cache", "desired GPU memory|"
+         "cache blocks|KV cache",
          r"No available memory for the cache blocks|larger than the maximum number "
          r"of tokens that can be stored in KV cache|less than desired GPU memory utilization", 0.75),
         scope=RAISED,
@@ -74,13 +76,15 @@ ROWS = (
     *table(
         "CUDA cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure, ROCm hsa runtime",
         ROOT, "cuda-kernel-fault",
-        ("device-assert", "device-side assert|Assertion",
+        ("device-assert", "cudaErrorAssert|KERNEL_ASSERT|"
+         "device-side assert|Assertion",
          r"device-side assert triggered|\.cu[h]?:\d+: .*Assertion .*failed"
          r"|Indexing\.cu.*Assertion|CUDA_KERNEL_ASSERT|cudaErrorAssert"),
         ("illegal-access", "illegal memory access|IllegalAddress|ILLEGAL_ADDRESS",
          r"illegal memory access was encountered"
          r"|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS"),
-        ("launch-failure", "launch failure|misaligned address|illegal instruction was|LAUNCH_FAILED|"
+        ("launch-failure", "hardware stack|"
+         "launch failure|misaligned address|illegal instruction was|LAUNCH_FAILED|"
          "LaunchFailure|address space",
          r"unspecified launch failure|misaligned address|an illegal instruction "
           r"was encountered|CUDA_ERROR_LAUNCH_FAILED"
@@ -98,7 +102,8 @@ ROWS = (
     ),
     *table(
         "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
-        ("device-ordinal", "device ordinal|INVALID_DEVICE|Invalid device id",
+        ("device-ordinal", "hipErrorInvalidDevice|"
+         "device ordinal|INVALID_DEVICE|Invalid device id",
          r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|"
          r"hipErrorInvalidDevice|AssertionError: Invalid device id|^Invalid device id", 0.9,
          "it asks for a GPU that the node has not, or does not show to it"),
@@ -106,7 +111,9 @@ ROWS = (
     ),
     *table(
         "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
-        ("too-few-gpus", "GPUs available|visible devices|available GPU|number of GPUs",
+        ("too-few-gpus", "GPU are|GPU is|GPU vis|GPU avail|GPUs are|GPUs is|GPUs vis|GPUs avail|than GPUs|"
+         "nproc_per_node|device are|device is|device vis|device avail|devices are|devices is|devices vis|devices avail|"
+         "GPUs available|visible devices|available GPU|number of GPUs",
          r"(?i)only \d+ (?:GPUs?|devices?) (?:are |is )?(?:available|visible)"
          r"|more (?:processes|ranks) than (?:available )?GPUs|exceeds the number of (?:available )?GPUs|"
          r"nproc_per_node .{0,60}(?:greater|larger|more) than .{0,60}GPU", 0.75),
@@ -124,10 +131,12 @@ ROWS = (
         ("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER",
          r"driver version is insufficient|NVIDIA driver on your "
          r"system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER"),
-        ("driver-library", "ersion mismatch|API mismatch",
+        ("driver-library", "RM_VERSION_MISMATCH|"
+         "ersion mismatch|API mismatch",
          r"Driver/library version mismatch|API mismatch: the client has|"
          r"NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
-        ("forward-compat", "forward compatibility|display driver|unsupported toolchain|kernel module",
+        ("forward-compat", "version of the NVIDIA|version of the kernel|"
+         "forward compatibility|display driver|unsupported toolchain|kernel module",
          r"forward compatibility was attempted"
          r"|unsupported display driver ?/ ?cuda driver|PTX was compiled with an unsupported toolchain"
          r"|does not match the version of the (?:kernel|NVIDIA) (?:module|driver)"),
@@ -159,7 +168,8 @@ ROWS = (
          r"|Unexpected error from cudaGetDeviceCount|nvidia-container-cli: (?:initialization|device) error"
          r"|could not select device driver|RmInitAdapter failed", 0.75),
         ("no-cuda-load", "deserialize object on", r"deserialize object on (?:a )?CUDA device", 0.75),
-        ("cuda-unknown", "unknown error", r"(?:CUDA error|Cuda failure).*unknown error|cudaErrorUnknown", 0.55),
+        ("cuda-unknown", "cudaErrorUnknown|"
+         "unknown error", r"(?:CUDA error|Cuda failure).*unknown error|cudaErrorUnknown", 0.55),
         ("cuda-initialization", "initialization error|not initialized",
          r"CUDA (?:driver )?error: initialization error", 0.5),
     ),
@@ -192,7 +202,8 @@ ROWS = (
          r"no kernel image is available|hipErrorNoBinaryForGpu"
          r"|is not compatible with the current PyTorch installation|invalid device function", 0.85,
          "this build of torch or of an extension has no code for this GPU"),
-        ("cpu-torch", "not compiled with CUDA|built in|not linked with support", r"not compiled with CUDA enabled|"
+        ("cpu-torch", "Torch not compiled|Distributed package doesn't|"
+         "not compiled with CUDA|built in|not linked with support", r"not compiled with CUDA enabled|"
          r"Distributed package doesn't have (?:NCCL|MPI|GLOO|UCC)|Torch "
           r"not compiled with|not linked with support for cuda", 0.9,
          "this build of torch lacks what the program asks for"),

@@ -8,7 +8,8 @@ H = Role.HARMLESS
 ROWS = (
     *table(
         "torch socket.cpp, ProcessGroupNCCL.cpp, distributed/run.py", H, "",
-        ("errno-97", "Address family not supported", r"client socket cannot be initialized to connect"),
+        ("errno-97", "client socket cannot be initialized|"
+         "Address family not supported", r"client socket cannot be initialized to connect"),
         ("socket-name", "hostname of the client socket", r"hostname of the client socket cannot be retrieved"),
         ("group-not-destroyed", "destroy_process_group|has NOT been destroyed",
          r"destroy_process_group\(\) was not called|process group has NOT been destroyed"),
@@ -17,7 +18,8 @@ ROWS = (
         ("guessing-device", "Guessing device ID|devices used by this process", r"Guessing device ID|devices used by "
          r"this process are currently unknown"),
         ("dump-hint", "debug info", r"preparing to dump debug info|dump the debug info\. *Include"),
-        ("corrupted-hint", "operations have failed or timed out|taking the entire process down",
+        ("corrupted-hint", "To avoid data inconsistency|"
+         "operations have failed or timed out|taking the entire process down",
          r"Some NCCL operations have failed or timed out|To avoid data inconsistency"),
         ("stack-hint", "Stack trace of the failed collective", r"Stack trace of the failed collective"),
         ("kernel-async", "might be asynchronously reported", r"kernel errors might be asynchronously reported"),
@@ -25,7 +27,7 @@ ROWS = (
     *table(
         "NCCL net.cc, plugin.cc, transport/p2p.cc, ibvwrap.cc (INFO)", H, "",
         ("no-plugin", "ould not find: libnccl|dlerror|lugin",
-         r"(?i)no plugin found|Could not find: libnccl|dlerror=libnccl"
+         r"(?i)no plugin found|Could not find: libnccl|dlerror=libnccl|Plugin load \(lib\S+\) returned \d"
          r"|Failed to find ncclNetPlugin|NET/Plugin: Failed to find|TUNER/Plugin: (?:Could|Failed)"),
         ("nccl-address", "Bootstrap",
          r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.-]+):(?P<address>[\d.]+)<\d+>"),

@@ -40,7 +40,9 @@ ROWS = (
          r"methods|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|" r"invalid format|error in libcrypto)|"
          r"sign_and_send_pubkey: .*(?:fail|denied|no mutual)|Authentication "
           r"refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication " r"failed)", 0.9),
-        ("ssh-deepspeed", "was not reachable via ssh", r"host=(?P<node>\S+) was not reachable via ssh", 0.7,
+        ("ssh-deepspeed", "was not reachable via ssh|exit status 255",
+         r"host=(?P<node>\S+) was not reachable via ssh"
+         r"|Command 'ssh [^']*?(?P<node2>\S+) hostname' returned non-zero exit status 255", 0.7,
          "DeepSpeed tries ssh without a password", "ssh-unreachable"),
     ),
     *table(
@@ -56,9 +58,10 @@ ROWS = (
          r"ssh: connect to (?:host|address) (?P<node>\S+) port (?P<port>\d+): "
          r"|Unable to connect to port 22|(?<!\S)(?P<node2>\S+) port 22: (?:Connection|" r"No route|Network|Operation)",
          0.93),
-        ("ssh-banner", "exchange_identification|banner exchange|port 22|sshd",
+        ("ssh-banner", "SSH protocol banner|"
+         "exchange_identification|banner exchange|port 22|sshd",
          r"(?:ssh|kex)_exchange_identification|banner exchange|Connection "
-         r"(?:closed|reset) by (?P<node>\S+) port \d+|error reading SSH " r"protocol banner", 0.85,
+         r"(?:closed|reset) by (?P<node>\S+) port 22(?:22)?\b|error reading SSH " r"protocol banner", 0.85,
          "sshd ended the connection before the login: too many at once (MaxStartups), or a filter"),
     ),
     *table(
@@ -72,7 +75,8 @@ ROWS = (
         ("link-down", "Link is Down|link is down|Link down|carrier|NETDEV WATCHDOG|definitely down",
          r"(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no "
          r"carrier)|link status definitely down", 0.85),
-        ("node-failure", "NODE FAILURE|Node failure|NODE_FAIL|node failure|NodeNotReady|"
+        ("node-failure", "error: Node|TaintManagerEviction|"
+         "NODE FAILURE|Node failure|NODE_FAIL|node failure|NodeNotReady|"
          "node.kubernetes.io|DOWN*|not responding",
          r"NODE FAILURE|Node failure on (?P<node>\S+)|NODE_FAIL|NodeNotReady|"
          r"node\.kubernetes\.io/(?:unreachable|not-ready)|TaintManagerEviction|"
@@ -97,19 +101,26 @@ ROWS = (
     *table(
         "Slurm slurmstepd, sacct why a job ended, Kubernetes and cloud preemption", ROOT,
          "slurm-preempted-or-timeout",
-        ("time-limit", "TIME LIMIT|TimeLimit|time limit",
+        ("time-limit", "JobState=TIMEOUT|timelimit|"
+         "TIME LIMIT|TimeLimit|time limit",
          r"DUE TO TIME LIMIT|JobState=TIMEOUT|exceeded (?:its )?time ?limit|Job reached time limit", 0.93),
-        ("preempted", "REEMPT|reempt|Spot|spot",
+        ("preempted", "JOB REQUEUE|"
+         "REEMPT|reempt|Spot|spot",
          r"DUE TO PREEMPTION|\bPREEMPTED\b|JobState=PREEMPTED|[Ss]pot (?:instance "
          r")?interruption|(?:was|been|instance|Job|Pod|pod|node) preempted|"
          r"Preempted by|TerminationByKubelet.*[Pp]reempt|DUE TO JOB REQUEUE", 0.92),
     ),
     Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm slurmstepd (scancel, or the end of a failed step)", (
-     "CANCELLED", "scancel", "Job step aborted", "DeadlineExceeded"),
+     "CANCELLED", "scancel", "Job step aborted", "DeadlineExceeded",
+     "cancelled by user", "Job cancel", "Job was cancel"),
         r"\*\*\* (?P<what>STEP|JOB) (?P<job>[\d.+_\w]+) ON (?P<node>\S+) "
          r"CANCELLED|JobState=(?P<state>CANCELLED)|\b(?P<by>CANCELLED by "
          r"\w+|cancelled by user|scancel \d+|Job (?:was )?cancell?ed)|DeadlineExceeded|" r"CANCELLED AT", rule=
          "slurm-end"),
+    *table(
+        "Slurm slurmstepd/mgr.c (srun has ended before the step)", CASCADE, "",
+        ("task-exit-unsent", "MESSAGE_TASK_EXIT", r"Failed to send MESSAGE_TASK_EXIT"),
+    ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "clock-skew",
         ("clock", "xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet "
@@ -119,7 +130,9 @@ ROWS = (
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
-        ("submission", "ubmission failed|s?batch: error|Unable to allocate|Unable to "
+        ("submission", "nvalid qos|nvalid job id|nvalid account|nvalid generic|nvalid partition|PU binding|"
+         "cannot be satisfied|"
+         "ubmission failed|s?batch: error|Unable to allocate|Unable to "
          "create step|configuration is not available|can not be satisfied|"
          "Invalid generic|Invalid account|Invalid partition|invalid partition|"
          "Invalid qos|Invalid job id|QOSMax|AssocGrp|AssocMax|accounting/QOS|" "More processors|CPU binding",
@@ -128,7 +141,8 @@ ROWS = (
           r"be satisfied|[Ii]nvalid (?:generic resource|account|partition|" r"qos|job id)\b|"
          r"QOSMax\w+|Assoc(?:Grp|Max)\w+|violates accounting/QOS|More processors "
           r"requested|(?:CPU|GPU) binding.{0,60}(?:fail|error|outside|invalid)", 0.92),
-        ("controller", "slurm controller|slurm_load|socket timed out|Invalid job credential|slurm_load",
+        ("controller", "Socket timed out|Unable to confirm|"
+         "slurm controller|slurm_load|socket timed out|Invalid job credential|slurm_load",
          r"Unable to contact slurm controller|[Ss]ocket timed out on send/recv|"
          r"Invalid job credential|slurm_load_\w+ error|Unable to confirm " r"allocation", 0.75),
         ("task-launch", "launch failed|spank|slurmstepd: error|rolog",
@@ -142,7 +156,8 @@ ROWS = (
      r"with exit code (?P<code>\d+)|[A-Z][\w ]+)", rule= "exit-code"),
     *table(
         "Kubernetes kubelet, containerd images", ROOT, "k8s-image",
-        ("image-pull", "ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|"
+        ("image-pull", "manifest for |"
+         "ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|"
          "manifest unknown|toomanyrequests|unpack image|resolve reference",
          r"ErrImage\w+|ImagePullBackOff|InvalidImageName|[Ff]ailed to pull "
          r"(?:and unpack )?image|pull access denied|"
@@ -166,7 +181,8 @@ ROWS = (
     ),
     *table(
         "launchers and drivers what an earlier run left", ROOT, "orphan-process",
-        ("stale", "stale|eftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
+        ("stale", "earlier run|earlier job|previous job|old run|old job|"
+         "stale|eftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
          r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,30}(?:process|"
          r"job|run|rank|worker|pid|lock|python|store|session)|"
          r"process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|"

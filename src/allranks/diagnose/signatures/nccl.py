@@ -10,7 +10,8 @@ CASCADE = Role.CASCADE
 ROWS = (
     *table(
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
-        ("no-interface", "no socket interface|No interface found|Unable to find address "
+        ("no-interface", "no interface found|"
+         "no socket interface|No interface found|Unable to find address "
          "for|Unable to find interface|No usable interfaces",
          r"no socket interface found|[Nn]o interface found|Unable to find address for: (?P<interface>\S+)"
          r"|Unable to find interface for|No usable interfaces", 0.95),
@@ -18,6 +19,9 @@ ROWS = (
     ),
     *table(
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
+        # An address that was never filled in has a random family.
+        ("interface-family", "nor AF_INET6", r"with family \d+ is neither AF_INET\(\d+\) nor AF_INET6", 0.75,
+         "a rank has announced no address: its interface filter, NCCL_SOCKET_IFNAME, matches nothing"),
         ("interface-absent", "nterface",
          r"(?i)(?:network )?interface (?P<interface>\S+) (?:does not exist|not found|is not available)"
          r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75),
@@ -32,9 +36,17 @@ ROWS = (
          r"to)|unable to (?:write to|allocate|resize|"
          r"mmap|open).{0,40}shared memory.*(?:No space|\(28\)|Cannot)|unable to (?:write|resize).{0,20}</torch_"
          r"|No space left on device.*/dev/shm|/dev/shm.*No space left|out of shared memory\b(?!.*try)", 0.85),
-        ("pidfd-shm", "insufficient shared memory",
+        ("pidfd-shm", "shm size is too small|"
+         "insufficient shared memory",
          r"(?<!caused by )insufficient shared memory \(shm\) size|shm size is too small", 0.7),
         scope=RAISED,
+    ),
+    *table(
+        "NCCL misc/shmutils.cc (the segment of another rank is opened)", SYMPTOM, "unknown",
+        ("shm-attach", "attaching to shared memory segment|NCCL WARN Call to open failed",
+         r"Error while attaching to shared memory segment|NCCL WARN Call to open failed", 0.35,
+         "the shared memory of a rank on this host is not there: that rank has ended, or both are in containers that "
+         "do not share /dev/shm"),
     ),
     *table(
         "NCCL init.cc, bootstrap.cc (versions in the handshake), the dynamic linker", ROOT, "nccl-version-mismatch",
@@ -55,7 +67,7 @@ ROWS = (
     ),
     *table(
         "NCCL misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
-        ("ib-register", "ibv_reg_mr", r"ibv_reg_\w{0,20}mr.*(?:Cannot allocate|failed)", 0.8),
+        ("ib-register", "ibv_reg_mr", r"ibv_reg_mr.*(?:Cannot allocate|failed)", 0.8),
         ("ib-queue-memory", "ibv_create", r"ibv_create_(?:cq|qp|srq|comp_channel)\S* failed.*Cannot allocate", 0.8),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
@@ -64,7 +76,7 @@ ROWS = (
     ),
     Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL transport/net_ib.cc, ibv_wc_status", (
      "Got completion from peer",
-        "Got completion with"), r"Got completion (?:from peer (?P<peer>[\w.:\[\]-]+?)(?:<\d+>)? "
+        "Got completion with"), r"Got completion (?:from peer (?P<peer>[\w.:\[\]%-]+?)(?:<\d+>)? "
          r")?with (?:status=\S*?\(?|error )(?P<status>\d+)",
         rule="ib-completion"),
     *table(
@@ -75,7 +87,8 @@ ROWS = (
          r"(?i)NET/IB.*async fatal event|async fatal event|Got async event.*(?:port "
          r"error|device fatal|fatal|port active|error)", 0.85),
         ("ib-mixed", "incompatible devices", r"incompatible devices", 0.8),
-        ("ib-network-absent", "network IB not found|etwork OFI not found|etwork IB not found|etwork AWS|etwork UCX",
+        ("ib-network-absent", "ib not found|Ib not found|"
+         "network IB not found|etwork OFI not found|etwork IB not found|etwork AWS|etwork UCX",
          r"(?:Error|WARN).*[Nn]etwork (?:IB|OFI|AWS\S*|UCX|\S*[Ii]b) not found", 0.8),
         ("ib-status", "IBV_WC",
          r"IBV_WC_(?:RETRY_EXC|RNR_RETRY_EXC|REM_\w+|LOC_PROT|GENERAL|FATAL|RESP_TIMEOUT)_ERR", 0.8),
@@ -83,7 +96,7 @@ ROWS = (
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM",
          r"(?i)transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|" r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
          0.8),
-        ("ib-port-down", "state: |State: ", r"(?i)\b(?:infiniband|IB|mlx\d_|port \d).*state: "
+        ("ib-port-down", "state:|State:", r"(?i)\b(?:infiniband|IB|mlx\d_|port \d).*state: "
          r"{0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),
     ),
     *table(
@@ -96,16 +109,19 @@ ROWS = (
         ("peer-access", "peer access|peer mapping|PeerAccess|PEER_ACCESS",
          r"peer access is not supported|peer mapping resources exhausted|"
          r"cudaErrorPeerAccess\w+|CUDA_ERROR_PEER_ACCESS\w+|peer access is not (?:enabled|possible)", 0.85),
-        ("ipc-handle", "IpcOpenMemHandle|IpcGetMemHandle|ipc handle|cuMemImport|invalid resource handle",
+        ("ipc-handle", "Error while opening|Error while importing|"
+         "IpcOpenMemHandle|IpcGetMemHandle|ipc handle|cuMemImport|invalid resource handle",
          r"(?i)cudaIpc(?:Open|Get)MemHandle.*(?:fail|error)|"
          r"cuMemImportFromShareableHandle.*(?:fail|error)|Error while (?:opening|importing).*IPC", 0.75),
         ("peermem", "peermem|peer_mem", r"(?i)nvidia[-_]peermem.{0,60}(?:not loaded|fail|error|not found|invalid)|"
          r"nv_peer_mem.{0,60}(?:not|fail|error)|"
          r"module nvidia[-_]peermem not", 0.8),
-        ("gdr", "GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|DMABUF|DmaBuf|gdrcopy",
-         r"(?i)(?:GPUDirect|GPU Direct|GDR\w{0,20}|dma-?buf)\b.{0,60}(?:registration "
+        ("gdr", "dma-buf|GDRCopy|"
+         "GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|DMABUF|DmaBuf|gdrcopy",
+         r"(?i)GDR (?:fail|error)|(?:GPUDirect|GPU Direct|GDRCopy|dma-?buf)\b.{0,60}(?:registration "
          r"fail|fail(?:ed|ure)|error)|ibv_reg_dmabuf_mr.*fail", 0.75),
-        ("p2p-warn", "transport/p2p", r"transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN", 0.75),
+        ("p2p-warn", "p2p.cc|"
+         "transport/p2p", r"transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN", 0.75),
     ),
     *table(
         "NCCL misc/socket.cc, NET/Socket sizes of both sides", ROOT, "collective-shape-mismatch",
@@ -124,13 +140,14 @@ ROWS = (
         ("rank-count", "rank count", r"mismatch in rank count from procs", 0.95),
     ),
     Row("nccl-connect", "peer-died", SYMPTOM, "NCCL misc/socket.cc, errno of connect(2)", (
-     "Connect to", "onnect to"),
+     "onnect to", "onnecting to"),
         r"(?:NCCL|[Ss]ocket|Connect to).*?[Cc]onnect(?:ing)? to (?P<peer>[\w.:\[\]%-]*?)<(?P<p"
          r"ort>\d*)[^>]*> ?(?:failed|returned)\D*(?P<error>.*)"
         r"|[Cc]onnect to (?P<peer2>\S+) failed ?: (?P<error2>.*)", rule="connect-refused"),
     *table(
         "NCCL misc/socket.cc retries are used up", SYMPTOM, "port-blocked",
-        ("connect-retries", "exceeded error retry count|exceeded timeouts|exceeded retries",
+        ("connect-retries", "exceeded retry count|exceeded error|"
+         "exceeded error retry count|exceeded timeouts|exceeded retries",
          r"[Cc]onnect.*exceeded (?:error )?(?:retry count|timeouts|retries)", 0.5,
          "a peer that is in the rendezvous cannot be reached on NCCL's "
           "own port: a firewall, or the wrong interface", "wrong-interface"),
@@ -138,7 +155,7 @@ ROWS = (
     *table(
         "NCCL misc/socket.cc, ncclRemoteError what the surviving side says", CASCADE, "",
         ("remote-closed", "losed by remote peer|closed by localRank",
-         r"[Cc]onnection closed by (?:remote peer(?: (?P<peer>[\w.:-]+?)<\d+>)?|localRank)"),
+         r"[Cc]onnection closed by (?:remote peer(?: (?P<peer>[\w.:%-]+?)<\d+>)?|localRank)"),
         ("remote-error", "ncclRemoteError|remote process exited",
          r"ncclRemoteError|remote process exited or there was a network error"),
         ("comm-aborted", "communicator was aborted|Abort COMPLETE", r"NCCL communicator was aborted|Abort COMPLETE"),

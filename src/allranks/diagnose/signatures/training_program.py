@@ -17,6 +17,10 @@ LOST_ENVIRONMENT = (
     "Let the command of --wrap pass the environment on. Apptainer does without --cleanenv, sudo with -E, and `docker "
     "run` passes no variable without --env"
 )
+DETACHED = (
+    "Start it where closing a terminal ends nothing: in tmux, under `setsid`, with `allranks run --detach`, or as a "
+    "job of the scheduler"
+)
 ROWS = (
     Row("lost-environment", "environment-mismatch", ROOT, "agent/runner.py, LOST_ENVIRONMENT",
         ("starts the program without its environment",),
@@ -25,9 +29,11 @@ ROWS = (
     *table(
         "DeepSpeed runtime/config.py, runtime/zero/config.py, transformers " "integrations/deepspeed.py", ROOT,
          "deepspeed-config",
-        ("ds-batch", "Check batch related parameters|train_batch_size",
+        ("ds-batch", "Check batch related parameters|train_batch_size|has to be greater than 0",
+         r"(?:Train batch size|Micro batch size per gpu|Gradient accumulation steps): \S+ has to be greater than 0|"
          r"Check batch related parameters|train_batch_size is not equal to", 0.95),
-        ("ds-config", "DeepSpeed|deepspeed|ds_config",
+        ("ds-config", "TrainingArguments|validation error|"
+         "DeepSpeed|deepspeed|ds_config",
          r"DeepSpeedConfigError|validation errors? for (?:DeepSpeed\w*|"
          r"FP16Config|BF16Config|\w*Zero\w*Config)|mismatch TrainingArguments|"
          r"DeepSpeed config values that|[Ee]xpected a string path to an "
@@ -38,12 +44,14 @@ ROWS = (
          r"ZeRO.{0,80}(?:not supported|is not compatible|unsupported|incompatible)|"
          r"zero_(?:allow_untested_optimizer|force_ds_cpu_optimizer)|"
          r"You are using ZeRO-Offload with a client provided optimizer|untested ZeRO Optimizer", 0.85),
-        ("ds-amp", "cannot both be enabled|simultaneously enabled|bf16 and fp16|fp16 and bf16",
+        ("ds-amp", "bfloat16 and|"
+         "cannot both be enabled|simultaneously enabled|bf16 and fp16|fp16 and bf16",
          r"(?:bf16 and fp16|fp16 and bf16|bfloat16 and fp16).{0,60}(?:both|simultaneously)", 0.8),
     ),
     *table(
         "accelerate commands/launch.py, commands/config, utils/launch.py", ROOT, "accelerate-config",
-        ("accelerate-config", "ccelerate|main_process_ip|gpu_ids|num_machines|config file|mixed_precision|GPU ids",
+        ("accelerate-config", "machine_rank|AcceleratorState|You can only use one of|"
+         "ccelerate|main_process_ip|gpu_ids|num_machines|config file|mixed_precision|GPU ids",
          r"config file at \S+ had unknown keys|(?:Please|need to) (?:run|use) `accelerate "
          r"config`|Less than two GPU ids were configured|"
          r"`--?-?(?:main_process_ip|gpu_ids|num_machines|machine_rank)`.{0,80}(?:required|"
@@ -67,28 +75,32 @@ ROWS = (
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
         ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
          "the installed package has another version than the program needs"),
-        ("shared-object", "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++",
+        ("shared-object", "DLL load failed|"
+         "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++",
          r"cannot open shared object file|undefined symbol: |version `?(?:GLIBC|"
          r"GLIBCXX|CXXABI)\S*' not found|DLL load failed", 0.8),
         scope=RAISED,
     ),
     *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
-        ("binary-abi", "binary incompatibility|compiled using NumPy|size changed|compiled "
+        ("binary-abi", "compiled against|"
+         "binary incompatibility|compiled using NumPy|size changed|compiled "
          "with different CUDA|mismatches the version|does not match the " "version",
          r"binary incompatibility|compiled using NumPy 1|"
          r"compiled with different CUDA|CUDA version \(\S+\) mismatches "
           r"the version|does not match the version torch was compiled|compiled " r"against", 0.85),
-        ("requires-version", "is required|equires|VersionConflict|not supported for now|does "
+        ("requires-version", "or newer|or later|or higher|"
+         "is required|equires|VersionConflict|not supported for now|does "
          "not recognize this architecture|incompatible|Unsupported|unsupported",
          r"is required for a normal functioning of this module, but found|VersionConflict|"
          r"Model architectures .{0,200} are not supported for now|does "
-          r"not recognize this architecture|[Rr]equires? (?:a different "
+          r"not recognize this architecture|[Rr]equires (?:a different "
           r")?[Pp]ython|Python .{0,20}(?:is required|or (?:newer|later|higher))|"
          r"requires \w+ ?[<>=]=? ?[\d.]+,? but|"
-         r"[Rr]equires? [\w.-]{1,60}(?: version)? ?[<>=!~]=? ?[\w.,<>=!~ ]{1,60} but (?:got|found|have)|"
+         r"[Rr]equires [\w.-]{1,60}(?: version)? ?[<>=!~]=? ?[\w.,<>=!~ ]{1,60} but (?:got|found|have)|"
          r"incompatible (?:version|package)s?\b|unsupported (?:pickle protocol|(?:Python|torch) version)", 0.78),
-        ("cuda-home", "CUDA_HOME|ninja|Error building extension|compiling",
+        ("cuda-home", "Ninja|"
+         "CUDA_HOME|ninja|Error building extension|compiling",
          r"CUDA_HOME (?:does not exist|environment variable is not set)|"
          r"Error building extension|Ninja is required|Error compiling objects " r"for extension", 0.75),
         ("illegal-hardware", "llegal instruction", r"\bIllegal instruction\b", 0.6,
@@ -137,7 +149,8 @@ ROWS = (
     *table(
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
-        ("optimizer-groups", "parameter group",
+        ("optimizer-groups", "loaded state dict|"
+         "parameter group",
          r"loaded state dict (?:has a different number|contains a parameter group)", 0.9),
         scope=RAISED,
     ),
@@ -150,26 +163,30 @@ ROWS = (
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        ("stream-writer", "PytorchStreamWriter|unexpected pos|file write failed",
+        ("stream-writer", "PytorchStreamWriter|unexpected pos|file write failed|write(): fd",
+         r"\bwrite\(\): fd \d+ failed with|"
          r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed", 0.78,
          "torch could not write the whole file: the disk or the quota is full, in almost all cases"),
         scope=RAISED,
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        ("disk-pressure", "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full",
+        ("disk-pressure", "ephemeral|"
+         "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full",
          r"low on resource: ephemeral-storage|DiskPressure|ephemeral.storage.{0,40}exceed|" r"(?i:disk (?:is )?full)",
          0.85),
     ),
     *table(
         "errno 24 EMFILE, 23 ENFILE, torch multiprocessing", ROOT, "too-many-open-files",
-        ("open-files", "Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23",
+        ("open-files", "oo many open files|"
+         "Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23",
          r"[Tt]oo many open files|\[Errno 2[34]\]|received \d+ items of ancdata|EMFILE", 0.92),
         scope=RAISED | Scope.AGENT,
     ),
     *table(
         "torch utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
-        ("loader-worker", "DataLoader worker|bus error encountered in worker|DataLoader",
+        ("loader-worker", "encountered in worker|"
+         "DataLoader worker|bus error encountered in worker|DataLoader",
          r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40}(?:exited "
          r"unexpectedly|is killed by signal)|"
          r"Unexpected (?:bus error|segmentation fault|floating-point exception) "
@@ -179,7 +196,8 @@ ROWS = (
     *table(
         "torch c10/core/CPUAllocator.cpp, CPython MemoryError, errno 12 ENOMEM, C++ bad_alloc",
         ROOT, "host-out-of-memory",
-        ("cpu-memory", "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
+        ("cpu-memory", "annot allocate memory|"
+         "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\bMemoryError\b|"
          r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
         scope=RAISED | Scope.AGENT,
@@ -190,7 +208,8 @@ ROWS = (
         ("argparse", "error: ", r"error: (?:unrecognized arguments|the following arguments are "
          r"required|argument \S+.{0,80}(?:invalid|expected|not allowed|"
          r"ignored|conflict)|one of the arguments|ambiguous option|invalid " r"choice)", 0.93),
-        ("options", "No such option|no such option|unexpected extra argument|Missing "
+        ("options", "nexpected extra argument|"
+         "No such option|no such option|unexpected extra argument|Missing "
          "argument|Missing option|Invalid value for|unrecognized option|" "invalid option|illegal option",
          r"[Nn]o such option|[Uu]nexpected extra argument|Missing (?:argument|option)|"
          r"Invalid value for '|unrecognized option|(?:invalid|illegal) option -- ", 0.85),
@@ -199,7 +218,8 @@ ROWS = (
          r"not enough slots available|(?:nnodes|rdzv).{0,60}(?:invalid|"
          r"must be|required|malformed)|No slot '?\d+'? specified", 0.85),
         ("not-divisible", "divisible", r"(?i)divisible by .{0,60}parallel", 0.65),
-        ("hydra", "Could not override|not in struct|LexerNoViableAlt|Unrecognized "
+        ("hydra", "HfArgumentParser|"
+         "Could not override|not in struct|LexerNoViableAlt|Unrecognized "
          "arguments|are not used by the HfArgumentParser|ConfigCompositionException",
          r"Could not override '|Key '\S+' is not in struct|LexerNoViableAlt|"
          r"Unrecognized arguments|not used by the HfArgumentParser", 0.8),
@@ -216,7 +236,8 @@ ROWS = (
           r"csh|time|timeout|numactl|su)\b[^:]*: .{0,200}No such file or "
           r"directory|(?:execve|execvp|exec)\b.{0,120}No such file|cannot " r"execute: required file not found",
           0.88),
-        ("chdir", "couldn't chdir|chdir to|working directory|No such file",
+        ("chdir", "chdir|change directory|change to directory|"
+         "couldn't chdir|chdir to|working directory|No such file",
          r"couldn't chdir to|[Cc]an(?:'t|not) change (?:to )?(?:working "
          r")?directory|chdir\b.{0,80}(?:No such|fail)|working directory " r".{0,80}(?:does not exist|not found)",
          0.92),
@@ -247,26 +268,31 @@ ROWS = (
     ),
     *table(
         "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO, huggingface_hub, datasets", ROOT, "missing-file",
-        ("hub", "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
+        ("hub", "Couldn't find|"
+         "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
          "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
          "an't find a valid checkpoint|valid model identifier",
          r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:LocalEntry|Repository|Entry)NotFoundError|"
           r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|"
           r"[Cc]an't find a valid checkpoint", 0.8),
-        ("stale-handle", "tale file handle|rrno 116|rrno 5]|Input/output error|Transport "
+        ("stale-handle", "tale NFS file handle|"
+         "tale file handle|rrno 116|rrno 5]|Input/output error|Transport "
          "endpoint is not connected|NoSuchKey|NoSuchBucket",
          r"[Ss]tale (?:NFS )?file handle|\[Errno (?:116|5)\]|Transport "
          r"endpoint is not connected|NoSuch(?:Key|Bucket)|Input/output " r"error", 0.7),
-        ("does-not-exist", "does not exist|doesn't exist|not found",
+        ("does-not-exist", "FailedMount|mount failed|mounting failed|MountVolume|"
+         "does not exist|doesn't exist|not found",
          r"(?:Error|ERROR).{0,40}(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|"
          r"[Dd]ataset)\b.{0,120}(?:does not exist|doesn't exist|not found)|"
          r"mount(?:ing)? failed: .*No such|FailedMount|MountVolume\.SetUp " r"failed", 0.72),
     ),
     *table(
         "Linux signal(7), CPython faulthandler, glibc malloc, UCX, kernel traps", WEAK, "segfault-native",
-        ("segfault", "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|Signal: 11|signal SIGSEGV",
+        ("segfault", "Signal 11|signal: 11|egmentation Fault|"
+         "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|Signal: 11|signal SIGSEGV",
          r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
-        ("bus-error", "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
+        ("bus-error", "ignal 7|ignal: 7|"
+         "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
          "memory behind a mapping was not there: a full /dev/shm, a truncated file, or a crash",
          "shm-too-small"),
         ("heap", "sysmalloc|double free|free():|malloc():|corrupted|munmap_chunk|stack "
@@ -290,8 +316,14 @@ ROWS = (
          r"^KeyboardInterrupt|closing signal SIG|[Rr]eceived SIGTERM"),
         ("orted", "ORTE|PRTE|daemon", r"(?:ORTE|PRTE) was unable to reliably start|(?:ORTE|PRTE) daemon|"
          r"[Aa] daemon .{0,60}failed to start"),
-        ("pdsh-255", "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@"),
+        ("pdsh-255", "pdsh@|"
+         "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@"),
     ),
+    # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
+    Row("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)", (
+     "death signal", "got signal"), r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b", 0.6,
+        "SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's launcher ends "
+        "then, even under nohup", fix=DETACHED),
     Row("death", "slurm-cancelled", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py", (
      "death signal", "got signal"),
         r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", 0.45,
@@ -304,13 +336,13 @@ ROWS = (
     Row("agent-rank", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("local_rank:",),
      r"rank *: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|^rank (?P<rank2>\d+) " r"\(local_rank: (?P<local2>\d+)\)",
      rule= "exit-code"),
-    Row("agent-host", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("  host  ",),
-     r"^ *host +: (?P<node>\S+)", rule= "exit-code"),
+    Row("agent-host", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("host  ",),
+     r"^ *host  +: (?P<node>\S+)", rule= "exit-code"),
     Row("agent-block", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("Root Cause",
      "NO_OTHER_FAILURES"), r"Root Cause|<NO_OTHER_FAILURES>", rule= "exit-code"),
     Row("signal-end", "unknown", WEAK, "bash, Open MPI, CPython subprocess how a process ended", (
-     "exited on signal", "died with <Signals", "Killed"),
+     "exited on signal", "died with <Signals", "Killed", "raceback : Signal", "raceback: Signal"),
         r"exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
-         r"\d (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback " r"*: Signal (?P<signal2>\d+)", rule=
+         r"\d (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback ?: Signal (?P<signal2>\d+)", rule=
          "exit-code"),
 )  # fmt: skip
