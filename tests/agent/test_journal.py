@@ -15,11 +15,11 @@ pytestmark = pytest.mark.processes
 # RLIMIT_FSIZE cuts a write as a full disk does (write(2)); Python ignores SIGXFSZ.
 PROGRAM = """
 import resource, sys
-from allranks.agent.journal import Journal, LeaseOver, OutputDropped
+from allranks.agent.journal import Journal, LeaseOver, DroppedBytes
 journal = Journal(sys.argv[1])
-journal.note(OutputDropped({"0/0/0": 1}, 1.0))
+journal.note(DroppedBytes({"0/0/0": 1}, 1.0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (60, resource.RLIM_INFINITY))
-journal.note(OutputDropped({"0/0/0": 2}, 2.0))
+journal.note(DroppedBytes({"0/0/0": 2}, 2.0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 journal = Journal(sys.argv[1]) if "again" in sys.argv else journal
 journal.note(LeaseOver(3.0))

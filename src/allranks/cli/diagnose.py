@@ -57,10 +57,8 @@ def code_of(verdict: VerdictDocument, run: RunDirectory | None) -> int:
     Logs do not say whether a rank failed: what their verdict names counts as the program's failure where it may be one.
     """
     result = run.read_result() if run is not None else None
-    if result is not None:
-        concluded = result.verdict.cause if result.verdict is not None else None
-        if concluded == verdict.cause:
-            return result.exit
+    if result is not None and result.cause == verdict.cause:
+        return result.exit
     if verdict.cause is None:
         return DONE
     return causes.exit_code(Verdict.from_json(encode(verdict)), None, program_failed=True)

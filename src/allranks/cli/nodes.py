@@ -20,7 +20,7 @@ from allranks.runs.nodeledger import (
     read_ledger,
     remembered,
 )
-from allranks.text import count_of, format_duration, join_words
+from allranks.text import align_columns, count_of, format_duration, join_words
 
 
 class ShownNode(NamedTuple):
@@ -125,8 +125,7 @@ def lines_of(nodes: Sequence[RememberedNode], now: float, file: str) -> list[str
         faults = ", ".join(f"{cause} {count}" for cause, count in node.failures.items()) or "-"
         ago = f"{format_duration(max(0, round(now - node.last_seen)))} ago"
         rows.append([node.name, str(node.runs), ago, faults, "yes" if node.suspicion else "-"])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [*align_columns(rows, left=range(len(rows[0])))]
     lines += [f"suspected  {node.name}: {node.suspicion}" for node in nodes if node.suspicion]
     shared = [node.name for node in nodes if node.known_by == "machine and host name"]
     if shared:

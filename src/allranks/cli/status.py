@@ -104,9 +104,9 @@ def describe(run: RunDirectory, now: float) -> StatusReport:
         status.attempt,
         status.master,
         status.world_size,
-        condition.result.verdict if condition.result is not None else None,
+        condition.verdict,
         tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in status.nodes),
-        status.goodput if condition.result is None else condition.result.goodput,
+        condition.goodput,
     )
 
 

@@ -124,10 +124,10 @@ def snapshot(watch: RunWatch, now: float) -> TopSnapshot:
         rate=None if is_over else progress.rate,
         eta_s=None if is_over else progress.seconds_left,
         loss=watch.loss,
-        goodput=result.goodput if result is not None else status.goodput,
+        goodput=condition.goodput,
         master=status.master,
         world_size=status.world_size,
-        verdict=result.verdict if result is not None else None,
+        verdict=condition.verdict,
         warnings=watch.warnings,
         nodes=tuple(map(without_clock, status.nodes)) if is_over else status.nodes,
     )

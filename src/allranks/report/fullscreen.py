@@ -20,6 +20,7 @@ from typing import TextIO
 from allranks.errors import Interrupted
 from allranks.exitcodes import TERMINATED
 
+from .screen import window_size
 from .terminal import clean, shows_colour, unfiltered
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor
@@ -54,11 +55,7 @@ class FullScreen:
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines of the window now."""
-        try:
-            size = os.get_terminal_size(self._stream.fileno())
-        except (OSError, ValueError):
-            return 80, 24
-        return size.columns or 80, size.lines or 24
+        return window_size(self._stream, 80, 24)
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show lines from the top; what was there goes. There must not be more than the window has."""

@@ -9,7 +9,7 @@ from allranks.protocol.codec import decode_parts
 from allranks.protocol.facts import Address, Gpus, Interpreter, Memory, NcclFacts, SharedMemory
 from allranks.protocol.jsontext import Json
 from allranks.runs.documents import PreflightDocument, as_record
-from allranks.text import count_of, format_size, group, join_names, list_first
+from allranks.text import count_of, format_size, group, join_names, list_first, name_with
 
 Rows = list[tuple[str, str]]
 
@@ -168,7 +168,7 @@ def scheduler(source: str, spec: Mapping[str, Json], preflight: Mapping[str, Jso
     names = as_record(PreflightDocument, preflight).request.environ_
     for kind, prefix in SCHEDULERS.items():
         if spec.get(kind.lower()) or any(name.startswith(prefix) for name in names):
-            return f"{kind} ({source})" if source else kind
+            return name_with(kind, source)
     return f"none ({source})" if source else "not known"
 
 

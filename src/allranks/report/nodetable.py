@@ -35,7 +35,7 @@ def table_lines(
     lines = [_rule(time_text(progress, now, began, status.goodput), width, colour)]
     lines.append(paint(cut(heading(name_width), width - 1), DIM, colour))
     for node in status.nodes[:most]:
-        lines.append(_styled(node, cut(clean(node_line(node, now, name_width), colour=False), width - 1), colour))
+        lines.append(styled(node, cut(clean(node_line(node, now, name_width), colour=False), width - 1), colour))
     if len(status.nodes) > most:
         lines.append(cut(f"… and {count_of(len(status.nodes) - most, 'more node')}: allranks status", width - 1))
     if len(status.nodes) > 1:
@@ -62,7 +62,7 @@ def time_text(progress: RunProgress, now: float, began: float | None, goodput: f
     return ", ".join(parts)
 
 
-def _styled(node: NodeStatus, line: str, colour: bool) -> str:
+def styled(node: NodeStatus, line: str, colour: bool) -> str:
     """Colour the line of a node that is not as it should be, or has such a rank."""
     states = [node.state, *(rank.state for rank in node.ranks)]
     style = next((STATE_STYLES[state] for state in states if state in STATE_STYLES), "")

@@ -57,8 +57,7 @@ def notice_of_end(result: ResultDocument, place: RunPlace) -> Notice | None:
     text = "\n".join(closing_lines(result))
     if result.exit == DONE:
         return _notice(f"{place.run}: done", text, place, "success")
-    cause = result.verdict.cause if result.verdict is not None else None
-    return _notice(f"{place.run}: failed ({cause or f'exit {result.exit}'})", text, place, "failure")
+    return _notice(f"{place.run}: failed ({result.cause or f'exit {result.exit}'})", text, place, "failure")
 
 
 def _notice(title: str, text: str, place: RunPlace, kind: str) -> Notice:

@@ -5,7 +5,7 @@ prometheus-client writes the text (the extra `metrics`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from prometheus_client.core import (
@@ -58,8 +58,8 @@ class _Figures(Collector):
         steps = [rank.step for _, rank in ranks if rank.step is not None]
         yield _of_run("allranks_step", "Furthest step of any rank.", run, max(steps, default=None))
         yield _of_run("allranks_goodput_ratio", "Share of the time that went into useful steps.", run, status.goodput)
-        for name, text, values in _by_rank(ranks):
-            yield _of_ranks(name, text, run, values)
+        for figure in OF_RANKS:
+            yield _of_ranks(figure, run, ranks)
         yield from self._end(run)
 
     def _end(self, run: str) -> Iterator[Metric]:
@@ -78,36 +78,33 @@ class _Figures(Collector):
 
 
 Ranks = list[tuple[NodeStatus, RankStatus]]
-Values = list[tuple[NodeStatus, RankStatus, float]]
 
 
-def _by_rank(ranks: Ranks) -> Iterator[tuple[str, str, Values]]:
-    """Yield name, help and values of the figures that each rank has; unknown ones are left out."""
-    yield (
-        "allranks_rank_step",
-        "Step of the rank.",
-        [(node, rank, float(rank.step)) for node, rank in ranks if rank.step is not None],
-    )
-    yield (
-        "allranks_rank_steps_per_second",
-        "Steps a second of the rank.",
-        [(node, rank, rank.rate) for node, rank in ranks if rank.rate is not None],
-    )
-    yield (
-        "allranks_rank_collectives_per_second",
-        "Collectives a second of the rank.",
-        [(node, rank, rank.collectives) for node, rank in ranks if rank.collectives is not None],
-    )
-    yield (
+class RankFigure(NamedTuple):
+    """A figure that each rank has; `value` gives None where it is unknown."""
+
+    name: str
+    text: str
+    value: Callable[[RankStatus], float | None]
+
+
+OF_RANKS = (
+    RankFigure("allranks_rank_step", "Step of the rank.", lambda rank: rank.step),
+    RankFigure("allranks_rank_steps_per_second", "Steps a second of the rank.", lambda rank: rank.rate),
+    RankFigure(
+        "allranks_rank_collectives_per_second", "Collectives a second of the rank.", lambda rank: rank.collectives
+    ),
+    RankFigure(
         "allranks_rank_lateness_seconds",
         "How late the rank comes to collectives, as a median.",
-        [(node, rank, rank.lateness_s) for node, rank in ranks if rank.lateness_s is not None],
-    )
-    yield (
+        lambda rank: rank.lateness_s,
+    ),
+    RankFigure(
         "allranks_rank_last_output_seconds",
         "When the rank wrote last, in unix seconds.",
-        [(node, rank, rank.last_output) for node, rank in ranks if rank.last_output is not None],
-    )
+        lambda rank: rank.last_output,
+    ),
+)
 
 
 def _of_run(name: str, text: str, run: str, value: float | None) -> Metric:
@@ -123,10 +120,12 @@ def _counter(name: str, text: str, run: str, value: int) -> Metric:
     return family
 
 
-def _of_ranks(name: str, text: str, run: str, values: Values) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=["run", "node", "rank"])
-    for node, rank, value in values:
-        family.add_metric([run, node.name, str(rank.rank)], value)
+def _of_ranks(figure: RankFigure, run: str, ranks: Ranks) -> Metric:
+    family = GaugeMetricFamily(figure.name, figure.text, labels=["run", "node", "rank"])
+    for node, rank in ranks:
+        value = figure.value(rank)
+        if value is not None:
+            family.add_metric([run, node.name, str(rank.rank)], float(value))
     return family
 
 

@@ -24,6 +24,15 @@ WAITING_LINES = 4000
 WAITING_CHARACTERS = 4 << 20
 
 
+def window_size(stream: TextIO, columns: int, lines: int) -> tuple[int, int]:
+    """Return columns and lines of a terminal's window; the given ones where it does not say."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return columns, lines
+    return size.columns or columns, size.lines or lines
+
+
 class Screen:
     """`show` waits WAIT seconds at most. `finish` waits until all is written or the reader has left."""
 
@@ -49,11 +58,7 @@ class Screen:
 
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
-        try:
-            size = os.get_terminal_size(self._stream.fileno())
-        except (OSError, ValueError):
-            return 100, 40
-        return size.columns or 100, size.lines or 40
+        return window_size(self._stream, 100, 40)
 
     def show(self, lines: list[str], table: list[str]) -> None:
         """Lines above, the table again below them."""

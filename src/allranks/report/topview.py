@@ -17,7 +17,7 @@ from allranks.runs.documents import Document, Master, NodeStatus, RankStatus, Ve
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
-from .nodetable import STATE_STYLES, heading, label, node_line, time_text, total_line
+from .nodetable import STATE_STYLES, heading, label, node_line, styled, time_text, total_line
 from .sentences import event_line
 from .terminal import BAD, BOLD, BOLD_BAD, DIM, GOOD, UNSURE, WARN, clean, paint
 
@@ -265,9 +265,7 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
         if columns:
             cells = [f"{column[place + 1]:>{FURTHER_WIDTH}}" for column in columns]
             line = "  ".join([f"{line:<{len(head)}}", *cells]).rstrip()
-        states = [node.state, *(rank.state for rank in node.ranks)]
-        style = next((STATE_STYLES[state] for state in states if state in STATE_STYLES), "")
-        lines.append(paint(_fit(line, width), style, colour))
+        lines.append(styled(node, _fit(line, width), colour))
     if len(nodes) > len(shown):
         hidden = len(nodes) - len(shown)
         lines.append(_fit(f"… and {hidden} more {plural(hidden, 'node')}", width))

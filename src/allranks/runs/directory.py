@@ -19,7 +19,16 @@ from allranks.protocol.codec import SCHEMA, decode_parts
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
-from .documents import Document, ResultDocument, RunDocument, StatusDocument, as_record, result_record, shaped
+from .documents import (
+    Document,
+    ResultDocument,
+    RunDocument,
+    StatusDocument,
+    VerdictDocument,
+    as_record,
+    result_record,
+    shaped,
+)
 from .regular import open_regular, read_end, replacing
 
 Lives = Callable[["RunDirectory"], bool]
@@ -44,6 +53,20 @@ class RunCondition(NamedTuple):
     state: str
     status: StatusDocument
     result: ResultDocument | None
+
+    @property
+    def verdict(self) -> VerdictDocument | None:
+        """The verdict of a run that has ended; None where it has none."""
+        if self.result is None:
+            return None
+        return self.result.verdict
+
+    @property
+    def goodput(self) -> float | None:
+        """The goodput of the run, up to now where it goes on."""
+        if self.result is None:
+            return self.status.goodput
+        return self.result.goodput
 
 
 class _RunStart(NamedTuple):

@@ -320,6 +320,13 @@ class ResultDocument:
     goodput: float | None = None
     time_ledger: TimeLedger | None = None
 
+    @property
+    def cause(self) -> str | None:
+        """The label of its verdict; None where it has none."""
+        if self.verdict is None:
+            return None
+        return self.verdict.cause
+
 
 class GroupResult(NamedTuple):
     """Nodes that were tested in one gang; `run` is the directory of their own run."""

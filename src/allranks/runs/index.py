@@ -8,12 +8,11 @@ two lines become one. So the last half hour is exact to a second at least, and o
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .regular import read_end, replacing
+from .regular import append, read_end, replacing
 
 EVERY = 1.0  # seconds between entries
 LIMIT = 128 << 10  # bytes of an index file
@@ -38,13 +37,7 @@ def note(log: Path, now: float, offset: int) -> None:
     """Bytes from `offset` on arrive now. Never raises: without an index `--since` shows more, not less."""
     with contextlib.suppress(OSError):
         path = index_path(log)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            os.write(fd, f"{now:.3f} {offset}\n".encode())
-            size = os.fstat(fd).st_size
-        finally:
-            os.close(fd)
-        if size > LIMIT:
+        if append(path, f"{now:.3f} {offset}\n".encode()) > LIMIT:
             _thin(path)
 
 

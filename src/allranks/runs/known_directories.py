@@ -15,7 +15,7 @@ from pathlib import Path
 from allranks.protocol.codec import SCHEMA
 from allranks.protocol.jsontext import DecodeError, read_object
 
-from .regular import open_regular, replacing
+from .regular import append, open_regular, replacing
 
 NAME = "runs-directories.jsonl"
 MOST = 64  # directories that are kept; the file may have twice as many lines before it is written again
@@ -42,20 +42,14 @@ def note_runs_directory(directory: Path, environ: Mapping[str, str]) -> None:
     path = str(directory.absolute())
     with contextlib.suppress(OSError, ValueError):
         file = folder / NAME
-        data = _read(file)
-        lines = paths_of(data)
+        lines = paths_of(_read(file))
         if path in lines:
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(lines) >= 2 * MOST:
             _replace(file, [*_newest(lines), path])
             return
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            is_torn = data and not data.endswith(b"\n")
-            os.write(descriptor, b"\n" + _line(path) if is_torn else _line(path))
-        finally:
-            os.close(descriptor)
+        append(file, _line(path))
 
 
 def known_runs_directories(environ: Mapping[str, str]) -> list[Path]:

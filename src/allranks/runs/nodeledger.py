@@ -27,7 +27,7 @@ from allranks.text import count_of, format_duration, join_words
 
 from .documents import VerdictDocument
 from .known_directories import state_directory
-from .regular import open_regular, replacing
+from .regular import append, open_regular, replacing
 
 NAME = "nodes.jsonl"
 LIMIT = 4 << 20  # bytes of the ledger; the older half goes where it grows beyond
@@ -286,14 +286,7 @@ def add_records(path: Path, records: Sequence[NodeRecord]) -> bool:
     data = b"".join(_line(record) for record in records)
     try:
         with _locked(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                size = os.fstat(descriptor).st_size
-                torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-                os.write(descriptor, b"\n" * torn + data)
-            finally:
-                os.close(descriptor)
-            if size + len(data) > LIMIT:
+            if append(path, data) > LIMIT:
                 _replace(path, read_ledger(path)[-(LIMIT // 2 // 256) :])
     except OSError:
         return False

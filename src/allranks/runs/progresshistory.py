@@ -6,7 +6,6 @@ The file is bounded. Where it has too many rows every second one goes, and from 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory
 from .documents import Document, StatusDocument
-from .regular import open_regular, replacing
+from .regular import append, open_regular, replacing
 
 NAME = "progress.jsonl"
 EVERY = 2.0  # seconds between two rows at first
@@ -78,11 +77,7 @@ class ProgressHistory:
 
     def _append(self, row: ProgressRow) -> None:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, document_line(row).encode() + b"\n")
-        finally:
-            os.close(descriptor)
+        append(self._path, document_line(row).encode() + b"\n")
 
     def _replace(self, rows: Sequence[ProgressRow]) -> None:
         with replacing(self._path) as file:

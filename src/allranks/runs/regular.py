@@ -35,6 +35,20 @@ def open_regular(path: Path, flags: int = 0) -> BinaryIO:
     return open(descriptor, "rb")
 
 
+def append(path: Path, lines: bytes) -> int:
+    """Append lines to a file, on a line of their own where a full disk has cut the last one; return its bytes then.
+
+    Raise OSError, also for a symbolic link.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        return size + os.write(descriptor, b"\n" * is_torn + lines)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     """Write a file beside `path` that takes its place once all of it is on the disk; raise OSError.

@@ -6,14 +6,13 @@ alike.
 
 from __future__ import annotations
 
-import os
-
 from allranks.protocol.codec import decode_parts, encode, omit_none
 from allranks.protocol.jsontext import DecodeError, read_object, write_json
 from allranks.protocol.records import NamedTuple
 from allranks.protocol.usage import NodeUsage
 
 from .directory import RunDirectory
+from .regular import append
 
 NAME = "usage.jsonl"
 LIMIT = 8 << 20  # bytes
@@ -52,11 +51,7 @@ class UsageLog:
             return
         self._left_out[sample.node] = 0
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            try:
-                self._size += os.write(fd, line)
-            finally:
-                os.close(fd)
+            self._size = append(self._path, line)
         except OSError:
             return
 

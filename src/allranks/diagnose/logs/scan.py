@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from ..signatures import KINDS, NEEDS, VARIABLE
@@ -23,6 +23,15 @@ LONG = 4096  # bytes of a line that are kept
 _STRIP = VARIABLE.encode()
 
 
+def _numbers_of(word: bytes, joined: bytes, starts: Sequence[int]) -> Iterator[int]:
+    """Yield the numbers of the texts that hold a word, of texts that are joined by newlines and start there."""
+    at = joined.find(word)
+    while at >= 0:
+        number = bisect_right(starts, at) - 1
+        yield number
+        at = joined.find(word, starts[number + 1])
+
+
 def _least(words: Iterable[bytes]) -> tuple[bytes, ...]:
     """Leave out the words that hold another: each is searched in all of them at once, as they were one text."""
     literals = sorted(set(words))
@@ -30,12 +39,7 @@ def _least(words: Iterable[bytes]) -> tuple[bytes, ...]:
     starts = [0, *accumulate(len(word) + 1 for word in literals)]
     longer: set[int] = set()
     for index, word in enumerate(literals):
-        at = joined.find(word)
-        while at >= 0:
-            number = bisect_right(starts, at) - 1
-            if number != index:
-                longer.add(number)
-            at = joined.find(word, starts[number + 1])
+        longer.update(number for number in _numbers_of(word, joined, starts) if number != index)
     return tuple(word for at, word in enumerate(literals) if at not in longer)
 
 
@@ -117,14 +121,7 @@ def holding(texts: Sequence[bytes], words: Iterable[bytes]) -> set[int]:
     """Find the numbers of the texts that hold a word: each word is searched in all texts at once."""
     joined = b"\n".join(texts)
     starts = [0, *accumulate(len(t) + 1 for t in texts)]
-    numbers: set[int] = set()
-    for word in words:
-        at = joined.find(word)
-        while at >= 0:
-            number = bisect_right(starts, at) - 1
-            numbers.add(number)
-            at = joined.find(word, starts[number + 1])
-    return numbers
+    return {number for word in words for number in _numbers_of(word, joined, starts)}
 
 
 def last_lines(data: bytes, count: int = TAIL) -> list[bytes]:
