@@ -70,6 +70,7 @@ class Launch:
         self.place, self.work, self.runs = place, place / "work", place / "runs"
         self._bed = bed
         self.env = {**(bed.env(user) if bed is not None else os.environ), "ALLRANKS_RUNS_DIR": str(self.runs)}
+        self.env["XDG_STATE_HOME"] = str(place / "state")  # what is seen of machines here is no one's memory of them
         self.process: subprocess.Popen[bytes] | None = None
         self.began = 0.0
 

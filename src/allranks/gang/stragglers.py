@@ -86,6 +86,7 @@ class StragglerWatch:
         self._slow_links: dict[tuple[str, str], int] = {}  # looks in a row
         self._warned_links: set[tuple[str, str]] = set()
         self._steps: list[tuple[float, int]] = []
+        self._collections: dict[int, int] = {}  # of the garbage collector of each rank, at the look before
         self._measured_t: float | None = None  # until then it is known how much of the time ranks waited
 
     # -- events ------------------------------------------------------------------------------------
@@ -156,6 +157,7 @@ class StragglerWatch:
         node_of = self.roster.node_of_rank()
         actions = self._judge_links(look, now)
         self._take(look)
+        collections = self._count_collections(look)
         straggler = self._find(look, node_of)
         actions += self._notice_recovery(straggler)
         suspect = self._suspect
@@ -168,7 +170,7 @@ class StragglerWatch:
             return actions + self._ask((straggler.top, *self._usual_rank(straggler)), now)
         self._rest(now, is_calm=False)
         usual = next((rank for rank in look.suspects if rank not in straggler.ranks), None)
-        reason = find_reason(straggler.top, node_of.get(straggler.top, ""), look.looks, usual)
+        reason = find_reason(straggler.top, node_of.get(straggler.top, ""), look.looks, usual, collections)
         return actions + self._report(straggler, reason) + self._measure(look, straggler)
 
     def _measure(self, look: Look, found: Straggler | None) -> list[Action]:
@@ -199,6 +201,12 @@ class StragglerWatch:
                 for rank in self.roster.ranks():
                     if rank.rank in late:
                         rank.lateness = round(late[rank.rank], 4)
+
+    def _count_collections(self, look: Look) -> dict[int, int]:
+        """Count what each rank's garbage collector has done since the look before."""
+        before = self._collections
+        self._collections = {rank: calls.collections for rank, calls in look.calls.items()}
+        return {rank: total - before[rank] for rank, total in self._collections.items() if rank in before}
 
     def _find(self, look: Look, node_of: dict[int, str]) -> Straggler | None:
         """Find the straggler that costs most, of all groups."""

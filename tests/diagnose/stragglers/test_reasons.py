@@ -53,6 +53,18 @@ def test_a_reason_that_shows(suspect: SuspectLook, words: str, is_of_node: bool)
     assert found.is_of_node == is_of_node
 
 
+def test_the_garbage_collector_of_one_rank() -> None:
+    busy = look(*[at(41)] * 5, cpu=0.9)
+    found = find_reason(5, "h3", {5: busy, 0: USUAL}, 0, {5: 12, 0: 1})
+    assert found is not None and found.words == "Python's garbage collector stops it"
+    assert found.evidence == ("12 full collections between two looks, 1 on a usual rank",) and not found.is_of_node
+    usual_too = find_reason(5, "h3", {5: busy, 0: USUAL}, 0, {5: 12, 0: 11})
+    assert usual_too is not None and usual_too.words.startswith("it computes")
+    sleeps = look(*[at(41)] * 5, wchan="hrtimer_nanosleep")
+    asleep = find_reason(5, "h3", {5: sleeps, 0: USUAL}, 0, {5: 12, 0: 1})
+    assert asleep is not None and asleep.words.startswith("it sleeps")
+
+
 def test_what_the_usual_rank_has_too_is_no_reason() -> None:
     busy = look(*[at(41)] * 5, ready=0.6)
     found = reason(busy, look(*[in_collective()] * 5, ready=0.5))

@@ -19,6 +19,7 @@ THROTTLED = 0.1  # of the time that its control group stood still
 NO_CPU = 0.25  # of the time that it was ready to run and did not
 TIMES_USUAL = 2.5  # as much as the usual rank has
 FAULTS = 20.0  # pages a second read back from disk
+COLLECTIONS = 3  # full ones of Python's garbage collector between two looks
 OFTEN = 0.4  # of the samples in which it did not wait for others
 LOADER = "torch/utils/data/"
 
@@ -48,6 +49,7 @@ class Spent(NamedTuple):
         return [doing for doing in self.doings if doing.kind is not ActivityKind.WAITING]
 
 
+NO_COLLECTIONS: Mapping[int, int] = {}
 NOTHING_SPENT = Spent(0.0, 0.0, 0.0, 0.0, (), ())  # no usual rank was sampled
 
 
@@ -65,8 +67,17 @@ def spent(rank: int, look: SuspectLook | None) -> Spent | None:
     return Spent(seconds, look.stood / seconds, ready / seconds, look.faults / seconds, tuple(doings), tuple(samples))
 
 
-def find_reason(rank: int, node: str, looks: Mapping[int, SuspectLook], usual_rank: int | None) -> Reason | None:
-    """Find why a rank is late; `usual_rank` is one that is not, sampled at the same time. None where nothing shows."""
+def find_reason(
+    rank: int,
+    node: str,
+    looks: Mapping[int, SuspectLook],
+    usual_rank: int | None,
+    collections: Mapping[int, int] = NO_COLLECTIONS,
+) -> Reason | None:
+    """Find why a rank is late; `usual_rank` is one that is not, sampled at the same time. None where nothing shows.
+
+    `collections` are full ones of Python's garbage collector by rank, since the look before.
+    """
     one = spent(rank, looks.get(rank))
     if one is None:
         return None
@@ -79,6 +90,7 @@ def find_reason(rank: int, node: str, looks: Mapping[int, SuspectLook], usual_ra
         or _by_loader(one, node)
         or _short_of_memory(one, usual, node)
         or _short_of_processors(one, usual, node)
+        or _by_collector(one, collections.get(rank, 0), collections.get(-1 if usual_rank is None else usual_rank, 0))
         or _by_program(one)
     )
 
@@ -133,6 +145,19 @@ def _short_of_processors(one: Spent, usual: Spent, node: str) -> Reason | None:
         f"see what else runs on {node}: `ssh {node} top -b -n 1 | head -20`",
         True,
         (f"ready and without a CPU for {format_percent(min(1.0, one.ready))} of the time",),
+    )
+
+
+def _by_collector(one: Spent, collections: int, usual: int) -> Reason | None:
+    """Python's garbage collector stops a rank; a full collection looks at all objects (gc.get_stats)."""
+    computes = [doing for doing in one.at_work if _word(doing) == "computes"]
+    if collections < max(COLLECTIONS, TIMES_USUAL * usual) or len(computes) < max(2, OFTEN * len(one.doings)):
+        return None
+    return Reason(
+        "Python's garbage collector stops it",
+        "call gc.freeze() once the model is built, or gc.disable() and then gc.collect() on all ranks at the same step",
+        False,
+        (f"{collections} full collections between two looks, {usual} on a usual rank",),
     )
 
 
