@@ -219,6 +219,14 @@ def format_elapsed(seconds: float) -> str:
     return "%d d %d h" % (hours // 24, hours % 24)
 
 
+def format_ago(seconds: float) -> str:
+    """Write how long ago something was: `40 s ago`, `3 days ago`."""
+    for length, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * length:
+            return "%.0f %s ago" % (seconds / length, unit)
+    return "%.0f s ago" % max(0.0, seconds)
+
+
 def format_duration(seconds: float) -> str:
     """Write a setting: `1m30s`, `250ms`; `parse_duration` reads it back to the millisecond.
 

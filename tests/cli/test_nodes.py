@@ -16,10 +16,10 @@ from allranks.settings import RunSpec
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Four nodes of one run of an hour ago, in which h2 was at fault."""
+    """Four nodes of one run of three hours ago, in which h2 was at fault."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = ledger_file({"XDG_STATE_HOME": str(tmp_path)})
-    t = time.time() - 3600
+    t = time.time() - 3 * 3600
     records = [NodeRecord(t, "run-1", "run", f"h{n}", f"h{n}", f"{n:016}", "other") for n in range(1, 5)]
     records[1] = records[1]._replace(outcome="failed", cause="ecc-error", message="GPU 3 of h2")
     add_records(file, records)
@@ -37,8 +37,8 @@ def test_nodes_are_shown_with_faults_and_the_reason(ledger: Path, capsys: pytest
     lines = out.splitlines()
     assert code == 0 and lines[0].split() == ["node", "runs", "last", "seen", "faults", "suspected"]
     (line,) = [line.split() for line in lines if line.startswith("h2 ")]
-    assert line == ["h2", "1", "1h", "ago", "ecc-error", "1", "yes"]
-    assert lines[-1] == "suspected  h2: ecc-error 1 time, last 1h ago in run-1, then 0 clean runs"
+    assert line == ["h2", "1", "3", "hours", "ago", "ecc-error", "1", "yes"]
+    assert lines[-1] == "suspected  h2: ecc-error 1 time, last 3 hours ago in run-1, then 0 clean runs"
 
 
 def test_json_and_forgetting(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,7 @@ def named(avoid: bool = True, **values: object) -> tuple[list[str], list[str], t
 def test_a_suspect_is_left_to_the_spares(ledger: Path) -> None:
     nodes, spares, avoided = named(spares=1)
     assert (nodes, spares) == (["h1", "h3", "h4"], ["h2"])
-    assert avoided == ("--avoid: h2 is a spare (ecc-error 1 time, last 1h ago in run-1, then 0 clean runs)",)
+    assert avoided == ("--avoid: h2 is a spare (ecc-error 1 time, last 3 hours ago in run-1, then 0 clean runs)",)
     assert named(avoid=False, spares=1) == (["h1", "h2", "h3"], ["h4"], ())
 
 

@@ -39,7 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 def test_without_a_terminal_it_is_printed_once(run: RunDirectory, shell: Shell) -> None:
     lines = shell("top").out.splitlines()
     assert lines[0].startswith(f"{run.name}  running  2 ranks on 2 nodes")
-    assert lines[1].startswith("step 40  2.25 steps/s  1 min 5 s")
+    assert lines[1].startswith("step 40  2.25 steps/s  after 1 min 5 s")
     assert "warning: rank 1 comes late" in lines
     assert lines[-1].endswith("note: hello")
     assert not [line for line in lines if "\x1b" in line or line.startswith("q ends")]

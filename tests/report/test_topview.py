@@ -41,7 +41,7 @@ def test_a_run_at_a_glance() -> None:
     warning = "rank 5 on h1 arrives 180 ms late at every all_reduce since step 400"
     lines = top_lines(snapshot(nodes(2, 4), warnings=(warning,)), EVENTS, 100, 24, footer="q ends this view")
     assert lines[0] == "pretrain-1  running  attempt 1  8 ranks on 2 nodes  master 10.0.0.1:29500"
-    assert lines[1] == "step 40  2.00 steps/s  loss 0.125  1 min 5 s, goodput 91 %"
+    assert lines[1] == "step 40  2.00 steps/s  loss 0.125  after 1 min 5 s, goodput 91 %"
     assert lines[2] == f"warning: {warning}"
     assert "0 ▪▪▪▪ ▪▪▪▪" in lines
     assert [line.split()[0] for line in lines if re.match("(h\\d|total) ", line)] == ["h0", "h1", "total"]

@@ -109,7 +109,7 @@ def suspicion(*records: NodeRecord) -> dict[str, str]:
 
 def test_one_fault_raises_a_suspicion_with_its_reason() -> None:
     said = suspicion(record("h1", -7200, "failed", "ecc-error"), record("h1", -60), record("h2", -60))
-    assert said == {"h1": "ecc-error 1 time, last 2h ago in run-7200, then 1 clean run", "h2": ""}
+    assert said == {"h1": "ecc-error 1 time, last 2 hours ago in run-7200, then 1 clean run", "h2": ""}
 
 
 def test_three_clean_runs_clear_it_and_so_does_time() -> None:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from allranks.protocol.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
-from allranks.runs.watching import EVENTS_READ, WARNINGS_KEPT, RunWatch
+from allranks.runs.watching import EVENTS_READ, WARNINGS_KEPT, RunWatch, printed_loss
 
 
 def run_in(tmp_path: Path) -> RunDirectory:
@@ -62,3 +63,25 @@ def test_the_loss_is_that_of_the_lowest_rank_and_the_last_whole_row(tmp_path: Pa
         file.write('ss": 2}\n')
     watch.look()
     assert watch.loss == 2.0
+
+
+def test_the_loss_is_what_the_lowest_rank_prints_where_it_has_no_metrics(tmp_path: Path) -> None:
+    run = run_in(tmp_path)
+    ranks = [{"rank": 0, "local": 0, "state": "running"}]
+    node = {"index": 0, "name": "h1", "state": "running", "ranks": ranks}
+    run.write_document("status.json", {"state": "running", "attempt": 1, "nodes": [node]})
+    log = run.log_path(0, "h1", RANK_LOG, 0, 1)
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1 loss 2.5\nstep 2 loss 2.25\n")
+    watch = RunWatch(run)
+    watch.look()
+    assert watch.loss == 2.25
+    with log.open("a") as file:
+        file.write("saved a checkpoint\neval loss 9\nstep 3 | train_loss=1.5e-1\n")
+    watch.look()
+    assert watch.loss == 0.15
+
+
+def test_text_of_any_kind_is_borne_in_the_place_of_a_loss() -> None:
+    assert printed_loss(b"loss " * 3000 + b"\xff\x00 1", 4.0) == 4.0
+    assert printed_loss(b"loss 12345678901234567890123", 4.0) == 4.0

@@ -20,7 +20,7 @@ from allranks.runs.nodeledger import (
     read_ledger,
     remembered,
 )
-from allranks.text import align_columns, count_of, format_duration, join_words
+from allranks.text import align_columns, count_of, format_ago, join_words
 
 
 class ShownNode(NamedTuple):
@@ -123,7 +123,7 @@ def lines_of(nodes: Sequence[RememberedNode], now: float, file: str) -> list[str
     rows = [["node", "runs", "last seen", "faults", "suspected"]]
     for node in nodes:
         faults = ", ".join(f"{cause} {count}" for cause, count in node.failures.items()) or "-"
-        ago = f"{format_duration(max(0, round(now - node.last_seen)))} ago"
+        ago = format_ago(now - node.last_seen)
         rows.append([node.name, str(node.runs), ago, faults, "yes" if node.suspicion else "-"])
     lines = [*align_columns(rows, left=range(len(rows[0])))]
     lines += [f"suspected  {node.name}: {node.suspicion}" for node in nodes if node.suspicion]

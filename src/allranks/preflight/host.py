@@ -273,11 +273,3 @@ def kernel_lines(text: str, up: Optional[float]) -> List[Tuple[Optional[int], st
             age = round(max(0.0, up - float(match.group(1))))
         lines.append((age, match.group(2) if match else line))
     return lines
-
-
-def ago(seconds: float) -> str:
-    """`3 days ago`."""
-    for length, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"

@@ -145,6 +145,8 @@ def _head(snapshot: TopSnapshot, progress: RunProgress, width: int, colour: bool
         figures.append(f"loss {snapshot.loss:.4g}")
     began = snapshot.t - snapshot.elapsed_s if snapshot.elapsed_s is not None else None
     spent = time_text(progress, snapshot.t, began, snapshot.goodput)
+    if spent and began is not None:
+        spent = f"after {spent}"
     if spent:
         figures.append(spent)
     first = paint(_fit("  ".join(words), width), BOLD, colour)

@@ -23,7 +23,7 @@ from allranks.findings import Finding
 from allranks.protocol.codec import SCHEMA, decode, encode
 from allranks.protocol.facts import Identity
 from allranks.protocol.jsontext import DecodeError, read_object
-from allranks.text import count_of, format_duration, join_words
+from allranks.text import count_of, format_ago, join_words
 
 from .documents import VerdictDocument
 from .known_directories import state_directory
@@ -219,10 +219,10 @@ def _remember(key: tuple[str, str], records: Sequence[NodeRecord], now: float) -
 
 def _reason(node: RememberedNode, records: Sequence[NodeRecord], now: float) -> str:
     last = next(record for record in reversed(records) if record.outcome == FAILED)
-    ago = format_duration(max(0, round(now - last.t)))
     times = join_words([f"{cause} {count_of(count, 'time')}" for cause, count in node.failures.items()])
     link = f" (link to {last.peer})" if last.peer else ""
-    return f"{times}, last {ago} ago in {last.run}{link}, then {count_of(node.clean_runs, 'clean run')}"
+    when = f"last {format_ago(now - last.t)} in {last.run}{link}"
+    return f"{times}, {when}, then {count_of(node.clean_runs, 'clean run')}"
 
 
 def suspects(nodes: Iterable[RememberedNode]) -> dict[str, str]:

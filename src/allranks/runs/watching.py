@@ -5,19 +5,25 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 from collections import deque
 from pathlib import Path
 
+from allranks.protocol.frames import RANK_LOG
 from allranks.protocol.jsontext import DecodeError, Json, read_metrics
 
 from .directory import RunCondition, RunDirectory
-from .documents import Document
+from .documents import Document, StatusDocument
 from .regular import read_end, size_of
 
 EVENTS_READ = 1 << 20  # bytes of events.jsonl that the first look reads
 EVENTS_KEPT = 200
 WARNINGS_KEPT = 8
-METRICS_READ = 16 << 10  # bytes of the end of a metrics file
+METRICS_READ = 16 << 10  # bytes of the end of a metrics file, and of a log
+PRINTED_LOSS = re.compile(
+    rb"(?i)(?<![a-z_-])(?:(?:lm|train|training)[ _/-])?loss['\"]?[ \t]{0,4}[:=]?[ \t]{0,4}['\"]?"
+    rb"(-?\d{1,12}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?)(?![\d.%])"
+)
 MOST_RANKS_LOOKED_AT = 4096  # file names in which the lowest rank with metrics is looked for
 
 
@@ -31,6 +37,7 @@ class RunWatch:
         self._offset = max(0, size_of(run.path / "events.jsonl") - EVENTS_READ)
         self._metrics: Path | None = None
         self._metrics_size = -1
+        self._log_size = -1
         self.loss: float | None = None
 
     @property
@@ -47,6 +54,8 @@ class RunWatch:
         for event in fresh:
             self._note(event)
         self._read_loss()
+        if self._metrics is None:
+            self._read_printed_loss(condition.status)
         return condition
 
     def _note(self, event: Document) -> None:
@@ -74,6 +83,33 @@ class RunWatch:
             lines = read_end(self._metrics, METRICS_READ).split(b"\n")
             if len(lines) > 1:  # the last is not whole
                 self.loss = loss_of(read_metrics(lines[-2]))
+
+    def _read_printed_loss(self, status: StatusDocument) -> None:
+        """Read the loss that the lowest rank has printed last, where its log has grown."""
+        node = next((node for node in status.nodes if node.ranks and node.index is not None), None)
+        if node is None or node.index is None:
+            return
+        log = self.run.log_path(node.index, node.name, RANK_LOG, node.ranks[0].rank, status.attempt)
+        size = size_of(log)
+        if size == self._log_size:
+            return
+        self._log_size = size
+        with contextlib.suppress(OSError):
+            self.loss = printed_loss(read_end(log, METRICS_READ), self.loss)
+
+
+def printed_loss(text: bytes, before: float | None = None) -> float | None:
+    """Return the last loss of training that a text shows; `before` where it shows none.
+
+    >>> printed_loss(b"step 5/1200 loss 0.25 lr 1e-4"), printed_loss(b"{'loss': 2.5, 'epoch': 1}"), printed_loss(b"")
+    (0.25, 2.5, None)
+    >>> printed_loss(b"lm loss: 6.9E+00 | eval_loss: 3")
+    6.9
+    """
+    printed = PRINTED_LOSS.findall(text)
+    if not printed:
+        return before
+    return float(printed[-1])
 
 
 def _lowest_metrics(folder: Path) -> Path | None:

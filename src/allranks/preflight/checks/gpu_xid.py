@@ -11,12 +11,12 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
-from allranks.text import join_words, plural
+from allranks.text import format_ago, join_words, plural
 from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH, gravest_action, one_fault_each
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, fail_if, group, remote
-from ..host import CouldNotLook, Host, ago, kernel_lines, kernel_text, search_in, uptime
+from ..host import CouldNotLook, Host, kernel_lines, kernel_text, search_in, uptime
 from ..typed_facts import Request
 
 ID = "gpu_xid"
@@ -150,7 +150,7 @@ def _finding(node: str, codes: Tuple[int, ...], faults: Sequence[GpuFault]) -> F
     ages = [event.ago for event in events if event.ago is not None]
     when = " since boot"
     if ages:
-        when = f", {plural(count, '', 'last ')}{ago(min(ages))}"
+        when = f", {plural(count, '', 'last ')}{format_ago(min(ages))}"
     message += when
     is_off = code == OFF_BUS and any(gpu.visible for gpu in gpus)
     evidence = [event.line for event in events[:4]]

@@ -9,10 +9,10 @@ import re
 from typing import Dict, NamedTuple, Optional
 
 from allranks.kernel_lines import KIND_BY_ID, KernelLineKind, kernel_line_kind
-from allranks.text import join_names, plural
+from allranks.text import format_ago, join_names, plural
 
 from ..compare import Findings, Nodes, alike, by_item, collected, remote, warn
-from ..host import Host, ago, kernel_lines, kernel_text, search_in, uptime
+from ..host import Host, kernel_lines, kernel_text, search_in, uptime
 from ..typed_facts import Request
 
 ID = "kernel_log"
@@ -73,6 +73,6 @@ def _when(kind: KernelLineKind, one: Logged) -> str:
     if one.ago is None:
         return f"{lines} since boot"
     if not lines:
-        return f" {ago(one.ago)}"
+        return f" {format_ago(one.ago)}"
     period = "in the last day" if kind.days else "since boot"
-    return f"{lines} {period}, the newest {ago(one.ago)}"
+    return f"{lines} {period}, the newest {format_ago(one.ago)}"
