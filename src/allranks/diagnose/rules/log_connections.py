@@ -47,7 +47,7 @@ def read_line(sighting: Sighting) -> Reading:
     """Read one line by the address, the error and what could not be connected."""
     groups = sighting.groups
     peer = first(groups.get("peer"), groups.get("peer2"))
-    error = first(groups.get("error"), groups.get("error2"), sighting.line.text).lower()
+    error = first(groups.get("error"), groups.get("error2"), groups.get("error3"), sighting.line.text).lower()
     to_master = sighting.row.id == "client-connect"
     if _LOOPBACK.match(peer) and not to_master:
         return Reading("hostname-resolves-to-loopback", 0.85, "a peer announced its own loopback address")

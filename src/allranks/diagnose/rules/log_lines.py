@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from allranks.findings import Where, place_of
-from allranks.text import group
+from allranks.text import group, join_words, plural
 
-from ..accusations import Statement, accusation
+from ..accusations import PARAMETERS, Statement, accusation
 from ..candidate import Candidate, Reading, Strength
 from ..causes import in_place
 from ..logs.ends import after_abort
@@ -196,7 +196,7 @@ def accused(evidence: Evidence) -> list[Candidate]:
     reports = evidence.weighed_by("accused")
     read = accusation((Statement(s.line.rank, s.line.text) for s in reports), evidence.ranks)
     if read is None:
-        return []
+        return _without_answers(evidence, reports)
     telling = [s for s in reports if s.row.cause == read.cause]
     candidate = read_candidate(evidence, telling)
     nodes = {rank: evidence.node_of_rank(rank) for rank in read.ranks}
@@ -210,6 +210,19 @@ def accused(evidence: Evidence) -> list[Candidate]:
         where = where._replace(rank=min(read.ranks))
     named = replace(candidate, rule="accused", cause=read.cause, message=message, where=where, culprits=read.ranks)
     return [replace(named, confidence=0.8 if read.ranks else 0.72)]
+
+
+def _without_answers(evidence: Evidence, reports: Sequence[Sighting]) -> list[Candidate]:
+    """Suspect the ranks whose numbers of parameters DDP never got: they were late, or had failed."""
+    silent = {int(rank) for s in reports for _, _, rank, count in PARAMETERS.findall(s.line.text) if int(count) == 0}
+    if not silent:
+        return []
+    name = f"{plural(len(silent), 'rank', 'ranks')} {join_words(sorted(map(str, silent)))}"
+    message = f"{name} had not answered when DDP compared the models of all ranks: late, or failed before"
+    candidate = read_candidate(evidence, reports)
+    where = Where(rank=min(silent) if len(silent) == 1 else None)
+    late = replace(candidate, rule="accused", cause="straggler", strength=Strength.SYMPTOM, confidence=0.45)
+    return [replace(late, message=message, where=where, culprits=frozenset(silent))]
 
 
 def registration(evidence: Evidence) -> list[Candidate]:

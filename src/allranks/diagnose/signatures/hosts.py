@@ -131,11 +131,8 @@ ROWS = (
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
         ("submission", "nvalid qos|nvalid job id|nvalid account|nvalid generic|nvalid partition|PU binding|"
-         "cannot be satisfied|"
-         "ubmission failed|s?batch: error|Unable to allocate|Unable to "
-         "create step|configuration is not available|can not be satisfied|"
-         "Invalid generic|Invalid account|Invalid partition|invalid partition|"
-         "Invalid qos|Invalid job id|QOSMax|AssocGrp|AssocMax|accounting/QOS|" "More processors|CPU binding",
+         "ubmission failed|Unable to allocate|Unable to create step|configuration is not available|"
+         "not be satisfied|QOSMax|AssocGrp|AssocMax|accounting/QOS|More processors|cannot be satisfied",
          r"[Jj]ob submission failed|Unable to allocate resources|Unable "
           r"to create step for job|configuration is not available|can ?not "
           r"be satisfied|[Ii]nvalid (?:generic resource|account|partition|" r"qos|job id)\b|"
@@ -148,8 +145,9 @@ ROWS = (
         ("task-launch", "launch failed|spank|slurmstepd: error|rolog",
          r"task \S+ launch failed|[Pp]rolog (?:error|fail)|slurmstepd: " r"error: .{0,80}plugin|spank.{0,60}fail",
          0.65),
+        # What a job_submit plug-in of the site refuses, Slurm's clients print as it stands.
         ("srun-fatal", "srun: |sbatch|salloc",
-         r"(?:srun|sbatch|salloc): fatal: |salloc: error: ", 0.75),
+         r"(?:srun|sbatch|salloc): fatal: |(?:salloc|sbatch): error: ", 0.75),
     ),
     Row("srun-task", "unknown", WEAK, "Slurm srun's task exits", ("srun: error: ",),
      r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?!Out Of Memory)(?P<end>Exited "
@@ -174,6 +172,17 @@ ROWS = (
           r"Insufficient (?:nvidia\.com|amd\.com|cpu|memory|rdma|\w+/)|untolerated "
           r"taint|unbound immediate PersistentVolumeClaims|exceeded quota|" r"UnexpectedAdmissionError|"
          r"volume node affinity|didn't match (?:Pod's )?node", 0.93),
+    ),
+    *table(
+        "SkyPilot exceptions.py, clouds/kubernetes.py", ROOT, "k8s-scheduling",
+        ("sky-resources", "ResourcesUnavailableError|No resource satisfying",
+         r"ResourcesUnavailableError: |No resource satisfying Kubernetes\(", 0.85),
+    ),
+    *table(
+        "Ray raylet/worker_pool.cc, core_worker (it lists what may have been)", WEAK, "unknown",
+        ("ray-worker", "Worker unexpectedly exits|potential root causes",
+         r"Worker unexpectedly exits with a connection error|There are some potential root causes", 0.4,
+         "Ray cannot tell a kill for lack of memory from a crash: the kernel's log and the worker's own can"),
     ),
     *table(
         "Kubernetes kubelet's restarts say that, not why", CASCADE, "",

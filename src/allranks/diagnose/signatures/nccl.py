@@ -45,8 +45,8 @@ ROWS = (
         "NCCL misc/shmutils.cc (the segment of another rank is opened)", SYMPTOM, "unknown",
         ("shm-attach", "attaching to shared memory segment|NCCL WARN Call to open failed",
          r"Error while attaching to shared memory segment|NCCL WARN Call to open failed", 0.35,
-         "the shared memory of a rank on this host is not there: that rank has ended, or both are in containers that "
-         "do not share /dev/shm"),
+         "the shared memory of another rank on this host is not there: that rank has ended, or their containers do not "
+         "share /dev/shm"),
     ),
     *table(
         "NCCL init.cc, bootstrap.cc (versions in the handshake), the dynamic linker", ROOT, "nccl-version-mismatch",
@@ -71,7 +71,7 @@ ROWS = (
         ("ib-queue-memory", "ibv_create", r"ibv_create_(?:cq|qp|srq|comp_channel)\S* failed.*Cannot allocate", 0.8),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
-        ("ucx-register", "ibv_reg_mr|failed to register", r"failed to register .*: Cannot allocate memory", 0.7),
+        ("ucx-register", "ailed to register", r"[Ff]ailed to register .*: Cannot allocate memory", 0.7),
         scope=RAISED,
     ),
     Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL transport/net_ib.cc, ibv_wc_status", (
@@ -140,10 +140,11 @@ ROWS = (
         ("rank-count", "rank count", r"mismatch in rank count from procs", 0.95),
     ),
     Row("nccl-connect", "peer-died", SYMPTOM, "NCCL misc/socket.cc, errno of connect(2)", (
-     "onnect to", "onnecting to"),
+     "onnect to", "onnecting to", "ocketPollConnect: connect"),
         r"(?:NCCL|[Ss]ocket|Connect to).*?[Cc]onnect(?:ing)? to (?P<peer>[\w.:\[\]%-]*?)<(?P<p"
          r"ort>\d*)[^>]*> ?(?:failed|returned)\D*(?P<error>.*)"
-        r"|[Cc]onnect to (?P<peer2>\S+) failed ?: (?P<error2>.*)", rule="connect-refused"),
+        r"|[Cc]onnect to (?P<peer2>\S+) failed ?: (?P<error2>.*)"
+        r"|[Ss]ocketPollConnect: connect returned (?P<error3>[^,]*)", rule="connect-refused"),
     *table(
         "NCCL misc/socket.cc retries are used up", SYMPTOM, "port-blocked",
         ("connect-retries", "exceeded retry count|exceeded error|"

@@ -213,6 +213,8 @@ ROWS = (
          "argument|Missing option|Invalid value for|unrecognized option|" "invalid option|illegal option",
          r"[Nn]o such option|[Uu]nexpected extra argument|Missing (?:argument|option)|"
          r"Invalid value for '|unrecognized option|(?:invalid|illegal) option -- ", 0.85),
+        ("rendezvous-endpoint", "the rendezvous endpoint",
+         r"The (?:hostname|port number) of the rendezvous endpoint '[^']*' must be", 0.9),
         ("nproc", "nsupported nproc|nproc_per_node|enough slots|nnodes|rdzv|No slot",
          r"Unsupported nproc_per_node|nproc_per_node.{0,40}(?:invalid|must)|"
          r"not enough slots available|(?:nnodes|rdzv).{0,60}(?:invalid|"
@@ -288,8 +290,8 @@ ROWS = (
     ),
     *table(
         "Linux signal(7), CPython faulthandler, glibc malloc, UCX, kernel traps", WEAK, "segfault-native",
-        ("segfault", "Signal 11|signal: 11|egmentation Fault|"
-         "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|Signal: 11|signal SIGSEGV",
+        ("segfault", "Signal 11|ignal: 11|egmentation Fault|"
+         "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|signal SIGSEGV",
          r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
         ("bus-error", "ignal 7|ignal: 7|"
          "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
