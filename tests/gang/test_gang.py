@@ -948,6 +948,21 @@ def test_adopt_of_a_later_attempt_than_was_written_down() -> None:
     assert drive.exit("1", "code=1")[:2] == ["rank-exit", "ending"]
 
 
+def test_adopt_of_a_run_whose_ranks_wait_for_a_template() -> None:
+    """Agents have the order to start: the ranks of h1 run, the others follow."""
+    drive = adopted(h0=(), h1=(), h2=())
+    drive.hello("h0", {**summary(0), "awaited": [0]})
+    drive.hello("h1", summary(0, r1=None))
+    drive.hello("h2", {**summary(0), "awaited": [2]})
+    assert (drive.roster.state, drive.roster.faults) == (State.RUNNING, [])
+    assert [rank.pid for rank in drive.roster.ranks()] == [None, 101, None]
+    assert drive.started("0") == ["rank-started"]
+    assert drive.started("2") == ["rank-started"]
+    for rank in "012":
+        words = drive.exit(rank, "code=0")
+    assert words[:2] == ["rank-exit", "ending"]
+
+
 def test_adopt_of_a_run_that_had_not_started_its_ranks_ends() -> None:
     drive = adopted(h0=(), h1=(), h2=())
     drive.hello("h0", None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import Launch
+from tests.hosts.launching import Launch, program
 from tests.hosts.waiting import wait_until
 from tests.local.test_template import PROGRAM
 
@@ -62,3 +62,28 @@ def test_a_spare_forks_the_ranks_that_it_takes_over_after_attach(bed4: Bed, laun
 def ready(launch: Launch) -> set[str]:
     """Hosts that have a template."""
     return {event["node"] for event in launch.events("template") if event["state"] == "ready"}
+
+
+SLOW_TORCH = "import time\nfrom pathlib import Path\nPath('importing').touch()\ntime.sleep(20)\n"
+
+
+def test_ranks_that_wait_for_a_template_start_after_attach(launch: Launch) -> None:
+    """The controller is killed while the nodes import: another takes the run over, and nothing has failed."""
+    folder = launch.work / "slow"
+    folder.mkdir()
+    (folder / "torch.py").write_text(SLOW_TORCH)
+    options = ("--preload", "torch", "--env", f"PYTHONPATH={folder}", "--no-check", "--lease", "60s")
+    launch.start(program("v_saving.py"), *options, hosts="h1,h2")
+    launch.until("gate-proved")
+    wait_until((launch.work / "importing").exists, PATIENCE, "a template imports")
+    wait_until(lambda: os.path.getsize(launch.run_dir / "status.json") > 0, PATIENCE, "status.json")
+    assert launch.events("rank-started") == [], "the ranks wait"
+    launch.kill_launcher()
+    launch.begin("attach", "--json", cwd=launch.place)
+    launch.until("controller-attached")
+    launch.until_running(2)
+    assert launch.events("fault") == []
+    (launch.work / "go").touch()
+    result = launch.result(PATIENCE)
+    assert (result["exit"], result["verdict"], len(result["attempts"])) == (0, None, 1), result
+    assert launch.all_gone()

@@ -624,6 +624,7 @@ class Agent:
         for stream, path in files.items():
             self._outlet.add_file(stream, path)
         if self._make_directories(order):
+            self._attempt.awaited = tuple(rank.rank for rank in order.ranks)
             self._forking.begin(order, self._base, partial(self._start_ranks, self._attempt, order))
 
     def _start_ranks(self, attempt: RankAttempt, order: StartOrder) -> None:

@@ -62,6 +62,7 @@ class RankAttempt:
         self.number = number
         self._group = group
         self.ranks: Dict[int, Rank] = {}
+        self.awaited: Tuple[int, ...] = ()  # ranks that are to start
         self._run_tag = run_tag
         self._outlet = outlet
         self._tell = tell
@@ -87,6 +88,7 @@ class RankAttempt:
 
     def start(self, orders: Sequence[RankOrder], base: Dict[str, str], pass_pipe: Callable[[Rank], None]) -> None:
         """Start all ranks. Where one cannot start, report the fault and begin no other."""
+        self.awaited = ()
         for order in orders:
             try:
                 rank = start_rank(order, base, os.getpid(), self._forking.fork)
@@ -240,7 +242,8 @@ class RankAttempt:
     def summary(self) -> AttemptSummary:
         """State for a controller that comes back."""
         ranks = {r.rank: RankSummary(r.process.pid, r.process.start, r.exit) for r in self.ranks.values()}
-        return AttemptSummary(self.number, ranks, self.ending, self.signals)
+        awaited = () if self.ending else self.awaited
+        return AttemptSummary(self.number, ranks, self.ending, self.signals, awaited)
 
 
 def remaining(processes: Sequence[Process]) -> List[RemainingProcess]:

@@ -177,7 +177,7 @@ class Connections:
         roster = self.roster
         summary = event.attempt or AttemptSummary(0)
         roster.attempt = max(roster.attempt, summary.attempt)
-        numbers = sorted(summary.ranks)
+        numbers = sorted({*summary.ranks, *summary.awaited})
         for rank in numbers:
             node.ranks.setdefault(rank, RankState(rank, rank - numbers[0]))
         if numbers and summary.attempt == roster.attempt:

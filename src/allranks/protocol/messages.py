@@ -44,12 +44,16 @@ class RankSummary(NamedTuple):
 
 
 class AttemptSummary(NamedTuple):
-    """The attempt of an agent that was away: its ranks, and how many signals it has passed on."""
+    """The attempt of an agent that was away: its ranks, and how many signals it has passed on.
+
+    `awaited` are ranks that start once what they are forked from has imported.
+    """
 
     attempt: int
     ranks: Mapping[int, RankSummary] = {}
     ending: bool = False
     signals: int = 0
+    awaited: Tuple[int, ...] = ()
 
 
 @omit_none
