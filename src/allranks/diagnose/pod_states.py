@@ -43,6 +43,7 @@ class PodMetadata:
     annotations: Names | None = None
     creationTimestamp: str | None = None
     deletionTimestamp: str | None = None
+    deletionGracePeriodSeconds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Spec:
 
     hostname: str | None = None
     nodeName: str | None = None
+    terminationGracePeriodSeconds: int | None = None
     schedulingGates: tuple[ContainerReason, ...] | None = None
 
 
@@ -130,7 +132,7 @@ def read_events(items: Json) -> list[PodEvent]:
 @dataclass(frozen=True)
 class Pod:
     """A pod as far as a run cares. `host` is its name as a node of the run, `index` its node rank; `why` the reason
-    that Kubernetes gives for the state it is in."""
+    that Kubernetes gives for the state it is in, `grace` its seconds from SIGTERM to SIGKILL, with their field."""
 
     name: str
     host: str
@@ -146,6 +148,7 @@ class Pod:
     exit_code: int | None = None
     leaving: bool = False
     node_reason: str = ""
+    grace: str = ""
 
 
 def read_pods(items: Json, container: str) -> list[Pod]:
@@ -185,7 +188,19 @@ def _read(item: Item, container: str) -> Pod | None:
         exit_code=why.exitCode,
         leaving=metadata.deletionTimestamp is not None,
         node_reason=status.reason or "".join(disrupted[:1]),
+        grace=_grace(item),
     )
+
+
+def _grace(item: Item) -> str:
+    """Say how long a pod has to end: what it was deleted with stands above its own."""
+    seconds = item.metadata.deletionGracePeriodSeconds
+    if seconds is not None:
+        return f"{seconds} s (deletionGracePeriodSeconds)"
+    seconds = item.spec.terminationGracePeriodSeconds
+    if seconds is not None:
+        return f"{seconds} s (terminationGracePeriodSeconds)"
+    return ""
 
 
 def _state(status: Status, container: str) -> ContainerState:
@@ -356,6 +371,8 @@ _ENDED_BY_CLUSTER = {
     "TerminationByKubelet": _LOST,
 }
 _ENDED_BY_CLUSTER["Preempting"] = _ENDED_BY_CLUSTER["PreemptionByScheduler"]
+# Pods are deleted with their own grace then. A shutdown of the machine has another, set at the kubelet.
+_GRACEFUL = ("PreemptionByScheduler", "DeadlineExceeded")
 
 
 def troubles(pods: Sequence[Pod], events: Sequence[PodEvent]) -> list[Finding]:
@@ -395,7 +412,10 @@ def _troubles(pod: Pod, events: Sequence[PodEvent]) -> Iterator[Finding]:
     elif pod.node_reason in _ENDED_BY_CLUSTER:
         cause, what, remedy = _ENDED_BY_CLUSTER[pod.node_reason]
         words = {"host": pod.host, "machine": pod.machine, "reason": pod.node_reason}
-        yield _fail(cause, what.format(**words), remedy.format(**words), pod.host, message)
+        what = what.format(**words)
+        if pod.grace and pod.node_reason in _GRACEFUL:
+            what = f"{what}. Ranks had {pod.grace}"
+        yield _fail(cause, what, remedy.format(**words), pod.host, message)
     elif pod.why in _NOT_STARTED:
         remedy = "the image must have what is started: python3 (--agent-python) and --workdir"
         yield _fail(

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hosts.kubelet import expanded
 
+from allranks.diagnose.pod_states import read_pods, troubles
 from allranks.engines.kubernetes import kubectl
 from allranks.errors import UsageError
 from allranks.plan.joining import OUTSIDE
@@ -442,6 +443,19 @@ def test_a_pod_file_is_checked_as_a_pod(text: str, says: str) -> None:
 def test_what_a_pod_may_have_is_taken() -> None:
     (first, *_) = pod_specs(documents(FULL, pod="spec: {restartPolicy: Never, terminationGracePeriodSeconds: 600}"))
     assert first["terminationGracePeriodSeconds"] == 600
+
+
+@pytest.mark.parametrize("stop_grace", [30.0, 120.0])
+def test_a_preempted_pod_says_the_grace_that_it_was_rendered_with(stop_grace: float) -> None:
+    """As the API server gives the pods back: with the grace of a deletion, where they were deleted with another."""
+    (spec, *_) = pod_specs(documents(PLAIN.changed(stop_grace=stop_grace, kind="pods")))
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    item = {"metadata": {"name": "demo-1"}, "spec": spec, "status": {"phase": "Failed", "conditions": [disrupted]}}
+    (finding,) = troubles(read_pods([item], "node"), [])
+    assert finding.message.endswith(f"Ranks had {stop_grace + 15:.0f} s (terminationGracePeriodSeconds)")
+    item["metadata"]["deletionGracePeriodSeconds"] = 5
+    (finding,) = troubles(read_pods([item], "node"), [])
+    assert finding.message.endswith("Ranks had 5 s (deletionGracePeriodSeconds)")
 
 
 def test_the_fields_are_those_of_the_published_schemas() -> None:
