@@ -113,6 +113,8 @@ class SlurmJob:
     limit: str = ""
     restarts: int = 0
     preempted: bool = False
+    preempt_time: str = ""
+    grace_time: int | None = None  # of its partition, in seconds, where that was asked for
     requeues: bool = False
     by: str = ""
     comment: str = ""
@@ -155,6 +157,7 @@ def read_scontrol(text: str) -> SlurmJob | None:
         restarts=int(restarts) if restarts.isdecimal() else 0,
         preempted=bool(fields.get("PreemptTime")),
         requeues=fields.get("Requeue") == "1",
+        grace_time=None,
         **{field: fields.get(name, "") for field, name in _SCONTROL.items()},
     )
 
@@ -166,6 +169,7 @@ _SCONTROL = {
     "nodes": "NodeList",
     "start": "StartTime",
     "end": "EndTime",
+    "preempt_time": "PreemptTime",
     "limit": "TimeLimit",
     "failed_node": "FailedNode",
     "partition": "Partition",
@@ -313,20 +317,56 @@ class Advice:
 # -- the end -------------------------------------------------------------------------------------------
 
 
+class GivenTime(NamedTuple):
+    """The time from Slurm's word to its SIGKILL, or to the SIGTERM before that: seconds, and what sets them."""
+
+    seconds: float
+    source: str
+
+    @property
+    def words(self) -> str:
+        """Say how long ranks had.
+
+        >>> GivenTime(6, "KillWait").words
+        '6 s (KillWait)'
+        """
+        return f"{self.seconds:.0f} s ({self.source})"
+
+
+def time_given(job: SlurmJob, at: float, kill_wait: int | None) -> GivenTime | None:
+    """Give the time that Slurm leaves a job from `at` on (unix seconds); None where it goes on, or Slurm does not say.
+
+    A preemption moves EndTime to the end of the partition's GraceTime (slurmctld/preempt.c, _preempt_signal), which
+    scontrol hides of jobs without a time limit. Without a GraceTime, at a time limit and at scancel, SIGKILL follows
+    SIGTERM after KillWait (slurm.conf(5)).
+    """
+    if job.state != "RUNNING":
+        return GivenTime(kill_wait, "KillWait") if kill_wait is not None else None
+    since_end = seconds_since_end(job, at)
+    preempted_t = _unix_seconds(job.preempt_time)
+    if since_end is None and preempted_t is not None and job.grace_time is not None:
+        since_end = at - preempted_t - job.grace_time
+    if since_end is None or since_end >= 0 or (not job.preempted and -since_end > LIMIT_NEAR):
+        return None
+    return GivenTime(-since_end, "GraceTime" if job.preempted else "EndTime")
+
+
 def ended(job: SlurmJob, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
     """Say why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own."""
     evidence = _evidence(job, line)
+    had = ""
+    if kill_wait is not None:
+        evidence = (*evidence, f"scontrol show config: KillWait = {kill_wait} sec")
+        had = f", and ranks had {GivenTime(kill_wait, 'KillWait').words}"
     if job.state in ("TIMEOUT", "DEADLINE"):
         what = {"TIMEOUT": "its time limit", "DEADLINE": "its deadline"}[job.state]
-        message = f"Slurm ended job {job.id}: {name_with(what, job.limit)} was up"
-        if kill_wait is not None:
-            message += f", and ranks had {kill_wait} s (KillWait)"
+        message = f"Slurm ended job {job.id}: {name_with(what, job.limit)} was up{had}"
         return _fail(LIMIT, message, advice.longer, evidence)
     if job.state == "PREEMPTED" or (job.preempted and job.state in ("REQUEUED", "CANCELLED", "COMPLETING", "PENDING")):
-        message = f"Slurm preempted job {job.id}: a job of a higher priority took its nodes"
+        message = f"Slurm preempted job {job.id}: a job of a higher priority took its nodes{had}"
         return _fail(LIMIT, message, advice.preempted, evidence)
     if job.state == "REQUEUED":
-        return _fail(LIMIT, f"Slurm put job {job.id} back into the queue", advice.preempted, evidence)
+        return _fail(LIMIT, f"Slurm put job {job.id} back into the queue{had}", advice.preempted, evidence)
     if job.state == "NODE_FAIL" or (job.waits and job.failed_node):
         return _node_failed(job, evidence, advice)
     if job.state == "OUT_OF_MEMORY":
@@ -377,12 +417,15 @@ def _node_failed(job: SlurmJob, evidence: tuple[str, ...], advice: Advice) -> Fi
 
 def warned(job: SlurmJob, at: float, advice: Advice = Advice()) -> Finding:
     """Name the end that Slurm announced at `at` (unix seconds): the limit where that was near, else a preemption."""
+    given = time_given(replace(job, state="RUNNING"), _unix_seconds(job.preempt_time) or at, None)
     since = seconds_since_end(job, at)
     limit = name_with("time limit", job.limit)
-    message = f"job {job.id}'s {limit} was nearly up: Slurm warned of it, and ranks were ended in order first"
+    before = f" {given.seconds:.0f} s before (--signal)" if given is not None else ""
+    message = f"job {job.id}'s {limit} was nearly up: Slurm warned of it{before}, and ranks were ended in order first"
     remedy = advice.longer
     if job.preempted or since is None or -since > LIMIT_NEAR:
-        message = f"Slurm preempted job {job.id} for one of a higher priority: ranks were ended in order before it"
+        within = f"within {given.words}" if given is not None else "before it"
+        message = f"Slurm preempted job {job.id} for one of a higher priority: ranks were ended in order {within}"
         remedy = advice.preempted
     return _fail(LIMIT, message, remedy, _evidence(job))
 
@@ -393,19 +436,29 @@ LIMIT_NEAR = 600.0  # seconds: Slurm's warnings of a limit come up to a minute e
 
 def seconds_since_end(job: SlurmJob, now: float) -> float | None:
     """Give the seconds from a job's end to `now` (unix seconds), negative before it; None where Slurm does not say."""
+    end = _unix_seconds(job.end)
+    if end is None:
+        return None
+    return now - end
+
+
+def _unix_seconds(time: str) -> float | None:
+    """Read a time as Slurm writes it, in this machine's zone; None where it names none."""
     try:
-        return now - datetime.fromisoformat(job.end).timestamp()
+        return datetime.fromisoformat(time).timestamp()
     except ValueError:
         return None
 
 
 def _evidence(job: SlurmJob, line: str = "") -> tuple[str, ...]:
-    parts = {"JobState": job.state, "Reason": job.reason, "EndTime": job.end}
+    parts = {"JobState": job.state, "Reason": job.reason, "PreemptTime": job.preempt_time, "EndTime": job.end}
     fields = " ".join(f"{name}={value}" for name, value in parts.items() if value)
-    state = f"scontrol show job {job.id}: {fields}"
-    if not line:
-        return (state,)
-    return (f"slurmstepd: {line}", state)
+    evidence = [f"scontrol show job {job.id}: {fields}"]
+    if line:
+        evidence.insert(0, f"slurmstepd: {line}")
+    if job.grace_time is not None:
+        evidence.append(f"scontrol show partition {job.partition}: GraceTime={job.grace_time}")
+    return tuple(evidence)
 
 
 def _fail(cause: str, message: str, remedy: str, evidence: tuple[str, ...], node: str = "") -> Finding:

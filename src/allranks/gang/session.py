@@ -77,7 +77,7 @@ from .policy import Decision
 from .roster import Roster
 from .states import UserSignal
 from .tasks import run_loop
-from .transport import NodeReach
+from .transport import NodeReach, TimeLeft
 
 if TYPE_CHECKING:
     from .tested import Tested
@@ -159,7 +159,7 @@ class Session:
 
     def _stop_of_a_node(self, reason: str) -> None:
         self.controller.stop(reason, self.spec.limits.stop_grace)
-        self._shorten()
+        self._shorten("sigterm")
 
     def signal_at_node(self, node: str, name: str) -> None:
         """SIGUSR1 or SIGUSR2 came to a node's task, which is not a rank; from any thread."""
@@ -201,7 +201,7 @@ class Session:
         self._signals += 1
         self.controller.stop(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
         if self._signals == 1:
-            self._shorten()
+            self._shorten("sigterm")
 
     def say_note(self, text: str) -> None:
         """Show and keep a remark."""
@@ -211,15 +211,18 @@ class Session:
         """End the run in order, once: the engine takes the nodes back soon."""
         self.reach.warned()
         self.controller.stop("engine", self.spec.limits.stop_grace)
+        self._shorten("engine")
 
-    def _shorten(self) -> None:
+    def _shorten(self, reason: str) -> None:
         """Shorten the grace where the engine ends the nodes sooner; it is asked in a thread, as that may take."""
         loop = asyncio.get_running_loop()
 
-        def shorten(future: asyncio.Future[float | None]) -> None:
+        def shorten(future: asyncio.Future[TimeLeft | None]) -> None:
             left = future.result() if not future.cancelled() and future.exception() is None else None
-            if left is not None and left < self.spec.limits.stop_grace:
-                self.controller.stop("sigterm", left)
+            asked = self.spec.limits.stop_grace
+            if left is not None and left.seconds < asked:
+                self.say_note(f"ranks have {left.seconds:.0f} s ({left.source}), not the {asked:g} s of --stop-grace")
+                self.controller.stop(reason, left.seconds)
 
         loop.run_in_executor(None, self.reach.time_left).add_done_callback(shorten)
 

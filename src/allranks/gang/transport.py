@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from allranks.cluster import Node
 from allranks.findings import Finding
@@ -70,6 +70,13 @@ class Transport(Protocol):
         ...
 
 
+class TimeLeft(NamedTuple):
+    """How many seconds ranks have until the engine ends everything by force, and what sets them."""
+
+    seconds: float
+    source: str
+
+
 class NodeReach:
     """How a session's nodes are reached: by `transport`. These nodes are not taken back; an engine that may, overrides.
 
@@ -101,8 +108,8 @@ class NodeReach:
     def warned(self) -> None:
         """Take note that the warning signal has come."""
 
-    def time_left(self) -> float | None:
-        """Return seconds until the engine ends everything by force; None where it does not. It may take a while."""
+    def time_left(self) -> TimeLeft | None:
+        """Return how long the engine leaves ranks; None where it ends nothing by force. It may take a while."""
         return None
 
     def finding(self, is_stopped: bool) -> Finding | None:

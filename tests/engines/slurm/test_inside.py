@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -251,3 +253,35 @@ def test_a_heterogeneous_job_is_refused(more: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"job 7 is heterogeneous: its \d components"):
         read_allocation(environ(**more))
     assert read_allocation(environ(SLURM_HET_SIZE="1")) is not None
+
+
+@pytest.mark.parametrize(
+    ("job", "seconds"),
+    [
+        (SlurmJob("7", "RUNNING"), None),
+        (SlurmJob("7", "COMPLETING"), 4.0),
+        (SlurmJob("7", "RUNNING", preempted=True, preempt_time="now", partition="low"), 8.0),
+    ],
+    ids=["goes on", "ended", "preempted"],
+)
+def test_ranks_have_what_slurm_leaves_them(
+    monkeypatch: pytest.MonkeyPatch, job: SlurmJob, seconds: float | None
+) -> None:
+    """Two seconds less, in which the result is written."""
+    monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
+    monkeypatch.setattr(inside_module.jobs, "grace_time", {"low": 10}.get)
+    now = datetime.fromtimestamp(time.time()).isoformat()
+    known = replace(job, preempt_time=now) if job.preempted else job
+    monkeypatch.setattr(inside_module.jobs, "look", lambda number: known)
+    left = Inside(allocation()).time_left()
+    assert (left and round(left.seconds)) == seconds
+
+
+def test_the_grace_time_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `scontrol --oneliner show partition` of Slurm 22.05 has it."""
+    text = "PartitionName=low AllowGroups=ALL Default=NO QoS=N/A GraceTime=10 Hidden=NO PreemptMode=REQUEUE"
+    done = subprocess.CompletedProcess([], 0, text, "")
+    monkeypatch.setattr(inside_module.jobs, "_call", lambda argv: done)
+    assert inside_module.jobs.grace_time("low") == 10
+    done.stdout = ""
+    assert inside_module.jobs.grace_time("low") is None

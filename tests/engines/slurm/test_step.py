@@ -6,6 +6,7 @@ import json
 import os
 import re
 import threading
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from allranks.cluster.slurm_allocation import (
 )
 from allranks.diagnose.slurm_jobs import (
     Advice,
+    GivenTime,
     SlurmJob,
     cancelled,
     ended,
@@ -35,6 +37,7 @@ from allranks.diagnose.slurm_jobs import (
     out_of_memory,
     read_sacct,
     read_scontrol,
+    time_given,
     waiting,
     warned,
 )
@@ -319,6 +322,33 @@ def test_an_announced_end_is_the_limit_where_that_is_near() -> None:
     assert "time limit (00:01:00)" in warned(job, end - 45).message
     assert "preempted" in warned(job, end - 4000).message
     assert "preempted" in warned(SlurmJob("12", "RUNNING", end="Unknown"), end).message
+
+
+def test_the_time_that_slurm_gives_is_that_of_its_own_options() -> None:
+    """KillWait once Slurm ends the job; before it GraceTime or EndTime, as scontrol of 22.05 shows them."""
+    preempted_t = datetime.fromisoformat("2026-11-24T15:06:16").timestamp()
+    preempted = SlurmJob("8", "RUNNING", preempted=True, preempt_time="2026-11-24T15:06:16", partition="low")
+    assert time_given(SlurmJob("8", "COMPLETING"), preempted_t, 6) == GivenTime(6, "KillWait")
+    assert time_given(SlurmJob("8", "RUNNING"), preempted_t, 6) is None, "it goes on"
+    assert time_given(SlurmJob("8", "RUNNING", end="2026-11-24T19:06:16"), preempted_t, 6) is None, "it goes on"
+    limit = SlurmJob("8", "RUNNING", end="2026-11-24T15:06:56", limit="00:01:00")
+    assert time_given(limit, preempted_t, 6) == GivenTime(40, "EndTime")
+    assert "40 s before (--signal)" in warned(limit, preempted_t).message
+    assert time_given(preempted, preempted_t, 6) is None, "scontrol hides EndTime of a job without a time limit"
+    limited = replace(preempted, end="2026-11-24T15:06:26")
+    unlimited = replace(preempted, grace_time=10)
+    for job in (limited, unlimited):
+        assert time_given(job, preempted_t + 3, 6) == GivenTime(7, "GraceTime")
+        message = warned(job, preempted_t + 0.5).message
+        assert message.endswith("ranks were ended in order within 10 s (GraceTime)"), message
+    assert "scontrol show partition low: GraceTime=10" in warned(unlimited, preempted_t).evidence
+
+
+@pytest.mark.parametrize("job", [SlurmJob("8", "REQUEUED"), SlurmJob("8", "PREEMPTED"), SlurmJob("8", "TIMEOUT")])
+def test_an_end_without_a_warning_says_kill_wait(job: SlurmJob) -> None:
+    finding = ended(job, kill_wait=6)
+    assert finding is not None and finding.message.endswith(", and ranks had 6 s (KillWait)"), finding
+    assert "scontrol show config: KillWait = 6 sec" in finding.evidence
 
 
 def test_slurmstepd_says_why() -> None:

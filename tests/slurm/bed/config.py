@@ -7,6 +7,7 @@ from pathlib import Path
 
 CPUS = 8  # told, not counted: the machine's few cores stand for many
 KILL_WAIT = 6
+GRACE_TIME = 10  # of the partitions that are preempted
 
 SLURM = """ClusterName=bed
 SlurmctldHost={machine}({head})
@@ -46,8 +47,8 @@ AccountingStorageType=accounting_storage/none
 {nodes}
 PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF
 PartitionName=short Nodes={names} MaxTime=1 State=UP PriorityTier=5 PreemptMode=OFF
-PartitionName=low Nodes={names} MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
-PartitionName=spot Nodes={names} MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=10
+PartitionName=low Nodes={names} MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace_time}
+PartitionName=spot Nodes={names} MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime={grace_time}
 PartitionName=high Nodes={names} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
@@ -57,8 +58,8 @@ def slurm_conf(directory: Path, machine: str, head: str, nodes: Mapping[str, str
     gres = f" Gres=gpu:{gpus}" if gpus else ""
     lines = [f"NodeName={n} NodeAddr={a} CPUs={CPUS} RealMemory=1000 State=UNKNOWN{gres}" for n, a in nodes.items()]
     return SLURM.format(
-        machine=machine, head=head, dir=directory, kill_wait=KILL_WAIT, nodes="\n".join(lines), names=",".join(nodes),
-        port=port, node_port=26818,
+        machine=machine, head=head, dir=directory, kill_wait=KILL_WAIT, grace_time=GRACE_TIME, nodes="\n".join(lines),
+        names=",".join(nodes), port=port, node_port=26818,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ Slurm tells a batch script before the time limit or a preemption by the signal t
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
@@ -26,10 +27,12 @@ from allranks.diagnose.slurm_jobs import (
     failed_node,
     out_of_memory,
     script_ended,
+    time_given,
     warned,
 )
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
+from allranks.gang.transport import TimeLeft
 from allranks.plan.render.slurm import run_suffix, warning
 from allranks.plan.slurm_commands import WARNING_SIGNAL, asks_for_signal
 from allranks.runs.directory import RunDirectory
@@ -136,12 +139,13 @@ class Inside:
                 return
             time.sleep(LOOK_EVERY)
 
-    def time_left(self) -> float | None:
-        """Return seconds until SIGKILL where Slurm is ending the job by itself; None where it may go on."""
+    def time_left(self) -> TimeLeft | None:
+        """Return how long ranks have where Slurm is ending the job, or soon will; None where it may go on."""
         job = self._look()
-        if job is None or job.state == "RUNNING":
+        given = time_given(job, time.time(), jobs.kill_wait() or 0) if job is not None else None
+        if given is None:
             return None
-        return max(0.0, (jobs.kill_wait() or 0) - MARGIN)
+        return TimeLeft(max(0.0, given.seconds - MARGIN), f"Slurm's {given.source}")
 
     def finding(self, stopped: bool) -> Finding | None:
         """Return Slurm's own reason for the end of the ranks; None where it has none."""
@@ -184,9 +188,12 @@ class Inside:
 
     def _look(self) -> SlurmJob | None:
         try:
-            return jobs.look(self.allocation.job)
+            job = jobs.look(self.allocation.job)
         except (NodeError, UsageError):
             return None
+        if job is not None and job.preempted:
+            return dataclasses.replace(job, grace_time=jobs.grace_time(job.partition))
+        return job
 
 
 def _end_of(output: str) -> str:

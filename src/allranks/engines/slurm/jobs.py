@@ -130,6 +130,18 @@ def kill_wait() -> int | None:
     return None
 
 
+def grace_time(partition: str) -> int | None:
+    """Return seconds from a preemption in a partition to its jobs' end; None where that is not known."""
+    try:
+        done = _call(["scontrol", "--oneliner", "show", "partition", partition])
+    except (SlurmError, UsageError):
+        return None
+    seconds = re.search(r"\bGraceTime=(\d+)", done.stdout)
+    if seconds:
+        return int(seconds[1])
+    return None
+
+
 @cache
 def version() -> tuple[int, int]:
     """Return the version of srun here."""

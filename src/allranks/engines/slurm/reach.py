@@ -9,7 +9,7 @@ from allranks.cluster import Cluster
 from allranks.diagnose.slurm_jobs import LIMIT
 from allranks.findings import Finding
 from allranks.gang.session import Session
-from allranks.gang.transport import NodeReach
+from allranks.gang.transport import NodeReach, TimeLeft
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
@@ -67,8 +67,8 @@ class StepReach(NodeReach):
         """Slurm has announced the end."""
         self._job.warning()
 
-    def time_left(self) -> float | None:
-        """Return seconds until Slurm's SIGKILL; None where the job goes on."""
+    def time_left(self) -> TimeLeft | None:
+        """Return how long Slurm leaves the ranks; None where the job goes on."""
         return self._job.time_left()
 
     def finding(self, is_stopped: bool) -> Finding | None:
