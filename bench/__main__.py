@@ -18,6 +18,7 @@ from bench import (
     localise,
     logs,
     nodes,
+    preempt,
     restart,
     scale,
     scan,
@@ -45,6 +46,7 @@ ALL = {
     "steps": steps.run,
     "ledger": ledger.run,
     "slow": slow.run,
+    "preempt": preempt.run,
 }
 WITHOUT_HOSTS = ("scale", "scan", "audit", "steps", "ledger")
 
