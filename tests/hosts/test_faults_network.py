@@ -101,7 +101,7 @@ def test_the_masters_port_filtered_from_one_node(bed4: Bed, tmp_path: Path) -> N
     address = bed4.host("h1").address
     assert (verdict["where"]["peer"], verdict["where"]["port"]) == ("h1", PORT)
     assert f"h3 cannot reach {address} port {PORT} on h1" in verdict["message"]
-    assert "h2, h4 can reach it" in verdict["message"]
+    assert "h2 and h4 can reach it" in verdict["message"]
     assert f"sudo ufw allow from {bed4.slot.subnet}.0/24 to any port {PORT} proto tcp" in verdict["remedy"]
     assert "firewall-cmd" in verdict["remedy"]
 

@@ -249,7 +249,7 @@ def test_the_sentence_about_a_filtered_port() -> None:
     probes["h3"] = [bad("10.0.0.1")]
     (finding,) = choose(facts, probes, master_port=PORT).findings
     assert finding.message == (
-        "h3 cannot reach 10.0.0.1 port 29500 on h0: no answer, as where a firewall drops it, but h1, h2 can reach it"
+        "h3 cannot reach 10.0.0.1 port 29500 on h0: no answer, as where a firewall drops it, but h1 and h2 can reach it"
     )
     assert "on h0: `sudo ufw allow from 10.0.0.0/24 to any port 29500 proto tcp" in finding.remedy
     assert "rule family=ipv4 source address=10.0.0.0/24 port port=29500 protocol=tcp accept" in finding.remedy
