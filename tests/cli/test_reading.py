@@ -325,7 +325,7 @@ from allranks.cli import main
 create = RunDirectory.create
 def blocked(*words):
     run = create(*words)
-    (run.path / ".report.html.part").mkdir()
+    (run.path / "report.html").mkdir()
     return run
 RunDirectory.create = blocked
 sys.exit(main.run_verb({verb!r}, {words[1:]!r}))
