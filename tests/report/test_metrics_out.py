@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from tests.campaign import Campaign
+from tests.fuzz.nasty import flipped
 
 from allranks.errors import UsageError
 from allranks.findings import Where
@@ -109,6 +111,21 @@ def test_a_scrape_is_answered_and_nonsense_refused(port: MetricsPort, request_li
     assert f"Content-Length: {len(body)}".encode() in head
     if status == b"200":
         assert samples(body)[("allranks_ranks_up",)] == 1
+
+
+@pytest.mark.fuzz
+def test_whatever_is_asked_has_one_answer(port: MetricsPort, campaign: Campaign) -> None:
+    """Figures come for GET /metrics alone, and every answer is as long as it says."""
+    for rng in campaign.cases(100):
+        request = flipped(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", rng)
+        client = connect(port)
+        client.sendall(request)
+        client.shutdown(socket.SHUT_WR)
+        head, _, body = answer(port, client).partition(b"\r\n\r\n")
+        client.close()
+        assert head.startswith(b"HTTP/1.1 ") and f"Content-Length: {len(body)}".encode() in head
+        if head.startswith(b"HTTP/1.1 200"):
+            assert request.split(b" ")[1].partition(b"?")[0] in (b"/metrics", b"/")
 
 
 def test_silent_and_endless_clients_do_not_keep_others_waiting(port: MetricsPort) -> None:

@@ -29,7 +29,9 @@ DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json")
 VERBS = (
     ("status",), ("status", "--json"), ("logs",), ("logs", "--json"), ("logs", "--metrics"), ("diagnose",),
     ("diagnose", "--json"), ("report",), ("report", "--bundle"), ("clean", "--dry-run", "--older-than", "0s"),
+    ("top",), ("top", "--json"), ("ps",), ("ps", "--json"),
 )  # fmt: skip
+OF_ALL_RUNS = ("clean", "ps")
 # They change the directory: each has a copy of its own.
 CHANGING_VERBS = (("attach",), ("attach", "--json"), ("stop",), ("stop", "--json"), ("stop", "--now"))
 
@@ -70,7 +72,7 @@ def run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 def read_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every reading verb; none fails by a defect of its own."""
     for verb, *words in VERBS:
-        check_verb(verb, words if verb == "clean" else [run.name, *words], capsys)
+        check_verb(verb, words if verb in OF_ALL_RUNS else [run.name, *words], capsys)
     check_verb("check", ["--from", str(run)], capsys)
 
 
@@ -130,10 +132,11 @@ def everywhere(data: bytes) -> Callable[[Path], None]:
     return damage
 
 
-def evidence(data: bytes) -> Callable[[Path], None]:
+def evidence(data: bytes, *names: str) -> Callable[[Path], None]:
     def damage(run: Path) -> None:
         (run / "evidence").mkdir(exist_ok=True)
-        (run / "evidence" / "preflight.json").write_bytes(data)
+        for name in names or ("preflight.json",):
+            (run / "evidence" / name).write_bytes(data)
 
     return damage
 
@@ -147,6 +150,11 @@ EVIDENCE = (
     b'{"schema": 1, "nodes": {"h1": 5, "h2": []}, "checks": ["shm", "mtu", "gate"], "request": {"nodes": 5}}',
     b'{"schema": 1, "nodes": {"h1": {"shm": 5, "mem": "x"}}, "checks": ["shm", "memory", 7], "t": "x", "request": []}',
     b'{"schema": 1, "nodes": {"h1": {}}, "checks": {"shm": 1}, "unreachable": [5, {"message": "x"}], "covered": 5}',
+)
+HISTORIES = ("progress.jsonl", "usage.jsonl")
+ROWS = (
+    b'{"t": "x", "ranks": 5, "steps": {"0": []}, "node": 7, "usage": "x"}\n{"t": 1e400}\n',
+    b'{"t": -1, "node": "h1", "usage": {"t": {}, "cores": -1, "load": []}, "lateness": {"x": 1}}\n' * 3,
 )
 BYTES = (b"", b"null", b"[]", b'"x"', b"{}", b"\xff\x00\xfe", b"[" * 100_000, b'{"nodes": %s}' % (b"9" * 5000))
 DAMAGES: dict[str, Callable[[Path], None]] = {
@@ -169,12 +177,14 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "logs are links to nowhere": in_logs(lambda path: path.symlink_to("/nowhere")),
 }  # fmt: skip
 
+OF_HISTORIES = {f"histories are {data[:20]!r}": evidence(data, *HISTORIES) for data in (*BYTES, *ROWS)}
 
-@pytest.mark.parametrize("what", DAMAGES)
+
+@pytest.mark.parametrize("what", [*DAMAGES, *OF_HISTORIES])
 def test_no_damage_of_a_run_directory_is_a_traceback(
     what: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    DAMAGES[what](run)
+    (DAMAGES | OF_HISTORIES)[what](run)
     read_all(run, capsys)
 
 
