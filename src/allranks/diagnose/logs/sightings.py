@@ -130,6 +130,7 @@ class Evidence:
 def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
     """Find the rows' texts in lines; an exception has the frames of its rank's newest traceback."""
     frames: dict[tuple[str, int | None], list[re.Match[str]]] = {}
+    code: dict[tuple[str, int | None], int] = {}  # the number of the line behind the newest frame
     for order, line in enumerate(lines, 1):
         stream = (line.file, line.rank)
         text = line.text
@@ -139,6 +140,9 @@ def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
         frame = _FRAME.search(text)
         if frame:
             frames.setdefault(stream, []).append(frame)
+            code[stream] = line.number + 1
+            continue
+        if code.get(stream) == line.number and text.startswith("    "):  # a line of code holds texts of errors
             continue
         raised = EXCEPTION.match(text.strip())
         row, match = row_of(text) or (UNNAMED, raised)

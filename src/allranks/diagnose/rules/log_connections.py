@@ -16,6 +16,8 @@ from .log_lines import ALSO, read_by_cause, read_candidate
 
 _LOOPBACK = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 _BRIDGE = re.compile(r"^(?:172\.17\.|192\.168\.122\.|169\.254\.|fe80:|10\.0\.3\.1$)")
+# inet_aton(3), which getaddrinfo asks first: 6841231 is 0.104.99.143.
+_NUMBER_AS_ADDRESS = re.compile(r"^(?:::ffff:)?0\.(?!0\.0\.0$)\d")
 
 
 def not_connected(evidence: Evidence) -> list[Candidate]:
@@ -58,7 +60,7 @@ def read_line(sighting: Sighting) -> Reading:
         words = "the connection was cut on the way out: a firewall or a filter on this host"
         return Reading("port-blocked", 0.66, words)
     if to_master:
-        return _to_master(error)
+        return _to_master(peer, error)
     if sighting.row.id == "gloo-mesh" and "refused" not in error and "reset" not in error:
         words = "the store was reached, Gloo's own connections between the ranks were not made: interface or firewall"
         return Reading("wrong-interface", 0.5, words, also="port-blocked")
@@ -69,7 +71,10 @@ def read_line(sighting: Sighting) -> Reading:
     return Reading("peer-died", 0.45, words, also="node-network-down")
 
 
-def _to_master(error: str) -> Reading:
+def _to_master(peer: str, error: str) -> Reading:
+    if _NUMBER_AS_ADDRESS.match(peer):
+        words = "no host has an address that begins with 0: a host name of digits alone is read as a number"
+        return Reading("name-resolution", 0.7, words, also="master-unreachable")
     if "refused" in error:
         words = "the host answers, and nothing listens on the port"
         return Reading("master-unreachable", 0.55, words, also="port-blocked")

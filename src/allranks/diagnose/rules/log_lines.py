@@ -23,9 +23,10 @@ from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers
 from ..memory.setting import MemorySetting
 from ..signatures import Role, row_of_exception
-from ..words import DECIDE_AT_START, LEFT_AT_START, STARTING_CALLS, name_by_node, short, without_numbers
+from ..words import DECIDE_AT_START, LEFT_AT_START, LINE, STARTING_CALLS, name_by_node, short, without_numbers
 
 STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
+BEFORE = 40  # characters of a long line that are quoted before what tells
 ALSO = 0.6  # of its confidence, for the second cause that a text can have
 
 
@@ -45,7 +46,7 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     if is_everybody:
         name = every_rank(ranks)
         where = where._replace(rank=None)
-    message = ": ".join(filter(None, (name, short(head.line.text))))
+    message = ": ".join(filter(None, (name, short(_telling_part(head)))))
     if head.row.means:
         message += f" ({head.row.means})"
     remedy = in_place(head.row.fix, where)
@@ -64,6 +65,16 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
         culprits=frozenset() if is_everybody or head.complains else ranks,
         line=head.order,
     )
+
+
+def _telling_part(sighting: Sighting) -> str:
+    """Give a long line from shortly before what its row has found: a quotation from its beginning would not hold it."""
+    text = sighting.line.text
+    match = sighting.row.find(text)
+    if match is None or match.end() <= LINE:
+        return text
+    start = text.rfind(" ", 0, max(0, match.start() - BEFORE)) + 1
+    return f"… {text[start:]}"
 
 
 def read_by_cause(

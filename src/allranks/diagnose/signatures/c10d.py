@@ -126,6 +126,8 @@ ROWS = (
          r"num_workers_joined)=(?P<joined>\d+)", rule= "clients-joined"),
     *table(
         "torch TCPStore, elastic agents, distributed_c10d.py", ROOT, "world-size-mismatch",
+        ("checkpoint-shards", "but world size is", r"checkpoint for MP=\d+ but world size is \d+", 0.9,
+         "the checkpoint is in as many parts as ranks must be started"),
         ("expected-world", "xpected world|xpected group|match|not equal|differs|inconsistent",
          r"[Ee]xpected (?:world|group) ?size:? \d+,? but (?:got|found|was)|"
          r"world[_ ]size .*(?:does not match|mismatch|is not equal|differs)|"

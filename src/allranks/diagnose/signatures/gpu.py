@@ -67,6 +67,9 @@ ROWS = (
          r"|HIP error: out of memory|hipErrorOutOfMemory|(?:cuda|CUDA) failed with error (?:\d+ )?out of memory"),
         ("cuda-oom-code", "OUT_OF_MEMORY|ALLOC_FAILED|RESOURCE_EXHAUSTED", r"CUDA_ERROR_OUT_OF_MEMORY"
          r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|.*allocat)", 0.8),
+        ("cublas-handle", "CUBLAS_STATUS_NOT_INITIALIZED", r"CUBLAS_STATUS_NOT_INITIALIZED", 0.6,
+         "cuBLAS found no memory for its handle, in most cases. A bad index in an earlier kernel does the same",
+         "cuda-kernel-fault"),
         ("kv-cache", "desired GPU memory|"
          "cache blocks|KV cache",
          r"No available memory for the cache blocks|larger than the maximum number "

@@ -166,7 +166,8 @@ ROWS = (
         "NCCL nccl.h ncclSystemError, ncclInternalError, ncclInvalidUsage "
          "without their last error they say nothing", SYMPTOM, "unknown",
         ("nccl-general", "ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclUnhandledCudaError|"
-         "unhandled system error|unhandled cuda error",
+         "unhandled system error|unhandled cuda error|Test NCCL failure|Test CUDA failure",
+         r"Test (?:NCCL|CUDA) failure |"
          r"nccl(?:SystemError|InternalError|InvalidUsage|UnhandledCudaError)|unhandled (?:system|cuda) error", 0.3),
     ),
     *table(
