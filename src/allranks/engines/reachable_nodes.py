@@ -123,11 +123,11 @@ def _no_hostfile(path: Path) -> str:
     """Word the refusal of a hostfile that does not exist, with the file beside it that was probably meant."""
     message = f"{path}: no such file. --hosts takes a hostfile or a list such as h1,h2"
     try:
-        beside = sorted(entry.name for entry in path.parent.iterdir())
+        beside = {entry.stem: entry.name for entry in sorted(path.parent.iterdir())}
     except OSError:
         return message
-    meant = suggestion(path.name, beside)
-    if not meant:
+    meant = beside.get(suggestion(path.stem, beside))
+    if meant is None:
         return message
     return f"{message}\nhint: --hosts {shlex.quote(str(path.with_name(meant)))}"
 
