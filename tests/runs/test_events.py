@@ -10,8 +10,8 @@ import pytest
 
 from allranks.diagnose.hangs.attribute import Hang
 from allranks.diagnose.recorded import fold
+from allranks.engines import reach_nodes
 from allranks.engines.following import NoView
-from allranks.engines.ssh import ssh_reach
 from allranks.findings import Finding, Verdict, Where
 from allranks.gang.session import adopt, continue_run
 from allranks.protocol.processes import RemainingProcess
@@ -106,7 +106,7 @@ def test_a_damaged_event_keeps_nobody_from_taking_the_run_over(line: Document, t
     dropped = OutputDropped("h1", 3, 70, 70, "full")
     for event in (AttemptStart(), FirstStep(2.0), dropped):
         run.append_event(event.line(1.0, 0))
-    session = adopt(run, NoView(), ssh_reach)
+    session = adopt(run, NoView(), reach_nodes)
     assert session.controller.dropped == {"h1": {3: 70}}
     assert session.controller.progress.first_step_told
     continue_run(session)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from allranks.cluster import Node
+from allranks.cluster import Cluster, Node
 from allranks.engines import settle
-from allranks.engines.ssh import ssh_transport
+from allranks.engines.reachable_nodes import reached
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.gang.fetching import Fetching, NodeFetch
@@ -80,10 +80,8 @@ def command(
     if not nodes:
         return _nothing(run_dir, dry_run, json_)
     spec = from_document(run_dir.read_run().spec)
-    transport = ssh_transport(spec)
+    cluster = Cluster(tuple(node.node for node in nodes), run_dir.name)
     connect_timeout = spec.limits.connect_timeout
-    if not dry_run:
-        _refuse_full_disk(nodes, transport, pattern, connect_timeout, landing)
     progress = ProgressLine(silent=json_ or not sys.stderr.isatty())
     done: list[str] = []
 
@@ -91,11 +89,14 @@ def command(
         done.append(node.node.name)
         progress.show("fetching", len(done), len(nodes))
 
-    fetching = Fetching(nodes, transport, pattern, connect_timeout, on_end)
-    try:
-        run_loop(lambda: fetching.run(only_list=dry_run))
-    finally:
-        progress.end()
+    with reached(spec, cluster) as transport:
+        if not dry_run:
+            _refuse_full_disk(nodes, transport, pattern, connect_timeout, landing)
+        fetching = Fetching(nodes, transport, pattern, connect_timeout, on_end)
+        try:
+            run_loop(lambda: fetching.run(only_list=dry_run))
+        finally:
+            progress.end()
     code = code_if(any(node.failure or node.failed or node.refused for node in nodes), NODE_FAILED)
     if json_:
         report = FetchReport(run_dir.name, code, [_fetched(node, dry_run) for node in nodes], dry_run)

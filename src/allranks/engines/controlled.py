@@ -22,7 +22,6 @@ from .following import FollowerView
 from .keys import KeyQuestion
 from .orphans import end_dead_runs
 from .reachable_nodes import find_cluster
-from .ssh import ssh_reach
 
 
 class ControlledLaunch:
@@ -116,12 +115,12 @@ class ControlledRun:
 def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:
     """Become the controller of a run, in the place of one that has died or lets go."""
     view.event(PlainNote(f"taking over {run.name}").line(time.time()))
-    return ControlledRun(sessions.adopt(run, view, ssh_reach))
+    return ControlledRun(sessions.adopt(run, view, reach_nodes))
 
 
 def end_without_controller(run: RunDirectory, grace: float, view: FollowerView) -> list[str]:
     """End a run through the agents on its nodes; return the nodes that were not reached. `grace`: seconds."""
-    session = sessions.adopt(run, view, ssh_reach)
+    session = sessions.adopt(run, view, reach_nodes)
     session.spec = session.spec.changed(stop_grace=grace)
     session.run(stop_first="stop")
     return [node.name for node in session.controller.roster.nodes.values() if node.gone]

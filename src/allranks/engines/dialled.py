@@ -44,7 +44,8 @@ from allranks.protocol.header import AgentHeader, Header
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.secure import Handshake, Records, SecureError, pack_control, read_control
 
-from .ssh import ProcessClient, SshTransport
+from .command_transport import ProcessClient
+from .ssh import SshTransport
 
 HANDSHAKE_SECONDS = 10.0
 HELLO_LIMIT = 1 << 20

@@ -27,8 +27,9 @@ from allranks.runs.regular import replacing
 from allranks.settings import RunSpec
 from allranks.settings.runspec import Launch, Target
 
+from .command_transport import ProcessClient
 from .reachable_nodes import listed_cluster
-from .ssh import ProcessClient, SshTransport
+from .ssh import SshTransport
 from .ssh_errors import silent
 
 ANSWER_SECONDS = 20.0  # for one answer

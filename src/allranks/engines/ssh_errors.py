@@ -115,14 +115,14 @@ def not_started(program: str, error: OSError, open_files: int) -> Finding:
     return Finding(cause, "fail", message, remedy)
 
 
-def mute(node: Node, seconds: float, to_node: str) -> Finding:
-    """Make the finding for a node on which Python started, and the agent then said nothing."""
+def mute(node: Node, seconds: float, look: str) -> Finding:
+    """Make the finding for a node on which Python started, and the agent then said nothing. `look`: a command."""
     return Finding(
         "unknown",
         "fail",
         f"{node.name}: Python started, but the agent did not answer within {seconds:g} s. The node or its link is "
         "down, the node is overloaded, or the file system of its node directory hangs",
-        f"try `{to_node}'uptime; timeout 5 ls -ld /tmp /var/tmp'`, or name another directory with --node-dir",
+        f"try `{look}`, or name another directory with --node-dir",
         Where(node=node.name),
     )
 

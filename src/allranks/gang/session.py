@@ -618,7 +618,7 @@ def node_entries(cluster: Cluster) -> list[NodeEntry]:
     return entries
 
 
-def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReach]) -> Session:
+def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster], NodeReach]) -> Session:
     """Make a session for a run whose controller has ended: its agents are looked for and taken over."""
     document = run.read_run()
     status = run.read_status()
@@ -643,7 +643,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec], NodeReac
         run_outputs=str(run.path.absolute() / "outputs"),
         local_nodes=frozenset(n.index for n in (*nodes, *spares) if n.is_local),
     )
-    reach = reach_for(spec)
+    reach = reach_for(spec, cluster)
     setting = dataclasses.replace(setting, keeps_launch=reach.keeps_launch)
     session = Session(spec, cluster, setting, run, view, reach, adopted=True)
     ranks = {node.name: {rank.rank: rank.state for rank in node.ranks} for node in status.nodes}

@@ -7,6 +7,7 @@ import sys
 
 from allranks.cluster import Cluster
 from allranks.diagnose.slurm_jobs import LIMIT
+from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.session import Session
 from allranks.gang.transport import NodeReach, TimeLeft
@@ -99,7 +100,8 @@ def find_nodes(spec: RunSpec, spares: int) -> Cluster:
 def reach(spec: RunSpec, cluster: Cluster) -> StepReach:
     """Return how the nodes of our allocation are reached."""
     job = inside(os.environ, spec.limits.stop_grace)
-    assert job is not None  # the cluster was made from the allocation
+    if job is None:  # a saved run: a cluster of --slurm is made from the allocation
+        raise UsageError("the nodes of a Slurm job are reached from within it alone")
     return StepReach(Step(spec, cluster, job.allocation.job, _say, job.advice), job)
 
 

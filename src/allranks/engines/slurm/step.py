@@ -22,8 +22,8 @@ from typing import IO
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm_jobs import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
+from allranks.engines.command_transport import die_with_the_controller
 from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Seat
-from allranks.engines.ssh import die_with_the_controller
 from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
 from allranks.gang.agent_archive import boot_script, payload

@@ -1,0 +1,24 @@
+"""A module of REACHED, for tests: the nodes of --hosts behind a command `reach HOST WORD…` instead of ssh."""
+
+from __future__ import annotations
+
+from allranks.cluster import Cluster, Node
+from allranks.cluster.build import make_cluster
+from allranks.engines.command_transport import CommandTransport
+from allranks.gang.transport import NodeReach
+from allranks.settings import RunSpec
+
+
+class Reach(CommandTransport):
+    def client(self, node: Node) -> list[str]:
+        return ["reach", node.host, "/bin/sh", "-s"]
+
+
+def find_nodes(spec: RunSpec, spares: int) -> Cluster:
+    hosts = (spec.target.hosts or "").split(",")
+    nodes = [Node(index, host, host) for index, host in enumerate(hosts)]
+    return make_cluster(nodes, source="a test", first=None, is_local=lambda host: False)
+
+
+def reach(spec: RunSpec, cluster: Cluster) -> NodeReach:
+    return NodeReach(Reach(spec.launch.agent_python, spec.launch.python), keeps_launch=True)
