@@ -48,7 +48,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"(*\[])|\n")
 class Breach:
     """A sentence and the rule that it breaks."""
 
-    place: str  # package of the source, or the page's name
+    place: str  # file and line of the source, or the page's name
     rule: str
     sentence: str
 
@@ -62,19 +62,17 @@ def breaches_of(sentence: str, place: str) -> Iterator[Breach]:
         yield Breach(place, "semicolon", sentence)
     if len(re.findall(r":(?:\s|$)", plain)) > 1:
         yield Breach(place, "colons", sentence)
-    if BANNED.search(plain):
-        yield Breach(place, "banned", sentence)
+    if word := BANNED.search(plain):
+        yield Breach(place, f'banned "{word.group()}"', sentence)
 
 
 def source_breaches() -> list[Breach]:
     """All breaches of messages and help in the package."""
     found: list[Breach] = []
     for path in sorted(SOURCES.rglob("*.py")):
-        relative = path.relative_to(SOURCES)
-        place = relative.parts[0] if len(relative.parts) > 1 else "(top)"
-        for text in _texts(ast.parse(path.read_text())):
+        for line, text in _texts(ast.parse(path.read_text())):
             for sentence in sentences(text.partition("hint:")[0]):
-                found += breaches_of(sentence, place)
+                found += breaches_of(sentence, f"{path.relative_to(ROOT)}:{line}")
     return found
 
 
@@ -128,8 +126,9 @@ def sentences(text: str) -> list[str]:
     return [part.strip() for part in _SENTENCE_END.split(text) if part.strip()]
 
 
-def _texts(tree: ast.Module) -> Iterator[str]:
-    """Every string of a module that reads like a sentence: four words or more, no docstring, pattern or template."""
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every string of a module that reads like a sentence, with its line: four words or more, no docstring, pattern or
+    template."""
     passed_over: set[int] = set()
     nodes = list(ast.walk(tree))
     for node in nodes:
@@ -144,7 +143,7 @@ def _texts(tree: ast.Module) -> Iterator[str]:
             continue
         text = _text(node)
         if text is not None and len(text.split()) >= FEWEST_WORDS and not _PATTERN.search(text) and not is_code(text):
-            yield text
+            yield node.lineno, text
 
 
 def _name(function: ast.expr) -> str:

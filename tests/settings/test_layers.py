@@ -90,7 +90,8 @@ def test_variables_people_have(name: str, value: str, field: str, expected: obje
 
 def test_all_known_variables_are_tried_above() -> None:
     marks = test_variables_people_have.pytestmark  # type: ignore[attr-defined]
-    assert {case[0] for case in marks[0].args[1]} == set(VARIABLES)
+    untried = set(VARIABLES) - {case[0] for case in marks[0].args[1]}
+    assert not untried, f"add a case above for each of {untried}: its text, and the value that the setting gets"
 
 
 def test_auto_as_an_option_overrides_a_number() -> None:
