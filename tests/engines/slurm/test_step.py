@@ -43,6 +43,7 @@ from allranks.diagnose.slurm_jobs import (
 )
 from allranks.engines.dialled import Refuse, Seat
 from allranks.engines.slurm import jobs
+from allranks.engines.slurm.reach import reach
 from allranks.engines.slurm.step import Step, _admit
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.slurm_commands import (
@@ -72,6 +73,13 @@ def test_the_variables_of_an_allocation() -> None:
     batch = {**SALLOC, "ENVIRONMENT": "BATCH", "SLURM_RESTART_COUNT": "2"}
     found = read_allocation(batch)
     assert found is not None and (found.batch, found.restarts) == (True, 2)
+
+
+def test_a_saved_run_of_a_job_is_reached_from_within_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="from within it alone"):
+        reach(RunSpec.of(slurm=True), virtual_cluster(1))
 
 
 def test_slots_only_where_more_than_one_task_was_asked_for() -> None:
