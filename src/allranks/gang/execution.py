@@ -25,12 +25,11 @@ from allranks.protocol.messages import (
     ExitMessage,
     FaultMessage,
     HelloMessage,
-    Message,
     read_message,
 )
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, PingOrder, RankOrder, ReleaseOrder, StartOrder
 
-from .channel import Channel, ChannelFailed
+from .channel import AwaitedMessages, Channel, ChannelFailed
 from .places import node_label
 from .tasks import run_with_callbacks, start_task
 from .transport import Transport
@@ -134,7 +133,7 @@ class NodeCommand:
         self._transport = transport
         self._stream = Stream(RANK_LOG, node.index, 0)
         self._received = 0
-        self._waiting: dict[type, asyncio.Future[Message]] = {}
+        self._awaited = AwaitedMessages()
         self._channel = Channel(node, transport, self.receive, self._lose)
         self._why = ""  # a message that is awaited does not come
 
@@ -155,7 +154,7 @@ class NodeCommand:
                 self.result.dropped = message.total
             elif isinstance(message, FaultMessage):
                 self._give_up(message.message, HelloMessage, ExitMessage)
-            self._answer(message)
+            self._awaited.take(message)
         if self._received:
             self._channel.send(AckOrder({stream_key(self._stream): self._received}))
 
@@ -166,30 +165,13 @@ class NodeCommand:
         self._received = frame.offset + len(frame.data)
         self.result.output.add(frame.data)
 
-    def _answer(self, message: Message) -> None:
-        waiting = self._waiting.get(type(message))
-        if waiting is not None and not waiting.done():
-            waiting.set_result(message)
-
     def _lose(self, why: str) -> None:
         """No more answers will come."""
-        self._give_up(why, *self._waiting)
+        self._give_up(why)
 
     def _give_up(self, why: str, *kinds: type) -> None:
-        """Let no sender wait for these messages."""
         self._why = self._why or why
-        for kind in kinds:
-            waiting = self._waiting.get(kind)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(FaultMessage("no-answer", why))
-
-    def _expect(self, *kinds: type) -> None:
-        for kind in kinds:
-            self._waiting[kind] = asyncio.get_running_loop().create_future()
-
-    async def _message(self, kind: type, seconds: float | None) -> Message:
-        """Await a message that is expected, or the fault in its place; raise asyncio.TimeoutError."""
-        return await asyncio.wait_for(asyncio.shield(self._waiting[kind]), seconds)
+        self._awaited.give_up(why, *kinds)
 
     # -- how it goes on ---------------------------------------------------------------------------
 
@@ -206,10 +188,10 @@ class NodeCommand:
             grace=self._job.grace,
             node_dir=self._job.node_dir,
         )
-        self._expect(HelloMessage, ExitMessage, EndedMessage, DrainedMessage)
+        self._awaited.expect(HelloMessage, ExitMessage, EndedMessage, DrainedMessage)
         try:
             await self._channel.open(header, HelloOrder(lease=LEASE), self._job.connect_timeout)
-            hello = await self._message(HelloMessage, ANSWER_SECONDS)
+            hello = await self._awaited.message(HelloMessage, ANSWER_SECONDS)
         except ChannelFailed as error:
             self.result.failure = error.finding
             return False
@@ -228,7 +210,7 @@ class NodeCommand:
         """Wait for the command's end, or for its time to be over."""
         result = self.result
         try:
-            message = await self._message(ExitMessage, self._job.timeout)
+            message = await self._awaited.message(ExitMessage, self._job.timeout)
         except asyncio.TimeoutError:
             result.timed_out = True
             return
@@ -246,10 +228,10 @@ class NodeCommand:
         has_ended = result.code is not None or result.signal is not None
         self._channel.send(EndOrder(0.0 if has_ended else self._job.grace, "exec"))
         with contextlib.suppress(asyncio.TimeoutError):  # its lease then ends what it may still run
-            ended = await self._message(EndedMessage, self._job.grace + END_SECONDS)
+            ended = await self._awaited.message(EndedMessage, self._job.grace + END_SECONDS)
             if isinstance(ended, EndedMessage):
                 result.left = tuple(f"pid {process.pid} ({process.command})" for process in ended.left)
-                drained = await self._message(DrainedMessage, DRAIN_SECONDS)
+                drained = await self._awaited.message(DrainedMessage, DRAIN_SECONDS)
                 result.is_whole = isinstance(drained, DrainedMessage)
         self._channel.send(ReleaseOrder())
         deadline = time.monotonic() + RELEASE_SECONDS

@@ -41,7 +41,7 @@ from allranks.protocol.orders import HelloOrder, Order, PeerAddress, PingOrder, 
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
 
-from .channel import Channel, ChannelFailed
+from .channel import AwaitedMessages, Channel, ChannelFailed
 from .clocks import NodeClock
 from .places import Setting, collectors, listen_order, node_label, probe_order, run_tag, setup_order
 from .tasks import run_with_callbacks, start_task
@@ -80,12 +80,7 @@ class Peer:
         self.node, self.clock = node, NodeClock()
         self.channel: Channel | None = None
         self.failure: Finding | None = None
-        self._waiting: dict[type[Any], asyncio.Future[Message]] = {}
-
-    def expect(self, kind: type[Any]) -> asyncio.Future[Message]:
-        """Await the next message of a kind, or the fault that comes in its place."""
-        self._waiting[kind] = asyncio.get_running_loop().create_future()
-        return self._waiting[kind]
+        self.awaited = AwaitedMessages()
 
     def receive(self, frames: list[Frame]) -> None:
         """Messages of this node's agent."""
@@ -99,15 +94,11 @@ class Peer:
                 continue
             if isinstance(message, FaultMessage):
                 self.lose(message.message)
-            waiting = self._waiting.get(type(message))
-            if waiting is not None and not waiting.done():
-                waiting.set_result(message)
+            self.awaited.take(message)
 
     def lose(self, why: str) -> None:
         """No more answers will come."""
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_result(FaultMessage("no-answer", why))
+        self.awaited.give_up(why)
 
 
 class Inspection:
@@ -173,10 +164,10 @@ class Inspection:
     async def _ask(self, peer: Peer, order: Order, kind: type[Answer], seconds: float) -> Answer:
         """Give the answer, a message of `kind`; raise NoAnswer where none comes."""
         assert peer.channel is not None
-        waiting = peer.expect(kind)
+        peer.awaited.expect(kind)
         peer.channel.send(order)
         try:
-            message = await asyncio.wait_for(waiting, seconds)
+            message = await peer.awaited.message(kind, seconds)
         except asyncio.TimeoutError:
             raise NoAnswer(f"{peer.node.name} gave no answer within {seconds:g} s") from None
         if not isinstance(message, kind):
@@ -198,12 +189,12 @@ class Inspection:
             checks=tuple(collectors(self._setting.checks)),
         )
         peer.channel = Channel(node, self._transport, peer.receive, peer.lose)
-        hello = peer.expect(HelloMessage)
+        peer.awaited.expect(HelloMessage)
         try:
             async with self._semaphore:
                 first = HelloOrder(lease=LEASE)
                 await peer.channel.open(header, first, self._spec.limits.connect_timeout)
-            answer = await asyncio.wait_for(hello, ANSWER_SECONDS)
+            answer = await peer.awaited.message(HelloMessage, ANSWER_SECONDS)
         except ChannelFailed as error:
             self._lost(peer, error.finding)
             return
