@@ -190,6 +190,13 @@ class Play:
 
     def play(self) -> Seen:
         """Start the job, take it back, see it end."""
+        self.start()
+        time.sleep(self.round.delay)
+        self.take_back()
+        return self.end()
+
+    def start(self) -> None:
+        """Submit the job, and wait until all ranks train."""
         round_ = self.round
         words = [str(self.place), str(round_.pause), str(round_.saving), *(["torch"] if round_.with_torch else [])]
         directives = [
@@ -203,8 +210,9 @@ class Play:
         options = ("--nproc", str(round_.nproc), "--stop-grace", f"{STOP_GRACE}s", "--output-dir", f"{self.place}/out")
         self.job = self.launch.script([str(PROGRAMS / "preempt.py"), *words], *options, directives=directives)
         wait_until(lambda: self.has("first", 0), BOUND, "all ranks train")
-        time.sleep(round_.delay)
-        self.take_back()
+
+    def end(self) -> Seen:
+        """Wait until all have saved, and until the job is over, after a requeue in its second attempt."""
         wait_until(lambda: self.has("saved", 0) or self.is_over(), BOUND, "all ranks have saved")
         if self.kind.is_requeue:
             wait_until(lambda: self.has("first", 1) or self.is_over(), BOUND, "it goes on after the requeue")

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from bench.preempt import STOP_GRACE, Play, Round, judge
+from tests.hosts.launching import BOUND
+from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 from tests.slurm.bed.config import KILL_WAIT
 
 pytestmark = pytest.mark.slow
 
 
-def played(slurm: SlurmBed, place: Path, kind: str) -> Play:
-    """A round that went as it must."""
-    round_ = Round(0, kind, nodes=2, nproc=2, delay=0.5, pause=0.01, saving=0.3, way=0, with_torch=False)
-    play = Play(slurm, place, round_)
+def test_a_requeued_job_goes_on_at_the_step_that_all_ranks_saved(slurm: SlurmBed, tmp_path: Path) -> None:
+    """KillWait is all that ranks have, and the run says so when it tells them, and in the verdict."""
+    round_ = Round(0, "requeued", nodes=2, nproc=2, delay=0.5, pause=0.01, saving=0.3, way=0, with_torch=False)
+    play = Play(slurm, tmp_path, round_)
     seen = play.play()
     assert judge(round_, seen) == [], seen
-    return play
-
-
-def test_a_requeued_job_goes_on_at_the_step_that_all_ranks_saved(slurm: SlurmBed, tmp_path: Path) -> None:
-    """KillWait is all that ranks have, and the run says so when it tells them, in the verdict and in `status`."""
-    launch = played(slurm, tmp_path, "requeued").launch
+    launch = play.launch
     notes = [event["message"] for event in launch.events("note")]
     assert f"ranks have {KILL_WAIT - 2} s (Slurm's KillWait), not the {STOP_GRACE} s of --stop-grace" in notes
     (first, second) = json.loads((launch.run_dir / "result.json").read_text())["attempts"]
@@ -34,7 +32,16 @@ def test_a_requeued_job_goes_on_at_the_step_that_all_ranks_saved(slurm: SlurmBed
 
 def test_a_preemption_by_sigterm_has_the_grace_time(slurm: SlurmBed, tmp_path: Path) -> None:
     """A job that asked for no signal gets SIGTERM while Slurm still calls it running: no --stop-grace is waited for."""
-    launch = played(slurm, tmp_path, "taken").launch
+    round_ = Round(0, "taken", nodes=2, nproc=2, delay=0.0, pause=0.01, saving=4.0, way=0, with_torch=False)
+    play = Play(slurm, tmp_path, round_)
+    launch = play.launch
+    play.start()
+    play.take_back()
+    wait_until(lambda: launch.events("save-asked"), BOUND, "the preemption")
+    saving = launch.call("status").stdout
+    assert re.search(r"RUNNING, it is preempted in \d+ s \(GraceTime\)", saving), saving
+    seen = play.end()
+    assert judge(round_, seen) == [], seen
     evidence = json.loads((launch.run_dir / "result.json").read_text())["verdict"]["evidence"]
     assert any("PreemptTime=" in line for line in evidence), evidence
     status = launch.call("status")

@@ -30,7 +30,7 @@ class RankReport(RankStatus):
 
 @dataclass(frozen=True)
 class JobReport:
-    """What Slurm says of the job that has the controller; `why` it waits, or why Slurm says nothing."""
+    """What Slurm says of the job that has the controller; `why` it waits, soon ends, or why Slurm says nothing."""
 
     id: str = ""
     state: str = ""

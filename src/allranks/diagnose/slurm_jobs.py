@@ -351,6 +351,16 @@ def time_given(job: SlurmJob, at: float, kill_wait: int | None) -> GivenTime | N
     return GivenTime(-since_end, "GraceTime" if job.preempted else "EndTime")
 
 
+def nearly_over(job: SlurmJob, now: float) -> str:
+    """Say when Slurm ends a job that runs; empty where that is not near, or not known. `now` is unix seconds."""
+    given = time_given(job, now, None)
+    if given is None:
+        return ""
+    if job.preempted:
+        return f"it is preempted in {given.words}"
+    return f"its time is up in {given.words}"
+
+
 def ended(job: SlurmJob, kill_wait: int | None = None, line: str = "", advice: Advice = Advice()) -> Finding | None:
     """Say why Slurm ended a job; None where its own program did, or it goes on. `line` is slurmstepd's own."""
     evidence = _evidence(job, line)

@@ -269,9 +269,8 @@ def test_ranks_have_what_slurm_leaves_them(
 ) -> None:
     """Two seconds less, in which the result is written."""
     monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
-    monkeypatch.setattr(inside_module.jobs, "grace_time", {"low": 10}.get)
     now = datetime.fromtimestamp(time.time()).isoformat()
-    known = replace(job, preempt_time=now) if job.preempted else job
+    known = replace(job, preempt_time=now, grace_time=10) if job.preempted else job
     monkeypatch.setattr(inside_module.jobs, "look", lambda number: known)
     left = Inside(allocation()).time_left()
     assert (left and round(left.seconds)) == seconds

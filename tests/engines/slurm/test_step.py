@@ -32,6 +32,7 @@ from allranks.diagnose.slurm_jobs import (
     cancelled,
     ended,
     is_hopeless,
+    nearly_over,
     never_starts,
     nodes_at_fault,
     out_of_memory,
@@ -350,6 +351,14 @@ def test_the_time_that_slurm_gives_is_that_of_its_own_options() -> None:
         message = warned(job, preempted_t + 0.5).message
         assert message.endswith("ranks were ended in order within 10 s (GraceTime)"), message
     assert "scontrol show partition low: GraceTime=10" in warned(unlimited, preempted_t).evidence
+
+
+def test_status_says_when_slurm_ends_a_job_that_runs() -> None:
+    limit = SlurmJob("8", "RUNNING", end="2026-11-24T15:06:56", limit="00:01:00")
+    end = datetime.fromisoformat(limit.end).timestamp()
+    assert nearly_over(limit, end - 120) == "its time is up in 120 s (EndTime)"
+    assert nearly_over(replace(limit, preempted=True), end - 8) == "it is preempted in 8 s (GraceTime)"
+    assert [nearly_over(limit, end - 3600), nearly_over(SlurmJob("8", "COMPLETING"), end)] == ["", ""]
 
 
 @pytest.mark.parametrize("job", [SlurmJob("8", "REQUEUED"), SlurmJob("8", "PREEMPTED"), SlurmJob("8", "TIMEOUT")])

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from allranks.cluster.slurm_allocation import read_allocation
-from allranks.diagnose.slurm_jobs import seconds_since_end, waiting
+from allranks.diagnose.slurm_jobs import nearly_over, seconds_since_end, waiting
 from allranks.engines import PreparedLaunch, Stopped, engine_named
 from allranks.engines.following import FollowerView
 from allranks.errors import AllranksError, NodeError, UsageError
@@ -69,7 +69,8 @@ class Slurm:
             return {"job": {"id": number, "state": "unknown", "why": str(error)}}
         if job is None:
             return {"job": {"id": number, "state": "gone", "why": "Slurm does not remember it"}}
-        return {"job": {"id": number, "state": job.state, "why": waiting(job) if job.waits else ""}}
+        why = waiting(job) if job.waits else nearly_over(job, time.time())
+        return {"job": {"id": number, "state": job.state, "why": why}}
 
     def follow(self, run: RunDirectory, view: FollowerView) -> JobFollower:
         """Follow a job that was submitted before, or whose controller is on another host."""

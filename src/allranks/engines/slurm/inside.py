@@ -6,7 +6,6 @@ Slurm tells a batch script before the time limit or a preemption by the signal t
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import threading
@@ -188,12 +187,9 @@ class Inside:
 
     def _look(self) -> SlurmJob | None:
         try:
-            job = jobs.look(self.allocation.job)
+            return jobs.look(self.allocation.job)
         except (NodeError, UsageError):
             return None
-        if job is not None and job.preempted:
-            return dataclasses.replace(job, grace_time=jobs.grace_time(job.partition))
-        return job
 
 
 def _end_of(output: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -63,6 +64,8 @@ def look(job: str) -> SlurmJob | None:
     done = _call(["scontrol", "--oneliner", "show", "job", job])
     if done.returncode == 0:
         job_state = read_scontrol(done.stdout)
+        if job_state is not None and job_state.preempted:
+            return dataclasses.replace(job_state, grace_time=grace_time(job_state.partition))
         if job_state is not None:
             return job_state
     elif "Invalid job id" not in done.stderr:
