@@ -166,7 +166,7 @@ _PREFIXES = tuple(
         r"(?:<\d+>)?\[ *\d+\.\d{4,}\] ",
         r"(?P<node>[A-Za-z][\w.-]*\d)  +\| ",
         r" *(?P<node>(?!node\d*:\d)(?!mlx\d|nvidia-nvswitch|nvme\d)"
-        r"(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S|$)",
+        r"(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?![\w.]*(?:Error|Exception)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S|$)",
         r"(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): (?=\S|$)",
         r"\[?" + _LEVEL + r"\]?(?::[\w.]+)?[:\]]? +(?=\[|\S+Error)",
         r"(?:ERROR|WARNING|INFO|CRITICAL):[\w.]+:",

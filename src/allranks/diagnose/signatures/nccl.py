@@ -91,7 +91,8 @@ ROWS = (
          "network IB not found|etwork OFI not found|etwork IB not found|etwork AWS|etwork UCX",
          r"(?:Error|WARN).*[Nn]etwork (?:IB|OFI|AWS\S*|UCX|\S*[Ii]b) not found", 0.8),
         ("ib-status", "IBV_WC",
-         r"IBV_WC_(?:RETRY_EXC|RNR_RETRY_EXC|REM_\w+|LOC_PROT|GENERAL|FATAL|RESP_TIMEOUT)_ERR", 0.8),
+         r"IBV_WC_(?:RETRY_EXC|RNR_RETRY_EXC|REM_\w+|LOC_PROT|GENERAL|FATAL|RESP_TIMEOUT)_ERR|"
+         r"IBV_WC_SUCCESS\. [1-9]\d? vs 0", 0.8),
         ("ofi", "NET/OFI", r"NCCL WARN NET/OFI", 0.6),
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM",
          r"(?i)transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|" r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",

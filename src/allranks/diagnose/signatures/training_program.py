@@ -200,6 +200,7 @@ ROWS = (
          "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\bMemoryError\b|"
          r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
+        ("cpu-memalign", "posix_memalign", r"posix_memalign\(.{0,60}== 0\. 12 vs 0", 0.75),
         scope=RAISED | Scope.AGENT,
     ),
     *table(
@@ -273,10 +274,10 @@ ROWS = (
         ("hub", "Couldn't find|"
          "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
          "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
-         "an't find a valid checkpoint|valid model identifier",
+         "an't find a valid checkpoint|valid model identifier|couldn't find them in the cached files",
          r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:LocalEntry|Repository|Entry)NotFoundError|"
           r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|"
-          r"[Cc]an't find a valid checkpoint", 0.8),
+          r"[Cc]an't find a valid checkpoint|couldn't find them in the cached files", 0.8),
         ("stale-handle", "tale NFS file handle|"
          "tale file handle|rrno 116|rrno 5]|Input/output error|Transport "
          "endpoint is not connected|NoSuchKey|NoSuchBucket",
