@@ -92,7 +92,7 @@ ROWS = (
          r"(?:Error|WARN).*[Nn]etwork (?:IB|OFI|AWS\S*|UCX|\S*[Ii]b) not found", 0.8),
         ("ib-status", "IBV_WC",
          r"IBV_WC_(?:RETRY_EXC|RNR_RETRY_EXC|REM_\w+|LOC_PROT|GENERAL|FATAL|RESP_TIMEOUT)_ERR|"
-         r"IBV_WC_SUCCESS\. [1-9]\d? vs 0", 0.8),
+         r"IBV_WC_SUCCESS\. [1-9]\d? vs 0", 0.8, "a transfer over InfiniBand ended with an error"),
         ("ofi", "NET/OFI", r"NCCL WARN NET/OFI", 0.6),
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM",
          r"(?i)transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|" r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
@@ -129,7 +129,8 @@ ROWS = (
         ("message-truncated", "essage truncated", r"[Mm]essage truncated : receiv\w+ \d+ bytes instead of \d+", 0.75,
          "two ranks take part in one collective with different sizes"),
         ("accelerate-shapes", "shape mismatches", r"Cannot apply desired operation due to shape mismatches"),
-        ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85),
+        ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85,
+         "two ranks take part in one collective with different sizes"),
         scope=RAISED,
     ),
     *table(

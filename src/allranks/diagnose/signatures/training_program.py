@@ -200,7 +200,8 @@ ROWS = (
          "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\bMemoryError\b|"
          r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
-        ("cpu-memalign", "posix_memalign", r"posix_memalign\(.{0,60}== 0\. 12 vs 0", 0.75),
+        ("cpu-memalign", "posix_memalign", r"posix_memalign\(.{0,60}== 0\. 12 vs 0", 0.75,
+         "this machine had no memory left for a tensor"),
         scope=RAISED | Scope.AGENT,
     ),
     *table(
