@@ -75,7 +75,7 @@ from .places import Setting
 from .plugins import all_checks
 from .policy import Decision
 from .roster import Roster
-from .states import UserSignal
+from .states import State, UserSignal
 from .tasks import run_loop
 from .transport import NodeReach, TimeLeft
 
@@ -120,6 +120,7 @@ class Session:
 
             self.controller.auditor = Auditor(spec.recovery.audit_data, run)
         self._signals = 0
+        self._said_time_left = False
         self._asked_to_stop: str | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -220,9 +221,12 @@ class Session:
         def shorten(future: asyncio.Future[TimeLeft | None]) -> None:
             left = future.result() if not future.cancelled() and future.exception() is None else None
             asked = self.spec.limits.stop_grace
-            if left is not None and left.seconds < asked:
+            if left is None or left.seconds >= asked or self.controller.gang.roster.state is State.OVER:
+                return
+            if not self._said_time_left:  # every node's task says that the engine ends it
+                self._said_time_left = True
                 self.say_note(f"ranks have {left.seconds:.0f} s ({left.source}), not the {asked:g} s of --stop-grace")
-                self.controller.stop(reason, left.seconds)
+            self.controller.stop(reason, left.seconds)
 
         loop.run_in_executor(None, self.reach.time_left).add_done_callback(shorten)
 
