@@ -90,3 +90,30 @@ def test_a_dead_child_nobody_reaped_is_not_alive():
         time.sleep(0.01)
     assert processes.alive([process]) == []
     child.wait()
+
+
+def test_a_loop_of_short_waits_for_signals_is_not_left_out():
+    """Each wait takes the signal out of the mask for as long as it lasts, 20 ms."""
+    code = (
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\nprint(flush=True)\n"
+        "while True: signal.sigtimedwait([signal.SIGUSR1], 0.02)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"\n"
+        assert not any(processes.would_end(child.pid, signal.SIGUSR1) for _ in range(500))
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(1000)"])
+def test_a_process_without_a_handler_would_end(code):
+    """Whether it computes or sleeps."""
+    child = subprocess.Popen([sys.executable, "-c", f"print(flush=True)\n{code}"], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"\n"
+        assert processes.would_end(child.pid, signal.SIGUSR1)
+    finally:
+        child.kill()
+        child.wait()

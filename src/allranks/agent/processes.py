@@ -25,6 +25,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER = 0x59616D61
 SIGTIMEDWAIT = {"x86_64": "128", "aarch64": "137"}  # rt_sigtimedwait: the kernel's syscall_64.tbl, asm-generic/unistd.h
+# Seconds before each look at the signals of a process that runs: one that was woken may wait for a core.
+SIGNAL_PAUSES = (0.0, 0.001, 0.002, 0.004, 0.008, 0.016)
 USER_SIGNALS = {"USR1": signal.SIGUSR1, "USR2": signal.SIGUSR2}  # for the ranks alone, whoever gets them
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,13 +45,29 @@ def would_end(pid: int, number: int) -> bool:
     """Whether a signal whose default action ends a process would end this one: it is not caught, ignored or blocked.
 
     /proc/PID/status has the masks; its main thread's blocked signals count (proc_pid_status(5)). What a thread waits
-    for in sigwait(3) is not among those that it blocks (do_sigtimedwait of the kernel's signal.c takes them out).
+    for in sigwait(3) is not among those that it blocks until it runs again (do_sigtimedwait of the kernel's signal.c
+    takes them out). So what it waits for is read before and after, and a process that runs is looked at again.
     """
-    masks = signal_masks(pid, pid)
-    if not masks or any(masks[name] >> (number - 1) & 1 for name in ("SigBlk", "SigIgn", "SigCgt")):
-        return False
-    call = read_text("/proc/%d/syscall" % pid, 4096).split()
-    return call[:1] != [SIGTIMEDWAIT.get(os.uname().machine, "")]
+    for pause in SIGNAL_PAUSES:
+        time.sleep(pause)
+        before = _system_call(pid)
+        masks = signal_masks(pid, pid)
+        after = _system_call(pid)
+        if not masks or any(masks[name] >> (number - 1) & 1 for name in ("SigBlk", "SigIgn", "SigCgt")):
+            return False
+        if SIGTIMEDWAIT.get(os.uname().machine) in (before, after):
+            return False
+        if before == after != "running":
+            return True
+    return True
+
+
+def _system_call(pid: int) -> str:
+    """Read the number of the call that a main thread waits in, or "running"; empty where it may not be read.
+
+    proc_pid_syscall(5).
+    """
+    return "".join(read_text("/proc/%d/syscall" % pid, 4096).split()[:1])
 
 
 def raise_limits() -> None:
