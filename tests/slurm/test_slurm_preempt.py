@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from bench.preempt import STOP_GRACE, Play, Round, judge
-from tests.hosts.launching import BOUND
-from tests.hosts.waiting import wait_until
+from tests.hosts.launching import program
 from tests.slurm.bed import SlurmBed
 from tests.slurm.bed.config import KILL_WAIT
+from tests.slurm.jobs import SlurmLaunch
 
 pytestmark = pytest.mark.slow
 
@@ -32,17 +32,24 @@ def test_a_requeued_job_goes_on_at_the_step_that_all_ranks_saved(slurm: SlurmBed
 
 def test_a_preemption_by_sigterm_has_the_grace_time(slurm: SlurmBed, tmp_path: Path) -> None:
     """A job that asked for no signal gets SIGTERM while Slurm still calls it running: no --stop-grace is waited for."""
-    round_ = Round(0, "taken", nodes=2, nproc=2, delay=0.0, pause=0.01, saving=4.0, way=0, with_torch=False)
+    round_ = Round(0, "taken", nodes=2, nproc=2, delay=0.0, pause=0.01, saving=0.3, way=0, with_torch=False)
     play = Play(slurm, tmp_path, round_)
-    launch = play.launch
-    play.start()
-    play.take_back()
-    wait_until(lambda: launch.events("save-asked"), BOUND, "the preemption")
-    saving = launch.call("status").stdout
-    assert re.search(r"RUNNING, it is preempted in \d+ s \(GraceTime\)", saving), saving
-    seen = play.end()
+    seen = play.play()
     assert judge(round_, seen) == [], seen
+    launch = play.launch
     evidence = json.loads((launch.run_dir / "result.json").read_text())["verdict"]["evidence"]
     assert any("PreemptTime=" in line for line in evidence), evidence
     status = launch.call("status")
     assert "(GraceTime)" in status.stdout, status.stdout
+
+
+def test_status_says_when_the_time_of_a_job_is_up(slurm: SlurmBed, tmp_path: Path) -> None:
+    """Five minutes are near."""
+    launch = SlurmLaunch(slurm, tmp_path)
+    launch.script(program("v_saving.py"), directives=["-N2", "--time=5"])
+    launch.until_running(2)
+    status = launch.call("status").stdout
+    assert re.search(r"RUNNING, its time is up in \d+ s \(EndTime\)", status), status
+    (launch.work / "go").touch()
+    assert launch.written_result()["exit"] == 0
+    launch.nothing_left()
