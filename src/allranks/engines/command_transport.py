@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from allranks.agent.processes import PR_SET_PDEATHSIG, prctl, raise_limits
@@ -86,7 +87,7 @@ class ProcessClient:
             process.wait()
 
 
-class CommandTransport:
+class CommandTransport(ABC):
     """Starts node processes: directly on this machine, through a command that gives a shell on all other nodes.
 
     An engine with a command of its own overrides `client`, and what its command's failures mean where they say it.
@@ -96,9 +97,9 @@ class CommandTransport:
         self._agent_python = agent_python
         self._python = python
 
+    @abstractmethod
     def client(self, node: Node) -> list[str]:
         """Return the words that start `/bin/sh -s` on a node of another machine, with our standard input."""
-        raise NotImplementedError
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """Start what carries the channel; None where the node cannot be had within `seconds`.

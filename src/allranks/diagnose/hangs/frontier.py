@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from allranks.text import group, join_words, plural
 
 from ..words import count_ranks
-from .recorder import DEFAULT, Ends, RecordedGroup, RecorderEntry, Recording, Transfer, ranks_by_call
+from .recorder import DEFAULT, RecordedGroup, RecorderEntry, Recording, Transfer, TransferEnds, ranks_by_call
 
 SAID = 2  # collectives that a message names
 EVIDENCE = 3
@@ -328,12 +328,12 @@ def _unmatched(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Col
 
 
 def _unanswered(
-    group: RecordedGroup, rank: int, transfers: Iterable[Transfer], posted: Mapping[Ends, int]
+    group: RecordedGroup, rank: int, transfers: Iterable[Transfer], posted: Mapping[TransferEnds, int]
 ) -> Iterator[Unmatched]:
     """Give the first transfer whose other end its peer has not called; none where the peer receives from any rank."""
     for transfer in transfers:
         anything = transfer.is_send and any(ends.peer == ANY_SOURCE and not ends.is_send for ends in posted)
-        answers = posted.get(Ends(rank, not transfer.is_send, transfer.tag), 0)
+        answers = posted.get(TransferEnds(rank, not transfer.is_send, transfer.tag), 0)
         if transfer.number > answers and not anything:
             yield Unmatched(group, rank, transfer)
             return

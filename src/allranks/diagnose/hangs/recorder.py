@@ -186,7 +186,7 @@ class Transfer(NamedTuple):
         return f"recv from rank {self.source}"
 
 
-class Ends(NamedTuple):
+class TransferEnds(NamedTuple):
     """What the sends or receives of one rank to or from one peer have in common; `peer` -1: from any rank."""
 
     peer: int
@@ -205,7 +205,7 @@ class Recording:
     entries: Mapping[RecordedGroup, tuple[RecorderEntry, ...]] = field(default_factory=dict)
     error: str = ""
     transfers: Mapping[RecordedGroup, tuple[Transfer, ...]] = field(default_factory=dict)
-    posted: Mapping[RecordedGroup, Mapping[Ends, int]] = field(default_factory=dict)
+    posted: Mapping[RecordedGroup, Mapping[TransferEnds, int]] = field(default_factory=dict)
 
     @property
     def standing(self) -> Transfer | None:
@@ -412,18 +412,18 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
     groups = [RecordedGroup(g.name, g.ranks, g.desc) for g in dump.groups]
     recording = _recording(rank, groups, [recorder.entries for recorder in dump.recorders.values()])
     by_name = {g.name: g for g in groups}
-    posted: dict[RecordedGroup, dict[Ends, int]] = {}
+    posted: dict[RecordedGroup, dict[TransferEnds, int]] = {}
     for row in dump.posted:
         if row.group in by_name:
-            posted.setdefault(by_name[row.group], {})[Ends(row.peer, row.is_send, row.tag)] = row.total
+            posted.setdefault(by_name[row.group], {})[TransferEnds(row.peer, row.is_send, row.tag)] = row.total
     known = [one for one in dump.transfers if one.group in by_name]
     by_group = group(known, lambda one: by_name[one.group])
     dumped = {g: tuple(_transfer(rank, one, posted.get(g, {})) for one in ones) for g, ones in by_group.items()}
     return replace(recording, transfers={**dumped, **recording.transfers}, posted=posted)
 
 
-def _transfer(rank: int, one: DumpedTransfer, posted: Mapping[Ends, int]) -> Transfer:
-    number = one.number or posted.get(Ends(one.peer, one.is_send, one.tag), 0)
+def _transfer(rank: int, one: DumpedTransfer, posted: Mapping[TransferEnds, int]) -> Transfer:
+    number = one.number or posted.get(TransferEnds(one.peer, one.is_send, one.tag), 0)
     transfer = Transfer(rank, one.peer, True)
     if not one.is_send:
         transfer = Transfer(one.peer, rank, False)
