@@ -77,6 +77,7 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
     latest = first.t + BEFORE
     early = frozenset(e.rank for e in incident.exits if not e.failed and (e.t <= latest or not e.expected))
     done = frozenset(r for r, t in incident.departed.items() if t <= latest) - {first.rank}
+    early |= done & {e.rank for e in incident.exits if not e.failed}  # on its way out meanwhile
     if done and not done <= early and 2 * len(done) <= len(incident.all_ranks):
         called = name_with("destroy_process_group", called_at(incident, done))
         message = f"{name_ranks(incident, done)} called {called} and went on without the others, while {who} was still "

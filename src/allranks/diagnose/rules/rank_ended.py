@@ -177,8 +177,8 @@ def called_unlike(incident: Incident, failed: Sequence[Failure]) -> Candidate | 
     if finding is None:
         return None
     t = _followed(incident, failed)
-    if t is None:
-        return None
+    if t is None or (incident.hang is not None and finding.id == UNLIKE_CALLS):
+        return None  # ranks that stand in another operation are the hang itself, and its message says where they stand
     return Candidate(
         "called-unlike",
         "collective-shape-mismatch" if finding.id == UNLIKE_SHAPES else "collective-mismatch",
