@@ -6,6 +6,7 @@ by a control group of its own. What one node costs is the difference to a run of
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from allranks.gang.agent_archive import MARKER
 from allranks.protocol.frames import Decoder
+from bench.census import fields_of
 from bench.launch import PROGRAMS, Ground, Launch, ground, hosts
 from bench.table import Report, Sample, alternate, column
 
@@ -56,15 +58,15 @@ def processor_seconds(group: Path) -> float:
 
 def _controller(pid: int) -> tuple[float, float] | None:
     """Its own processor seconds, and megabytes at its peak; None once it has ended."""
+    fields = fields_of(pid)
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return None
-    if "VmHWM:" not in status:
+    if not fields or "VmHWM:" not in status:
         return None
     peak = int(status.split("VmHWM:")[1].split()[0]) / 1000
-    return (int(stat[11]) + int(stat[12])) / TICK, peak
+    return (int(fields[11]) + int(fields[12])) / TICK, peak
 
 
 def local(common: Ground, number: int, checks: bool) -> Sample:
@@ -119,9 +121,9 @@ def read_traffic(to_node: bytes, from_node: bytes) -> Traffic:
     at = to_node.index(b"PK\x03\x04") - LENGTH
     parts = _part(to_node, at)  # the archive
     header_end = _part(to_node, parts)
-    header = to_node[parts + LENGTH : header_end]
+    header = json.loads(to_node[parts + LENGTH : header_end])
     end = header_end
-    for _ in range(header.count(b'.py"') + header.count(b'.zip"')):
+    for _ in header["files"]:
         end = _part(to_node, end)
     start = from_node.index(MARKER) + len(MARKER)
     return Traffic(

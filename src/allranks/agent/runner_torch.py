@@ -230,6 +230,9 @@ class Posted:
         """Return the function, which notes what it has begun. The names are those of the peer's two parameters."""
         from _thread import get_ident
         from functools import wraps
+        from inspect import signature
+
+        parameters = signature(function)
 
         @wraps(function)
         def call(*args: Any, **named: Any) -> Any:
@@ -242,16 +245,14 @@ class Posted:
             finally:
                 self.inside.remove(thread)
             try:
-                tensor = args[0] if args else named["tensor"]
-                if work is not None and tensor.device.type == "cpu":
-                    peer, group, tag, number = [*args[1:5], None, None, None, None][:4]
-                    group = named.get("group", group) or self.module.group.WORLD
-                    peer = named.get(by_rank, peer)
-                    number = named.get(by_number, number)
-                    if peer is None and number is not None:
-                        peer = self.module.get_global_rank(group, number)
+                arguments = parameters.bind(*args, **named).arguments
+                if work is not None and arguments["tensor"].device.type == "cpu":
+                    group = arguments.get("group") or self.module.group.WORLD
+                    peer = arguments.get(by_rank)
+                    if peer is None and arguments.get(by_number) is not None:
+                        peer = self.module.get_global_rank(group, arguments[by_number])
                     key = (self.module._world.pg_names[group], ANY_SOURCE if peer is None else int(peer))
-                    self.note((*key, is_send, int(named.get("tag", tag or 0))), work)
+                    self.note((*key, is_send, int(arguments.get("tag") or 0)), work)
             except Exception:  # a torch that is built otherwise
                 pass
             return work

@@ -82,15 +82,17 @@ def find_reason(
     if one is None:
         return None
     usual = NOTHING_SPENT
+    usual_collections = 0
     if usual_rank is not None:
         usual = spent(usual_rank, looks.get(usual_rank)) or NOTHING_SPENT
+        usual_collections = collections.get(usual_rank, 0)
     return (
         _stopped(one)
         or _throttled(one, usual, looks[rank], node)
         or _by_loader(one, node)
         or _short_of_memory(one, usual, node)
         or _short_of_processors(one, usual, node)
-        or _by_collector(one, collections.get(rank, 0), collections.get(-1 if usual_rank is None else usual_rank, 0))
+        or _by_collector(one, collections.get(rank, 0), usual_collections)
         or _by_program(one)
     )
 
