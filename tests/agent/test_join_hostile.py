@@ -250,3 +250,91 @@ def test_another_runs_coordinator_does_not_prolong_the_lease(hostile):
     code, text = node.outcome()
     assert code == 4 and "for the lease of 2 s: the ranks here are ended" in text
     node.wait(lambda: not node.ranks(), "its ranks are ended")
+
+
+# -- commands and fetches beside the run ---------------------------------------------------------------------------
+
+CALL = "0123456789abcdef" * 2
+ALLOWED = ("--allow-exec", "--nproc", "1", "--", "train.py")
+
+
+def begin_command(answer: Hostile, argv: list[str]) -> None:
+    """A command over a connection that answers a call, as `allranks exec` would have it."""
+    answer.greeted(uid="exec-1", node="node_01", run_tag="exec-1/node_01")
+    rank = {"rank": 1, "local_rank": 0, "argv": argv, "env": {"ALLRANKS_MARK": "exec-1/node_01"},
+            "workdir": str(answer.work), "files": {}}  # fmt: skip
+    answer.order({"type": "start", "attempt": 0, "ranks": [rank]})
+
+
+def test_a_node_that_does_not_consent_declines_a_call_and_trains_on(hostile):
+    node = hostile().running()
+    node.control({"type": "call", "token": CALL})
+    declined = node.until_control("declined")
+    assert (declined["token"], declined["message"]) == (CALL, "it joined without --allow-exec")
+    node.listener.settimeout(2.0)
+    with pytest.raises(TimeoutError):
+        node.accept_raw()  # it has not dialled again
+    assert node.ranks() and "--allow-exec" not in node.said()
+
+
+@pytest.mark.parametrize("kind", ["open", "fetch"])
+def test_without_a_call_no_order_brings_a_command_or_a_file(hostile, tmp_path, kind):
+    """Even a node that consents does so over a connection of its own: on that of the run it refuses as ever."""
+    node = hostile(*ALLOWED).greeted()
+    if kind == "open":
+        rank = {"rank": 1, "local_rank": 0, "argv": ["touch", f"{tmp_path}/pwned"], "env": {}, "workdir": "/",
+                "files": {}}  # fmt: skip
+        node.order({"type": "start", "attempt": 0, "ranks": [rank]})
+    else:
+        node.control({"type": "fetch", "number": 9, "header": {"mode": "fetch", "root": "/etc"}})
+    code, text = node.outcome()
+    assert code == 4 and "this node refused an order of the coordinator" in text
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_node_that_consents_runs_a_command_beside_its_ranks(hostile, tmp_path):
+    node = hostile(*ALLOWED).running()
+    answer = node.answer_of(CALL)
+    (hello,) = (control for control in answer.controls if control["type"] == "hello")
+    assert (hello["call"], hello["rank"]) == (CALL, 1)
+    begin_command(answer, ["/bin/sh", "-c", f"id -u > {tmp_path}/ran"])
+    assert answer.until("exit")["code"] == 0
+    assert (tmp_path / "ran").read_text() == f"{os.getuid()}\n"
+    assert node.ranks() and "node 0 begins a command or a fetch here (--allow-exec)" in node.said()
+    answer.order({"type": "end", "grace": 0.0, "reason": "exec"})
+    answer.until("ended")
+    answer.order({"type": "release"})
+    answer.control({"type": "over", "exit": 0})
+    while answer.read():
+        pass
+    assert node.ranks()
+
+
+def test_a_call_reaches_neither_the_runs_agent_nor_a_sweep(hostile):
+    """What the agent of the run is asked comes over the run's own connection alone, where all of it is pinned."""
+    node = hostile(*ALLOWED).running()
+    for mode in ("attach", "sweep"):
+        answer = node.answer_of(CALL)
+        answer.open(mode=mode)
+        while answer.read():  # it hangs up
+            pass
+        assert [frame for frame in answer.frames if frame["type"] == "hello"] == []
+    assert node.ranks() and node.process.poll() is None
+
+
+def test_a_command_ends_with_the_nodes_join(hostile):
+    node = hostile(*ALLOWED).running()
+    answer = node.answer_of(CALL)
+    begin_command(answer, ["/bin/sh", "-c", "trap '' TERM; exec sleep 4711"])
+    answer.until("started")
+    node.control({"type": "over", "exit": 0, "message": "done"})
+    code, _ = node.outcome()
+    assert code == 0
+    node.wait(lambda: not node.alive(), "the command is ended with the node")
+
+
+@pytest.mark.parametrize("token", ["", "../../x", "F" * 32, "a" * 10_000])
+def test_a_token_that_is_none_is_declined(hostile, token):
+    node = hostile(*ALLOWED).greeted()
+    node.control({"type": "call", "token": token})
+    assert node.until_control("declined")["message"] == "the token of the call is not one"

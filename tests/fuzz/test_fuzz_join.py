@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +21,12 @@ from typing import Any, ClassVar
 import pytest
 from tests.agent.hostile import TOKEN, Service
 from tests.campaign import Campaign
-from tests.fuzz.nasty import flipped, mutated
+from tests.fuzz.nasty import flipped, hostile_json, mutated
 
 from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
+from allranks.engines.calls import ChannelServer, socket_name
 from allranks.engines.dialled import Listener, Refuse, Seat
-from allranks.engines.join import PinnedRules, spawn
+from allranks.engines.join import Calls, PinnedRules, spawn
 from allranks.engines.joined import own_of
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.controls import HelloControl
@@ -47,6 +49,8 @@ CONTROLS: list[Message] = [
     {"type": "wait", "say": "1 of 2 nodes are here"},
     {"type": "open", "number": 1, "header": encode(HEADER)},
     {"type": "close", "number": 1},
+    {"type": "fetch", "number": 1, "header": {"mode": "fetch", "root": "/data", "wanted": [["a", 0]]}},
+    {"type": "call", "token": "0123456789abcdef0123456789abcdef"},
     {"type": "refused", "exit": 2, "message": "no"},
     {"type": "over", "exit": 0, "message": "done"},
 ]
@@ -139,6 +143,8 @@ def admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
 def greeting(rng: random.Random) -> Callable[[socket.socket], None]:
     """What one stranger does: noise, a broken handshake, or (who knows the secret) broken records."""
     hello = {"type": "hello", "rank": 2, "hostname": "h", "instance": "i", "nproc": 1, "begun": False, "nnodes": "3"}
+    if rng.random() < 0.3:
+        hello["call"] = "0123456789abcdef0123456789abcdef"
 
     def talk(sock: socket.socket) -> None:
         kind = rng.randrange(4)
@@ -156,7 +162,13 @@ def greeting(rng: random.Random) -> Callable[[socket.socket], None]:
         first = mutated(hello, rng) if kind == 2 else hello
         sock.sendall(records.pack(b"C" + json.dumps(first).encode()))
         for _ in range(rng.randrange(40)):
-            word = rng.choice(({"type": "closed", "number": 1}, {"type": "stop", "reason": "later"}))
+            word = rng.choice(
+                (
+                    {"type": "closed", "number": 1},
+                    {"type": "stop", "reason": "later"},
+                    {"type": "declined", "token": "0123456789abcdef", "message": "no"},
+                )
+            )
             noise = rng.choice((b"D", b"X", b"D\0\0\0\7")) + rng.randbytes(rng.randrange(4, 60))
             control = b"C" + json.dumps(mutated(word, rng)).encode()
             sock.sendall(records.pack(rng.choice((noise, control))))
@@ -177,6 +189,8 @@ def test_whatever_strangers_and_nodes_send_the_others_go_on(campaign: Campaign) 
             good.sendall(shake.feed(good.recv(4096)))
         records = shake.channel()
         good.sendall(records.pack(pack_control({"type": "hello", "rank": 1, "instance": "good"})))
+        while 1 in listener.missing():
+            time.sleep(0.01)
         for chance in campaign.cases(400):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), BOUND) as sock:
                 sock.settimeout(BOUND)
@@ -191,6 +205,47 @@ def test_whatever_strangers_and_nodes_send_the_others_go_on(campaign: Campaign) 
         campaign.counts["lines told"] = len(told)
     finally:
         good.close()
+        listener.finish(0, "over")
+
+
+QUESTIONS: list[Message] = [
+    {"node": "h2", "seconds": 0.0, "header": encode(HEADER)},
+    {"node": "h2", "seconds": 0.0, "header": {"mode": "fetch", "root": "/data", "wanted": [["a", 0]]}},
+]
+
+
+def test_whatever_a_process_of_this_machine_asks_for_the_coordinator_goes_on(campaign: Campaign) -> None:
+    """It gets a short answer or none, and the next one is answered."""
+    listener = Listener(2, SECRET, admit, lambda text: None)
+    port = listener.start(["127.0.0.1"], 0)
+    name = socket_name(f"fuzz-{port}")
+    listener.serve(ChannelServer(listener, {"h2": 1}).start(name))
+
+    def asked(data: bytes, seconds: float = 0.5) -> bytes:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(seconds)  # a question may be for an hour
+            sock.connect(name)
+            said = b""
+            with contextlib.suppress(OSError):
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+                while part := sock.recv(65536):
+                    said += part
+            return said
+
+    try:
+        for chance in campaign.cases(300):
+            question = chance.choice(QUESTIONS)
+            kind = chance.randrange(3)
+            body = hostile_json(chance) if kind == 0 else json.dumps(mutated(question, chance)).encode()
+            packed = struct.pack(">I", len(body)) + body
+            said = asked(flipped(packed, chance) if kind == 1 else packed)
+            assert len(said) < 1000
+            campaign.counts["answered"] = campaign.counts.get("answered", 0) + bool(said)
+        body = json.dumps(QUESTIONS[0]).encode()
+        answer = json.loads(asked(struct.pack(">I", len(body)) + body, BOUND)[4:])
+        assert answer == {"failed": "it did not answer in time"}, "h2 has not joined"
+    finally:
         listener.finish(0, "over")
 
 
@@ -237,7 +292,7 @@ class Agent:
     }  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
-        self.rules = NodeRules(own_of(spec))
+        self.rules = NodeRules(own_of(spec), Calls(spec, SECRET, [], print))
         self.rules.connected("127.0.0.1", "127.0.0.1")
         self.frames: list[Message] = []
         self._relay: subprocess.Popen[bytes] | None = None

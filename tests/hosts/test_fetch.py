@@ -71,6 +71,13 @@ def test_all_files_come_once_and_links_stay(ended: Launch, tmp_path: Path) -> No
     assert [(again[h]["files"], again[h]["bytes"], again[h]["present"]) for h in ("h1", "h2")] == [(3, 0, 2)] * 2
 
 
+def test_a_command_runs_on_the_nodes_of_a_run(ended: Launch) -> None:
+    """Over ssh, as the run has reached them; its host list may be another by now."""
+    done = ended.call("exec", "--run", ended.run_dir.name, "--json", "hostname")
+    nodes = {node["node"]: node["output"] for node in json.loads(done.stdout)["nodes"]}
+    assert (done.returncode, nodes) == (0, {"h1": "h1\n", "h2": "h2\n"}), done.stderr
+
+
 def test_a_fetch_goes_on_where_it_was_cut_off(ended: Launch, tmp_path: Path) -> None:
     fetched(ended, tmp_path, ended.run_dir.name, "rank_*.pt")
     whole = tmp_path / "node_00_h1/ckpt/step_1/rank_0.pt"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.joining import SECRET, Joined
-from tests.hosts.launching import BOUND, program
+from tests.hosts.launching import BOUND, PYTHON, program
 from tests.hosts.waiting import wait_until
 
 STEPS = program("v_steps.py")
@@ -311,3 +314,84 @@ def test_the_secret_is_seen_nowhere(joined: Joined) -> None:
     assert set(joined.codes().values()) == {0}
     texts = [p.read_text(errors="replace") for p in joined.place.rglob("*") if p.is_file()]
     assert len(texts) > 10 and not any(SECRET in text for text in texts)
+
+
+# -- exec and fetch --------------------------------------------------------------------------------------
+
+
+def on_node_0(joined: Joined, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of allranks in another terminal of node 0."""
+    command = [PYTHON, "-m", "allranks", words[0], "--runs-dir", str(joined.runs), *words[1:]]
+    return joined.bed.hosts[0].run(command, check=False, timeout=BOUND, cwd=str(joined.place))
+
+
+def test_exec_and_fetch_reach_the_nodes_that_allow_it_and_no_other(joined: Joined) -> None:
+    """h2 consents, h3 does not. The run goes on meanwhile, and ends as ever."""
+    hosts = joined.bed.hosts
+    for rank, options in ((0, ()), (1, ("--allow-exec",)), (2, ())):
+        joined.start(hosts[rank], rank, STEPS, *options, nnodes=3)
+    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 3, BOUND, "three ranks are up")
+    name = joined.run_dir.name
+    done = on_node_0(joined, "exec", "--run", name, "--json", 'echo "on $(hostname)"; exit 3')
+    report = json.loads(done.stdout)
+    nodes = {node["node"]: node for node in report["nodes"]}
+    assert done.returncode == 4
+    assert (nodes["h1"]["output"], nodes["h1"]["code"]) == ("on h1\n", 3)
+    assert (nodes["h2"]["output"], nodes["h2"]["code"]) == ("on h2\n", 3)
+    assert (nodes["h3"]["output"], nodes["h3"]["code"]) == ("", None)
+    assert nodes["h3"]["error"] == "h3: it joined without --allow-exec"
+
+    assert "--allow-exec: who started node 0 may run any command here" in joined.said("h2")
+    assert joined.said("h2").count("node 0 begins a command or a fetch here") == 1
+    assert "--allow-exec" not in joined.said("h3")
+    done = on_node_0(joined, "fetch", "--output", str(joined.place / "to"), name)
+    assert done.returncode == 4, done.stderr
+    assert "h3: it joined without --allow-exec\n  hint: start `allranks join` there with --allow-exec" in done.stderr
+    (metrics,) = (joined.place / "to").rglob("rank_01_metrics.jsonl")
+    assert metrics.parent.name == "node_01_h2" and b'"step": 1' in metrics.read_bytes()
+
+    (joined.place / "work" / "done").touch()
+    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    done = on_node_0(joined, "exec", "--run", name, "hostname")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "have left: they joined, and `allranks join` ends on each of them with the run" in done.stderr
+    joined.nothing_left()
+
+
+@pytest.mark.slow
+def test_a_command_ends_with_exec_and_nothing_of_it_holds_up_the_run(joined: Joined) -> None:
+    """exec is stopped while a node prints without end, for longer than the lease, and is then killed."""
+    hosts = joined.bed.hosts
+    for rank in (0, 1):
+        joined.start(hosts[rank], rank, STEPS, "--allow-exec", "--lease", "6s", nnodes=2)
+    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 2, BOUND, "two ranks are up")
+    words = [PYTHON, "-m", "allranks", "exec", "--runs-dir", str(joined.runs), "--run", joined.run_dir.name, "yes"]
+    process = hosts[0].popen(words, cwd=str(joined.place))
+    printers = lambda: [p for p in hosts[1].pids() if p.command == "yes"]  # noqa: E731  (asked again and again)
+    wait_until(printers, BOUND, "yes runs on h2")
+    (exec_pid,) = (p.pid for p in hosts[0].pids() if " exec " in p.command and "allranks" in p.command)
+    os.kill(exec_pid, signal.SIGSTOP)
+    time.sleep(15)  # more than two leases of the run
+    assert printers() and _events(joined, "node-silent") == []
+    os.kill(exec_pid, signal.SIGKILL)
+    process.send_signal(signal.SIGCONT)  # nsenter stops with what it has started (nsenter(1))
+    process.wait(BOUND)
+    wait_until(lambda: not printers(), BOUND, "yes is ended")
+    (joined.place / "work" / "done").touch()
+    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    joined.nothing_left()
+
+
+@pytest.mark.slow
+def test_a_command_ends_with_the_join_that_was_killed(joined: Joined) -> None:
+    hosts = joined.bed.hosts
+    for rank in (0, 1):
+        joined.start(hosts[rank], rank, STEPS, "--allow-exec", *SHORT, nnodes=2)
+    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 2, BOUND, "two ranks are up")
+    words = [PYTHON, "-m", "allranks", "exec", "--runs-dir", str(joined.runs), "--run", joined.run_dir.name]
+    process = hosts[0].popen([*words, '[ "$(hostname)" = h1 ] || sleep 4711'], cwd=str(joined.place))
+    wait_until(lambda: any("sleep 4711" in p.command for p in hosts[1].pids()), BOUND, "the command runs on h2")
+    joined.kill(hosts[1])
+    assert process.wait(BOUND) == 4
+    assert set(joined.codes("h1").values()) == {4}
+    joined.nothing_left()

@@ -2,7 +2,8 @@
 
 It dies with the ssh session and nothing else does. Modes: `agent` starts a run on this node, `attach`
 connects to one that is there, `sweep` lists or ends what earlier runs left, `fetch` sends files of a run's outputs,
-`dial` opens the channel itself (srun starts it on every node of a step) and starts the others as it is asked to.
+`dial` opens the channel itself (srun starts it on every node of a step, a joined node for each command of node 0) and
+starts the others as it is asked to.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple, Union
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.facts import LoginFacts
@@ -156,20 +157,24 @@ def _tagged_now(run_tag: str) -> List[Process]:
 
 
 def _dial(header: DialHeader, files: Files) -> None:
-    """Dial the places as the node of this step; exits."""
+    """Dial the places as the node of this step, or as a joined node that answers a call; exits."""
     # late: with the handshake 4 ms, which other modes do not need
     from allranks.protocol.controls import HelloControl
 
-    from .dial import Dialler, Rules
+    from .dial import CallRules, Dialler, Rules
 
-    rank = int(os.environ[header.rank_from])
+    rank = header.rank if header.call else int(os.environ[header.rank_from])
     hostname = socket.gethostname()
     instance = "%d-%d" % (os.getpid(), time.time_ns())
-    hello = HelloControl(rank, hostname, instance)
+    hello = HelloControl(rank, hostname, instance, call=header.call)
     archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
 
+    where = "node %d (%s)" % (rank, hostname)
+    if header.call:
+        where += ", a command or fetch of node 0"
+
     def say(text: str) -> None:
-        os.write(2, ("allranks: node %d (%s), %s\n" % (rank, hostname, text)).encode("utf-8", "replace"))
+        os.write(2, ("allranks: %s, %s\n" % (where, text)).encode("utf-8", "replace"))
 
     places: Dict[Tuple[str, int], None] = {}  # in order, each once
     for host, port in header.places:
@@ -178,15 +183,17 @@ def _dial(header: DialHeader, files: Files) -> None:
             places[host, port] = None
     spawn = partial(_start_relay, archive, files)
     secret = bytes.fromhex(header.secret)
-    dialler = Dialler(list(places), secret, hello, spawn, Rules(), header.patience, header.lease, say)
+    rules = CallRules(header.node_dir) if header.call else Rules()
+    dialler = Dialler(list(places), secret, hello, spawn, rules, header.patience, header.lease, say)
     dialler.one_signal = header.engine
+    dialler.leaves_at_once = bool(header.call)
     outcome = dialler.run()
-    if outcome.exit:
+    if outcome.exit and not header.call:  # of a call, the command on node 0 says how it ended
         say(outcome.message)
     sys.exit(outcome.exit)
 
 
-def _start_relay(archive: int, files: Files, header: AgentHeader) -> subprocess.Popen[bytes]:
+def _start_relay(archive: int, files: Files, header: Union[AgentHeader, FetchHeader]) -> subprocess.Popen[bytes]:
     """Start a relay of this very program, and send it its header and files."""
     import subprocess  # late: 2 ms that most starts do without
 

@@ -3,9 +3,12 @@
 Where no login is possible (Kubernetes pods, tasks of a scheduler, a second terminal), every node dials the node
 that coordinates. Records carry control messages (`C` and JSON) or bytes of a channel (`D`, 4 bytes its number).
 
-    node → controller: hello, closed, stop, signal  controller → node: wait, refused, open, close, over
+    node → controller: hello, closed, declined, stop, signal
+    controller → node: wait, refused, open, fetch, close, call, over
 
-A connection that breaks is dialled again for as long as the lease lasts; the agent and its ranks do not notice.
+A connection that breaks is dialled again for as long as the lease lasts; the agent and its ranks do not notice. A call
+asks for one more connection, for a command or a fetch of the person at node 0: it has a process of its own here, so
+that nothing of it holds up the run.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ import socket
 import struct
 import subprocess
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple, Union
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.controls import (
     TO_COORDINATOR,
+    CallControl,
     CloseControl,
     ClosedControl,
+    DeclinedControl,
+    FetchControl,
     HelloControl,
     OpenControl,
     RefusedControl,
@@ -35,7 +41,7 @@ from allranks.protocol.controls import (
     read_to_node,
 )
 from allranks.protocol.frames import Decoder, FrameError, OutputFrame
-from allranks.protocol.header import AgentHeader
+from allranks.protocol.header import AgentHeader, FetchHeader
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder, pack_order
 from allranks.protocol.records import NamedTuple
@@ -74,22 +80,31 @@ class DialRefused(Exception):
     """This node does not do what it was asked to; the text says why."""
 
 
+class CallDeclined(Exception):
+    """This node does not answer a call; the text says why. The run is none the worse for it."""
+
+
 class AgentNotStarted(Exception):
     """The agent's process could not be started here; the text is the system's."""
 
 
-Spawn = Callable[[AgentHeader], "subprocess.Popen[bytes]"]
+RelayHeader = Union[AgentHeader, FetchHeader]
+Spawn = Callable[[RelayHeader], "subprocess.Popen[bytes]"]
 
 
 class Rules:
-    """What a node does with an order before it goes to the agent. This one lets everything pass."""
+    """What a node does with an order before it goes to the agent. This one lets everything pass but calls."""
 
     def connected(self, coordinator: str, here: str) -> None:
         """Take the addresses of both ends of a new connection."""
 
-    def header(self, header: AgentHeader) -> AgentHeader:
+    def header(self, header: RelayHeader) -> RelayHeader:
         """Return the header that a relay of this node gets; raise DialRefused."""
         return header
+
+    def call(self, token: str) -> None:
+        """Dial once more in another process and say the token there; raise CallDeclined."""
+        raise CallDeclined("it takes no commands over this connection")
 
     def down(self, data: bytes) -> bytes:
         """Return the bytes that the agent gets; raise DialRefused."""
@@ -97,6 +112,24 @@ class Rules:
 
     def up(self, data: bytes) -> None:
         """See bytes from the agent, as they pass."""
+
+
+class CallRules(Rules):
+    """What a connection that answers a call lets pass: any command, under an agent of its own, and any fetch.
+
+    The run's own agent and processes of other agents stay out of its reach, and the node directory is the node's.
+    """
+
+    def __init__(self, node_dir: Optional[str]) -> None:
+        self._node_dir = node_dir
+
+    def header(self, header: RelayHeader) -> RelayHeader:
+        """Return the header of an agent without a past, or that of a fetch; raise DialRefused."""
+        if isinstance(header, FetchHeader):
+            return header
+        if header.mode != "agent":
+            raise DialRefused("the relay's mode %r for a command" % header.mode[:40])
+        return header._replace(node_dir=self._node_dir, ends=(), engine=False, holder=None)
 
 
 class Dialler:
@@ -138,6 +171,7 @@ class Dialler:
         self._for_the_ranks: List[str] = []  # names of signals that the controller does not know of
         self._passed_on = False
         self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
+        self.leaves_at_once = False  # a signal ends what runs here without a word to the coordinator
         self._last_text = ""
         self._wake = -1  # of `run`
 
@@ -323,30 +357,41 @@ class Dialler:
     def _obey(self, control: ToNode) -> None:
         """Do as the coordinator says; raise SecureError, DialRefused, AgentNotStarted."""
         if isinstance(control, RefusedControl) and self._begun:
-            raise SecureError("another run's coordinator answers there (%s)" % _sentence(control.message))
+            raise SecureError("another run's coordinator answers there (%s)" % one_sentence(control.message))
         self._heard = time.monotonic()
         if isinstance(control, WaitControl):
             if control.say:
-                self._once(_sentence(control.say))
-        elif isinstance(control, OpenControl):
+                self._once(one_sentence(control.say))
+        elif isinstance(control, (OpenControl, FetchControl)):
             self._open(control)
+        elif isinstance(control, CallControl):
+            self._call(control.token)
         elif isinstance(control, CloseControl):
             if control.number == self._number:
                 self._end_child()
         else:
-            self._over = DialOutcome(control.exit, _sentence(control.message))
+            self._over = DialOutcome(control.exit, one_sentence(control.message))
             self._over_at = time.monotonic() + OVER_SECONDS
 
-    def _open(self, control: OpenControl) -> None:
+    def _call(self, token: str) -> None:
+        try:
+            self._rules.call(token)
+        except CallDeclined as declined:
+            self._tell(DeclinedControl(token, str(declined)))
+
+    def _open(self, control: Union[OpenControl, FetchControl]) -> None:
         """Open a new channel with a relay of this node's own. Raise DialRefused, AgentNotStarted."""
         self._end_child()
-        header = self._header = self._rules.header(control.header)
+        header = self._rules.header(control.header)
         self._number = control.number
+        has_agent = isinstance(header, AgentHeader)
+        if isinstance(header, AgentHeader):
+            self._header = header
         try:
             child = self._child = self._spawn(header)
         except OSError as error:
             raise AgentNotStarted(error.strerror or str(error)) from None
-        self._agent_lives = True
+        self._agent_lives = has_agent
         assert child.stdin is not None and child.stdout is not None
         for pipe in (child.stdin, child.stdout):
             os.set_blocking(pipe.fileno(), False)
@@ -412,7 +457,7 @@ class Dialler:
 
     def _pass_signal(self) -> None:
         """Ask the coordinator to end the run in order; a second signal does not wait for that."""
-        if len(self._signals) > 1 and not self.one_signal:
+        if self.leaves_at_once or (len(self._signals) > 1 and not self.one_signal):
             self._over = self._leave(self._signals[0])
         elif not self._passed_on:
             self._passed_on = True
@@ -507,7 +552,7 @@ def _with_reasons(text: str, reasons: List[str]) -> str:
     return "%s (%s)" % (text, "; ".join(reasons))
 
 
-def _sentence(text: str) -> str:
+def one_sentence(text: str) -> str:
     """Words of the coordinator's, on one line and of bounded length."""
     return "".join(char if char.isprintable() else " " for char in text[:MOST_TEXT])
 

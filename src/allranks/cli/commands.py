@@ -364,11 +364,17 @@ JOIN = Declared(
 EXEC = Declared(
     "exec",
     "Run a command on every node. Nodes that print the same are one entry, and nothing stays behind.",
-    ("exec --hosts hosts.txt nvidia-smi -L", "exec --hosts 'node[01-16]' 'df -h /data | tail -1'"),
+    ("exec --hosts hosts.txt nvidia-smi -L", "exec --run pretrain 'df -h /data | tail -1'"),
     "exec.command",
     settings=settings_of("exec"),
     command_help="the program and its arguments. One word with blanks is a line for /bin/sh",
     options=(
+        SettingRow(
+            "run",
+            text("a run directory or the name of a run", "RUN"),
+            "the nodes of this run, instead of a target. Nodes that joined need --allow-exec",
+            complete="runs",
+        ),
         SettingRow("timeout", duration(0, above=True), "time after which the command is ended [default: none]"),
         SettingRow(
             "directory",
@@ -377,6 +383,7 @@ EXEC = Declared(
             options="--workdir",
         ),
         CONFIG,
+        RUNS_DIR,
         DRY_RUN,
         QUIET_EXEC,
         COLOR,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import secrets
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import click
 
 from allranks.cluster import Cluster
 from allranks.cluster.hostlist import fold
+from allranks.cluster.nodes import JOINED
+from allranks.engines.calls import out_of_reach, reached_nodes
 from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED, code_if
@@ -24,16 +28,21 @@ from allranks.gang.tasks import run_loop
 from allranks.gang.transport import Transport
 from allranks.protocol.codec import document_line, omit_empty
 from allranks.report.terminal import clean, shows_colour
+from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
-from allranks.settings.secrets import redact_argv
+from allranks.settings.document import from_document
+from allranks.settings.secrets import is_secret_name, redact_argv
+from allranks.settings.table import option_name
 from allranks.text import count_of, format_duration, format_size, join_names
 
 from .check import ProgressLine
+from .chosen_run import find_run
 from .declare import Given
 from .target import resolve_options, say_notes
 
 GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 SHELL = ("/bin/sh", "-c")
+NAMES_NODES = ("hosts", "local", "slurm", "nodes", "cluster")  # settings
 
 
 @omit_empty("signal", "error", "left_out", "left")
@@ -77,9 +86,11 @@ class ExecPlan(NamedTuple):
 
 def command(
     typed: Given,
+    run: str | None,
     timeout: float | None,
     directory: str | None,
     config: str | None,
+    runs_dir: str | None,
     dry_run: bool,
     quiet: bool,
     json_: bool,
@@ -89,23 +100,80 @@ def command(
     # --launcher command: what a run refuses to start once a rank may run once a node
     resolved = resolve_options({**typed, "command": [], "launcher": "command"}, config)
     spec = resolved.spec
-    cluster = find_cluster(spec)
-    say_notes(resolved)
-    with reached(spec, cluster) as transport:
+    nodes_of = _nodes_of_target(spec) if run is None else _nodes_of_run(find_run(run, runs_dir), typed, spec)
+    with nodes_of as reach:
+        say_notes(resolved)
         if dry_run:
-            click.echo(_described(words, cluster, transport, json_))
+            click.echo(_described(words, reach.cluster, reach.transport, json_))
             return DONE
         job = Job(
             f"exec-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
             words,
             _environment(spec),
             directory,
-            spec.places.node_dir,
+            reach.node_dir,
             timeout,
             GRACE,
             spec.limits.connect_timeout,
         )
-        return _run(job, cluster, transport, quiet, json_)
+        return _run(job, reach.cluster, reach.transport, quiet, json_)
+
+
+class Reach(NamedTuple):
+    """The nodes of a command, the way to them, and their scratch directory (None: /tmp)."""
+
+    cluster: Cluster
+    transport: Transport
+    node_dir: str | None
+
+
+@contextmanager
+def _nodes_of_target(spec: RunSpec) -> Iterator[Reach]:
+    cluster = find_cluster(spec)
+    with reached(spec, cluster) as transport:
+        yield Reach(cluster, transport, spec.places.node_dir)
+
+
+@contextmanager
+def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[Reach]:
+    """Reach the nodes of a run. Raise UsageError where a target is named too, or they are out of reach."""
+    named = next((name for name in NAMES_NODES if typed.get(name)), "")
+    if named:
+        raise UsageError(f"--run names the nodes, and {option_name(named)} too\nhint: leave one of them out")
+    why = out_of_reach(run)
+    if why:
+        raise UsageError(f"{why}\nhint: {_another_way(run)}")
+    from allranks.gang.session import reachable_nodes  # imported late: a target needs no session
+
+    document = run.read_run()
+    if document.source == JOINED:
+        _refuse_secrets_in_the_clear(spec)
+    of_run = from_document(document.spec)
+    cluster = Cluster(tuple(reachable_nodes(document.nodes)), run.name)
+    with reached_nodes(run, of_run, cluster) as transport:
+        yield Reach(cluster, transport, spec.places.node_dir or of_run.places.node_dir)
+
+
+def _another_way(run: RunDirectory) -> str:
+    """Say how a command gets to the nodes of a run that are out of reach."""
+    controller = run.read_run().controller
+    if run.engine.get("engine") == "kubernetes":
+        return "use kubectl exec"
+    if run.job is not None:
+        return f"use srun --overlap --jobid={run.job}"
+    if controller is not None and controller.host not in (None, platform.node()):
+        return f"give the same command on {controller.host}"
+    return "name the nodes with --hosts"
+
+
+def _refuse_secrets_in_the_clear(spec: RunSpec) -> None:
+    """Raise UsageError for secrets: the connections of joined nodes are authenticated and not encrypted."""
+    secret_names = [name for name in (*spec.launch.env, *spec.launch.forward) if is_secret_name(name)]
+    if secret_names:
+        raise UsageError(
+            f"--env {secret_names[0]}: connections of joined nodes are not encrypted, and who listens could read it\n"
+            "hint: put it into a file on the nodes, and read that in the command"
+        )
 
 
 def _environment(spec: RunSpec) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from allranks.cluster import Cluster, Node
 from allranks.engines import settle
-from allranks.engines.reachable_nodes import reached
+from allranks.engines.calls import out_of_reach, reached_nodes
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.gang.fetching import Fetching, NodeFetch
@@ -74,7 +74,9 @@ def command(
     """Fetch. Return 4 where a node or a file failed, else 0."""
     run_dir = find_run(run, runs_dir)
     settle(run_dir, time.time())
-    refuse_other_engines(run_dir)
+    why = out_of_reach(run_dir)
+    if why:
+        raise UsageError(f"{why}{_kept(run_dir)}\nhint: start it with --output-dir on a shared disk")
     landing = Path(output) if output is not None else run_dir.path / "outputs"
     nodes = to_fetch(run_dir, landing)
     if not nodes:
@@ -89,7 +91,7 @@ def command(
         done.append(node.node.name)
         progress.show("fetching", len(done), len(nodes))
 
-    with reached(spec, cluster) as transport:
+    with reached_nodes(run_dir, spec, cluster) as transport:
         if not dry_run:
             _refuse_full_disk(nodes, transport, pattern, connect_timeout, landing)
         fetching = Fetching(nodes, transport, pattern, connect_timeout, on_end)
@@ -106,19 +108,10 @@ def command(
     return code
 
 
-def refuse_other_engines(run: RunDirectory) -> None:
-    """Raise UsageError for a run whose nodes are not reached by ssh from here; say where its files are."""
-    engine = str(run.engine.get("engine") or "")
-    if run.job is not None:
-        engine = "Slurm"
-    if not engine:
-        return
+def _kept(run: RunDirectory) -> str:
+    """Say where the files of a run are, as the next sentence; empty where that is not known."""
     where = "; ".join(f"{node}: {path}" for node, path in sorted(_sources(run).items()))
-    kept = f". Its files are in {where}" if where else ""
-    raise UsageError(
-        f"the nodes of {run.name} ({engine}) are not reached by ssh from here{kept}\n"
-        "hint: start it with --output-dir on a shared disk"
-    )
+    return f". Its files are in {where}" if where else ""
 
 
 def _sources(run: RunDirectory) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import re
+import secrets
 import socket
 import struct
 import threading
@@ -20,6 +21,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from allranks.agent.dial import one_sentence
 from allranks.agent.files import text_of_errno
 from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Node
@@ -29,18 +31,22 @@ from allranks.gang.transport import Client
 from allranks.protocol.controls import (
     TO_COORDINATOR,
     TO_NODE,
+    CallControl,
     CloseControl,
     ClosedControl,
+    DeclinedControl,
+    FetchControl,
     HelloControl,
     OpenControl,
     OverControl,
     RefusedControl,
     SignalControl,
     StopControl,
+    ToCoordinator,
     ToNode,
     WaitControl,
 )
-from allranks.protocol.header import AgentHeader, Header
+from allranks.protocol.header import AgentHeader, FetchHeader, Header
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.secure import Handshake, Records, SecureError, pack_control, read_control
 
@@ -68,6 +74,10 @@ Result = TypeVar("Result")
 
 class Refuse(Exception):
     """A node is not admitted; the text is sent to it and shown to the person at the coordinator."""
+
+
+class Declined(Exception):
+    """A node does not answer a call; the text has its words."""
 
 
 def read_hello(record: bytes) -> HelloControl:
@@ -100,9 +110,10 @@ class Seat:
 
 
 class Line:
-    """An authenticated connection of a node, in the listener's loop."""
+    """An authenticated connection of a node, in the listener's loop. `is_call`: it ends with its one channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, records: Records) -> None:
+        self.is_call = False
         self._reader = reader
         self._writer = writer
         self._records = records
@@ -135,11 +146,21 @@ class Line:
         """Open a new channel, for which the node starts a relay; return this side's end."""
         await self.shut()
         ours, theirs = socket.socketpair()
-        reader, self._inner = await asyncio.open_connection(sock=ours, limit=1 << 20)
-        self._number += 1
-        self.tell(OpenControl(self._number, header))
-        self._pump = asyncio.get_running_loop().create_task(self._carry(reader, self._number))
+        reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
+        self.carry(header, reader, writer)
         return theirs
+
+    def carry(
+        self, header: AgentHeader | FetchHeader, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Open a channel, for which the node starts a relay, between that and this side's end."""
+        self._inner = writer
+        self._number += 1
+        if isinstance(header, FetchHeader):
+            self.tell(FetchControl(self._number, header))
+        else:
+            self.tell(OpenControl(self._number, header))
+        self._pump = asyncio.get_running_loop().create_task(self._carry(reader, self._number))
 
     async def _carry(self, reader: asyncio.StreamReader, number: int) -> None:
         """Carry bytes of the controller to the node, until it closes the channel."""
@@ -148,7 +169,7 @@ class Line:
                 self._writer.write(self._records.pack(b"D" + struct.pack(">I", number) + data))
                 await self._writer.drain()
         if number == self._number:
-            self.tell(CloseControl(number))
+            self.tell(OverControl(0) if self.is_call else CloseControl(number))
 
     async def deliver(self, record: bytes) -> None:
         """Carry bytes of the node to the controller; drop those of an older channel."""
@@ -161,6 +182,8 @@ class Line:
         """End the channel, where it has this number, and not the connection."""
         if number is not None and number != self._number:
             return
+        if number is not None and self.is_call:
+            self.tell(OverControl(0))
         inner = self._inner
         self._inner = None
         if self._pump is not None:
@@ -174,6 +197,14 @@ class Line:
         self.closed = True
         await self.shut()
         self._writer.close()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node is asked to dial once more: as this node, and where that connection is awaited."""
+
+    rank: int
+    line: asyncio.Future[Line]
 
 
 @dataclass
@@ -209,6 +240,8 @@ class Listener:
         self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
         self._servers: list[asyncio.Server] = []
         self._strangers: list[Stranger] = []  # the oldest first
+        self._calls: dict[str, Call] = {}  # by token: those that are not answered yet
+        self._answers: set[Line] = set()  # connections that answer calls
         self._reported: set[str] = set()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -223,7 +256,7 @@ class Listener:
         """
         self._thread.start()
         try:
-            return self._call(self._listen(hosts, port))
+            return self._run(self._listen(hosts, port))
         except OSError as error:
             raise UsageError(f"port {port} cannot be listened on: {text_of_errno(error)}. Set --port") from None
 
@@ -234,7 +267,7 @@ class Listener:
         missing = self.missing()
         report(missing)
         while missing and not given_up() and time.monotonic() < deadline:
-            self._call(self._wait_change(min(1.0, max(0.0, deadline - time.monotonic()))))
+            self._run(self._wait_change(min(1.0, max(0.0, deadline - time.monotonic()))))
             now = self.missing()
             if now != missing:
                 report(now)
@@ -247,12 +280,12 @@ class Listener:
 
     def say(self, text: str) -> None:
         """Send a line to every node that is there."""
-        self._call(self._broadcast(WaitControl(text)))
+        self._run(self._broadcast(WaitControl(text)))
 
     def finish(self, exit_code: int, message: str) -> None:
         """Tell every node how it ended, wait a moment for them to go, and stop listening."""
         if self._thread.is_alive():
-            self._call(self._finish(OverControl(exit_code, message)))
+            self._run(self._finish(OverControl(exit_code, message)))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
 
@@ -261,7 +294,11 @@ class Listener:
         future = asyncio.run_coroutine_threadsafe(self._connect(rank, header, seconds), self._loop)
         return await asyncio.wrap_future(future)
 
-    def _call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+    def serve(self, start: Coroutine[Any, Any, asyncio.Server]) -> None:
+        """Have another server in this loop, until `finish`. Raise OSError where it cannot be started."""
+        self._servers.append(self._run(start))
+
+    def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     # -- in the listener's loop --------------------------------------------------------------------
@@ -276,10 +313,13 @@ class Listener:
                 raise
             self._servers.append(server)
             port = port or int(server.sockets[0].getsockname()[1])
-        self._keep(self._loop.create_task(self._beat()))
+        self.keep(self._loop.create_task(self._beat()))
         return port
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
+    def keep(self, task: asyncio.Task[Any] | None) -> None:
+        """Cancel a task of this loop, if it is still there, once the run is over."""
+        if task is None:
+            return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -287,6 +327,8 @@ class Listener:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             await self._broadcast(WaitControl())
+            for answer in self._answers:
+                answer.tell(WaitControl())
 
     async def _broadcast(self, control: ToNode) -> None:
         for seat in self.seats.values():
@@ -299,9 +341,7 @@ class Listener:
         self._changed.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._keep(task)
+        self.keep(asyncio.current_task())
         peer = (writer.get_extra_info("peername") or ("?",))[0]
         stranger = self._admit_stranger(peer, writer)
         try:
@@ -318,7 +358,10 @@ class Listener:
         finally:
             if stranger in self._strangers:
                 self._strangers.remove(stranger)
-        await self._serve(line, hello, peer, rest)
+        if hello.call:
+            await self._answered(line, hello, rest)
+        else:
+            await self._serve(line, hello, peer, rest)
 
     def _admit_stranger(self, peer: str, writer: asyncio.StreamWriter) -> Stranger:
         """Add a stranger. Where there are too many, the oldest goes: of this address, else of that with most."""
@@ -398,32 +441,93 @@ class Listener:
         return seat
 
     async def _take(self, seat: Seat, line: Line, record: bytes) -> None:
-        if record[:1] == b"D":
-            await line.deliver(record)
-            return
-        try:
-            control = TO_COORDINATOR.read(read_control(record))
-        except DecodeError:
-            return
-        if isinstance(control, ClosedControl):
-            await line.shut(control.number)
-        elif isinstance(control, StopControl) and control.reason in STOPS:
+        control = await self._control(line, record)
+        if isinstance(control, StopControl) and control.reason in STOPS:
             self.stopped(control.reason)
         elif isinstance(control, SignalControl) and control.name in USER_SIGNALS:
             self.signalled(seat.rank, control.name)
+        elif isinstance(control, DeclinedControl):
+            call = self._calls.get(control.token)
+            if call is not None and call.rank == seat.rank and not call.line.done():
+                call.line.set_exception(Declined(one_sentence(control.message)))
+
+    @staticmethod
+    async def _control(line: Line, record: bytes) -> ToCoordinator | None:
+        """Carry what belongs to the channel of a connection; return the control message of another record."""
+        if record[:1] == b"D":
+            await line.deliver(record)
+            return None
+        try:
+            control = TO_COORDINATOR.read(read_control(record))
+        except DecodeError:
+            return None
+        if isinstance(control, ClosedControl):
+            await line.shut(control.number)
+        return control
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    async def call(self, rank: int, seconds: float) -> Line:
+        """Have a node dial once more, for a channel beside the run's, and return that connection.
+
+        Raise Declined, asyncio.TimeoutError. In the listener's loop.
+        """
+        token = secrets.token_hex(16)
+        call = self._calls[token] = Call(rank, self._loop.create_future())
+        try:
+            deadline = self._loop.time() + seconds
+            line = await self._line_of(rank, deadline)
+            if line is None:
+                raise asyncio.TimeoutError
+            line.tell(CallControl(token))
+            return await asyncio.wait_for(call.line, deadline - self._loop.time())
+        finally:
+            del self._calls[token]
+
+    async def _answered(self, line: Line, hello: HelloControl, rest: list[bytes]) -> None:
+        """Give a connection to the call that it answers, and carry what the node sends until it ends."""
+        call = self._calls.get(hello.call)
+        if call is None or call.rank != hello.rank or call.line.done():
+            line.tell(RefusedControl(2, "the call is over"))
+            await line.flush()
+            await line.end()
+            return
+        line.is_call = True
+        self._answers.add(line)
+        call.line.set_result(line)
+        try:
+            while not line.closed:
+                for record in rest:
+                    await self._control(line, record)
+                rest = await line.next()
+        except (SecureError, EOFError, OSError, struct.error):
+            pass
+        finally:
+            self._answers.discard(line)
+            await line.end()
+
+    # -- the end -----------------------------------------------------------------------------------
 
     async def _connect(self, rank: int, header: AgentHeader, seconds: float) -> socket.socket | None:
-        deadline = self._loop.time() + seconds
+        line = await self._line_of(rank, self._loop.time() + seconds)
+        if line is None:
+            return None
+        return await line.open(header)
+
+    async def _line_of(self, rank: int, deadline: float) -> Line | None:
+        """Return a node's connection as soon as there is one; None where it does not come in time."""
         while self._loop.time() < deadline:
             line = self.seats[rank].line
             if line is not None and not line.closed:
-                return await line.open(header)
+                return line
             await asyncio.sleep(0.05)
         return None
 
     async def _finish(self, over: OverControl) -> None:
         self._over = over
         await self._broadcast(over)
+        for answer in self._answers:
+            answer.tell(OverControl(0))
         for seat in self.seats.values():
             if seat.line is not None:
                 await seat.line.flush()

@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
+import re
 import secrets
 import select
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import allranks
-from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
+from allranks.agent.dial import CallDeclined, Dialler, DialOutcome, DialRefused, RelayHeader, Rules
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
@@ -27,13 +28,14 @@ from allranks.plan.pinned import NodeArguments, NotPinned, Pin
 from allranks.protocol.command_words import read_command
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
-from allranks.protocol.header import AgentHeader
+from allranks.protocol.header import AgentHeader, DialHeader, Header
 from allranks.protocol.jsontext import Json
 from allranks.protocol.secure import LEAST_SECRET
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with
 
+from .command_transport import die_with_the_controller
 from .dialled import Refuse, Seat
 
 SECRET = "ALLRANKS_JOIN_SECRET"
@@ -44,7 +46,12 @@ NEW_SECRET = (
 SCRIPT_LIMIT = 16 << 20
 BOOT_SECONDS = 30.0
 BANNER_LIMIT = 64 << 10  # bytes before the marker
+CALL_TOKEN = re.compile(r"[0-9a-f]{32}")
 SHOWN = 2000  # characters of a command
+MOST_CALLS = 16  # commands and fetches of node 0 at once
+CALL_PATIENCE = 30.0  # seconds for the connection that answers a call
+CALL_LEASE = 10.0  # seconds that a command outlives it
+CALL_END = 15.0  # seconds for what answers calls to end what it runs
 
 
 # -- the secret ----------------------------------------------------------------------------------------
@@ -206,20 +213,81 @@ class Admission:
 # -- a node that follows -------------------------------------------------------------------------------
 
 
+class Calls:
+    """What node 0 may have this node do beside the run: any command, any fetch, or nothing without --allow-exec.
+
+    Each call is answered by a process of its own, which dials node 0 once more and proves the secret again. `say` shows
+    a line to who is here.
+    """
+
+    def __init__(
+        self, spec: RunSpec, secret: bytes, places: Sequence[tuple[str, int]], say: Callable[[str], None]
+    ) -> None:
+        self._spec = spec
+        self._secret = secret
+        self._places = places
+        self._say = say
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def answer(self, token: str) -> None:
+        """Start what answers a call; raise CallDeclined."""
+        if not self._spec.launch.allow_exec:
+            raise CallDeclined("it joined without --allow-exec")
+        if not CALL_TOKEN.fullmatch(token):
+            raise CallDeclined("the token of the call is not one")
+        self._running = [process for process in self._running if process.poll() is None]
+        if len(self._running) >= MOST_CALLS:
+            raise CallDeclined(f"{MOST_CALLS} commands and fetches run there already")
+        header = DialHeader(
+            places=tuple(self._places),
+            rank_from="",
+            secret=self._secret.hex(),
+            patience=CALL_PATIENCE,
+            lease=CALL_LEASE,
+            call=token,
+            rank=self._spec.target.node_rank or 0,
+            node_dir=self._spec.places.node_dir,
+        )
+        try:
+            self._running.append(spawn(header))
+        except OSError as error:
+            raise CallDeclined(f"the process for it could not be started: {error.strerror or error}") from None
+        self._say("node 0 begins a command or a fetch here (--allow-exec)")
+
+    def end(self) -> None:
+        """End what answers calls, and what it runs."""
+        for process in self._running:
+            process.terminate()
+        deadline = time.monotonic() + CALL_END
+        for process in self._running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()  # an agent of its own ends with its lease
+                process.wait()
+
+
 class PinnedRules(Rules):
     """What this node lets the coordinator's messages do: see `plan.pinned`."""
 
-    def __init__(self, arguments: NodeArguments) -> None:
+    def __init__(self, arguments: NodeArguments, calls: Calls) -> None:
         self._pin = Pin(arguments, secrets.token_hex(3))
+        self._calls = calls
         self._down, self._up = Decoder(), Decoder()
 
     def connected(self, coordinator: str, here: str) -> None:
         """Take the addresses of both ends of a new connection."""
         self._pin.connected(coordinator, here)
 
-    def header(self, header: AgentHeader) -> AgentHeader:
+    def call(self, token: str) -> None:
+        """Let a command or a fetch of node 0 begin, where this node was started to let it; raise CallDeclined."""
+        self._calls.answer(token)
+
+    def header(self, header: RelayHeader) -> AgentHeader:
         """Return the header of a relay of this node's own; raise DialRefused."""
         self._down, self._up = Decoder(), Decoder()
+        if not isinstance(header, AgentHeader):
+            raise DialRefused(f"the relay's mode {header.mode[:40]!r}")
         try:
             return self._pin.header(header)
         except NotPinned as error:
@@ -244,14 +312,18 @@ class PinnedRules(Rules):
                 self._pin.heard(frame)
 
 
-def spawn(header: AgentHeader) -> subprocess.Popen[bytes]:
-    """Start a relay on this machine and send it its header. Raise OSError, where no relay is left behind."""
+def spawn(header: Header) -> subprocess.Popen[bytes]:
+    """Start a relay on this machine and send it its header. Raise OSError, where no relay is left behind.
+
+    One that answers a call ends with this process. A relay ends with its standard input.
+    """
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", BOOT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
         bufsize=0,
+        preexec_fn=die_with_the_controller if isinstance(header, DialHeader) else None,
     )
     assert child.stdin is not None and child.stdout is not None
     try:
@@ -293,7 +365,12 @@ def follow(
     say: Callable[[str], None],
 ) -> DialOutcome:
     """Join as a node that is not the first, and stay until the run is over."""
-    dialler = Dialler(
-        places, secret, hello, spawn, PinnedRules(arguments), spec.limits.init_timeout, spec.limits.lease, say
-    )
-    return dialler.run()
+    calls = Calls(spec, secret, places, say)
+    if spec.launch.allow_exec:
+        say("--allow-exec: who started node 0 may run any command here, and fetch any file that you may read")
+    rules = PinnedRules(arguments, calls)
+    dialler = Dialler(places, secret, hello, spawn, rules, spec.limits.init_timeout, spec.limits.lease, say)
+    try:
+        return dialler.run()
+    finally:
+        calls.end()

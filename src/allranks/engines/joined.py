@@ -181,9 +181,10 @@ class CoordinatedMeeting:
         self._meeting.on_stop(stop)
 
     def hand_to(self, session: Session) -> None:
-        """Pass what nodes ask for on to the session of the run."""
+        """Pass what nodes ask for on to the session of the run, and let commands of this host reach the nodes."""
         self._meeting.on_stop(session.stop_from_afar)
         self._meeting.on_signal(session.signal_at_node)
+        self._meeting.serve_commands(session.setting.uid)
 
     @contextlib.contextmanager
     def failure_is_sent(self) -> Iterator[None]:

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from allranks.agent.files import text_of_errno
 from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import JOINED
 from allranks.engines import NotStarted
+from allranks.engines.calls import ChannelServer, socket_name
 from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
 from allranks.engines.join import Admission, require_loopback
 from allranks.errors import UsageError
@@ -117,6 +119,13 @@ class Meeting:
         """Call `passed_on` with a node's name and a signal's when the node got one for the ranks."""
         names = {rank: name for name, rank in self._ranks.items()}
         self._listener.signalled = lambda rank, signal: passed_on(names[rank], signal)
+
+    def serve_commands(self, uid: str) -> None:
+        """Let `exec` and `fetch` of this host reach the nodes of the run with this uid, as far as these consent."""
+        try:
+            self._listener.serve(ChannelServer(self._listener, self._ranks).start(socket_name(uid)))
+        except OSError as error:
+            self._say(f"allranks exec and fetch cannot reach the nodes of this run: {text_of_errno(error)}")
 
     def finish(self, exit_code: int, message: str) -> None:
         """Tell every node how it ended."""

@@ -54,6 +54,7 @@ OUTSIDE = (
     "node_rank",
     "join_port",
     "secret_file",
+    "allow_exec",
     "spares",
     "hang_pattern",
     "audit_data",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Optional, Union
 
 from .codec import DecodeError, Vocabulary, omit_empty
-from .header import AgentHeader
+from .header import AgentHeader, FetchHeader
 from .jsontext import JsonObject
 from .records import NamedTuple
 
@@ -43,16 +43,32 @@ class OpenControl(NamedTuple):
     header: AgentHeader
 
 
+class FetchControl(NamedTuple):
+    """Open a channel that sends files: start a relay with this header."""
+
+    number: int
+    header: FetchHeader
+
+
 class CloseControl(NamedTuple):
     """Close a channel."""
 
     number: int
 
 
+class CallControl(NamedTuple):
+    """Dial once more, for a command or a fetch of the person at node 0, and say this token there.
+
+    A node does it only where it was started with --allow-exec."""
+
+    token: str
+
+
 @omit_empty()
 class HelloControl(NamedTuple):
     """A node's first word. `instance` tells its process from others that come as the same rank; `begun`: an agent runs
-    there already; `nproc`: its own --nproc. All nodes must have the last four alike."""
+    there already; `nproc`: its own --nproc. All nodes must have the four after it alike. `call`: this connection is the
+    answer to a call with this token, and no node's place."""
 
     rank: int
     hostname: str = ""
@@ -63,12 +79,20 @@ class HelloControl(NamedTuple):
     command: str = ""
     script: str = ""
     version: str = ""
+    call: str = ""
 
 
 class ClosedControl(NamedTuple):
     """The relay of a channel has ended."""
 
     number: int
+
+
+class DeclinedControl(NamedTuple):
+    """The node does not answer a call, and says why."""
+
+    token: str
+    message: str
 
 
 class StopControl(NamedTuple):
@@ -83,8 +107,8 @@ class SignalControl(NamedTuple):
     name: str
 
 
-ToNode = Union[WaitControl, RefusedControl, OverControl, OpenControl, CloseControl]
-ToCoordinator = Union[HelloControl, ClosedControl, StopControl, SignalControl]
+ToNode = Union[WaitControl, RefusedControl, OverControl, OpenControl, FetchControl, CloseControl, CallControl]
+ToCoordinator = Union[HelloControl, ClosedControl, DeclinedControl, StopControl, SignalControl]
 
 TO_NODE: Vocabulary[ToNode] = Vocabulary(
     "type",
@@ -93,12 +117,37 @@ TO_NODE: Vocabulary[ToNode] = Vocabulary(
         "refused": RefusedControl,
         "over": OverControl,
         "open": OpenControl,
+        "fetch": FetchControl,
         "close": CloseControl,
+        "call": CallControl,
     },
 )
 TO_COORDINATOR: Vocabulary[ToCoordinator] = Vocabulary(
-    "type", {"hello": HelloControl, "closed": ClosedControl, "stop": StopControl, "signal": SignalControl}
+    "type",
+    {
+        "hello": HelloControl,
+        "closed": ClosedControl,
+        "declined": DeclinedControl,
+        "stop": StopControl,
+        "signal": SignalControl,
+    },
 )
+
+
+class ChannelRequest(NamedTuple):
+    """What a command on node 0 asks the coordinator for: a channel to a node, within so many seconds."""
+
+    node: str
+    seconds: float
+    header: Union[AgentHeader, FetchHeader]
+
+
+@omit_empty()
+class ChannelAnswer(NamedTuple):
+    """What it gets. Where both are empty the channel follows; `declined` are the node's words, `failed` any other's."""
+
+    declined: str = ""
+    failed: str = ""
 
 
 def read_to_node(value: JsonObject) -> ToNode:
@@ -106,6 +155,6 @@ def read_to_node(value: JsonObject) -> ToNode:
     control = TO_NODE.read(value)
     if isinstance(control, (RefusedControl, OverControl)) and not 0 <= control.exit <= 255:
         raise DecodeError("$.exit: expected an exit code")
-    if isinstance(control, OpenControl) and not 0 <= control.number <= LAST_NUMBER:
+    if isinstance(control, (OpenControl, FetchControl)) and not 0 <= control.number <= LAST_NUMBER:
         raise DecodeError("$.number: expected a number of a channel")
     return control

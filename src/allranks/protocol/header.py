@@ -69,7 +69,8 @@ class FetchHeader(NamedTuple):
 class DialHeader(NamedTuple):
     """Dial one of the places (host and port; a host may be a variable, `$NAME`) as the node whose number stands in the
     variable `rank_from`. Limits in seconds. `checks`, `tests`, `audit` and `files` as in an agent's header: the relays
-    that the node starts get the same."""
+    that the node starts get the same. With `call`, the node is `rank`, and answers this call for a command or a fetch:
+    `node_dir` is its own."""
 
     places: Tuple[Tuple[str, int], ...]
     rank_from: str
@@ -82,6 +83,9 @@ class DialHeader(NamedTuple):
     tests: bool = False
     audit: bool = False
     files: Tuple[str, ...] = ()
+    call: str = ""
+    rank: int = 0
+    node_dir: Optional[str] = None
 
 
 Header = Union[AgentHeader, SweepHeader, FetchHeader, DialHeader]

@@ -48,6 +48,7 @@ class Launch:
     env: dict[str, str] = field(default_factory=dict)  # set in the ranks
     forward: tuple[str, ...] = ()  # names that are copied from the caller's environment
     ssh_options: tuple[str, ...] = ()  # each as ssh's -o takes it
+    allow_exec: bool = False  # join: node 0 may run other commands here and fetch files
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,8 @@ _ROWS = (
                _ALL + " exec", metavar="K=V|NAME", common="run render join"),
     SettingRow("ssh_options", several(SSH_OPTION, "options of ssh_config such as Port=2222"),
                "option of ssh, as its -o takes it", _NODES, "--ssh-option", example='["ConnectTimeout=5"]'),
+    SettingRow("allow_exec", FLAG, "let who started node 0 run commands on this node and fetch its files", "join",
+               in_file=False, common="join"),
     # -- rendezvous
     SettingRow("network", NETWORKS, "network of the master address [default: the best that all nodes reach]",
                _GANG, example='"10.0.0.0/16"', common=_GANG),
@@ -349,7 +351,7 @@ def _with_defaults() -> dict[str, SettingRow]:
 
 SETTINGS: dict[str, SettingRow] = _with_defaults()
 VARIABLES: dict[str, str] = {name: row.name for row in _ROWS for name in row.variables}
-OPTION_ONLY = ("node-rank", "dry-run", "json", "config")  # refused in allranks.toml
+OPTION_ONLY = ("node-rank", "allow-exec", "dry-run", "json", "config")  # refused in allranks.toml
 # A target is one of two values, or a flag of its group, which names an engine.
 ENGINE_FLAGS = tuple(row.name for row in _ROWS if GROUP_OF[row.name] == "target" and row.parser is FLAG)
 TARGETS = ("local", "hosts", *ENGINE_FLAGS)

@@ -1,0 +1,219 @@
+"""Commands and fetches on nodes that have joined: a command on node 0 asks the run's coordinator for channels (IO).
+
+The coordinator listens at a Unix socket that has a name and no file (unix(7), abstract), and speaks with processes of
+its own user alone. Of each channel that is asked for it calls the node, which declines unless it was started with
+--allow-exec. A channel has a connection of its own, so nothing of it holds up the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from allranks.agent.processes import raise_limits
+from allranks.cluster import Cluster, Node
+from allranks.cluster.nodes import JOINED
+from allranks.errors import NodeError
+from allranks.findings import Finding, Where
+from allranks.gang.transport import Client, Transport
+from allranks.protocol.codec import decode, encode
+from allranks.protocol.controls import ChannelAnswer, ChannelRequest
+from allranks.protocol.header import AgentHeader, FetchHeader, Header
+from allranks.protocol.jsontext import DecodeError, read_object, write_json
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ControllerRecord
+from allranks.settings import RunSpec
+
+from .command_transport import ProcessClient
+from .dialled import Declined, Line, Listener
+from .reachable_nodes import reached
+from .ssh import SshTransport
+
+PART_LIMIT = 8 << 20  # bytes of a request: the names of files that are wanted
+REQUEST_SECONDS = 10.0
+MOST_SECONDS = 3600.0  # for a node to answer
+MOST_SHOWN = 100  # characters of a name
+PEER = struct.Struct("3i")  # SO_PEERCRED (unix(7)): pid, uid, gid
+CONSENT = "start `allranks join` there with --allow-exec to let it"
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+
+
+def socket_name(uid: str) -> str:
+    """Return the name of the coordinator's socket in a run with this uid."""
+    return f"\0allranks-{os.getuid()}-{uid}"
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Say who is at the other end, as the kernel has seen it connect or listen."""
+    pid, uid, _ = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return Peer(pid, uid)
+
+
+def _packed(record: ChannelRequest | ChannelAnswer) -> bytes:
+    text = write_json(encode(record))
+    return struct.pack(">I", len(text)) + text
+
+
+# -- the coordinator's side --------------------------------------------------------------------------------
+
+
+class ChannelServer:
+    """Answers commands on node 0, in the loop of the listener. `ranks`: node ranks by name."""
+
+    def __init__(self, listener: Listener, ranks: Mapping[str, int]) -> None:
+        self._listener = listener
+        self._ranks = ranks
+
+    async def start(self, name: str) -> asyncio.Server:
+        """Listen at a name; raise OSError where another process has it."""
+        return await asyncio.start_unix_server(self._accept, name, limit=1 << 20)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request; after that the connection is a channel, or over."""
+        self._listener.keep(asyncio.current_task())
+        if peer_of(writer.get_extra_info("socket")).uid != os.getuid():
+            writer.close()
+            return
+        try:
+            request = await asyncio.wait_for(_read_request(reader), REQUEST_SECONDS)
+            line = await self._line(request)
+        except Declined as declined:
+            answer = ChannelAnswer(declined=str(declined))
+        except asyncio.TimeoutError:
+            answer = ChannelAnswer(failed="it did not answer in time")
+        except (DecodeError, EOFError, OSError) as error:
+            answer = ChannelAnswer(failed=f"the request cannot be read: {error}")
+        else:
+            writer.write(_packed(ChannelAnswer()))
+            line.carry(request.header, reader, writer)
+            return
+        with suppress(OSError):
+            writer.write(_packed(answer))
+        writer.close()
+
+    async def _line(self, request: ChannelRequest) -> Line:
+        """Return the connection that a node makes for a request. Raise Declined, DecodeError, TimeoutError."""
+        rank = self._ranks.get(request.node)
+        if rank is None:
+            raise DecodeError(f"{request.node[:MOST_SHOWN]} is not a node that has joined")
+        return await self._listener.call(rank, min(max(request.seconds, 0.1), MOST_SECONDS))
+
+
+async def _read_request(reader: asyncio.StreamReader) -> ChannelRequest:
+    size = struct.unpack(">I", await reader.readexactly(4))[0]
+    if size > PART_LIMIT:
+        raise DecodeError("the request is too long")
+    return decode(ChannelRequest, read_object(await reader.readexactly(size), PART_LIMIT))
+
+
+# -- the side of a command on node 0 -----------------------------------------------------------------------
+
+
+class CalledTransport(SshTransport):
+    """Reaches nodes that have joined through their coordinator, which is a process of this machine."""
+
+    def __init__(self, uid: str, coordinator: int, spec: RunSpec) -> None:
+        """`uid` is the run's, `coordinator` the pid of its controller."""
+        super().__init__((), spec.launch.agent_python, spec.launch.python)
+        self._name = socket_name(uid)
+        self._coordinator = coordinator
+
+    async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
+        """Return a channel to a node that consents. Raise NodeError with the words of one that does not, OSError."""
+        if node.is_local:
+            return await super().connect(node, header, seconds)
+        assert isinstance(header, (AgentHeader, FetchHeader)), "nodes that have joined are not swept"
+        raise_limits()
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.setblocking(False)
+            answer = await self._ask(sock, ChannelRequest(node.name, seconds, header))
+        except BaseException:
+            sock.close()
+            raise
+        if not answer.declined and not answer.failed:
+            return ProcessClient.of_socket(sock)
+        sock.close()
+        raise NodeError(f"{answer.declined}\nhint: {CONSENT}" if answer.declined else answer.failed)
+
+    async def _ask(self, sock: socket.socket, request: ChannelRequest) -> ChannelAnswer:
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, self._name)
+        peer = peer_of(sock)
+        if (peer.pid, peer.uid) != (self._coordinator, os.getuid()):
+            raise NodeError(f"the run's socket belongs to another process (pid {peer.pid}, user {peer.uid})")
+        await loop.sock_sendall(sock, _packed(request))
+        size = struct.unpack(">I", await _exactly(sock, 4))[0]
+        if size > PART_LIMIT:
+            raise NodeError("the run's coordinator answers something else")
+        try:
+            return decode(ChannelAnswer, read_object(await _exactly(sock, size), PART_LIMIT))
+        except DecodeError as error:
+            raise NodeError(f"the run's coordinator answers something else: {error}") from None
+
+    def described(self, node: Node) -> list[str]:
+        """Return how a node is reached, as `--dry-run` shows it."""
+        return super().described(node) if node.is_local else ["(over the connection of its join)"]
+
+    def not_started(self, node: Node, error: Exception) -> Finding:
+        """Say why a node cannot have a channel; `error` is what `connect` raised."""
+        if node.is_local:
+            return super().not_started(node, error)
+        message, _, remedy = str(error).partition("\nhint: ")
+        if isinstance(error, OSError):
+            message = f"the run's coordinator (pid {self._coordinator}) does not answer ({error.strerror or error})"
+        return Finding("unknown", "fail", f"{node.name}: {message}", remedy, Where(node=node.name))
+
+
+async def _exactly(sock: socket.socket, count: int) -> bytes:
+    """Read so many bytes and not one of what follows; raise NodeError where the coordinator hangs up."""
+    data = b""
+    while len(data) < count:
+        part = await asyncio.get_running_loop().sock_recv(sock, count - len(data))
+        if not part:
+            raise NodeError("the run's coordinator hung up")
+        data += part
+    return data
+
+
+def out_of_reach(run: RunDirectory) -> str:
+    """Say why this machine does not reach the nodes of a run; empty where it may."""
+    document = run.read_run()
+    engine = str(run.engine.get("engine") or "")
+    if run.job is not None:
+        engine = "Slurm"
+    if engine:
+        return f"the nodes of {run.name} ({engine}) are not reached by ssh from here"
+    if document.source != JOINED:
+        return ""
+    controller = document.controller or ControllerRecord()
+    if run.has_ended or controller.pid is None:
+        return f"the nodes of {run.name} have left: they joined, and `allranks join` ends on each of them with the run"
+    if controller.host != platform.node():
+        return f"the nodes of {run.name} joined, and node 0 alone reaches them, which is {controller.host}"
+    if not run.controller_alive():
+        return f"the coordinator of {run.name} (pid {controller.pid}) has died, and the way to its nodes with it"
+    return ""
+
+
+@contextmanager
+def reached_nodes(run: RunDirectory, spec: RunSpec, cluster: Cluster) -> Iterator[Transport]:
+    """Reach the nodes of a run that are in reach, for another command. `spec` is the run's own."""
+    document = run.read_run()
+    if document.source == JOINED and document.controller is not None:
+        yield CalledTransport(document.uid, document.controller.pid or 0, spec)
+        return
+    with reached(spec, cluster) as transport:
+        yield transport
