@@ -1,4 +1,7 @@
-"""scan: 1 GB of NCCL INFO with one failure in it: `allranks diagnose` beside `rg` that counts the same texts."""
+"""scan: 1 GB of NCCL INFO with one failure in it: `allranks diagnose` beside `rg` that counts the same texts.
+
+And the least that a diagnosis takes: one log of a few lines.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ RANKS = 1024
 BLOCK = 8 << 20
 SIZE, QUICK = 1 << 30, 100 << 20  # bytes
 OURS, LITERALS, PATTERNS = "allranks diagnose", "rg, the literals", "rg, the patterns"
-AIM_SECONDS, AIM_MEGABYTES = 10.0, 300.0
+SMALL = "allranks diagnose, one small log"
+AIM_SECONDS, AIM_MEGABYTES, AIM_SMALL = 5.4, 90.0, 0.3
 CAUSE = "nccl-ib-error"
 # As NCCL prints them (init.cc, transport/*.cc, graph/*.cc, collectives under NCCL_DEBUG_SUBSYS=COLL).
 SHAPES = (
@@ -108,7 +112,8 @@ def _pss(pid: int) -> float:
 
 def _timed(argv: list[str]) -> tuple[str, Sample]:
     begun = time.monotonic()
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as it is installed
+    process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     peak = TreePeak(process.pid)
     peak.start()
     assert process.stdout is not None
@@ -162,10 +167,12 @@ def run(quick: bool) -> Report:
     size, rounds = (QUICK, 1) if quick else (SIZE, 5)
     report = Report("scan", f"scan: {size / 1e9:.2f} GB of NCCL INFO of {RANKS} ranks, one failure in it")
     with _scratch() as place:
-        log, literals = place / "nccl.log", place / "literals"
+        log, small, literals = place / "nccl.log", place / "small.log", place / "literals"
         write_log(log, size)
+        small.write_text(FAILURE)
         literals.write_text("\n".join(sorted(NEEDS)) + "\n")
-        cases = {OURS: lambda: _ours(log)}
+        _ours(small)  # writes the bytecode
+        cases = {OURS: lambda: _ours(log), SMALL: lambda: _ours(small)}
         if shutil.which("rg") is None:
             report.notes.append("without rg beside it: it is not installed (apt install ripgrep)")
         else:
@@ -186,6 +193,8 @@ def _rows(report: Report) -> None:
     report.add(f"{OURS}: log → verdict", seconds, "s", f"≤ {AIM_SECONDS:g} s", lambda v: v <= AIM_SECONDS)
     aim = f"≤ {AIM_MEGABYTES:g} MB"
     report.add(f"{OURS}: peak memory, all processes", peak, "MB", aim, lambda v: v <= AIM_MEGABYTES)
+    least = column(report.samples[SMALL], "seconds")
+    report.add(f"{SMALL}: log → verdict", least, "s", f"≤ {AIM_SMALL:g} s", lambda v: v <= AIM_SMALL)
     for label in (LITERALS, PATTERNS):
         if label in report.samples:
             report.add(f"{label}: log → number of lines", column(report.samples[label], "seconds"))

@@ -70,6 +70,25 @@ def test_large_logs_are_read_in_parallel_with_the_right_lines(tmp_path: Path, mo
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
 
 
+def test_a_line_longer_than_any_block_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logdiagnosis, "BLOCK", 100)
+    monkeypatch.setattr(logdiagnosis, "LONGEST", 1000)
+    path = write(tmp_path / "a.log", "ValueError: first", "x" * 5000, "ValueError: third")
+    part = logdiagnosis.read_part(path, 0, path.stat().st_size)
+    assert part.kept == [(0, b"ValueError: first"), (2, b"ValueError: third")]
+    assert part.lines == 3
+
+
+def test_a_shape_that_was_kept_often_enough_is_looked_at_no_more_and_others_are() -> None:
+    scan = Filter()
+    for block in range(3):
+        scan.feed(f"RuntimeError: number {block}\n".encode() * KEEP + f"OSError: other {block}\n".encode())
+    assert [number for number, line in scan.kept if line.startswith(b"OSError")] == [
+        (KEEP + 1) * (block + 1) - 1 for block in range(3)
+    ]
+    assert len(scan.kept) == KEEP + 3
+
+
 def test_lines_of_one_shape_are_kept_up_to_a_bound() -> None:
     scan = Filter()
     for block in range(5):

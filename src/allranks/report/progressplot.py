@@ -32,7 +32,6 @@ LEVELS = (
     (2.0, "#d55e00", "over 2 times"),
     (4.0, "#8c2d04", "over 4 times the median step"),
 )
-ATTEMPT_COLOUR = "#b8578f"
 
 
 class HistoryPoint(NamedTuple):

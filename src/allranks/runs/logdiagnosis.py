@@ -24,9 +24,10 @@ from allranks.text import format_size
 
 from .flightdumps import begins_as_dump, is_named_as_dump, read_dumps
 
-BLOCK = 4 << 20  # bytes read at once
+BLOCK = 64 << 10  # bytes read at once: what is made of them stays in a core's cache and takes no new pages
 PART = 64 << 20  # bytes a process takes; smaller logs are read here
 END = 64 << 10  # bytes at the end of a log that are kept as they are
+LONGEST = 1 << 20  # bytes of a line without an end: its beginning is enough
 MOST_FILES = 4096
 UNPACKED = 8 << 30  # bytes that compressed logs may unpack to, each and in all: a few MB can hold any number
 _TENSORS = "pt pth bin safetensors npy npz pkl pickle parquet arrow db index idx sqlite"
@@ -230,7 +231,7 @@ def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None, most
             break
         at = data.rfind(b"\n") + 1
         if not at:
-            rest = (rest + data)[: 1 << 20]  # a line without an end: its beginning is enough
+            rest = _begun(rest, data)
             continue
         kept.feed(rest + data[:at] if rest else data[:at])
         end = (end + data)[-END:] if len(data) < END else data[-END:]
@@ -238,13 +239,20 @@ def _filter(file: BinaryIO | io.FileIO | gzip.GzipFile, length: int | None, most
     while rest and length is not None:  # the line that crosses the end of the span
         data = file.read(64 << 10)
         at = data.find(b"\n")
-        rest = (rest + (data if at < 0 else data[: at + 1]))[: 1 << 20]
+        rest = _begun(rest, data if at < 0 else data[: at + 1])
         if at >= 0 or not data:
             break
     if rest:
         kept.feed(rest)
     log_end = last_lines(end if end.endswith(rest) else end + rest)
     return LogPart(kept.lines, kept.kept, log_end, done if most else 0)
+
+
+def _begun(line: bytes, more: bytes) -> bytes:
+    """Add to the beginning of a long line; where it is long enough, nothing is copied."""
+    if len(line) >= LONGEST:
+        return line
+    return (line + more)[:LONGEST]
 
 
 def evidence(logs: Iterable[tuple[Path, list[LogPart]]], recordings: Sequence[Recording] = ()) -> Evidence:

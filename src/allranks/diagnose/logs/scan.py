@@ -1,8 +1,9 @@
 """Which lines of a large log can tell anything: a filter over whole blocks that Python's C loops do (pure).
 
-Two lines of one shape differ in digits and hexadecimal letters alone. A block is stripped of those at once, split,
-and each line's shape looked up: most lines of a log have one of few shapes, and a shape without any literal of the
-rows tells nothing. Only lines of new shapes are searched. What is kept: `KEEP` lines of each telling shape.
+Two lines of one shape differ in digits and hexadecimal letters alone. A block is stripped of those at once and split
+into a set of shapes: most lines of a log have one of few, and a shape without any literal of the rows tells nothing.
+Only a block that holds another one is looked at line by line, and only lines of new shapes are searched. What is
+kept: `KEEP` lines of each telling shape.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..signatures import KINDS, NEEDS, VARIABLE
 KEEP = 1000  # lines of one shape: ranks that say the same
 MOST = 60_000  # lines kept of one part of a log
 SHAPES = 100_000  # shapes remembered; then it starts over
-CHATTY = 20_000  # new shapes in one part: a log of free text, searched for the plainest words only
+CHATTY = 50_000  # new shapes in one part: a log of free text, searched for the plainest words only
 TAIL = 60  # last lines of a log that are always kept
 LONG = 4096  # bytes of a line that are kept
 _STRIP = VARIABLE.encode()
@@ -81,7 +82,8 @@ class Filter:
     def __init__(self) -> None:
         self.kept: list[tuple[int, bytes]] = []
         self.lines = 0
-        self._left: dict[bytes, int] = {}
+        self._left: dict[bytes, int] = {}  # lines of each telling shape that are still kept
+        self._silent: set[bytes] = set()
         self._new = 0
 
     def feed(self, block: bytes) -> None:
@@ -89,32 +91,41 @@ class Filter:
         shapes = block.translate(None, _STRIP).split(b"\n")
         if not shapes[-1]:
             shapes.pop()
-        get = self._left.get
-        wanted = [at for at, shape in enumerate(shapes) if get(shape, 1)]
+        wanted = set(shapes) - self._silent
         if wanted:
-            lines = block.split(b"\n")
-            self._learn(shapes, lines, wanted)
-            for at in wanted:
-                self._keep(self.lines + at, lines[at], shapes[at])
+            self._look(shapes, block.split(b"\n"), wanted)
         self.lines += len(shapes)
 
-    def _learn(self, shapes: list[bytes], lines: list[bytes], wanted: list[int]) -> None:
-        """Learn which of the new shapes hold a literal."""
-        left = self._left
-        if len(left) > SHAPES:
-            left.clear()
-        new = {shapes[at]: lines[at] for at in reversed(wanted) if shapes[at] not in left}
+    def _look(self, shapes: list[bytes], lines: list[bytes], wanted: set[bytes]) -> None:
+        """Learn which of the wanted shapes tell anything, and keep lines of those."""
+        if len(self._silent) > SHAPES:
+            self._silent.clear()
+        numbers = [at for at, shape in enumerate(shapes) if shape in wanted]
+        self._learn([(shapes[at], lines[at]) for at in numbers])
+        for at in numbers:
+            self._keep(self.lines + at, lines[at], shapes[at])
+
+    def _learn(self, shaped: list[tuple[bytes, bytes]]) -> None:
+        """Learn by the first line of each new shape whether it holds a literal."""
+        new = {shape: line for shape, line in reversed(shaped) if shape not in self._left}
         texts = list(new.values())
         telling = holding(texts, PLAIN if self._new > CHATTY else LITERALS)
         self._new += len(new)
         for at, (shape, line) in enumerate(new.items()):
-            left[shape] = KEEP if at in telling or line.rstrip().endswith(ENDS) else 0
+            if at in telling or line.rstrip().endswith(ENDS):
+                self._left[shape] = KEEP
+            else:
+                self._silent.add(shape)
 
     def _keep(self, number: int, line: bytes, shape: bytes) -> None:
-        left = self._left[shape]
-        if left and len(self.kept) < MOST:
-            self._left[shape] = left - 1
-            self.kept.append((number, line[:LONG]))
+        left = self._left.get(shape, 0)
+        if not left or len(self.kept) >= MOST:
+            return
+        self.kept.append((number, line[:LONG]))
+        self._left[shape] = left - 1
+        if left == 1:
+            del self._left[shape]
+            self._silent.add(shape)
 
 
 def holding(texts: Sequence[bytes], words: Iterable[bytes]) -> set[int]:

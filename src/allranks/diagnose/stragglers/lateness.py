@@ -68,13 +68,10 @@ class GroupHistory:
 
     operation: str = ""
     steps: list[GroupStep] = field(default_factory=list)
-    is_from_start: bool = False  # the first collectives of the group are among them
 
     def add(self, fresh: Sequence[GroupStep], operation: str, most: int) -> None:
         """Add the steps that are newer than those known."""
         newest = self.steps[-1].sequence if self.steps else -1
-        if not self.steps and fresh:
-            self.is_from_start = fresh[0].sequence <= WARM_UP + LONGEST_PERIOD
         self.operation = operation
         self.steps += [step for step in fresh if step.sequence > newest]
         while len(self.steps) > most:
