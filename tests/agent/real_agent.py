@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from tests.hosts.waiting import BOUND
 
-from allranks.agent.processes import end_all, snapshot, tagged
+from allranks.agent.processes import end_all, tagged
 from allranks.gang.agent_archive import BOOT, payload
 from allranks.protocol.frames import Decoder, OutputFrame
 from allranks.protocol.header import AgentHeader
@@ -112,4 +112,4 @@ def _end(place: Path) -> None:
         for pid, _ in reversed(json.loads(journal.read_text().splitlines()[0])["keepers"]):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    assert not end_all(lambda: tagged(RUN_TAG, snapshot()), lambda: None, BOUND)
+    assert not end_all(lambda: tagged(RUN_TAG), lambda: None, BOUND)

@@ -16,7 +16,7 @@ from tests.agent.real_agent import RealAgent, channel, real_agent
 from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.agent.files import names_in
-from allranks.agent.processes import command_of, descendants, snapshot
+from allranks.agent.processes import command_of, descendants
 from allranks.agent.rendezvous_check import MasterPort
 from allranks.protocol.messages import (
     CountersMessage,
@@ -143,7 +143,7 @@ def test_what_the_end_has_killed_is_no_answer_to_the_next_attempt(agent):
 
 def _below(pid: int, name: str) -> list[int]:
     """Processes of this program below another."""
-    return [p.pid for p in descendants([pid], snapshot()) if command_of(p.pid).startswith(name)]
+    return [p.pid for p in descendants([pid]) if command_of(p.pid).startswith(name)]
 
 
 def test_a_rank_that_cannot_be_forked_is_a_rank_that_cannot_be_started(agent):

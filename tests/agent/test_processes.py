@@ -37,7 +37,7 @@ child = subprocess.Popen([sys.executable, "-c", %r], stdout=subprocess.PIPE)
 pid = int(child.stdout.readline())
 while p.read_process(pid).parent != os.getpid():
     pass
-find = lambda: p.descendants([os.getpid()], p.snapshot())
+find = lambda: p.descendants([os.getpid()])
 before = sorted(q.pid for q in find())
 left = p.end_all(find, p.reap_children, 10)
 while (p.read_process(pid) or (0, 0, ""))[2] == "Z":
@@ -50,6 +50,40 @@ def test_lineage_finds_a_daemon_without_environment():
     source = KEEPER % (os.path.abspath("src"), ESCAPES)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "True", "[]", "None"], done.stderr
+
+
+THREAD_STARTS = """
+import subprocess, sys, threading, time
+def start():
+    first = subprocess.Popen([sys.executable, "-c", "import subprocess, sys; subprocess.run(['sleep', '1000'])"])
+    print(first.pid, flush=True)
+    time.sleep(1000)
+threading.Thread(target=start).start()
+"""
+
+
+@pytest.mark.parametrize("kernel_lists_children", [True, False])
+def test_lineage_has_what_any_thread_has_started(monkeypatch, kernel_lists_children):
+    """Children, and theirs. A kernel without CONFIG_PROC_CHILDREN is asked for all processes."""
+    if not kernel_lists_children:
+        exists = os.path.exists
+        monkeypatch.setattr(os.path, "exists", lambda path: not str(path).endswith("/children") and exists(path))
+    child = subprocess.Popen([sys.executable, "-c", THREAD_STARTS], stdout=subprocess.PIPE)
+    below: dict[int, Process] = {}
+    try:
+        assert child.stdout is not None
+        started = int(child.stdout.readline())
+        deadline = time.monotonic() + 60
+        while len(below) < 2 and time.monotonic() < deadline:
+            below = {process.pid: process for process in processes.descendants([child.pid])}
+        (grandchild,) = below.keys() - {started}
+        assert below[started].parent == child.pid
+        assert below[grandchild].parent == started
+    finally:
+        for pid in below:
+            os.kill(pid, signal.SIGKILL)
+        child.kill()
+        child.wait()
 
 
 def test_a_reused_pid_is_not_signalled():
@@ -73,9 +107,9 @@ def test_mark_is_read_from_the_environment():
         deadline = time.monotonic() + 60
         while processes.run_tag_of(child.pid) is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        found = processes.tagged("run-1/node_00", processes.snapshot())
+        found = processes.tagged("run-1/node_00")
         assert [p.pid for p in found] == [child.pid]
-        assert processes.tagged("run-1/node_0", processes.snapshot()) == []
+        assert processes.tagged("run-1/node_0") == []
     finally:
         child.kill()
         child.wait()

@@ -13,7 +13,7 @@ import pytest
 from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
-from allranks.agent.processes import descendants, read_process, snapshot
+from allranks.agent.processes import descendants, read_process
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -62,7 +62,7 @@ def test_further_attempts_come_from_the_template_until_it_dies(tmp_path: Path) -
     ready = run.until("template")[0]
     assert ready["state"] == "ready" and ready["node"] == "local0" and ready["modules"] > 500
     agent = first[0]["parent"]
-    (template,) = [p.pid for p in descendants([agent], snapshot()) if p.pid not in {r["pid"] for r in first}]
+    (template,) = [p.pid for p in descendants([agent]) if p.pid not in {r["pid"] for r in first}]
 
     os.kill(first[1]["pid"], signal.SIGKILL)
     second = facts(run, 1)
@@ -84,7 +84,7 @@ def test_further_attempts_come_from_the_template_until_it_dies(tmp_path: Path) -
     third = facts(run, 2)
     assert all(rank["fresh"] for rank in third)
     run.until("template", 4)
-    (template,) = [p.pid for p in descendants([agent], snapshot()) if p.pid not in {r["pid"] for r in third}]
+    (template,) = [p.pid for p in descendants([agent]) if p.pid not in {r["pid"] for r in third}]
     (run.work / "end-2").touch()
     assert run.result()["exit"] == 0
     wait_until(lambda: read_process(template) is None and read_process(agent) is None, BOUND, "nothing is left")

@@ -36,13 +36,11 @@ from .outlet import Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     USER_SIGNALS,
-    Process,
     end_all,
     prctl,
     raise_limits,
     read_process,
     reap_children,
-    snapshot,
     survive_user_signals,
     tagged,
 )
@@ -133,7 +131,7 @@ def _start(header: AgentHeader, files: Files) -> None:
             header = header._replace(holder=(holder.pid, holder.start))
     _require_files()
     for run_tag in header.ends:  # ranks of an agent before this one, which is lost or dead, must not live beside it
-        end_all(partial(_tagged_now, run_tag), reap_children, END_SECONDS)
+        end_all(partial(tagged, run_tag), reap_children, END_SECONDS)
     directory = nodedir.make(header.node_dir, header.uid, header.node)
     for name, content in files.items():
         if content:
@@ -150,10 +148,6 @@ def _start(header: AgentHeader, files: Files) -> None:
         os.waitpid(daemon, 0)
     listener.close()
     _relay(path)
-
-
-def _tagged_now(run_tag: str) -> List[Process]:
-    return tagged(run_tag, snapshot())
 
 
 def _dial(header: DialHeader, files: Files) -> None:

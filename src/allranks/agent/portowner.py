@@ -17,7 +17,16 @@ from allranks.protocol.records import NamedTuple
 
 from .files import read_link, read_text
 from .netfacts import dump
-from .processes import Process, command_of, open_names, read_process, run_tag_of, snapshot, user_name
+from .processes import (
+    Process,
+    all_pids,
+    command_of,
+    open_names,
+    read_process,
+    read_processes,
+    run_tag_of,
+    user_name,
+)
 
 NODE_LOG = r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$"
 LISTEN = 10
@@ -117,7 +126,7 @@ def _process_of(inodes: Set[int]) -> Optional[Process]:
     wanted = {"socket:[%d]" % inode for inode in inodes}
     deadline = time.monotonic() + SCAN_SECONDS
     owners: List[Process] = []
-    for process in snapshot().values():
+    for process in read_processes(all_pids()):
         if time.monotonic() > deadline:
             break
         if not wanted.isdisjoint(open_names(process.pid)):

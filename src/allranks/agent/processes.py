@@ -21,6 +21,7 @@ from .files import names_in, read_bytes, read_link, read_text
 
 RUN_TAG = "ALLRANKS_MARK"
 ENVIRONMENT_LIMIT = 1 << 20
+CHILDREN_LIMIT = 16 << 20
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER = 0x59616D61
@@ -111,10 +112,14 @@ def prctl(option: int, value: int) -> None:
 
 def everything(run_tag: str, group: List[int]) -> List[Process]:
     """All of a run below this process: by lineage, by run tag, by control group; never this process."""
-    processes = snapshot()
-    members = {p.pid: p for p in descendants([os.getpid()], processes)}
-    for process in tagged(run_tag, processes) + [processes[pid] for pid in group if pid in processes]:
-        members.setdefault(process.pid, process)
+    members = {process.pid: process for process in below_this_process(group) + tagged(run_tag)}
+    members.pop(os.getpid(), None)
+    return list(members.values())
+
+
+def below_this_process(group: List[int]) -> List[Process]:
+    """All below this process by lineage and by control group: no other process of the machine is looked at."""
+    members = {process.pid: process for process in descendants([os.getpid()]) + read_processes(group)}
     members.pop(os.getpid(), None)
     return list(members.values())
 
@@ -137,32 +142,52 @@ def machine() -> Tuple[str, str, str]:
     return os.uname().nodename, read_text("/proc/sys/kernel/random/boot_id"), read_link("/proc/self/ns/pid")
 
 
-def snapshot() -> Dict[int, Process]:
-    """All processes that can be seen now."""
-    processes = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            process = read_process(int(name))
-            if process is not None:
-                processes[process.pid] = process
-    return processes
+def read_processes(pids: Iterable[int]) -> List[Process]:
+    """Read those of these processes that there are."""
+    return [process for process in map(read_process, pids) if process is not None]
 
 
-def descendants(roots: Iterable[int], processes: Dict[int, Process]) -> List[Process]:
-    """All processes below `roots` (not the roots themselves)."""
-    children: Dict[int, List[Process]] = {}
-    for process in processes.values():
-        children.setdefault(process.parent, []).append(process)
-    below = []
+def all_pids() -> List[int]:
+    """Pids of all processes that can be seen now."""
+    return [int(name) for name in names_in("/proc") if name.isdecimal()]
+
+
+def descendants(roots: Iterable[int]) -> List[Process]:
+    """All processes below `roots` (not the roots themselves).
+
+    The kernel lists the children of a process that still runs. While one ends its list may lack another
+    (proc_pid_children(5)): who ends processes looks again until there is none, and then no list lacks any.
+    """
+    find_children: Callable[[int], List[int]] = children_of
+    if not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
+        find_children = _children_by_parent()  # a kernel without CONFIG_PROC_CHILDREN
+    below: Dict[int, Process] = {}
     queue = list(roots)
-    visited = set(roots)
+    visited = set(queue)
     while queue:
-        for child in children.get(queue.pop(), []):
-            if child.pid not in visited:
-                visited.add(child.pid)
-                below.append(child)
-                queue.append(child.pid)
-    return below
+        for child in read_processes(pid for pid in find_children(queue.pop()) if pid not in visited):
+            visited.add(child.pid)
+            below[child.pid] = child
+            queue.append(child.pid)
+    return list(below.values())
+
+
+def children_of(pid: int) -> List[int]:
+    """Pids of the children of a process, zombies too: of all its threads, as each may have started some."""
+    return [child for thread in names_in("/proc/%d/task" % pid) for child in children_of_thread(pid, int(thread))]
+
+
+def children_of_thread(pid: int, thread: int) -> List[int]:
+    """Pids of the children that one thread of a process has started; none where the kernel does not list them."""
+    return [int(word) for word in read_text("/proc/%d/task/%d/children" % (pid, thread), CHILDREN_LIMIT).split()]
+
+
+def _children_by_parent() -> Callable[[int], List[int]]:
+    """Look at all processes once, and give what finds the children of one among them."""
+    children: Dict[int, List[int]] = {}
+    for process in read_processes(all_pids()):
+        children.setdefault(process.parent, []).append(process.pid)
+    return lambda pid: children.get(pid, [])
 
 
 def run_tag_of(pid: int) -> Optional[str]:
@@ -204,9 +229,13 @@ def signal_masks(pid: int, thread: int) -> Dict[str, int]:
     return masks
 
 
-def tagged(run_tag: str, processes: Dict[int, Process]) -> List[Process]:
-    """Choose the processes that carry exactly this run tag and belong to this user."""
-    return [p for p in processes.values() if run_tag_of(p.pid) == run_tag]
+def tagged(run_tag: str) -> List[Process]:
+    """Find the processes that carry exactly this run tag and belong to this user.
+
+    Each environment of the machine is read for it, and nothing else of a process that has another one or none.
+    """
+    entry = ("%s=%s" % (RUN_TAG, run_tag)).encode()
+    return read_processes(pid for pid in all_pids() if entry in environment_of(pid))
 
 
 def command_of(pid: int) -> str:

@@ -30,6 +30,7 @@ from .outlet import Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     Process,
+    below_this_process,
     clear_wake,
     end_all,
     everything,
@@ -73,7 +74,7 @@ class Supervisor:
             selector.register(wake, selectors.EVENT_READ)
             selector.register(self._link, selectors.EVENT_READ)
             how = self._wait(selector, wake)
-        left = end_all(self._everything, reap_children, END_SECONDS)
+        left = end_all(self._below if how == "released" else self._everything, reap_children, END_SECONDS)
         remove_group(self._group)
         if how == "released":
             remove(self._dir)
@@ -159,8 +160,15 @@ class Supervisor:
             os.close(self._pipes.pop(old))
         self._pipes[stream] = fd
 
+    def _below(self) -> List[Process]:
+        """List what a released agent has left: it has looked for its run tag on the whole machine."""
+        return below_this_process(self._members())
+
     def _everything(self) -> List[Process]:
-        return everything(self._header.run_tag, [p for p in members(self._group) if p != self._agent])
+        return everything(self._header.run_tag, self._members())
+
+    def _members(self) -> List[int]:
+        return [pid for pid in members(self._group) if pid != self._agent]
 
     def _after_death(self, how: str, left: List[Process]) -> None:
         """Drain the pipes, note the agent's death, and serve whoever comes until the lease is over."""

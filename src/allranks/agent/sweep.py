@@ -17,6 +17,7 @@ from .portowner import who_holds
 from .processes import (
     Process,
     alive,
+    all_pids,
     command_of,
     descendants,
     end_all,
@@ -24,9 +25,9 @@ from .processes import (
     machine,
     open_names,
     read_process,
+    read_processes,
     reap_children,
     run_tag_of,
-    snapshot,
 )
 
 BEING_MADE = 60.0  # seconds a directory without a journal may be that of a run that is just starting
@@ -44,7 +45,7 @@ def sweep(header: SweepHeader) -> SweptMessage:
         return SweptMessage(foreign=_foreign(header.foreign.port))
     live = _agents(header.node_dir)
     orphans = []
-    for process in snapshot().values():
+    for process in read_processes(all_pids()):
         run_tag = run_tag_of(process.pid)
         if run_tag is None or process.has_ended:
             continue
@@ -61,7 +62,7 @@ def _foreign(port: int) -> List[SweptProcess]:
         holder = who_holds(port)
         if holder is not None and holder.pid:
             reasons[holder.pid] = "holds port %d" % port
-    for pid in snapshot():
+    for pid in all_pids():
         devices = sorted(n for n in open_names(pid) if n.startswith(GPU_DEVICES) and n not in NOT_A_GPU)
         if devices:
             reasons.setdefault(pid, "holds " + devices[0])
@@ -87,9 +88,7 @@ def _end(named: Iterable[Tuple[int, int]]) -> List[SweptProcess]:
 
     def find() -> List[Process]:
         roots = alive(wanted)
-        processes = snapshot()
-        below = descendants([p.pid for p in roots], processes)
-        return roots + below
+        return roots + descendants([process.pid for process in roots])
 
     left = end_all(find, reap_children, 5.0)
     return [SweptProcess(p.pid, p.start, command_of(p.pid)) for p in left]

@@ -15,7 +15,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.protocol.usage import NodeUsage
 
 from .files import read_text
-from .processes import stat_fields
+from .processes import children_of_thread, stat_fields
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -115,7 +115,7 @@ def with_children(pids: Iterable[int]) -> List[int]:
     while waiting and len(all_pids) < MOST_PROCESSES:
         pid = waiting.pop()
         all_pids.append(pid)
-        waiting += _numbers(read_text("/proc/%d/task/%d/children" % (pid, pid)).split())
+        waiting += children_of_thread(pid, pid)
     return all_pids
 
 
