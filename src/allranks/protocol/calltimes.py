@@ -62,7 +62,8 @@ class SuspectLook(NamedTuple):
     """How a rank spent some seconds: stack samples (agent/sample.py), and what its control groups counted meanwhile.
 
     `at` are seconds from the first sample. `periods` of its CPU quota, those that were `throttled`, and the seconds
-    that it stood still; `faults`: pages read back from disk.
+    that it stood still; `faults`: pages read back from disk. `heat`: how often heat slowed its processors. `clock_mhz`
+    of the processor on which it ran, and `most_mhz`, the highest of that one; 0 where the kernel does not say it.
     """
 
     samples: Tuple[JsonObject, ...] = ()
@@ -71,3 +72,6 @@ class SuspectLook(NamedTuple):
     throttled: int = 0
     stood: float = 0.0
     faults: int = 0
+    heat: int = 0
+    clock_mhz: int = 0
+    most_mhz: int = 0

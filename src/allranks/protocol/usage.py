@@ -15,7 +15,8 @@ class NodeUsage(NamedTuple):
     Cores: `cores` in all, of them `cpu_used` by all processes, `cpu_ranks` by ranks and their children, `cpu_others` by
     the rest, and `cpu_waiting` idle while a disk was waited for. `cpu_throttled_s`: seconds for which a CPU quota held
     the ranks' control groups back, summed over processors. `cpu_pressure`, `memory_pressure` and `io_pressure`: the
-    share of the time, 0 to 1, in which some process waited for it (proc/pressure).
+    share of the time, 0 to 1, in which some process waited for it (proc/pressure). `cpu_heat`: how often heat slowed a
+    package of processors.
     Memory in bytes; `swapped_in` bytes a second. Network, without lo: bytes a second, and packets dropped in all;
     `tcp_sent` and `tcp_retransmitted` are segments. Disks: bytes a second, `disk_busy` of the busiest one, 0 to 1, and
     `disk_wait_s`, seconds that all requests together took.
@@ -31,6 +32,7 @@ class NodeUsage(NamedTuple):
     cpu_waiting: Optional[float] = None
     cpu_throttled_s: Optional[float] = None
     cpu_pressure: Optional[float] = None
+    cpu_heat: Optional[int] = None
     memory_used: Optional[int] = None
     memory_total: Optional[int] = None
     memory_pressure: Optional[float] = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.protocol.calltimes import SuspectLook
-from allranks.text import format_percent, group
+from allranks.text import count_of, format_percent, group
 
 from ..hangs.doing import ActivityKind, Doing, StackSample, doing, read_sample
 from ..hangs.stacks import Frame
@@ -19,6 +19,7 @@ THROTTLED = 0.1  # of the time that its control group stood still
 NO_CPU = 0.25  # of the time that it was ready to run and did not
 TIMES_USUAL = 2.5  # as much as the usual rank has
 FAULTS = 20.0  # pages a second read back from disk
+SLOW_CLOCK = 0.8  # of the clock under the usual rank
 COLLECTIONS = 3  # full ones of Python's garbage collector between two looks
 OFTEN = 0.4  # of the samples in which it did not wait for others
 LOADER = "torch/utils/data/"
@@ -49,6 +50,7 @@ class Spent(NamedTuple):
         return [doing for doing in self.doings if doing.kind is not ActivityKind.WAITING]
 
 
+NO_LOOK = SuspectLook()  # of a rank that was not sampled
 NO_COLLECTIONS: Mapping[int, int] = {}
 NOTHING_SPENT = Spent(0.0, 0.0, 0.0, 0.0, (), ())  # no usual rank was sampled
 
@@ -82,13 +84,16 @@ def find_reason(
     if one is None:
         return None
     usual = NOTHING_SPENT
+    usual_look = NO_LOOK
     usual_collections = 0
     if usual_rank is not None:
-        usual = spent(usual_rank, looks.get(usual_rank)) or NOTHING_SPENT
+        usual_look = looks.get(usual_rank, NO_LOOK)
+        usual = spent(usual_rank, usual_look) or NOTHING_SPENT
         usual_collections = collections.get(usual_rank, 0)
     return (
         _stopped(one)
         or _throttled(one, usual, looks[rank], node)
+        or _slow_processor(one, looks[rank], usual_look, node)
         or _by_loader(one, node)
         or _short_of_memory(one, usual, node)
         or _short_of_processors(one, usual, node)
@@ -114,6 +119,40 @@ def _throttled(one: Spent, usual: Spent, look: SuspectLook, node: str) -> Reason
         True,
         (f"{look.throttled} of {look.periods} periods throttled, for {format_percent(min(1.0, one.throttled))}",),
     )
+
+
+def _slow_processor(one: Spent, look: SuspectLook, usual: SuspectLook, node: str) -> Reason | None:
+    """Say that the processor of a rank that computes is slow, by heat or by a clock that is kept low."""
+    computes = [doing for doing in one.at_work if _word(doing) == "computes"]
+    if len(computes) < max(2, OFTEN * len(one.at_work)):
+        return None
+    clock = _clock(look)
+    if look.heat >= max(1, TIMES_USUAL * usual.heat):
+        evidence = [f"heat slowed them {count_of(look.heat, 'time')} in {one.seconds:.1f} s"]
+        if clock:
+            evidence.append(f"its processor ran at {clock}")
+        return Reason(
+            f"the processors of {node} are slowed by heat",
+            f"look at the cooling of {node} (`sensors`, fans, dust), and leave it out until then",
+            True,
+            tuple(evidence),
+        )
+    if not look.clock_mhz or look.clock_mhz > SLOW_CLOCK * usual.clock_mhz:
+        return None
+    return Reason(
+        f"its processor runs at {look.clock_mhz} MHz, that of a usual rank at {usual.clock_mhz} MHz",
+        f"compare power limits and the governor of {node} with another node's: `cpupower frequency-info`",
+        True,
+        (f"its processor ran at {clock}",),
+    )
+
+
+def _clock(look: SuspectLook) -> str:
+    """Write the clock of a rank's processor, such as `1200 of 3800 MHz`; empty where it is not known."""
+    if not look.clock_mhz:
+        return ""
+    most = f" of {look.most_mhz}" if look.most_mhz else ""
+    return f"{look.clock_mhz}{most} MHz"
 
 
 def _by_loader(one: Spent, node: str) -> Reason | None:
