@@ -79,7 +79,7 @@ def changed(self):
     return data
 
 Path.read_bytes = changed
-b._byte_code = lambda name, path: b''
+b.archive_loader.ENTRY = 'the byte code of no Python'
 """
 # Where the parts of a node are broken: from the moment at which the rank has written who it is.
 BEGUN = b"__import__('os').path.exists(PIDS)"
