@@ -105,15 +105,16 @@ def test_netlink_refused_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_own_name() -> None:
-    assert encode(netfacts.own_name("localhost"))["addresses"][0] in ("127.0.0.1", "::1")
-    assert "error" in encode(netfacts.own_name("no-such-host.invalid"))
-    assert "error" in encode(netfacts.own_name("x" * 300))
+    assert encode(netfacts.resolve("localhost"))["addresses"][0] in ("127.0.0.1", "::1")
+    for unknown in ("no-such-host.invalid", "x" * 300, "ä" * 300, "münchen.invalid"):
+        assert "error" in encode(netfacts.resolve(unknown))
 
 
 def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: time.sleep(30) or [])
     begun = time.monotonic()
-    assert encode(netfacts.own_name("h1", 0.1)) == {"error": "no answer within 0.1 s"}
+    part = facts.FactPart("own_name", lambda: netfacts.resolve("h1"), 0.1)
+    assert facts.collect_parts([part]) == {"own_name": {"error": "no answer within 0.1 s"}}
     assert time.monotonic() - begun < 5
 
 

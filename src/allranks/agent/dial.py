@@ -48,6 +48,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.protocol.secure import ForeignError, Handshake, Records, SecureError, pack_control, read_control
 
 from .link import want
+from .netfacts import host_name
 from .processes import USER_SIGNALS, clear_wake, wake_by_signals
 from .rendezvous_check import failure_word
 
@@ -533,7 +534,7 @@ class Dialler:
 def _connect(host: str, port: int, tried: List[str]) -> socket.socket:
     """Connect to the first address of a name that answers, and add those tried; raise OSError."""
     failure = OSError("no address")
-    for family, kind, proto, _, where in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+    for family, kind, proto, _, where in socket.getaddrinfo(host_name(host), port, 0, socket.SOCK_STREAM):
         tried.append(str(where[0]))
         sock = socket.socket(family, kind, proto)
         try:

@@ -160,9 +160,8 @@ def _parts(order: SetupOrder) -> List[FactPart]:
     environ = order.environ
     workdir = os.path.expanduser(order.workdir or os.getcwd())
     program = read_command(order.command, order.kind)
-    name_seconds = netfacts.NAME_SECONDS + 1
     return [
-        FactPart("own_name", lambda: netfacts.own_name(_hostname()), name_seconds),
+        FactPart("own_name", lambda: netfacts.resolve(_hostname()), netfacts.NAME_SECONDS),
         FactPart("interpreter", lambda: interpreter(order, program, workdir, environ), INTERPRETER_SECONDS + 2),
         FactPart("workdir", lambda: _workdir(workdir), FILE_SECONDS),
         FactPart("script", lambda: find_target(program, workdir, _with_programs(order, environ)), FILE_SECONDS),

@@ -23,7 +23,7 @@ from allranks.protocol.messages import ReachedMessage
 from allranks.protocol.orders import PeerAddress, ReachOrder
 from allranks.protocol.records import NamedTuple
 
-from .netfacts import resolve
+from .netfacts import host_name, resolve
 from .rendezvous_check import failure_word, wildcard
 
 AT_ONCE = 8  # peers tried at a time
@@ -304,7 +304,7 @@ class _Way(threading.Thread):
 def _try_udp(pair: Pair, port: int, order: ReachOrder, control: Optional[socket.socket]) -> Pair:
     """Send a burst and packets of several sizes; a part that failed is left out."""
     try:
-        family, _, _, _, where = socket.getaddrinfo(pair.address, port, 0, socket.SOCK_DGRAM)[0]
+        family, _, _, _, where = socket.getaddrinfo(host_name(pair.address), port, 0, socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(where)
             return _measure(pair, sock, order.token, order.sender, control)

@@ -19,7 +19,7 @@ from allranks.protocol.messages import AddressProbe, PortFailure, ProbedMessage
 from allranks.protocol.orders import ProbeOrder
 
 from .files import read_text, remove_file, text_of_errno
-from .netfacts import resolve
+from .netfacts import host_name, resolve
 from .portowner import who_holds
 
 LOWEST_PORT = 10240
@@ -205,7 +205,7 @@ class _Probe:
         self._data = b""
         self.sock: Optional[socket.socket] = None
         try:
-            family, kind, proto, _, where = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)[0]
+            family, kind, proto, _, where = socket.getaddrinfo(host_name(address), port, 0, socket.SOCK_STREAM)[0]
             if allowed is not None and not allowed.has(str(where[0])):
                 self._finish("resolution", "here it is %s, and node 0 is %s" % (where[0], allowed))
                 return
