@@ -55,23 +55,35 @@ ANSWER_LIMIT = 1 << 20  # bytes: the site of an interpreter may print before it
 
 # Runs as the user would run it, in any Python from 2.7 on; no module of the working directory is
 # imported. torch/version.py is read as text: importing torch takes seconds, importlib.metadata 30 ms. `python -m NAME`
-# looks into the working directory first; finding a module of the first level imports nothing.
+# looks into the working directory first; finding a module of the first level imports nothing. What importlib.util and
+# re would do is done here: to import them takes as long as all the rest.
 QUESTION = r"""
 import sys
 sys.path[:] = [p for p in sys.path if p]
-import os, re
+import os
 out = {"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
+def find(name):
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec = find_spec and find_spec(name, None)
+        if spec:
+            return spec
+def value_in(lines, name):
+    for line in lines:
+        left, _, right = line.partition("=")
+        value = right.strip().split("'")
+        if left.partition(":")[0].rstrip() == name and value[0] == "" and len(value) > 2 and value[1]:
+            return value[1]
 try:
-    from importlib.util import find_spec
-    spec = find_spec("torch")
+    spec = find("torch")
     if spec is not None and spec.origin:
         out["torch"] = "?"
         with open(os.path.join(os.path.dirname(spec.origin), "version.py")) as f:
-            text = f.read()
+            lines = f.read().splitlines()
         for key, name in (("__version__", "torch"), ("cuda", "cuda"), ("hip", "hip")):
-            m = re.search(r"(?m)^%s[ \t]*(?::[^=\n]*)?=[ \t]*'([^'\n]+)'" % re.escape(key), text)
-            if m:
-                out[name] = m.group(1)
+            value = value_in(lines, key)
+            if value:
+                out[name] = value
 except Exception:
     pass
 if out.get("torch") == "?":
@@ -84,7 +96,7 @@ sys.path.insert(0, os.getcwd())
 lacks = []
 for name in sys.argv[1:]:
     try:
-        if find_spec(name) is None:
+        if sys.meta_path and find(name) is None:
             lacks.append(name)
     except Exception:
         pass
