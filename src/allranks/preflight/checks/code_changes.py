@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import first_line, join_names
 
 from ..compare import Findings, Nodes, by_value, collected, some, unlike, values_of, warn

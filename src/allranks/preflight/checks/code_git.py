@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, Optional, Tuple
+
+from allranks.protocol.records import NamedTuple
 
 from ..compare import Findings, Nodes, collected, differences, evidence_of, nodes_with, others, values_of, warn, who
 from ..host import CouldNotLook, Host, lines_of, search_in

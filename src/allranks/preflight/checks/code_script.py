@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
-from typing import NamedTuple, Optional
+from typing import Optional
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of
 
 from ..compare import Findings, Nodes, collected, differences, evidence_of, fail_if, values_of
@@ -37,6 +37,8 @@ def collect(host: Host) -> Optional[Content]:
     script = host.facts.script
     if script.kind != "python-script" or not script.exists:
         return None
+    import hashlib  # late: it loads OpenSSL, 3 ms, and a module or a program has no script
+
     data = host.read(script.path, LIMIT).encode("utf-8", "replace")
     return Content(script.path, len(data), hashlib.sha256(data).hexdigest()[:16])
 

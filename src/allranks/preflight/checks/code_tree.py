@@ -5,8 +5,9 @@ Names, sizes and, up to 1 MB, contents are compared. What runs write (outputs, l
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, collected, remote, some, unknown, unlike, values_of, warn

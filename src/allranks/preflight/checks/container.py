@@ -7,7 +7,9 @@ KUBERNETES_SERVICE_HOST, `container=` of process 1 (systemd.io/CONTAINER_INTERFA
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Optional
+
+from allranks.protocol.records import NamedTuple
 
 from ..compare import Findings, Nodes, advise, collected, differences, having, values_of, warn_each
 from ..host import Host, text_in

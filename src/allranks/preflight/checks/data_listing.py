@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.codec import DecodeError, decode, read_json
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names, with_reason
 
 from ..compare import (

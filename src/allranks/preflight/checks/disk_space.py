@@ -6,8 +6,9 @@ draw the line. On file systems of many terabytes what is left may still be plent
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size

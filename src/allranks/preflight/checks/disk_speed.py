@@ -7,7 +7,9 @@ coreutils and busybox. Nodes of one machine share its disk, so the best of them 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, Optional
+from typing import Optional
+
+from allranks.protocol.records import NamedTuple
 
 from ..compare import Findings, Nodes, collected, remote, slow_machines, warn
 from ..host import CouldNotLook, Host, Ran

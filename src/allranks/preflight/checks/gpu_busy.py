@@ -6,9 +6,10 @@ A container does not see those of others, but their memory counts. Desktops and 
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_words, plural
 
 from .. import smi

@@ -8,9 +8,10 @@ so GPUs there count only if no driver holds them.
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, plural
 
 from .. import smi

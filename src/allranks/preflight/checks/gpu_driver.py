@@ -7,7 +7,9 @@ then chooses by what each driver can, and a program may find another libcuda on 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, Optional
+from typing import Optional
+
+from allranks.protocol.records import NamedTuple
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, collected, differences, having, warn

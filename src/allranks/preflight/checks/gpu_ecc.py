@@ -7,9 +7,10 @@ those of SRAM count, as in Azure NHC (azure_gpu_ecc.nhc). AMD: RAS counts of amd
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of
 
 from .. import smi

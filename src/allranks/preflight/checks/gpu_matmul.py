@@ -8,9 +8,10 @@ One whose memory others use is not judged.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, plural
 
 from .. import smi

@@ -7,8 +7,9 @@ difference counts.
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Set
+from typing import Dict, List, Optional, Set
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from .. import smi

@@ -5,7 +5,9 @@ The slowest GPU sets the pace of all, and the smallest memory the batch.
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from allranks.protocol.records import NamedTuple
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, by_value, collected, differences, values_of, warn, who

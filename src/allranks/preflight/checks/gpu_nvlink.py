@@ -9,9 +9,10 @@ Azure NHC and imbue's host-health-checks look for `<inactive>`.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of
 
 from .. import smi

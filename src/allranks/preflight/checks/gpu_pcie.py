@@ -7,9 +7,10 @@ only: the speed of an idle GPU is low to save power. Boards with x8 slots are no
 from __future__ import annotations
 
 from collections import Counter
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from .. import rdma, smi

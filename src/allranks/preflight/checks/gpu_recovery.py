@@ -7,8 +7,9 @@ nvmlDeviceGpuRecoveryAction_t). Older ones do not know it. NVIDIA's resiliency e
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Optional
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import plural
 
 from .. import smi

@@ -8,9 +8,10 @@ three. So its test never fires. Here each value goes by its name.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of
 
 from .. import smi

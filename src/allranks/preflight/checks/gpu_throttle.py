@@ -8,8 +8,9 @@ for gpu-fryer and Azure NHC). AMD: amd-smi's violations. The power limit (PPT) i
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import plural
 
 from .. import smi

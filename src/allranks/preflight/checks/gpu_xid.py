@@ -8,9 +8,10 @@ only a GPU off the bus, which a reset can't cure, fails.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import format_ago, join_words, plural
 from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH, gravest_action, one_fault_each
 

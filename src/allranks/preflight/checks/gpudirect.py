@@ -8,7 +8,9 @@ from /boot/config-RELEASE (src/misc/rocmwrap.cc).
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Optional
+
+from allranks.protocol.records import NamedTuple
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_value, collected, nodes_with, others, remote, warn, who

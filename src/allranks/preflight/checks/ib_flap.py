@@ -7,7 +7,9 @@ maintenance count too, so: ten or more, and five a day or three times as many as
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, Optional
+
+from allranks.protocol.records import NamedTuple
 
 from .. import rdma
 from ..compare import Findings, Nodes, by_item, collected, remote, values_of, warn

@@ -7,9 +7,10 @@ Files: ports/N/gids/I and ports/N/gid_attrs/types/I, which cannot be read where 
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
 from .. import rdma

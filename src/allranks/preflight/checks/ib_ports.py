@@ -7,8 +7,9 @@ check_ib, with the other nodes as the expectation. Ports that are down everywher
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, NamedTuple, Optional
+from typing import Dict, Mapping, Optional
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names
 
 from .. import rdma

@@ -6,9 +6,10 @@ Which lines mean what: `allranks.kernel_lines`. NVIDIA's Xid is another check's.
 from __future__ import annotations
 
 import re
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, Optional
 
 from allranks.kernel_lines import KIND_BY_ID, KernelLineKind, kernel_line_kind
+from allranks.protocol.records import NamedTuple
 from allranks.text import format_ago, join_names, plural
 
 from ..compare import Findings, Nodes, alike, by_item, collected, remote, warn

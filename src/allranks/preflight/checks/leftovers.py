@@ -8,9 +8,10 @@ torchrun is killed, its workers stay.
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, read_json
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, by_item, collected, remote, some, values_of, warn

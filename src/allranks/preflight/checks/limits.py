@@ -13,9 +13,10 @@ a rank of the run. Where the store is (rank 0) it has as many again and one more
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Callable, Dict, List, Mapping, Optional
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, alike, collected, differences, fail_if, remote, size, values_of, warn

@@ -6,7 +6,9 @@ should have (check_hw_cpuinfo, check_hw_physmem). Here the other nodes are the n
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Optional
+
+from allranks.protocol.records import NamedTuple
 
 from ..compare import Findings, Nodes, collected, differences, having, remote, size, values_of, warn, warn_each
 from ..host import Host, key_values, text_in

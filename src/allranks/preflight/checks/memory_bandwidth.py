@@ -6,7 +6,7 @@ throttled or misconfigured processor shows here. Nodes of one machine share it: 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from allranks.protocol.records import NamedTuple
 
 from ..compare import Findings, Nodes, collected, having, remote, slow_machines, warn
 from ..host import Host, ask

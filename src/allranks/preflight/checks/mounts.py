@@ -6,8 +6,9 @@ errors=remount-ro, systemd.mount(5) (x-systemd.automount, nofail).
 
 from __future__ import annotations
 
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, advise, alike, collected, differences, lack, others, remote, warn, who

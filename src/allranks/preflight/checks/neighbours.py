@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from ipaddress import IPv4Address
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, by_value, collected, fail, remote, those, values_of, warn, who

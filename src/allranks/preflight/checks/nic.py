@@ -6,8 +6,9 @@ machines show no speed. Interfaces that containers and tunnels bring along are l
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, NamedTuple, Optional
+from typing import Dict, Mapping, Optional
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
 from ..compare import (

@@ -7,9 +7,10 @@ by design matters only where the port is faster than the slot. imbue's host-heal
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, Optional
 
 from allranks.findings import Finding
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
 from .. import rdma

@@ -6,7 +6,9 @@ interface with a worse metric is an ordinary backup.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
+
+from allranks.protocol.records import NamedTuple
 
 from ..compare import Findings, Nodes, collected, group, remote, warn
 from ..host import Host, lines_of

@@ -5,8 +5,9 @@ A small file is written where the program will write. Then fsync(2) waits for th
 
 from __future__ import annotations
 
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import List, Mapping, Optional, Tuple
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
 from ..compare import (

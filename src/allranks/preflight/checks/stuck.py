@@ -7,8 +7,9 @@ in D for good. Sources: proc_pid_stat(5), Documentation/filesystems/proc.rst (wc
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names, plural
 
 from ..compare import Findings, Nodes, collected, group, remote, warn

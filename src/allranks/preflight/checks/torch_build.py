@@ -7,9 +7,10 @@ which torch's wheels load. An NCCL that is linked into torch is not known withou
 
 from __future__ import annotations
 
-from typing import List, Mapping, NamedTuple, Optional
+from typing import List, Mapping, Optional
 
 from allranks.protocol.facts import Interpreter
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names
 
 from ..compare import (

@@ -6,9 +6,10 @@ It is imported as the training program would import it, with the script's direct
 from __future__ import annotations
 
 import re
-from typing import List, Mapping, NamedTuple, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 from allranks.protocol.facts import TargetFacts
+from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names, plural, with_reason
 
 from .. import smi
