@@ -64,7 +64,7 @@ def read_line(sighting: Sighting) -> Reading:
     if sighting.row.id == "gloo-mesh" and "refused" not in error and "reset" not in error:
         words = "the store was reached, Gloo's own connections between the ranks were not made: interface or firewall"
         return Reading("wrong-interface", 0.5, words, also="port-blocked")
-    if "timed out" in error or "no route" in error or "unreachable" in error:
+    if any(words in error for words in ("timed out", "timeout", "no route", "unreachable")):
         words = "the rendezvous worked, this address and port do not: a firewall, or the wrong interface"
         return Reading("port-blocked", 0.5, words, also="wrong-interface")
     words = "nothing listens there: the peer has ended, or its node is in trouble"

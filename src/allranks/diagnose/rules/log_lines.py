@@ -121,10 +121,8 @@ def by_table(evidence: Evidence) -> list[Candidate]:
     candidates = []
     for sightings in group(weighed, lambda s: (s.row.cause, s.row.role)).values():
         candidate = read_candidate(evidence, sightings)
-        if candidate.cause == "segfault-native" and candidate.strength is Strength.WEAK:
-            crash = next(s for s in sightings if s.order == candidate.line)
-            if after_abort(evidence, crash):  # the end of the abort
-                candidate = replace(candidate, strength=Strength.SYMPTOM, confidence=0.3)
+        if _ends_an_abort(evidence, candidate, sightings):
+            candidate = replace(candidate, strength=Strength.SYMPTOM, confidence=0.3)
         candidates.append(candidate)
         doubtful = [s for s in sightings if s.row.also]
         if doubtful:  # the other cause that the same text can have: for the runners-up
@@ -132,6 +130,18 @@ def by_table(evidence: Evidence) -> list[Candidate]:
             other = replace(read_candidate(evidence, doubtful), cause=row.also, remedy="")
             candidates.append(replace(other, strength=Strength.SYMPTOM, confidence=row.confidence * ALSO))
     return candidates
+
+
+def _ends_an_abort(evidence: Evidence, candidate: Candidate, sightings: Sequence[Sighting]) -> bool:
+    """Tell whether a crash only follows from what was aborted: by a complaint before it, or by a failed transport.
+
+    NCCL frees its buffers when a transport fails, while its kernels still run: it then reports their illegal access.
+    """
+    if candidate.cause == "segfault-native" and candidate.strength is Strength.WEAK:
+        return after_abort(evidence, next(s for s in sightings if s.order == candidate.line))
+    if candidate.cause == "cuda-kernel-fault" and all("NCCL WARN Cuda failure" in s.line.text for s in sightings):
+        return any(s.order < sightings[0].order for s in evidence.weighed_by("ib-completion"))
+    return False
 
 
 # -- exceptions that no row knows ------------------------------------------------------------------------

@@ -215,8 +215,10 @@ ROWS = (
          "a peer did not come in time, and this side can't name it"),
     ),
     Row("gloo-mesh", "wrong-interface", SYMPTOM, "torch ProcessGroupGloo.cpp, gloo transport/tcp/pair.cc", (
-     "connectFullMesh failed",),
-        r"connectFullMesh failed(?:.*?remote=\[?(?P<peer>[\w.:]+?)\]?:(?P<port>\d+))?", rule="connect-refused"),
+     "connectFullMesh failed", "gloo/transport/tcp/"),
+        r"connectFullMesh failed(?:.*?remote=\[?(?P<peer>[\w.:]+?)\]?:(?P<port>\d+))?"
+        r"|gloo/transport/tcp/\S{1,40} (?:Connect timeout|connect) \[(?P<peer2>[\w.:]+)\]:(?P<port2>\d+)"
+        r"(?:: (?P<error>.*))?", rule="connect-refused"),
     *table(
         "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "",
         ("peer-closed", "closed by peer|reset by peer|ead error|roken pipe|rite error|pair closure",

@@ -22,6 +22,8 @@ ROWS = (
         # An address that was never filled in has a random family.
         ("interface-family", "nor AF_INET6", r"with family \d+ is neither AF_INET\(\d+\) nor AF_INET6", 0.75,
          "a rank has announced no address: its interface filter, NCCL_SOCKET_IFNAME, matches nothing"),
+        ("socket-family", "Socket creation failed", r"Socket creation failed ?: Address family not supported", 0.6,
+         "the interface has no address of a family that this host supports", "ipv6-problem"),
         ("interface-absent", "nterface",
          r"(?i)(?:network )?interface (?P<interface>\S+) (?:does not exist|not found|is not available)"
          r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75),

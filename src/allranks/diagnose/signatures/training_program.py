@@ -125,15 +125,19 @@ ROWS = (
         ("state-dict", "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
          r"loading state_dict|size mismatch for |(?:Missing|Unexpected) "
          r"key\(s\) in state_dict|copying a param with shape"),
+        # torch distributed/checkpoint: default_planner.py, filesystem.py, planner_helpers.py
+        ("sharded-state", "mismatch sizes torch|Size mismatch between saved|Invalid checkpoint metadata",
+         r"mismatch sizes torch\.Size|Size mismatch between saved .{0,60}and current|Invalid checkpoint metadata for"),
         ("archive", "PytorchStreamReader|central directory|invalid load key|Weights "
          "only load failed|pickle data was truncated|Invalid magic number|"
          "UnpicklingError|unexpected EOF|file might be corrupted|legacy "
-         "loading|MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|"
+         "loading|storage has wrong|MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|"
          "InvalidHeader|SafetensorError|not a ZIP|not a zip",
          r"PytorchStreamReader failed|failed finding central directory|"
           r"invalid load key|Weights only load failed|pickle data was truncated|"
           r"Invalid magic number; corrupt|UnpicklingError|"
          r"unexpected EOF, expected|file might be corrupted|MetadataIncompleteBuffer|"
+         r"storage has wrong (?:byte )?size: expected|"
           r"HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|not a " r"(?:ZIP|zip) (?:archive|file)"),
         scope=RAISED,
     ),
@@ -187,7 +191,7 @@ ROWS = (
         "torch utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
         ("loader-worker", "encountered in worker|"
          "DataLoader worker|bus error encountered in worker|DataLoader",
-         r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40}(?:exited "
+         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited "
          r"unexpectedly|is killed by signal)|"
          r"Unexpected (?:bus error|segmentation fault|floating-point exception) "
           r"encountered in worker|DataLoader timed out after", 0.88, "", "shm-too-small"),
@@ -323,6 +327,9 @@ ROWS = (
         ("pdsh-255", "pdsh@|"
          "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@"),
     ),
+    Row("cxx-uncaught", "unknown", SYMPTOM, "libstdc++ vterminate.cc", ("terminate called", "what():"),
+        r"terminate called (?:after throwing an instance of|without an active exception)|^ *what\(\): +\S", 0.2,
+        "an exception of C++ that nothing caught ended this process, and its text is of no known kind"),
     # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
     Row("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)", (
      "death signal", "got signal"), r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b", 0.6,
