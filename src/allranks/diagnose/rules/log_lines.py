@@ -167,6 +167,10 @@ NOT_OWN = frozenset(
         "ConnectionError",
         "NCCLError",
         "ProcessRaisedException",
+        "RayActorError",
+        "ActorDiedError",
+        "NodeDiedError",
+        "WorkerCrashedError",
     }
 )
 _TRANSPORT = re.compile(

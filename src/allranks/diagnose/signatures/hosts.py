@@ -185,6 +185,14 @@ ROWS = (
          "Ray cannot tell a kill for lack of memory from a crash: the kernel's log and the worker's own can"),
     ),
     *table(
+        "Ray gcs_node_manager.cc, python/ray/exceptions.py", WEAK, "node-network-down",
+        ("ray-node", "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly",
+         r"(?:\b(?:ip|address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? )?"
+         r"has been marked dead because|\bnode has died\b|missing too many heartbeats"
+         r"|node was terminated unexpectedly", 0.65,
+         "Ray no longer hears of that node: it lost its link or its power, or its raylet ended", "peer-died"),
+    ),
+    *table(
         "Kubernetes kubelet's restarts say that, not why", CASCADE, "",
         ("crash-loop", "CrashLoopBackOff|restarting failed container", r"CrashLoopBackOff|restarting failed container"),
     ),

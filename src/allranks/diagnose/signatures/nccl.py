@@ -95,7 +95,7 @@ ROWS = (
         ("ib-status", "IBV_WC",
          r"IBV_WC_(?:RETRY_EXC|RNR_RETRY_EXC|REM_\w+|LOC_PROT|GENERAL|FATAL|RESP_TIMEOUT)_ERR|"
          r"IBV_WC_SUCCESS\. [1-9]\d? vs 0", 0.8, "a transfer over InfiniBand ended with an error"),
-        ("ofi", "NET/OFI", r"NCCL WARN NET/OFI", 0.6),
+        ("ofi", "NET/OFI", r"NCCL WARN NET/OFI|WARN: Function: \w{1,60} Line: \d+: NET/OFI", 0.6),
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM",
          r"(?i)transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|" r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
          0.8),
