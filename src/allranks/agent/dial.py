@@ -61,6 +61,7 @@ OVER_SECONDS = 5.0
 USER_SIGNALS_KEPT = 16  # of those that come without a connection
 STOP_WORDS: Dict[int, str] = {signal.SIGINT: "ctrl-c"}  # of other signals it is sigterm
 MOST_TEXT = 2000  # characters of a sentence that the coordinator sends
+MOST_TOKEN = 64  # characters of a call's token
 USAGE = 2
 NODE_FAILED = 4
 CTRL_C = 130
@@ -320,7 +321,10 @@ class Dialler:
             child_in = self._child.stdin.fileno()
             child_out = self._child.stdout.fileno()
         wanted = {
-            self._socket.fileno(): (len(self._in) < HIGH_WATER, bool(self._out)),
+            self._socket.fileno(): (
+                len(self._in) < HIGH_WATER and len(self._out) < 2 * HIGH_WATER,  # it may ask and never read
+                bool(self._out),
+            ),
             child_out: (len(self._out) < HIGH_WATER, False),
             child_in: (False, bool(self._in)),
             self._wake: (True, False),
@@ -378,7 +382,7 @@ class Dialler:
         try:
             self._rules.call(token)
         except CallDeclined as declined:
-            self._tell(DeclinedControl(token, str(declined)))
+            self._tell(DeclinedControl(token[:MOST_TOKEN], str(declined)))
 
     def _open(self, control: Union[OpenControl, FetchControl]) -> None:
         """Open a new channel with a relay of this node's own. Raise DialRefused, AgentNotStarted."""

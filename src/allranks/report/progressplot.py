@@ -135,7 +135,7 @@ def _heatmap(moments: Sequence[HistoryPoint]) -> Heatmap | None:
     """Set the step times of each rank between two moments into cells."""
     thinned = _thinned(moments)
     ranks = max(len(moment.steps) for moment in thinned)
-    times = [_step_times(before, after, ranks) for before, after in pairwise(thinned)]
+    times = [_step_times(before, after) for before, after in pairwise(thinned)]
     measured = [seconds for column in times for seconds in column if seconds is not None]
     if not measured:
         return None
@@ -168,9 +168,9 @@ def _thinned(moments: Sequence[HistoryPoint]) -> list[HistoryPoint]:
     return kept
 
 
-def _step_times(before: HistoryPoint, after: HistoryPoint, ranks: int) -> list[float | None]:
-    """Return the seconds a step of each rank between two moments; None across attempts and where no step was done."""
-    seconds: list[float | None] = [None] * ranks
+def _step_times(before: HistoryPoint, after: HistoryPoint) -> list[float | None]:
+    """Return the seconds a step of each rank that both moments have; None across attempts and where none was done."""
+    seconds: list[float | None] = [None] * min(len(before.steps), len(after.steps))
     if before.attempt != after.attempt:
         return seconds
     for rank, (first, last) in enumerate(zip(before.steps, after.steps, strict=False)):

@@ -6,13 +6,15 @@ alike.
 
 from __future__ import annotations
 
+import io
+
 from allranks.protocol.codec import decode_parts, encode, omit_none
 from allranks.protocol.jsontext import DecodeError, read_object, write_json
 from allranks.protocol.records import NamedTuple
 from allranks.protocol.usage import NodeUsage
 
 from .directory import RunDirectory
-from .regular import append
+from .regular import append, open_regular
 
 NAME = "usage.jsonl"
 LIMIT = 8 << 20  # bytes
@@ -79,8 +81,8 @@ def keeps_every(size: int) -> int:
 def read_usage(run: RunDirectory) -> list[UsageSample]:
     """Give the samples of a run, in the order in which they came; what cannot be read is left out."""
     try:
-        with open(run.path / "evidence" / NAME, "rb") as file:
-            lines = file.read(LIMIT).splitlines()
+        with open_regular(run.path / "evidence" / NAME) as file:
+            lines = io.BytesIO(file.read(LIMIT))
     except OSError:
         return []
     samples = []
