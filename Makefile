@@ -69,19 +69,35 @@ FUZZ ?= 120
 fuzz: $(VENV)/.test
 	ALLRANKS_FUZZ_SECONDS=$(FUZZ) HYPOTHESIS_PROFILE=search $(PYTEST) -m fuzz tests
 
-# accelerate and deepspeed for real, in an environment of their own over torch's (docs/how-to/launchers.md). The default
-# tests skip these.
+# accelerate, deepspeed and ColossalAI for real, in environments of their own over torch's (docs/how-to/launchers.md). The
+# default tests skip these.
 LAUNCHERS := .venv-launchers
+COLOSSALAI := .venv-colossalai
+
+define environment_over_torch
+	$(BIN)/python -m venv $(1)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+	  $$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/torch.pth
+endef
 
 $(LAUNCHERS)/.done: $(VENV)/.test
-	$(BIN)/python -m venv $(LAUNCHERS)
-	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
-	  $$($(LAUNCHERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/torch.pth
+	$(call environment_over_torch,$(LAUNCHERS))
 	$(LAUNCHERS)/bin/pip install -q --disable-pip-version-check --no-build-isolation accelerate==1.15.* deepspeed==0.19.* transformers==5.23.*
 	touch $@
 
-test-launchers: $(LAUNCHERS)/.done system
+# ColossalAI asks for an older torch with CUDA, and for much that its launcher does not import: it comes without these.
+# It calls torchrun, which has to be of the interpreter that has ColossalAI.
+$(COLOSSALAI)/.done: $(VENV)/.test
+	$(call environment_over_torch,$(COLOSSALAI))
+	$(COLOSSALAI)/bin/pip install -q --disable-pip-version-check wheel 'setuptools<81' packaging psutil fabric
+	$(COLOSSALAI)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation colossalai==0.5.0
+	printf '#!%s\nfrom torch.distributed.run import main\nmain()\n' $(CURDIR)/$(COLOSSALAI)/bin/python > $(COLOSSALAI)/bin/torchrun
+	chmod +x $(COLOSSALAI)/bin/torchrun
+	touch $@
+
+test-launchers: $(LAUNCHERS)/.done $(COLOSSALAI)/.done system
 	ALLRANKS_LAUNCHERS_PYTHON=$(CURDIR)/$(LAUNCHERS)/bin/python $(BIN)/python -m pytest tests/hosts/test_frameworks.py
+	ALLRANKS_LAUNCHERS_PYTHON=$(CURDIR)/$(COLOSSALAI)/bin/python $(BIN)/python -m pytest tests/hosts/test_frameworks.py -k colossalai
 
 $(VENV)/.release: $(VENV)/.test
 	$(PIP) -e '.[release]'
@@ -152,4 +168,4 @@ chaos: $(VENV)/.test system
 	$(BIN)/python -m bench.chaos --rounds $(ROUNDS) --seed $(SEED) --hours $(HOURS)
 
 clean:
-	rm -rf $(VENV) $(LAUNCHERS) .venv-torch build dist runs
+	rm -rf $(VENV) $(LAUNCHERS) $(COLOSSALAI) .venv-torch build dist runs

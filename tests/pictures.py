@@ -2,6 +2,9 @@
 
 One real run on virtual nodes fails at a step. Its terminal is recorded, and a screen from the middle becomes an SVG.
 The page that it leaves is looked at in headless Chromium. Without Chromium that picture stays as it is.
+
+`tests/docs/test_pictures_drawn.py` makes such a run, and fails where it shows something else than the pictures. What
+the page had when it was photographed stands in `failure-page.txt`: its style by hash, its sections, its verdict.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import fcntl
+import hashlib
 import html
 import os
 import pty
@@ -18,14 +22,18 @@ import sys
 import tempfile
 import termios
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.browser.chromium import Chromium, find
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 LIVE_VIEW = "live-view.svg"
+LIVE_VIEW_LABEL = "allranks run on a terminal, with a table of nodes below the lines"
 FAILURE_PAGE = "failure-page.webp"
+FAILURE_WORDS = "failure-page.txt"
 MOST_BYTES = 100_000  # of a picture
 COLUMNS, ROWS = 96, 40  # of the terminal
 PAGE_WIDTH, PAGE_HEIGHT = 1100, 980  # pixels that are shown of the page
@@ -63,6 +71,12 @@ dist.destroy_process_group()
 '''
 _TABLE_AGAIN = re.compile(r"\x1b\[(\d+)A\x1b\[J")  # rows up, and everything below is removed (report/screen.py)
 STEP_OF_NODE = re.compile(r"local\d +\w+ +\d+ \w+ +(\d+)(?:/\d+)? ")
+_TEXT = re.compile(r'<text x="([\d.]+)" y="(\d+)"[^>]*>(.*?)</text>')
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# What a run shows or does not, by its time and its machine: lines, words of the table's head, a section of the page.
+_SOMETIMES_LINE = re.compile(r"first step after |note: ")
+_SOMETIMES_WORDS = re.compile(r", (?:about .* left|goodput .*)")
+_SOMETIMES_SECTION = "Findings"
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 # An SVG in an <img> fetches no font, so each row is stretched to the width that its characters have here.
@@ -116,6 +130,87 @@ def draw(lines: list[str], label: str) -> str:
     return SVG.format(width=width, height=height, label=html.escape(label), rows="\n".join(rows))
 
 
+def lines_of(drawing: str) -> list[str]:
+    """Return the terminal's lines that a drawing shows."""
+    lines: dict[int, str] = {}
+    for x, y, text in _TEXT.findall(drawing):
+        blanks = " " * round((float(x) - MARGIN) / CHARACTER)
+        lines[(int(y) - MARGIN - 14) // LINE] = blanks + html.unescape(text).replace("\u00a0", " ")
+    return [lines.get(number, "") for number in range(max(lines) + 1)]
+
+
+def wording(lines: list[str]) -> list[str]:
+    """Return what is the same in every run: lines without figures and blanks, the program's own once."""
+    words: list[str] = []
+    for line in lines:
+        if line.startswith("──"):
+            line = _SOMETIMES_WORDS.sub("", line)
+        text = " ".join(_NUMBER.sub("N", line).replace("─", "").split())
+        if text and text not in words[-1:] and not _SOMETIMES_LINE.match(line):
+            words.append(text)
+    return words
+
+
+class PageWords(HTMLParser):
+    """Reads of a page what its picture shows of every such run: the style, the sections, the rows of the verdict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self._taken = ""  # the element whose text is taken
+        self._text = ""
+        self._in_verdict = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Begin to take a text."""
+        self._in_verdict = (self._in_verdict or ("id", "verdict") in attrs) and tag != "h2"
+        is_of_verdict = self._in_verdict and (tag == "th" or ("class", "text") in attrs)
+        if tag in ("style", "h2") or is_of_verdict:
+            self._taken, self._text = tag, ""
+
+    def handle_data(self, data: str) -> None:
+        """Take a part of a text."""
+        if self._taken:
+            self._text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        """Keep a text."""
+        if tag != self._taken:
+            return
+        self._taken = ""
+        text = " ".join(_NUMBER.sub("N", self._text).split())
+        if tag == "style":
+            text = f"style {hashlib.sha256(self._text.encode()).hexdigest()}"
+        if text not in ("", "or", _SOMETIMES_SECTION):
+            self.words.append(text)
+
+
+def words_of_page(page: Path) -> str:
+    """Return what stands beside the picture of a page."""
+    reader = PageWords()
+    reader.feed(page.read_text(encoding="utf-8"))
+    return "".join(f"{words}\n" for words in reader.words)
+
+
+class Shown(NamedTuple):
+    """What a run has shown: the drawing of its terminal, and its page."""
+
+    live_view: str
+    page: Path
+
+
+def show_run(directory: Path) -> Shown:
+    """Make the run in a directory, and draw its terminal."""
+    (directory / "train.py").write_text(PROGRAM)
+    words = ["run", "--local", str(NODES), "--nproc", str(RANKS_A_NODE), "train.py"]
+    recording = record([sys.executable, "-m", "allranks", *words], directory)
+    lines = [f"$ allranks {' '.join(words)}", *choose_screen(recording)]
+    pages = list(directory.glob("runs/*/report.html"))
+    if len(pages) != 1:
+        raise SystemExit(f"the run left {len(pages)} pages, expected 1:\n{recording}")
+    return Shown(draw(lines, LIVE_VIEW_LABEL), pages[0])
+
+
 def record(argv: list[str], directory: Path) -> str:
     """Run a command on a terminal of its own, and return all that it wrote there."""
     pid, terminal = pty.fork()
@@ -160,18 +255,13 @@ def main() -> int:
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pictures-") as place:
         directory = Path(place)
-        (directory / "train.py").write_text(PROGRAM)
-        words = ["run", "--local", str(NODES), "--nproc", str(RANKS_A_NODE), "train.py"]
-        recording = record([sys.executable, "-m", "allranks", *words], directory)
-        lines = [f"$ allranks {' '.join(words)}", *choose_screen(recording)]
-        (into / LIVE_VIEW).write_text(draw(lines, "allranks run on a terminal, with a table of nodes below the lines"))
-        pages = list(directory.glob("runs/*/report.html"))
-        if len(pages) != 1:
-            raise SystemExit(f"the run left {len(pages)} pages, expected 1:\n{recording}")
+        shown = show_run(directory)
+        (into / LIVE_VIEW).write_text(shown.live_view)
         if find() is None:
             print(f"pictures: Chromium not found, {FAILURE_PAGE} is left as it is. hint: make browser")
         else:
-            (into / FAILURE_PAGE).write_bytes(photograph(pages[0], directory / "profile"))
+            (into / FAILURE_PAGE).write_bytes(photograph(shown.page, directory / "profile"))
+            (into / FAILURE_WORDS).write_text(words_of_page(shown.page))
     for picture in sorted(into.iterdir()):
         size = picture.stat().st_size
         print(f"pictures: {picture.name} {size} bytes")

@@ -3,7 +3,21 @@
 import re
 
 import pytest
-from tests.pictures import FAILURE_PAGE, LIVE_VIEW, MOST_BYTES, PICTURES, ROOT, choose_screen, draw, screens
+from tests.pictures import (
+    FAILURE_PAGE,
+    FAILURE_WORDS,
+    LIVE_VIEW,
+    LIVE_VIEW_LABEL,
+    MOST_BYTES,
+    PICTURES,
+    ROOT,
+    PageWords,
+    choose_screen,
+    draw,
+    lines_of,
+    screens,
+    wording,
+)
 
 TABLE = "local{} running 2 initialised {} 9.7 0 s ago"
 
@@ -39,8 +53,34 @@ def test_a_drawing_keeps_blanks_and_escapes_what_is_markup() -> None:
     assert 'aria-label="x&quot;y"' in drawing
 
 
+def test_what_is_stored_is_as_it_would_be_drawn_today() -> None:
+    """Whether a run shows the same lines is asked by tests/docs/test_pictures_drawn.py."""
+    stored = (PICTURES / LIVE_VIEW).read_text()
+    assert draw(lines_of(stored), LIVE_VIEW_LABEL) == stored, "`make pictures` draws it again"
+
+
+def test_figures_and_widths_are_no_wording() -> None:
+    first = ["all 8 ranks in 3.1 s", "first step after 4 s", "[local0 0] step 10 loss 3.50", "── 9 s ──"]
+    second = ["all 8 ranks in 12 s", "[local0 0] step 10 loss 9.1", "[local0 0] step 20 loss 1", "── 10.5 s ─"]
+    assert wording(first) == wording(second) == ["all N ranks in N s", "[localN N] step N loss N", "N s"]
+    assert wording([*first, "a further line"]) != wording(first)
+
+
+def test_the_words_of_a_page_are_its_style_its_sections_and_its_verdict() -> None:
+    page = """<style>p {}</style><h1>r</h1><div id="verdict"><p class="text">rank 5 raised</p><table><tr>
+    <th>fix</th><td>x</td></tr><tr><th>or</th></tr></table></div><h2>Findings</h2><h2>Timeline</h2>
+    <p class="text">y</p><th>z</th>"""
+    reader = PageWords()
+    reader.feed(page)
+    assert reader.words[1:] == ["rank N raised", "fix", "Timeline"]
+    other = PageWords()
+    other.feed(page.replace("p {}", "p { margin: 0 }"))
+    assert reader.words[0] != other.words[0]
+
+
 def test_the_pictures_are_small_and_shown() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")))
     for name in (LIVE_VIEW, FAILURE_PAGE):
         assert (PICTURES / name).stat().st_size <= MOST_BYTES
+        assert len((PICTURES / FAILURE_WORDS).read_text().splitlines()) > 5
         assert re.search(rf"!\[[^\]]+\]\([^)]*pictures/{re.escape(name)}\)", pages), f"no page shows {name}"

@@ -1,4 +1,4 @@
-"""docs/seeds.md: every command in it is one that allranks takes, and every test that it names exists."""
+"""docs/seeds.md: each command in it is one that allranks takes, and each test that it names is there, of real parts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from allranks import exitcodes
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "seeds.md"
 FEWEST_ROWS = 100  # of all five set-ups
+REAL = ("tests/hosts/", "tests/slurm/", "tests/local/", "tests/examples/")  # real processes, and nothing stands in
+TEST_OF_ROW = re.compile(r"`(?P<path>[\w/]+\.py)::(?P<name>\w+)`(?: \((?P<reason>.+)\))?")
 DRY = {"run", "check", "test", "exec"}  # these print what they would do
 
 
@@ -43,9 +45,19 @@ def test_every_row_names_a_test_that_exists() -> None:
     listed = rows()
     assert len(listed) >= FEWEST_ROWS
     for what, _, test in listed:
-        path, _, name = test.strip("`").partition("::")
-        assert (ROOT / path).is_file(), (what, path)
-        assert name in names_in(path), (what, test)
+        named = TEST_OF_ROW.fullmatch(test)
+        assert named is not None, (what, test)
+        assert (ROOT / named["path"]).is_file(), (what, test)
+        assert named["name"] in names_in(named["path"]), (what, test)
+
+
+def test_every_row_is_shown_by_real_parts_or_says_why_not() -> None:
+    """A unit test, recorded output and a stand-in show a row only where the row says so."""
+    for what, _, test in rows():
+        named = TEST_OF_ROW.fullmatch(test)
+        assert named is not None, (what, test)
+        is_real = named["path"].startswith(REAL)
+        assert is_real != bool(named["reason"]), f"{what}: {test}. Name a test of {' '.join(REAL)}, or the reason"
 
 
 @pytest.mark.parametrize("command", commands())

@@ -270,10 +270,27 @@ def test_the_exit_code_of_a_diagnosis(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["cause"] == "slurm-preempted-or-timeout" and done.returncode in (1, 4)
 
 
-def test_color_is_one_row() -> None:
-    """Commands that show what ranks printed, or paint words of their own, take it."""
-    taking = {declared.name for declared in COMMANDS if COLOR in declared.options}
-    assert taking == {"run", "join", "check", "test", "attach", "logs", "exec", "top"}
+def test_every_command_takes_color() -> None:
+    """One row, which no command declares again."""
+    assert all(declared.rows.count(COLOR) == 1 and COLOR not in declared.options for declared in COMMANDS)
+
+
+@pytest.mark.processes
+def test_words_of_ours_are_painted_and_what_is_quiet_is_for_scripts(tmp_path: Path) -> None:
+    """A run that failed, as `status`, `ps` and `diagnose` show it."""
+    (tmp_path / "train.py").write_text("raise ValueError('no labels')\n")
+    forked.call(["run", "--local", "1", "train.py"], cwd=tmp_path)
+    (run,) = (path.name for path in (tmp_path / "runs").iterdir())
+    painted = {"status": "\x1b[1;31mverdict: ", "ps": f"\x1b[31m{run}", "diagnose": "\x1b[1;31mVERDICT "}
+    quiet = {"status": "failed\n", "ps": f"{run}\n", "diagnose": "program-exception\n", "stop": ""}
+    for verb, start in painted.items():
+        for choice in ("always", "never"):
+            shown = forked.call([verb, "--color", choice], cwd=tmp_path).stdout
+            assert (start in shown) is (choice == "always"), (verb, choice, shown)
+            assert choice == "always" or "\x1b" not in shown
+    for verb, line in quiet.items():
+        done = forked.call([verb, "-q"], cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, line, ""), verb
 
 
 def test_a_declared_function_is_imported_when_its_work_begins() -> None:

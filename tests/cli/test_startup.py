@@ -27,7 +27,8 @@ HEAVY = {
     "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.engines.kubernetes",
             "allranks.engines.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
 }  # fmt: skip
-LIGHT = {"allranks.engines"}  # names the engines, and imports one when a run needs it
+# The first names the engines, and imports one when a run needs it. The others are loaded with every command line.
+LIGHT = {"allranks.engines", "allranks.report", "allranks.report.terminal"}
 
 
 def test_a_runs_directory_is_read_without_the_forms_of_secrets(tmp_path):

@@ -28,7 +28,13 @@ set -e
 mount -t tmpfs tmpfs /opt
 for pair in $FILES; do mkdir -p "$(dirname "${pair#*=}")"; cp "${pair%%=*}" "${pair#*=}"; done
 unset FILES
-exec unshare --pid --fork --kill-child --mount-proc -- "$@" >"$OUT" 2>&1 </dev/null
+exec unshare --pid --fork --kill-child --mount-proc -- /bin/sh -c "$VOLUMES" - "$@" >"$OUT" 2>&1 </dev/null
+"""
+# Each memory volume is a file system of this pod's own, as large as its limit says: `/dev/shm:size=48m`.
+VOLUMES = """
+for volume in $MEMORY; do mount -t tmpfs -o "${volume#*:}" tmpfs "${volume%%:*}" || exit; done
+unset MEMORY VOLUMES
+exec "$@"
 """
 
 
@@ -71,6 +77,14 @@ class Pods:
                 found[f"{where}/secret"] = SECRET.encode()
         return found
 
+    def memory_volumes(self) -> list[str]:
+        """Where a tmpfs of its own is mounted in every pod, each with its options."""
+        spec = self.templates()[0]
+        mounts = {m["name"]: m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
+        limits = {v["name"]: v["emptyDir"].get("sizeLimit") for v in spec["volumes"] if "emptyDir" in v}
+        options = {name: f"size={limit.removesuffix('i').lower()}" if limit else "rw" for name, limit in limits.items()}
+        return [f"{mounts[name]}:{option}" for name, option in options.items()]
+
     def environment(self, index: int) -> dict[str, str]:
         """The container's own variables, and those that Kubernetes sets in every pod."""
         template = self.templates()[index]
@@ -102,7 +116,8 @@ class Pods:
         for index in indexes:
             container = self.templates()[index]["containers"][0]
             files = " ".join(f"{self.place}/mounted{path}={path}" for path in self._files())
-            full = {**self.environment(index), "FILES": files, "OUT": str(self._log(index)), **(env or {})}
+            given = {"FILES": files, "MEMORY": " ".join(self.memory_volumes()), "VOLUMES": VOLUMES}
+            full = {**self.environment(index), **given, "OUT": str(self._log(index)), **(env or {})}
             command = [expanded(word, full) for word in container["command"]]
             argv = ["/bin/bash", "-c", START, "-", *command]
             self.processes[index] = self.host(index).popen(argv, env=full, cwd=container.get("workingDir", "/"))

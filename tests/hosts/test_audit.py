@@ -57,3 +57,32 @@ def test_spawned_workers_and_a_forgotten_set_epoch(launch: Launch, launcher: str
     result = launch.result()
     found = [(f["id"], f["status"]) for f in result["findings"] if f.get("check") == "data-audit"]
     assert result["exit"] == 0 and found == [("data-set-epoch", "warn")], result
+
+
+EPOCH = """
+import os
+from torch.utils.data import DataLoader, DistributedSampler
+data = list(range(1003))
+sampler = DistributedSampler(data, int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+print(sum(1 for _ in DataLoader(data, 4, sampler=sampler)), sum(1 for _ in DataLoader(data, 4)), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_take_the_steps_that_the_plan_has(launch: Launch) -> None:
+    """The steps of an epoch on one host and on two, split and not, as real ranks count them."""
+    (launch.work / "epoch.py").write_text(EPOCH)
+    plan = ["data", "plan", "--samples", "1003", "--batch", "4", "--gpus-per-node", "2"]
+    split = {}
+    for nodes in (1, 2):
+        assert launch.start(["epoch.py"], "--nodes", str(nodes), nproc=2).result()["exit"] == 0
+        counted = {launch.log(rank) for rank in range(2 * nodes)}
+        assert len(counted) == 1, counted
+        split[nodes], whole = map(int, counted.pop().split())
+        seen = launch.call(*plan, "--nodes", str(nodes), "--observed-steps", str(split[nodes]), "--json")
+        assert (seen.returncode, json.loads(seen.stdout)["observed"]["fits"]) == (0, True)
+        seen = launch.call(*plan, "--nodes", str(nodes), "--observed-steps", str(whole))
+        assert seen.returncode == 3 and "not sharded: every rank reads everything" in seen.stdout
+    table = launch.call(*plan, "--nodes", "1,2", "--epochs", "5", "--step-time", "2s", "--json")
+    rows = json.loads(table.stdout)["plan"]
+    assert [row["steps"] for row in rows] == [split[1], split[2]] == [126, 63]

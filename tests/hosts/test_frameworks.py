@@ -1,4 +1,4 @@
-"""accelerate and deepspeed for real, over Gloo, on two hosts: where they are installed.
+"""accelerate, deepspeed and ColossalAI for real, over Gloo, on two hosts: where they are installed.
 
 `make test-launchers` installs them beside torch, in an environment of their own, and runs this file; elsewhere
 ALLRANKS_LAUNCHERS_PYTHON names an interpreter that has them.
@@ -151,6 +151,20 @@ def test_what_is_rendered_runs_by_hand(what: str, launch: Launch) -> None:
         said = "".join(future.result().stdout for future in started)
     for rank in range(4):
         assert f"rank {rank} of 4" in said and "sum 10" in said
+
+
+# -- ColossalAI --------------------------------------------------------------------------------------
+
+
+def test_colossalai(launch: Launch) -> None:
+    """The command as people have it, once on each host; the program calls `colossalai.launch_from_torch`."""
+    need("colossalai")
+    words = ["colossalai", "run", "--nproc_per_node", "2", *program("v_colossalai.py", "--config", "demo.py")]
+    result = run(launch, None, words)
+    assert (result["exit"], result["verdict"]) == (0, None), logs(launch)
+    said = logs(launch)
+    assert all(f"rank {rank} of 4: sum 10 --config demo.py" in said for rank in range(4)), said
+    assert initialised(launch) == [0, 1, 2, 3]
 
 
 # -- deepspeed ---------------------------------------------------------------------------------------

@@ -87,17 +87,34 @@ def test_a_scheduler_names_the_node_that_never_comes(joined: Joined) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said", "cause"),
+    ("change", "said", "cause", "fix"),
     [
         pytest.param(
-            {"nnodes": 3}, "was started with --nnodes 3, h1 with 4", "world-size-mismatch", marks=pytest.mark.slow
+            {"nnodes": 3},
+            "was started with --nnodes 3, h1 with 4",
+            "world-size-mismatch",
+            "start all nodes with the same --nnodes",
+            marks=pytest.mark.slow,
         ),
-        ({"program": ["python", "other.py"]}, "all nodes run the same command", "bad-launch-arguments"),
-        pytest.param({"rank": 1}, "two nodes came as node 1", "rank-missing-or-duplicate", marks=pytest.mark.slow),
+        (
+            {"program": ["python", "other.py"]},
+            "all nodes run the same command",
+            "bad-launch-arguments",
+            "start the same command on all nodes",
+        ),
+        pytest.param(
+            {"rank": 1},
+            "two nodes came as node 1",
+            "rank-missing-or-duplicate",
+            "give each node its own --node-rank",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["nnodes", "command", "rank"],
 )
-def test_a_contradiction_is_refused_naming_the_nodes(joined: Joined, change: dict, said: str, cause: str) -> None:
+def test_a_contradiction_is_refused_naming_the_nodes(
+    joined: Joined, change: dict, said: str, cause: str, fix: str
+) -> None:
     hosts = joined.bed.hosts
     joined.start(hosts[0], 0, STEPS).start(hosts[1], 1, STEPS)
     joined.until("h1", "2 of 4 nodes are here")
@@ -106,7 +123,8 @@ def test_a_contradiction_is_refused_naming_the_nodes(joined: Joined, change: dic
     for host in ("h1", "h2", "h3"):
         assert said in joined.said(host), joined.said(host)
     assert "h3 (" in joined.said("h1")
-    assert joined.document("verdict.json")["cause"] == cause
+    verdict = joined.document("verdict.json")
+    assert (verdict["cause"], verdict["remedy"]) == (cause, fix)
     joined.nothing_left()
 
 
@@ -134,6 +152,17 @@ def test_a_wrong_secret_is_refused_logged_once_and_harmless(joined: Joined) -> N
     (joined.place / "work" / "done").touch()
     assert set(joined.codes().values()) == {0}
     assert joined.said("h1").count("was refused") == 1
+
+
+@pytest.mark.slow
+def test_a_wrong_secret_is_in_the_verdict_where_no_right_one_came(joined: Joined) -> None:
+    joined.start(joined.bed.hosts[0], 0, STEPS, "--init-timeout", "12s", nnodes=2)
+    joined.until("h1", "1 of 2 nodes are here")
+    joined.start(joined.bed.hosts[1], 1, STEPS, secret="another secret, long enough", nnodes=2)
+    assert joined.codes() == {"h1": 4, "h2": 2}
+    verdict = joined.document("verdict.json")
+    assert verdict["remedy"].startswith("set the same ALLRANKS_JOIN_SECRET on all nodes")
+    assert f"a connection from {joined.bed.hosts[1].address} was refused" in verdict["evidence"][0]
 
 
 def test_without_a_secret_only_loopback_will_do(joined: Joined) -> None:

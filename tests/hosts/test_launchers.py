@@ -168,6 +168,20 @@ def test_the_pg_timeout_shortens_a_hang(launch: Launch) -> None:
     assert launch.alive() == []
 
 
+@pytest.mark.slow
+@needs_torch
+def test_time_limits_by_the_names_that_colossalai_has(launch: Launch) -> None:
+    """As the set-up exports them. The program names no limit of its own, which would hold over a variable."""
+    result = launch.start(program("v_gloo.py", "late", "1"), env={"COLOSSALAI_MASTER_READY_TIMEOUT": "20"}).result()
+    assert (result["exit"], result["verdict"]["cause"]) == (5, "rendezvous-timeout")
+    assert culprit(result["verdict"]) == ("h2", 1)
+    stuck = program("v_gloo.py", "hang", "1", "torch's-limit")
+    result = launch.start(stuck, env={"COLOSSALAI_DIST_TIMEOUT": "30"}).result()
+    assert [e["rank"] for e in launch.events("rank-exit") if not e["expected"]] == [0]
+    assert "Timed out waiting 30000ms" in launch.log(0)
+    assert launch.alive() == []
+
+
 # -- stacks ------------------------------------------------------------------------------------------
 
 

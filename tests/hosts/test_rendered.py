@@ -26,6 +26,7 @@ SCRIPT = EXAMPLES / "train_lm.py"
 DEMO = [str(SCRIPT), "--steps", "3", "--batch", "2", "--context", "64", "--layers", "1", "--width", "64"]
 NODES = 3
 NAMES = [f"demo-{rank}" for rank in range(NODES)]
+PLACE = "import os\nshm = os.statvfs('/dev/shm')\nprint(os.environ['MASTER_ADDR'], shm.f_blocks * shm.f_frsize >> 20)\n"
 ODD = "import os, time\nif os.environ['RANK'] == '2': raise ValueError('out of tune')\ntime.sleep(999)\n"
 MakeBed = Callable[..., Bed]
 IMAGE = {"PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}  # its python3 has torch
@@ -144,6 +145,19 @@ def test_one_pods_exception_ends_all_with_the_verdict_in_every_pod(
         assert "out of tune" in pods.log(index)
         assert "out of tune" in pods.termination(index)["message"]
     assert pods.termination(0)["cause"] == "program-exception"
+    pods.nothing_left()
+
+
+def test_each_pod_has_its_memory_volume_and_the_first_pod_for_a_master(
+    rendered: Callable[..., Pods], tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "place.py").write_text(PLACE)
+    pods = rendered(["place.py"], "--shm", "48MB").start(2, 0, 1)
+    assert pods.codes() == [0, 0, 0], pods.log(0)
+    (run,) = (tmp_path / "runs").iterdir()
+    logs = [path.read_text() for path in sorted(run.glob("logs/*/rank_*.log"))]
+    assert logs == ["demo-0.demo 48\n"] * NODES
     pods.nothing_left()
 
 

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import termios
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,19 @@ def test_status_and_attach_after_the_end(launch: Launch) -> None:
     done = launch.call("attach", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["exit"] == 0
     assert launch.call("stop").returncode == 0
+
+
+def test_a_bundle_has_the_logs_of_both_hosts(launch: Launch) -> None:
+    run = over(launch).run_dir
+    file = launch.place / "to-send.zip"
+    done = launch.call("report", "--bundle", "--output", str(file))
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(file) as bundle:
+        texts = {name.partition("/")[2]: bundle.read(name).decode() for name in bundle.namelist()}
+    logs = {path.relative_to(run).as_posix(): path.read_text() for path in run.glob("logs/node_*/rank_*.log")}
+    assert len(logs) == RANKS
+    assert {name: texts[f"run/{name}"] for name in logs} == logs
+    assert run.name in texts["summary.md"] and "h1" in texts["summary.md"] and "h2" in texts["summary.md"]
 
 
 def test_clean_takes_it_after_the_end(launch: Launch) -> None:

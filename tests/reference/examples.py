@@ -16,7 +16,7 @@ from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
 from allranks.protocol.codec import decode
-from allranks.report.sentences import verdict_lines
+from allranks.report.sentences import finding_line, verdict_lines
 from allranks.runs.documents import verdict_document
 
 TESTS = Path(__file__).parents[1]
@@ -30,11 +30,15 @@ class Example:
     lines: tuple[str, ...]
     source: str
     log: tuple[str, ...] = ()  # the lines that `diagnose` read
+    is_warning: bool = False  # the run went on
 
 
 def example_of(cause: str) -> Example | None:
-    """A provoked run, else a log, another run, or a line: the verdict as `run` and `diagnose` print it."""
-    kinds = (_of_real_runs, _of_logs, _of_runs, _of_lines)
+    """A provoked run, else a log, another run, or a line: the verdict as `run` and `diagnose` print it.
+
+    Where no run has failed of it, the warning of one that went on.
+    """
+    kinds = (_of_real_runs, _of_logs, _of_runs, _of_lines, _of_warnings)
     return next((example for kind in kinds for example in kind(cause)), None)
 
 
@@ -76,6 +80,14 @@ def _of_lines(cause: str) -> Iterator[Example]:
         verdict = _judged(text)
         if verdict.cause == cause:
             yield Example(tuple(verdict_lines(verdict_document(verdict))), "tests/diagnose/examples.txt", (text,))
+
+
+def _of_warnings(cause: str) -> Iterator[Example]:
+    for path, case in _runs().items():
+        for finding in case["incident"].get("findings", ()):
+            if finding["id"] == cause and finding["status"] == "warn" and "real processes" in case["source"]:
+                lines = finding_line({"event": "finding", **finding}).split("\n")
+                yield Example(tuple(lines), f"tests/diagnose/rules/{path.parent.name}/{path.name}", is_warning=True)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,8 @@ def _example(cause: str) -> str:
     text = "\n## Example\n"
     if example.log:
         text += f"Lines of a log:\n{block(example.log)}`allranks diagnose` says of them:\n"
+    if example.is_warning:
+        text += "The warning of a run that goes on:\n"
     return f"{text}{block(example.lines)}<!-- proved: {example.source} -->\n"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cli.declare import COLOR, Declared, DeclaredCommand, DeclaredGroup
+from allranks.cli.declare import Declared, DeclaredCommand, DeclaredGroup
 from allranks.cli.main import VERBS, load
 from allranks.settings.parsers import FLAG
 from allranks.settings.runspec import GROUP_OF, RunSpec
@@ -38,7 +38,7 @@ def fields_of(group: str) -> tuple[dataclasses.Field[object], ...]:
 @pytest.mark.parametrize("declared", COMMANDS, ids=lambda declared: declared.name)
 def test_a_command_takes_what_it_declares(declared: Declared) -> None:
     """Click calls it by keyword: a missing or further name would be found only by a user."""
-    wanted = {row.name for row in declared.options if row is not COLOR} | {one.name for one in declared.arguments}
+    wanted = {row.name for row in declared.options} | {one.name for one in declared.arguments}
     wanted |= {"typed"} if declared.settings else set()
     assert set(inspect.signature(declared.function()).parameters) == wanted | set(declared.fixed)
 

@@ -10,7 +10,7 @@ from .chosen_run import find_run
 def command(run: str | None, runs_dir: str | None, take_over: bool, quiet: bool, json_: bool) -> int:
     """Follow a run, or take it over."""
     # Imported late: `attach --help` needs no engine.
-    from allranks.engines.following import follow_run
+    from allranks.engines.following import FollowedRun, OnCtrlC, follow_run
     from allranks.settings.document import from_document
 
     from .follow import follow_to_end, print_end
@@ -23,6 +23,8 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, quiet: bool,
     if result is not None:
         return print_end(directory, result, view, json_, page=False)
     followed = follow_run(directory, view, take_over)
+    on_ctrl_c = followed.on_ctrl_c if isinstance(followed, FollowedRun) else OnCtrlC.STOP
+    view.say("attached", f"{directory.name}. {on_ctrl_c.value}")
     if not followed.awaits_ranks:
         return follow_to_end(followed, view, json_)
     # The controller is this process now, and notifies those whom the one before it has notified.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from allranks.settings.parsers import FLAG, PATTERN, choice, duration, path, several, size, text, whole_number
 from allranks.settings.table import LAUNCHERS, SUITES, SettingRow, engine_of, settings_of
 
-from .declare import AS_JSON, COLOR, CONFIG, DRY_RUN, PATH, RUN, RUNS_DIR, Argument, Declared, DeclaredVerbs, quiet
+from .declare import AS_JSON, CONFIG, DRY_RUN, PATH, RUN, RUNS_DIR, Argument, Declared, DeclaredVerbs, quiet
 
 QUIET_RUN = quiet("print the program's output alone, and why it failed")
 QUIET_FINDINGS = quiet("print what is wrong, and nothing else")
-QUIET_EXEC = quiet("print only what failed")
+QUIET_FAILURES = quiet("print only what failed")
 COMMAND_HELP = "train.py …, -m PACKAGE.MODULE …, or any program. What follows it is the program's"
 
 RUN_COMMAND = Declared(
@@ -23,7 +23,7 @@ RUN_COMMAND = Declared(
     "run.command",
     settings=settings_of("run"),
     command_help=COMMAND_HELP,
-    options=(CONFIG, DRY_RUN, QUIET_RUN, COLOR, AS_JSON),
+    options=(CONFIG, DRY_RUN, QUIET_RUN, AS_JSON),
 )
 CHECK = Declared(
     "check",
@@ -44,7 +44,6 @@ CHECK = Declared(
         DRY_RUN,
         SettingRow("verbose", FLAG, "show what is ok, too, and the evidence", options="-v --verbose"),
         QUIET_FINDINGS,
-        COLOR,
         AS_JSON,
     ),
 )
@@ -54,7 +53,7 @@ TEST = Declared(
     ("test --hosts hosts.txt --suite pairs",),
     "test.command",
     settings=settings_of("test"),
-    options=(CONFIG, DRY_RUN, QUIET_FINDINGS, COLOR, AS_JSON),
+    options=(CONFIG, DRY_RUN, QUIET_FINDINGS, AS_JSON),
 )
 DIAGNOSE = Declared(
     "diagnose",
@@ -73,6 +72,7 @@ DIAGNOSE = Declared(
     options=(
         SettingRow("html", PATH, "write a page of it, too"),
         SettingRow("exit_code", FLAG, "exit with the code that stands for the verdict, as the run did"),
+        quiet("print the cause alone"),
         RUNS_DIR,
         AS_JSON,
     ),
@@ -118,6 +118,7 @@ PS = Declared(
             options="-n",
             default=20,
         ),
+        quiet("print the names alone"),
         RUNS_DIR,
         AS_JSON,
     ),
@@ -130,6 +131,7 @@ STATUS = Declared(
     arguments=(RUN,),
     options=(
         SettingRow("watch", FLAG, "show it again every second until the run ends"),
+        quiet("print the state of the run alone"),
         RUNS_DIR,
         SettingRow("json_", FLAG, "print JSON. With --watch a line each second", options="--json"),
     ),
@@ -149,7 +151,6 @@ TOP = Declared(
         ),
         SettingRow("once", FLAG, "print it once, as where standard output is not a terminal"),
         SettingRow("interval", duration(0.2), "time between two looks", default=1.0, metavar="DURATION"),
-        COLOR,
         RUNS_DIR,
         SettingRow("json_", FLAG, "print a line of JSON each interval until the run ends", options="--json"),
     ),
@@ -187,7 +188,6 @@ LOGS = Declared(
         ),
         SettingRow("metrics", FLAG, "metrics lines instead of output"),
         SettingRow("no_fold", FLAG, "show identical lines of all ranks"),
-        COLOR,
         RUNS_DIR,
         SettingRow("json_", FLAG, "a JSON object a line", options="--json"),
     ),
@@ -198,7 +198,7 @@ ATTACH = Declared(
     ("attach",),
     "attach.command",
     arguments=(RUN,),
-    options=(SettingRow("take_over", FLAG, "replace a controller that lives"), QUIET_RUN, COLOR, RUNS_DIR, AS_JSON),
+    options=(SettingRow("take_over", FLAG, "replace a controller that lives"), QUIET_RUN, RUNS_DIR, AS_JSON),
 )
 STOP = Declared(
     "stop",
@@ -211,6 +211,7 @@ STOP = Declared(
         SettingRow("save", FLAG, "ranks save at one step first, at SIGUSR1 or where they call should_save"),
         SettingRow("now", FLAG, "no time for ranks to save"),
         SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL [default: the run's own]"),
+        QUIET_FAILURES,
         RUNS_DIR,
         AS_JSON,
     ),
@@ -357,7 +358,6 @@ JOIN = Declared(
         CONFIG,
         DRY_RUN,
         QUIET_RUN,
-        COLOR,
         SettingRow("json_", FLAG, "JSON lines. On node 0 they are the run, its result last", options="--json"),
     ),
 )
@@ -385,8 +385,7 @@ EXEC = Declared(
         CONFIG,
         RUNS_DIR,
         DRY_RUN,
-        QUIET_EXEC,
-        COLOR,
+        QUIET_FAILURES,
         AS_JSON,
     ),
 )
@@ -422,6 +421,7 @@ NODES = Declared(
             "forget what is known of a node, after a repair",
             default=(),
         ),
+        quiet("print the names of suspects alone"),
         AS_JSON,
     ),
 )

@@ -97,8 +97,8 @@ class Declared:
 
     @property
     def rows(self) -> tuple[SettingRow, ...]:
-        """All options."""
-        return (*self.settings, *self.options)
+        """All options. Every command takes --color: it may paint words, or show what ranks have painted."""
+        return (*self.settings, *self.options, COLOR)
 
     @property
     def visible_rows(self) -> tuple[SettingRow, ...]:
@@ -229,8 +229,7 @@ class DeclaredCommand(click.Command):
         keywords: dict[str, Json | Given] = dict(self.declared.fixed)
         for row in self.declared.options:
             keywords[row.name] = _own_value(row, typed["option_" + row.name])
-        if COLOR in self.declared.options:
-            streams.choose_colour(str(keywords.pop(COLOR.name)))
+        streams.choose_colour(str(_own_value(COLOR, typed["option_" + COLOR.name])))
         for argument in self.declared.arguments:
             keywords[argument.name] = typed["argument_" + argument.name]
         if self.declared.settings:

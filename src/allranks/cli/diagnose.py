@@ -16,7 +16,7 @@ from allranks.exitcodes import DONE
 from allranks.findings import Verdict
 from allranks.protocol.codec import encode
 from allranks.report.sentences import verdict_lines
-from allranks.report.terminal import redraw_line
+from allranks.report.terminal import paint_line, redraw_line, shows_colour
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import VerdictDocument, verdict_document
 from allranks.runs.judged import judge_run
@@ -24,10 +24,13 @@ from allranks.runs.logdiagnosis import LogPart, find_logs, read_log_files, read_
 
 from .chosen_run import find_in, runs_directory
 
+NO_FAILURE = "none"  # what -q prints in the place of a cause
 SAID_FROM = 128 << 20  # bytes from which on the terminal shows how far reading is
 
 
-def command(what: tuple[str, ...], html: str | None, exit_code: bool, runs_dir: str | None, json_: bool) -> int:
+def command(
+    what: tuple[str, ...], html: str | None, exit_code: bool, quiet: bool, runs_dir: str | None, json_: bool
+) -> int:
     """Judge a run, or logs."""
     words = list(what)
     run = None
@@ -36,9 +39,11 @@ def command(what: tuple[str, ...], html: str | None, exit_code: bool, runs_dir: 
     verdict = _verdict(words, run, html)
     if json_:
         print(json.dumps(encode(verdict)))
+    elif quiet:
+        print(verdict.cause or NO_FAILURE)
     else:
         for line in lines(verdict):
-            print(line)
+            print(paint_line(line, shows_colour(sys.stdout)))
     if exit_code:
         return code_of(verdict, run)
     return DONE

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import document_line
-from allranks.report.terminal import clean
+from allranks.report.terminal import clean, paint_line, shows_colour
 from allranks.runs.nodeledger import (
     NodeRecord,
     RememberedNode,
@@ -50,7 +50,7 @@ class NodesReport(NamedTuple):
     forgotten: int
 
 
-def command(forget: Sequence[str], json_: bool) -> int:
+def command(forget: Sequence[str], quiet: bool, json_: bool) -> int:
     """Show the nodes, or forget some."""
     now = time.time()
     file = ledger_file(os.environ)
@@ -62,10 +62,15 @@ def command(forget: Sequence[str], json_: bool) -> int:
         nodes = remembered(read_ledger(file), now)
     if json_:
         sys.stdout.write(document_line(NodesReport(str(file), [_shown(node) for node in nodes], forgotten)) + "\n")
+        return DONE
+    if quiet:
+        shown = [node.name for node in nodes if node.suspicion]
     elif forget:
-        sys.stdout.write(f"forgot {count_of(forgotten, 'record')} of {join_words(list(forget))}\n")
+        shown = [f"forgot {count_of(forgotten, 'record')} of {join_words(list(forget))}"]
     else:
-        sys.stdout.write("".join(clean(line, colour=False) + "\n" for line in lines_of(nodes, now, str(file))))
+        shown = lines_of(nodes, now, str(file))
+    colour = shows_colour(sys.stdout)
+    sys.stdout.write("".join(paint_line(clean(line, colour=False), colour) + "\n" for line in shown))
     return DONE
 
 

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import document_line
+from allranks.report.terminal import STATE_STYLES, paint, shows_colour
 from allranks.runs.brief import ORPHANED, RunBrief, is_over, read_brief
 from allranks.runs.directory import RunDirectory
 from allranks.runs.known_directories import known_runs_directories
-from allranks.text import align_columns, count_of, cut, first_line, format_elapsed
+from allranks.text import align_columns, count_of, cut, first_line, format_elapsed, format_percent
 
 from .chosen_run import list_runs, runs_directory
 
@@ -23,7 +24,7 @@ LEFT = (0, 1, 7)
 UNLIMITED = 4000  # characters of a verdict where no terminal is narrower
 
 
-def command(all_: bool, number: int, runs_dir: str | None, json_: bool) -> int:
+def command(all_: bool, number: int, quiet: bool, runs_dir: str | None, json_: bool) -> int:
     """List runs: those that go on, and the newest that are over."""
     directories = [runs_directory(runs_dir)]
     if all_:
@@ -34,6 +35,10 @@ def command(all_: bool, number: int, runs_dir: str | None, json_: bool) -> int:
     if json_:
         runs = [brief for listing in listings for brief in listing.runs]
         print(document_line(RunList(runs, sum(listing.left_out for listing in listings))))
+        return DONE
+    if quiet:
+        for run in (brief for listing in listings for brief in listing.runs):
+            print(run.run)
         return DONE
     now = time.time()
     width = _terminal_width()
@@ -87,7 +92,10 @@ def _listing_lines(listing: _Listing, now: float, width: int, names_directory: b
         lines.append(f"{listing.directory.absolute()}:")
     if not listing.runs:
         return [*lines, f"no run in {listing.directory}/. `allranks ps --all` lists those of other directories"]
-    lines += brief_lines(listing.runs, now, width)
+    heading, *rows = brief_lines(listing.runs, now, width)
+    colour = shows_colour(sys.stdout)
+    styles = [STATE_STYLES.get(run.state, "") for run in listing.runs]
+    lines += [heading, *(paint(row, style, colour) for row, style in zip(rows, styles, strict=True))]
     if listing.left_out:
         lines.append(f"… and {count_of(listing.left_out, 'older run')}: allranks ps -n {_all_of(listing)}")
     return lines
@@ -113,7 +121,7 @@ def _cells(run: RunBrief, now: float) -> tuple[str, ...]:
         str(run.nodes or ""),
         step,
         "" if run.rate is None else f"{run.rate:.2f}/s",
-        "" if run.goodput is None else f"{run.goodput:.0%}",
+        "" if run.goodput is None else format_percent(run.goodput),
         format_elapsed(max(0.0, now - run.started)) if run.started else "",
         _verdict(run),
     )

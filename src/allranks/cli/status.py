@@ -12,8 +12,8 @@ from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
-from allranks.report.nodetable import heading, node_line, widest_label, without_clock
-from allranks.report.terminal import redraw_lines
+from allranks.report.nodetable import heading, node_line, styled, widest_label, without_clock
+from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
 from allranks.runs.directory import OVER, RunDirectory
 from allranks.runs.documents import Master, NodeStatus, RankStatus, VerdictDocument
 from allranks.text import count_of, format_percent
@@ -63,7 +63,7 @@ class StatusReport:
     goodput: float | None
 
 
-def command(run: str | None, watch: bool, runs_dir: str | None, json_: bool) -> int:
+def command(run: str | None, watch: bool, quiet: bool, runs_dir: str | None, json_: bool) -> int:
     """Describe a run, once or every second until it ends."""
     run_dir = find_run(run, runs_dir)
     redraws = watch and sys.stdout.isatty()
@@ -73,10 +73,11 @@ def command(run: str | None, watch: bool, runs_dir: str | None, json_: bool) -> 
         if json_:
             print(json.dumps(to_document(report)), flush=True)
         else:
-            shown = lines(report)
+            colour = shows_colour(sys.stdout)
+            shown = [report.state] if quiet else lines(report, colour)
             if redraws:
                 shown = _fit_window(shown)
-            redraw_lines(sys.stdout, rows, shown)
+            redraw_lines(sys.stdout, rows, shown, colour)
             rows = len(shown) if redraws else 0
         if not watch or report.state in (*OVER, "orphaned"):
             return DONE
@@ -88,7 +89,14 @@ def _fit_window(text: list[str]) -> list[str]:
     import shutil  # imported late: it loads the compression libraries, and only --watch on a terminal needs it
 
     columns, rows = shutil.get_terminal_size()
-    return [line[: columns - 1] for line in text[: max(1, rows - 1)]]
+    return [_fit_width(line, columns - 1) for line in text[: max(1, rows - 1)]]
+
+
+def _fit_width(line: str, width: int) -> str:
+    """Cut a line that is too long, without its colours."""
+    if shown_length(line) <= width:
+        return line
+    return clean(line, colour=False)[:width]
 
 
 def describe(run: RunDirectory, now: float) -> StatusReport:
@@ -126,7 +134,7 @@ def to_document(report: StatusReport) -> JsonObject:
     return document
 
 
-def lines(report: StatusReport) -> list[str]:
+def lines(report: StatusReport, colour: bool = False) -> list[str]:
     """Write for people: a line for the run, one a node, and of a run in progress the ranks' pids."""
     first = f"{report.run}: {_state(report)}"
     if report.world_size:
@@ -140,13 +148,13 @@ def lines(report: StatusReport) -> list[str]:
     if report.nodes:
         described.append(heading(width))
     for node in report.nodes:
-        if report.state in OVER:
-            described.append(node_line(without_clock(node), time.time(), width))
-        else:
-            described += [node_line(node, time.time(), width), *_pids(node.ranks, width)]
+        shown = without_clock(node) if report.state in OVER else node
+        described.append(styled(node, clean(node_line(shown, time.time(), width), colour=False), colour))
+        if report.state not in OVER:
+            described += _pids(node.ranks, width)
     if report.verdict is not None:
         described.append(f"verdict: {report.verdict.message}")
-    return [part for line in described for part in line.split("\n")]
+    return [paint_line(part, colour) for line in described for part in line.split("\n")]
 
 
 def _state(report: StatusReport) -> str:

@@ -32,6 +32,7 @@ def command(
     save: bool,
     now: bool,
     stop_grace: float | None,
+    quiet: bool,
     runs_dir: str | None,
     json_: bool,
 ) -> int:
@@ -45,13 +46,33 @@ def command(
     else:
         runs = [_the_one(directory, run)]
         stop = _stop
-    grace = 0.0 if now else stop_grace
-    outcomes = [stop(item, grace, save, json_) for item in runs]
+    asked = Asked(0.0 if now else stop_grace, save, quiet, json_)
+    outcomes = [stop(item, asked) for item in runs]
     if json_:
         click.echo(document_line(StopReport(outcomes)))
-    elif not runs:
+    elif not (runs or quiet):
         click.echo("no run is left to stop")
     return max((outcome.code for outcome in outcomes), default=0)
+
+
+class Asked(NamedTuple):
+    """How runs are to be stopped, and what is printed of it. `grace`: seconds, None for each run's own."""
+
+    grace: float | None
+    save: bool
+    quiet: bool
+    as_json: bool
+
+    def seconds(self, run: RunDirectory) -> float:
+        """Return the grace of a run."""
+        if self.grace is not None:
+            return self.grace
+        return saved_limit(run, "stop_grace")
+
+    def say(self, text: str) -> None:
+        """Print a line of what went well."""
+        if not (self.quiet or self.as_json):
+            click.echo(text)
 
 
 @omit_none
@@ -93,28 +114,25 @@ def _is_active(run: RunDirectory) -> bool:
     return not run.has_ended and run.controller_alive()
 
 
-def _stop_or_say_why(run: RunDirectory, grace: float | None, save: bool, json_: bool) -> StopOutcome:
+def _stop_or_say_why(run: RunDirectory, asked: Asked) -> StopOutcome:
     """Stop one of several runs: one that cannot be stopped keeps no other from it."""
     try:
-        return _stop(run, grace, save, json_)
+        return _stop(run, asked)
     except AllranksError as error:
         print(f"{run.name} was not stopped: {error}", file=sys.stderr)
         return StopOutcome(run.name, "failed", error.exit_code, error=str(error))
 
 
-def _stop(run: RunDirectory, grace: float | None, save: bool, json_: bool) -> StopOutcome:
+def _stop(run: RunDirectory, asked: Asked) -> StopOutcome:
     if run.has_ended:
-        if not json_:
-            click.echo(f"{run.name} is over")
+        asked.say(f"{run.name} is over")
         return StopOutcome(run.name, "over", DONE)
     controller = _controller(run)
-    if save:
-        line = _save_first(run, controller, _seconds(run, grace))
-        if not json_:
-            click.echo(line)
+    if asked.save:
+        asked.say(_save_first(run, controller, asked.seconds(run)))
     if controller is not None:
-        return _through_controller(run, controller, grace, json_)
-    return _through_engine(run, _seconds(run, grace), json_)
+        return _through_controller(run, controller, asked)
+    return _through_engine(run, asked)
 
 
 def _save_first(run: RunDirectory, controller: Process | None, seconds: float) -> str:
@@ -164,13 +182,12 @@ def _controller(run: RunDirectory) -> Process | None:
     return None
 
 
-def _through_controller(run: RunDirectory, controller: Process, grace: float | None, json_: bool) -> StopOutcome:
+def _through_controller(run: RunDirectory, controller: Process, asked: Asked) -> StopOutcome:
     """SIGTERM to the controller is an orderly stop; a second one is one without grace. SIGCONT wakes a stopped one."""
-    if not json_:
-        click.echo(f"stopping {run.name}: ranks have {_seconds(run, grace):g} s to save")
+    asked.say(f"stopping {run.name}: ranks have {asked.seconds(run):g} s to save")
     send_signal(controller, signal.SIGTERM)
     send_signal(controller, signal.SIGCONT)
-    hurried = time.monotonic() + (grace if grace is not None else float("inf"))
+    hurried = time.monotonic() + (asked.grace if asked.grace is not None else float("inf"))
     while not run.has_ended:
         process = read_process(controller.pid)
         if process is None or process.start != controller.start or process.state == "Z":
@@ -181,18 +198,17 @@ def _through_controller(run: RunDirectory, controller: Process, grace: float | N
         time.sleep(0.05)
     result = run.read_result()
     if result is None:
-        return _through_engine(run, _seconds(run, grace), json_)
-    if not json_:
-        _print_left(run, result.left)
+        return _through_engine(run, asked)
+    _print_left(run, result.left, asked)
     return StopOutcome(run.name, "controller", code_if(bool(result.left), NODE_FAILED))
 
 
-def _through_engine(run: RunDirectory, grace: float, json_: bool) -> StopOutcome:
+def _through_engine(run: RunDirectory, asked: Asked) -> StopOutcome:
     """End a run through its engine: it has no controller here."""
     engine = engine_of(run)
-    if not json_:
-        click.echo(engine.stop_notice(run, grace))
-    view = choose_view(json_)
+    grace = asked.seconds(run)
+    asked.say(engine.stop_notice(run, grace))
+    view = choose_view(asked.as_json, quiet=asked.quiet)
     stopped = engine.stop(run, grace, view)
     result = run.read_result()
     left: Left = result.left if result is not None else {}
@@ -200,18 +216,15 @@ def _through_engine(run: RunDirectory, grace: float, json_: bool) -> StopOutcome
         from .follow import leave_page  # imported late: most runs have a controller
 
         view.closing(result)
-        leave_page(run, result.exit, json_)
-    elif not json_:
-        _print_left(run, left)
+        leave_page(run, result.exit, asked.as_json)
+    else:
+        _print_left(run, left, asked)
     code = code_if(bool(left) or stopped.failed, NODE_FAILED)
     return StopOutcome(run.name, stopped.how, code, stopped.job, stopped.unreached, stopped.pid)
 
 
-def _print_left(run: RunDirectory, left: Left) -> None:
-    click.echo(f"left: {encode(left)}" if left else f"{run.name} has ended. Nothing of it is left")
-
-
-def _seconds(run: RunDirectory, grace: float | None) -> float:
-    if grace is not None:
-        return grace
-    return saved_limit(run, "stop_grace")
+def _print_left(run: RunDirectory, left: Left, asked: Asked) -> None:
+    if not left:
+        asked.say(f"{run.name} has ended. Nothing of it is left")
+    elif not asked.as_json:
+        click.echo(f"left: {encode(left)}")

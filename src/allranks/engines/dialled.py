@@ -243,6 +243,7 @@ class Listener:
         self._calls: dict[str, Call] = {}  # by token: those that are not answered yet
         self._answers: set[Line] = set()  # connections that answer calls
         self._reported: set[str] = set()
+        self.refusals: list[str] = []  # of connections that did not prove themselves, a sentence for each address
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._over: OverControl | None = None
@@ -397,7 +398,9 @@ class Listener:
             why = str(error)
         elif isinstance(error, EOFError):
             why = "it ended the handshake, as one does that has another secret"
-        self._say(f"a connection from {peer} was refused: {why}")
+        sentence = f"a connection from {peer} was refused: {why}"
+        self.refusals.append(sentence)
+        self._say(sentence)
 
     async def _serve(self, line: Line, hello: HelloControl, peer: str, rest: list[bytes]) -> None:
         """Give a node its seat, and carry what it sends until the connection ends."""

@@ -27,11 +27,11 @@ QUESTION = "\nCtrl-C: [c]ancel the job, or [d]etach (it goes on)? "
 
 
 class OnCtrlC(enum.Enum):
-    """What Ctrl-C does to a run that is followed."""
+    """What Ctrl-C does to a run that is followed, in a sentence for who follows it."""
 
-    STOP = "the run ends"
-    ASK = "on a terminal the person chooses"
-    LEAVE = "the run goes on"
+    STOP = "Ctrl-C ends it"
+    ASK = "Ctrl-C asks whether it shall end"
+    LEAVE = "Ctrl-C leaves it, and it goes on"
 
 
 class FollowerView(Shown, Protocol):

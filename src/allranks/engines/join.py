@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import allranks
 from allranks.agent.dial import CallDeclined, Dialler, DialOutcome, DialRefused, RelayHeader, Rules
@@ -153,12 +154,37 @@ DUPLICATE = "rank-missing-or-duplicate"
 WORLD_SIZE = "world-size-mismatch"
 OTHER_COMMAND = "bad-launch-arguments"
 OTHER_CODE = "environment-mismatch"
-# What is compared, the cause where it differs, and the words for it.
+
+
+class Compared(NamedTuple):
+    """What is said where a node differs from the coordinator: the cause, the words, and what mends it."""
+
+    cause: str
+    words: str
+    remedy: str
+
+
 COMPARED = {
-    "version": (OTHER_CODE, "runs allranks {theirs}, {host} {ours}: install the same on all"),
-    "nnodes": (WORLD_SIZE, "was started with --nnodes {theirs}, {host} with {ours}"),
-    "command": (OTHER_COMMAND, "was started with `{theirs}`, {host} with `{ours}`: all nodes run the same command"),
-    "script": (OTHER_CODE, "has another script (sha256 {theirs}) than {host} ({ours}): bring the same code to all"),
+    "version": Compared(
+        OTHER_CODE,
+        "runs allranks {theirs}, {host} {ours}: install the same on all",
+        "install the same allranks on all nodes, or copy one allranks.pyz to them",
+    ),
+    "nnodes": Compared(
+        WORLD_SIZE,
+        "was started with --nnodes {theirs}, {host} with {ours}",
+        "start all nodes with the same --nnodes",
+    ),
+    "command": Compared(
+        OTHER_COMMAND,
+        "was started with `{theirs}`, {host} with `{ours}`: all nodes run the same command",
+        "start the same command on all nodes",
+    ),
+    "script": Compared(
+        OTHER_CODE,
+        "has another script (sha256 {theirs}) than {host} ({ours}): bring the same code to all",
+        "copy the script from {host}, or start it in a directory that the nodes share",
+    ),
 }
 
 
@@ -180,7 +206,7 @@ class Admission:
         if rank not in seats:
             most = int(self._expected.nnodes) - 1
             message = f"{who} came as node {rank}. Node ranks are 0 to {most}, and 0 is {self._hostname}"
-            self._contradict(DUPLICATE, message)
+            self._contradict(DUPLICATE, message, f"give each node its own --node-rank from 0 to {most}")
         seat = seats[rank]
         if seat.taken and seat.hello.instance != hello.instance:
             self._same_rank(seat, rank, who)
@@ -194,19 +220,20 @@ class Admission:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:
             message = f"two nodes came as node {rank}: {other} and {who}. Set another --node-rank on one of them"
-            self._contradict(DUPLICATE, message)
+            self._contradict(DUPLICATE, message, "give each node its own --node-rank")
 
     def _compare(self, hello: HelloControl, who: str) -> None:
-        for key, (cause, text) in COMPARED.items():
+        for key, compared in COMPARED.items():
             ours = getattr(self._expected, key)
             theirs = getattr(hello, key)
             if ours != theirs and ours and theirs:
-                message = text.format(theirs=theirs[:300], ours=ours, host=self._hostname)
-                self._contradict(cause, f"{who} {message}")
+                words = compared.words.format(theirs=theirs[:300], ours=ours, host=self._hostname)
+                remedy = compared.remedy.format(host=self._hostname)
+                self._contradict(compared.cause, f"{who} {words}", remedy)
 
-    def _contradict(self, cause: str, text: str) -> None:
+    def _contradict(self, cause: str, text: str, remedy: str) -> None:
         if not self.started:
-            self.failure = self.failure or Finding(cause, "fail", text)
+            self.failure = self.failure or Finding(cause, "fail", text, remedy)
         raise Refuse(text)
 
 

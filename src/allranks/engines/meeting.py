@@ -179,15 +179,22 @@ class Meeting:
         where = Where(node=names[0])
         if len(names) > 1:
             where = where._replace(nodes=names)
+        refusals = tuple(self._listener.refusals[:3])
+        remedy = (
+            f"look at what {plural(len(missing), 'it', 'they')} printed, and compare --master-addr and --port. Where "
+            f"port {self._spec.target.join_port} of {self._host} may be filtered, try there "
+            f"`nc -vz {self._spec.rendezvous.master_addr or self._host} {self._spec.target.join_port}`"
+        )
+        if refusals:
+            remedy = f"set the same ALLRANKS_JOIN_SECRET on all nodes, as a connection was refused. Else {remedy}"
         return Finding(
             "rendezvous-timeout",
             "fail",
             f"node {self._listed(missing)} never joined within {waited}. {len(here)} of {self._count} were here: "
             f"{', '.join(here[r] for r in sorted(here))}",
-            f"look at what {plural(len(missing), 'it', 'they')} printed, and compare --master-addr and --port. Where "
-            f"port {self._spec.target.join_port} of {self._host} may be filtered, try there "
-            f"`nc -vz {self._spec.rendezvous.master_addr or self._host} {self._spec.target.join_port}`",
+            remedy,
             where,
+            refusals,
         )
 
     def _cluster(self) -> Cluster:

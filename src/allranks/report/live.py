@@ -13,15 +13,13 @@ from .fold import Folder
 from .nodetable import NODES_SHOWN, table_lines
 from .screen import Screen
 from .sentences import Document, closing_lines, event_line, opening_lines
-from .terminal import BAD, BOLD_BAD, GOOD, WARN, paint, shows_colour
+from .terminal import paint_line, shows_colour
 
 FLUSH_EVERY = 0.2
 REDRAW_EVERY = 0.5
 FAILURES_SHOWN = 8
 AROUND_NODES = 6  # lines that the table has beside its nodes, and one of the log
 HELD = 1000  # lines kept while a question is open
-# How a line of ours begins, and its colour. A line of a rank begins with `[`.
-LINE_STYLES = (("VERDICT ", BOLD_BAD), ("FAIL: ", BAD), ("LEFT ", BAD), ("warning: ", WARN), ("done after ", GOOD))
 
 
 class LiveView:
@@ -38,6 +36,7 @@ class LiveView:
         self._paused = False
         self.held_lines = deque[str](maxlen=HELD)
         self._failures: list[Document] = []  # findings that end the attempt: its verdict says most of them
+        self._end: tuple[object, object] | None = None  # reason and attempt of the end that was said
         self._status: StatusDocument | None = None
         self._flushed = self._redrawn = 0.0
 
@@ -60,12 +59,21 @@ class LiveView:
             self._failures.append(event)
             return
         line = event_line(event, self._nodes)
-        if line is None:
+        if line is None or self._is_said(event):
             return
         others = []
         if event.get("event") == "retry":
             others = self._take_failures(as_record(VerdictDocument, event["verdict"]))
         self._print([*self._folder.lines(time.time()), *map(self._coloured, [*others, line])])
+
+    def _is_said(self, event: Document) -> bool:
+        """Tell whether an end has been said. With less time for the same reason it comes again, behind a note on it."""
+        if event.get("event") != "ending":
+            return False
+        end = (event.get("reason"), event.get("attempt"))
+        is_said = end == self._end and bool(event.get("grace"))
+        self._end = end
+        return is_said
 
     def _take_failures(self, verdict: VerdictDocument | None) -> list[str]:
         """Write the failures that a verdict does not say, few of many; they are said once."""
@@ -125,9 +133,7 @@ class LiveView:
 
     def _coloured(self, text: str) -> str:
         """Colour the lines of a text of ours that tell of a failure, a verdict or a warning."""
-        if not self._colour:
-            return text
-        return "\n".join(_coloured_line(line) for line in text.split("\n"))
+        return "\n".join(paint_line(line, self._colour) for line in text.split("\n"))
 
     def _print(self, lines: list[str]) -> None:
         if self._paused:
@@ -140,11 +146,6 @@ class LiveView:
         self._paused = False
         self.screen.finish([*self.held_lines, *self._folder.rest(time.time()), *lines])
         self.held_lines.clear()
-
-
-def _coloured_line(line: str) -> str:
-    style = next((style for start, style in LINE_STYLES if line.startswith(start)), "")
-    return paint(line, style, colour=True)
 
 
 def _is_due(last: float, now: float, every: float) -> bool:

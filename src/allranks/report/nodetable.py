@@ -10,12 +10,10 @@ from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, cut, format_elapsed, format_percent, name_with
 
-from .terminal import BAD, DIM, WARN, clean, paint
+from .terminal import DIM, STATE_STYLES, clean, paint
 
 NODES_SHOWN = 32
 RULE = 72  # characters
-# What of a node or rank is not as it should be.
-STATE_STYLES = {"lost": BAD, "failed": BAD, "unreachable": BAD, "killed": BAD, "silent": WARN, "unfit": WARN}
 
 
 def table_lines(

@@ -24,6 +24,26 @@ UNSURE = "\x1b[36m"
 DIM = "\x1b[2m"
 BOLD = "\x1b[1m"
 BOLD_BAD = "\x1b[1;31m"
+# What of a run, node or rank is not as it should be.
+STATE_STYLES = {
+    "lost": BAD,
+    "failed": BAD,
+    "unreachable": BAD,
+    "killed": BAD,
+    "silent": WARN,
+    "unfit": WARN,
+    "orphaned": WARN,
+}
+# How a line of ours begins, and its style. A line of a rank begins with `[`.
+LINE_STYLES = (
+    ("VERDICT ", BOLD_BAD),
+    ("verdict: ", BOLD_BAD),
+    ("FAIL: ", BAD),
+    ("LEFT ", BAD),
+    ("warning: ", WARN),
+    ("suspected ", WARN),
+    ("done after ", GOOD),
+)
 
 
 def clean(text: str, colour: bool) -> str:
@@ -50,6 +70,12 @@ def clean_lines(text: str, colour: bool) -> str:
 def paint(text: str, style: str, colour: bool) -> str:
     """Put a style around a text, where colours are written."""
     return f"{style}{text}{_RESET}" if colour and style and text else text
+
+
+def paint_line(line: str, colour: bool) -> str:
+    """Paint a line of ours that tells of a failure, a verdict or a warning."""
+    style = next((style for start, style in LINE_STYLES if line.startswith(start)), "")
+    return paint(line, style, colour)
 
 
 def shown_length(text: str) -> int:
@@ -88,8 +114,8 @@ def redraw_line(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def redraw_lines(stream: TextIO, rows: int, lines: list[str]) -> None:
-    """Write lines over the last `rows` rows."""
+def redraw_lines(stream: TextIO, rows: int, lines: list[str], colour: bool = False) -> None:
+    """Write lines over the last `rows` rows. Their colours stay where `colour` is set."""
     up = f"\x1b[{rows}A\x1b[J" if rows else ""
-    unfiltered(stream).write(up + "".join(clean(line, colour=False) + "\n" for line in lines))
+    unfiltered(stream).write(up + "".join(clean(line, colour) + "\n" for line in lines))
     stream.flush()

@@ -17,9 +17,9 @@ from allranks.runs.documents import Document, Master, NodeStatus, RankStatus, Ve
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
-from .nodetable import STATE_STYLES, heading, label, node_line, styled, time_text, total_line
+from .nodetable import heading, label, node_line, styled, time_text, total_line
 from .sentences import event_line
-from .terminal import BAD, BOLD, BOLD_BAD, DIM, GOOD, UNSURE, WARN, clean, paint
+from .terminal import BAD, BOLD, BOLD_BAD, DIM, GOOD, STATE_STYLES, UNSURE, WARN, clean, paint
 
 LEAST_WIDTH = 20
 WARNINGS_SHOWN = 3

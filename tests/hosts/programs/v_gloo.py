@@ -1,4 +1,4 @@
-"""A rank with a real process group (gloo): v_gloo.py sum | raise RANK | late RANK | hang RANK"""
+"""A rank with a real process group (gloo): v_gloo.py sum | raise RANK | late RANK | hang RANK [torch's-limit]"""
 
 import os
 import sys
@@ -23,7 +23,8 @@ import torch.distributed as dist  # noqa: E402
 
 
 def main() -> None:
-    dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=30))
+    own = None if "torch's-limit" in sys.argv else datetime.timedelta(minutes=30)
+    dist.init_process_group("gloo", timeout=own)
     if WHAT == "hang" and RANK == WHO:
         wait_for_nothing()
     total = torch.tensor([float(RANK + 1)])
