@@ -173,6 +173,7 @@ class Forking:
         elif preload == "torch":
             self._start(rank, common, ImportRecord({"torch": ""}, seconds=TORCH_SECONDS))
         if self._template is None:
+            self._wanted = self._asks_for_imports()
             self._go()
 
     def begin(self, order: StartOrder, base: Dict[str, str], go: Callable[[], None]) -> None:
@@ -187,12 +188,18 @@ class Forking:
         self._uninitialised = {rank.rank for rank in order.ranks}
         if order.preload in KEPT_BY and self._template is None and not self._tried and not self._looking:
             self._prepare(order.ranks[0], order.preload, None, base)
-        is_wanted = order.template or (order.preload in KEPT_BY and not self._known)
-        self._wanted = is_wanted and self._template is None and not self._looking
+        self._wanted = self._asks_for_imports()
         self._began = time.monotonic()
         self._waiting = go
         if not self._looking and (self._template is None or self._template.ready):
             self._go()
+
+    def _asks_for_imports(self) -> bool:
+        """Tell whether the ranks of this attempt are to be asked: an answer has a use, and is not known yet."""
+        order = self._order
+        if order is None or order.attempt != self._attempt or self._template is not None or self._looking:
+            return False
+        return order.template or (order.preload in KEPT_BY and not self._known)
 
     def _go(self) -> None:
         """Let the ranks start that wait."""
