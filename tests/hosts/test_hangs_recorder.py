@@ -62,12 +62,22 @@ def test_a_pattern_that_does_not_recur(launch: Launch) -> None:
 
 @pytest.mark.slow
 def test_a_chain_of_groups_ends_at_the_rank_that_waits_in_none(launch: Launch) -> None:
-    launch.start(program("v_groups.py"), "--hang-timeout", "6s", nproc=2)
+    launch.start(program("v_groups.py", "sleep"), "--hang-timeout", "6s", nproc=2)
     verdict = launch.result()["verdict"]
-    assert verdict["where"]["rank"] == 3 and verdict["cause"] == "collective-mismatch", verdict
-    assert (
-        "rank 2 is in all_reduce #4 of 400 B of group (ranks 2 and 3), rank 3 has not called it"
-        in (verdict["message"])
+    assert verdict["where"]["rank"] == 3 and verdict["cause"] == "straggler", verdict
+    assert verdict["evidence"][0] == (
+        "flight recorder: rank 2 is in all_reduce #4 of 400 B of group (ranks 2 and 3), rank 3 has not called it"
+    )
+
+
+@pytest.mark.slow
+def test_a_circle_of_groups_and_a_receive_blames_none_and_names_the_receive(launch: Launch) -> None:
+    launch.start(program("v_groups.py", "recv"), "--hang-timeout", "6s", nproc=2)
+    verdict = launch.result()["verdict"]
+    assert (verdict["cause"], verdict["culprits"]) == ("collective-mismatch", []), verdict
+    assert verdict["message"].startswith(
+        "ranks wait for each other: rank 3 is in recv from rank 0, which has not called the send; "
+        "rank 0 is in all_reduce #4 of 400 B of group (ranks 0 and 1), rank 1 has not called it"
     )
 
 

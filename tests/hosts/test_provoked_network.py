@@ -54,7 +54,7 @@ def test_an_interface_of_the_users_that_leads_nowhere(bed2: Bed, tmp_path: Path)
     says = "h2: GLOO_SOCKET_IFNAME is aa0, but the rendezvous check failed over aa0"
     verdict = explained(bed2, launch, "wrong-interface", ("h2", None), says, code=4)
     assert (verdict["where"]["interface"], verdict["where"]["peer"]) == ("aa0", "h1")
-    assert "unset GLOO_SOCKET_IFNAME" in verdict["remedy"]
+    assert "remove GLOO_SOCKET_IFNAME from --env" in verdict["remedy"]
 
 
 def test_an_interface_that_one_host_does_not_have(bed2: Bed, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_a_hang_is_restarted_where_that_was_asked_for(launch: Launch, times: str
     assert (result["exit"], [a["outcome"] for a in result["attempts"]]) == (code, seen), result
     assert "--on-hang restart is set" in result["attempts"][0]["reason"]
     if code:
-        assert "at step 2 again" in result["attempts"][1]["reason"]
+        assert "came again at step 2" in result["attempts"][1]["reason"]
     assert launch.alive() == []
 
 

@@ -1,4 +1,7 @@
-"""Rank 0 waits for 1 in one group, 1 for 2 in another, 2 for 3 in a third; rank 3 sends, and no rank receives."""
+"""Rank 0 waits for 1 in one group, 1 for 2 in another, 2 for 3 in a third. Rank 3 sleeps, or receives from rank 0."""
+
+import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -11,7 +14,9 @@ for _ in range(3):
         if rank in pair:
             dist.all_reduce(torch.ones(100), group=group)
 dist.barrier()
-if rank == 3:
+if rank == 3 and sys.argv[1] == "sleep":
+    time.sleep(3600)
+elif rank == 3:
     dist.recv(torch.ones(10), 0)
 else:
     dist.all_reduce(torch.ones(100), group=groups[rank])

@@ -214,7 +214,7 @@ def account(recordings: Sequence[Recording]) -> Account | None:
     crossed = [reason for reason in reasons if reason.missing]
     if circles:
         blamed = _most_waited_for(circles, crossed)
-        crossed.sort(key=lambda reason: not (isinstance(reason, Unmatched) and reason.rank in blamed))
+        crossed.sort(key=lambda reason: not _comes_first(reason, blamed))
         message = "; ".join(reason.says() for reason in crossed[:SAID])
         return Account(CollectiveFault.ORDER, blamed, message, (*_lines(crossed), *unheard))
     passed = [stall for group in groups for stall in _unlike(group, by_rank)]
@@ -227,6 +227,11 @@ def account(recordings: Sequence[Recording]) -> Account | None:
     source, target = min(matched)
     message = f"rank {source} sends to rank {target}, which receives from it, and neither comes through"
     return Account(CollectiveFault.TOGETHER, (), message, (f"flight recorder: {message}", *unheard))
+
+
+def _comes_first(reason: Stall | Unmatched, blamed: Collection[int]) -> bool:
+    """Tell whether it is the blamed rank's send or receive; where none is blamed, whether it is one at all."""
+    return isinstance(reason, Unmatched) and (not blamed or reason.rank in blamed)
 
 
 def _called_by_all(stalls: Sequence[Stall], by_rank: Mapping[int, Recording], unheard: Sequence[str]) -> Account:
