@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from allranks.agent import forking
-from allranks.agent.forking import ASK_SECONDS, FoundRecord, Forking
+from allranks.agent.forking import ASK_SECONDS, Forking, FoundRecord
 from allranks.protocol.messages import Message
 from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
 from allranks.protocol.processes import ImportRecord
