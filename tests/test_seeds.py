@@ -85,10 +85,10 @@ def a_command_is_taken(command: str, shell: Shell) -> None:
 
 def offline(verb: str, words: list[str]) -> list[str]:
     """The words of a command so that nothing is asked of a node, a cluster or a run."""
-    if verb in DRY:
+    if verb in DRY and "--run" not in words:
         return ["--dry-run", *words]
     if verb == "render" or words[:1] == ["plan"]:
         return words
-    if verb == "join":  # the program's words come last
+    if verb in ("join", "exec"):  # the program's words come last
         return ["--help", *words]
     return [*words, "--help"]
