@@ -60,7 +60,7 @@ test-docs: $(VENV)/.collected system
 	$(PYTEST) -m 'docs and not slow' -n 6 --dist loadfile --no-loadscope-reorder tests/docs
 
 test-slow: $(VENV)/.collected system browser
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow -n 4 --dist loadfile --no-loadscope-reorder
 	$(PYTEST) tests/browser
 
 # The fuzzers of `make test` for longer, each time with other input: FUZZ seconds each. They say how many cases they have

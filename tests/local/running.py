@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests import forked
 from tests.hosts.waiting import wait_until
@@ -24,6 +24,8 @@ BOUND = 120.0  # seconds: generous, the machine is shared
 
 class LocalRun:
     """One `allranks run --local`; `place` holds its work directory and its runs directory."""
+
+    started: ClassVar[list[LocalRun]] = []  # by the test that runs
 
     def __init__(self, place: Path, code: str, *options: str, nodes: int = 2, **environment: str) -> None:
         self.work, self.runs = place / "work", place / "runs"
@@ -42,6 +44,16 @@ class LocalRun:
             else:
                 self.process = forked.popen(words, env=self.environment, cwd=self.work, stdout=stdout, stderr=stderr)
         self.place = place
+        self.started.append(self)
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End the runs that still go on, as SIGTERM does, and forget all of them."""
+        while cls.started:
+            process = cls.started.pop().process
+            if process.poll() is None:
+                process.terminate()
+                process.wait(BOUND)
 
     @property
     def stderr(self) -> str:
