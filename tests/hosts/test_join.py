@@ -394,8 +394,9 @@ def test_a_command_ends_with_exec_and_nothing_of_it_holds_up_the_run(joined: Joi
     for rank in (0, 1):
         joined.start(hosts[rank], rank, STEPS, "--allow-exec", "--lease", "6s", nnodes=2)
     wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 2, BOUND, "two ranks are up")
-    words = [PYTHON, "-m", "allranks", "exec", "--runs-dir", str(joined.runs), "--run", joined.run_dir.name, "yes"]
-    process = hosts[0].popen(words, cwd=str(joined.place))
+    words = [PYTHON, "-m", "allranks", "exec", "--runs-dir", str(joined.runs), "--run", joined.run_dir.name]
+    prints = "yes | while head -c 100000; do sleep 0.1; done"  # 1 MB a second: without a controller its disk has it
+    process = hosts[0].popen([*words, prints], cwd=str(joined.place))
     printers = lambda: [p for p in hosts[1].pids() if p.command == "yes"]  # noqa: E731  (asked again and again)
     wait_until(printers, BOUND, "yes runs on h2")
     (exec_pid,) = (p.pid for p in hosts[0].pids() if " exec " in p.command and "allranks" in p.command)
