@@ -139,6 +139,14 @@ def test_json_lines_are_whole_however_they_were_read(runs, capsys, monkeypatch):
     assert found == ["first line", "odd \x0c \x85 line", "unfinished é"]
 
 
+def test_a_run_whose_ranks_have_printed_nothing_says_so(runs, capsys):
+    run = make(runs)
+    assert call(capsys, "logs") == (0, "", f"note: the ranks of {run.name} have printed nothing\n")
+    write_logs(run, (0, b"hello\n"))
+    assert call(capsys, "logs", "--rank", "1") == (0, "", f"note: these ranks of {run.name} have printed nothing\n")
+    assert call(capsys, "logs") == (0, "[h1 0] hello\n", "")
+
+
 def test_the_same_lines_of_all_ranks_are_one_unless_not_wanted(runs, capsys):
     write_logs(make(runs), (0, b"hello\nme\n"), (1, b"hello\nme too\n"))
     assert call(capsys, "logs")[1] == "[2 ranks] hello\n[h1 0] me\n[h2 1] me too\n"
@@ -408,6 +416,7 @@ def test_a_terminal_that_nobody_reads_does_not_end_the_run(tmp_path):
 def test_verbs_look_for_runs_where_the_users_own_settings_put_them(runs, tmp_path, monkeypatch, capsys):
     elsewhere = tmp_path / "elsewhere"
     run = make(elsewhere)
+    write_logs(run, (0, b"hello\n"))
     config = tmp_path / "config" / "allranks" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text(f'runs-dir = "{elsewhere}"\nlease = "not read here"\n')

@@ -76,7 +76,10 @@ def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str
     needed = {"nodes": "--nnodes", "node_rank": "--node-rank", "master_addr": "--master-addr"}
     missing = [name for field, name in needed.items() if spec.value(field) is None]
     if missing:
-        raise UsageError(f"join: set {', '.join(missing)} (no scheduler's variables say it)")
+        raise UsageError(
+            f"join: set {', '.join(missing)} (no scheduler's variables say it)\n"
+            "hint: allranks join --nnodes 2 --node-rank 0 --master-addr node01 train.py   # on node01, the first of two"
+        )
     assert spec.target.nodes is not None and spec.target.node_rank is not None
     if spec.target.node_rank >= spec.target.nodes:
         raise UsageError(

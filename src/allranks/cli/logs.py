@@ -20,7 +20,7 @@ from allranks.report.fold import Folder, last_state
 from allranks.report.terminal import clean, shows_colour
 from allranks.runs.directory import RunDirectory
 from allranks.runs.reading import LogReader
-from allranks.runs.regular import read_end
+from allranks.runs.regular import read_end, size_of
 from allranks.text import format_duration, join_words
 
 from .chosen_run import find_run
@@ -74,6 +74,9 @@ def command(
         _metrics(run_dir, tail or METRICS_TAIL, ranks if node or rank else None, json_)
         return DONE
     reader = LogReader(run_dir, nodes, rank)
+    if not follow and not any(size_of(file.path) for file in reader.files()):
+        which = "these" if node or rank else "the"
+        print(f"note: {which} ranks of {run_dir.name} have printed nothing", file=sys.stderr)
     now = time.time()
     if since is not None:
         reader.skip_to_time(now - since)

@@ -180,7 +180,7 @@ _ROWS = (
                common="run check test render clean"),
     SettingRow("slurm", FLAG, "nodes of the Slurm allocation. Outside of one, `run` submits a job",
                "run check test exec", common="run check test"),
-    SettingRow("partition", PARTITION, "partition of the Slurm job", "run render", example='"gpu"',
+    SettingRow("partition", PARTITION, "partition of the Slurm job", "run render", "--partition -p", example='"gpu"',
                engines=("slurm",), panel=SLURM, common="render"),
     SettingRow("sbatch", several(text("", "OPTIONS"), "options of sbatch such as --time=1:00:00"),
                "further options of sbatch", "run render", example='["--time=1:00:00", "--gres=gpu:8"]',
