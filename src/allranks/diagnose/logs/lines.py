@@ -1,7 +1,8 @@
 """One line of any log: who says it, when, and what, behind the prefixes that launchers put in front (pure).
 
 Known: `[rank3]:` (torch), `[default0]:` (torchrun --tee), `[trainer0|1]:` (torchx), `3: ` (srun -l),
-`[pod/NAME/CONTAINER]` (kubectl --prefix), `NAME  | ` (docker compose), `[1,3]<stderr>:` (mpirun), `host: ` (pdsh,
+`[pod/NAME/CONTAINER]` (kubectl --prefix), `NAME  | ` (docker compose), `[1,3]<stderr>:` (mpirun),
+`Mon Mar  9 10:11:12 2026[3]<stderr>:` (horovodrun), `host: ` (pdsh,
 DeepSpeed), `(Actor pid=7, ip=10.0.0.2)` (Ray), `host:pid:tid [gpu]` (NCCL), glog's and Python's logging heads, syslog,
 dmesg, journals, kubectl --timestamps. Ranks that write into one line are taken apart where a new `[rankN]:` begins,
 and so are messages that begin behind a progress bar or another message.
@@ -148,6 +149,8 @@ _PREFIXES = tuple(
         r"\[(?P<rank>\d{1,5})\] (?=[\w.-]+:\d+:\d+ \[)",
         r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?",
         r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?",
+        r"\[(?P<rank>\d+)\]<std(?:out|err)>: ?",
+        r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) " + _MONTH + r" +(?P<day>\d\d?) " + _CLOCK + r" \d{4}(?=\[\d)",
         r"\((?:\w+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ?",
         r" *(?P<rank>\d{1,4}): (?!\d)",
         r"(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>[^\]]{0,40})\] (?=NCCL|\S+:\d+ |\[?\w)",

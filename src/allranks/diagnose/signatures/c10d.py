@@ -145,7 +145,7 @@ ROWS = (
          "rank is|rank has|rank was|uplicate|already|same rank|same node rank",
          r"(?i)duplicate (?:node )?rank|rank \d+ (?:is|was|has)? ?(?:already|"
          r"been) (?:taken|registered|joined|in use|used)|multiple (?:nodes|" r"processes) .*same (?:node )?rank"
-         r"|two (?:nodes|processes) .*same (?:node )?rank", 0.9),
+         r"|(?:two|more than one) (?:nodes?|process(?:es)?) .*same (?:node )?rank", 0.9),
         ("rank-beyond", ">=world|"
          "interval|must be|>= world|out of range|greater than|nvalid rank|nvalid node",
          r"(?i)\brank (?:value )?\(?\d+\)? .*(?:should be in the interval|"

@@ -110,6 +110,11 @@ ROWS = (
          r")?interruption|(?:was|been|instance|Job|Pod|pod|node) preempted|"
          r"Preempted by|TerminationByKubelet.*[Pp]reempt|DUE TO JOB REQUEUE", 0.92),
     ),
+    *table(
+        "Slurm slurmstepd/req.c, srun --kill-on-bad-exit", SYMPTOM, "unknown",
+        ("slurm-task-failed", "DUE TO TASK FAILURE", r"CANCELLED AT \S+ DUE TO TASK FAILURE", 0.35,
+         "a task of the step failed, and Slurm ended the others: what that task wrote says why"),
+    ),
     Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm slurmstepd (scancel, or the end of a failed step)", (
      "CANCELLED", "scancel", "Job step aborted", "DeadlineExceeded",
      "cancelled by user", "Job cancel", "Job was cancel"),
