@@ -1,11 +1,11 @@
 """One line of any log: who says it, when, and what, behind the prefixes that launchers put in front (pure).
 
 Known: `[rank3]:` (torch), `[default0]:` (torchrun --tee), `[trainer0|1]:` (torchx), `3: ` (srun -l),
-`[pod/NAME/CONTAINER]` (kubectl --prefix), `NAME  | ` (docker compose), `[1,3]<stderr>:` (mpirun),
-`Mon Mar  9 10:11:12 2026[3]<stderr>:` (horovodrun), `host: ` (pdsh,
-DeepSpeed), `(Actor pid=7, ip=10.0.0.2)` (Ray), `host:pid:tid [gpu]` (NCCL), glog's and Python's logging heads, syslog,
-dmesg, journals, kubectl --timestamps. Ranks that write into one line are taken apart where a new `[rankN]:` begins,
-and so are messages that begin behind a progress bar or another message.
+`[pod/NAME/CONTAINER]` (kubectl --prefix), `TIME stderr F ` (CRI's own files), `NAME  | ` (docker compose),
+`[1,3]<stderr>:` (mpirun), `Mon Mar  9 10:11:12 2026[3]<stderr>:` (horovodrun), `host: ` (pdsh, DeepSpeed),
+`(Actor pid=7, ip=10.0.0.2)` (Ray), `host:pid:tid [gpu]` (NCCL), glog's and Python's logging heads, syslog, dmesg,
+journals, kubectl --timestamps. Ranks that write into one line are taken apart where a new `[rankN]:` begins, and so
+are messages that begin behind a progress bar or another message.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ _PREFIXES = tuple(
         r"\[[a-z_]+\d+\|(?P<local_rank>\d+)\]: ?",
         r"\[(?P<local_rank>\d{1,4})\]:(?=\S)",
         r"\[(?P<rank>\d{1,5})\] (?=[\w.-]+:\d+:\d+ \[)",
+        r"std(?:out|err) [FP] ",
         r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?",
         r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?",
         r"\[(?P<rank>\d+)\]<std(?:out|err)>: ?",

@@ -11,13 +11,18 @@ from allranks.findings import Where
 
 from ..exceptions import innermost
 from ..hangs.recorder import Recording
-from ..signatures import EXCEPTION, Role, Row, row_of
+from ..signatures import EXCEPTION, MENTIONED, Role, Row, row_of
 from ..words import LINE, on_node, place_of_frame, short
 from .lines import LogLine
 
 UNNAMED = Row(
     "exception", "program-exception", Role.WEAK, "CPython: an uncaught exception", ("",), r"(?!)", 0.6, rule="exception"
 )
+LOGGED = Row(
+    "exception-logged", "program-exception", Role.SYMPTOM, "CPython: an exception in a message", ("",), r"(?!)", 0.4,
+    "nothing here shows that it ended the program", rule="exception-logged",
+)  # fmt: skip
+BELOW_FRAME = 3  # lines from the line of code of a traceback's last frame to its exception: marks below the code
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,11 @@ class Sighting:
     def number(self, *names: str) -> int | None:
         """Give the first of these groups that is there, as a number; None where it is none."""
         return _number(first(*(self.groups.get(name) for name in names)))
+
+    @property
+    def exception(self) -> str:
+        """Write an exception as Python does, without what a logger puts in front of it."""
+        return ": ".join(filter(None, (self.groups.get("type"), self.groups.get("text"))))
 
     @property
     def place(self) -> Where:
@@ -145,11 +155,18 @@ def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
         if code.get(stream) == line.number and text.startswith("    "):  # a line of code holds texts of errors
             continue
         raised = EXCEPTION.match(text.strip())
+        mentioned = None if raised else MENTIONED.search(text)
+        if mentioned and 0 <= line.number - code.get(stream, -BELOW_FRAME - 1) <= BELOW_FRAME:
+            raised = mentioned
         row, match = row_of(text) or (UNNAMED, raised)
+        if match is None and mentioned is not None:
+            row, match = LOGGED, mentioned
         if match is None:
             continue
         sighting = Sighting(row, line, {k: v for k, v in match.groupdict().items() if v}, order=order)
-        if raised:
+        if row is LOGGED:
+            sighting = replace(sighting, kind=match["type"].rpartition(".")[2])
+        elif raised:
             trace = frames.get(stream, [])
             sighting = replace(
                 sighting,

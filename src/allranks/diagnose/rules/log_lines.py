@@ -187,6 +187,13 @@ def exceptions(evidence: Evidence) -> list[Candidate]:
     return [_raised(evidence, sightings) for sightings in groups.values()]
 
 
+def logged_exceptions(evidence: Evidence) -> list[Candidate]:
+    """Make a candidate of the last exception that a message has in it: it may have been caught."""
+    logged = evidence.weighed_by("exception-logged")
+    of_program = [s for s in logged if s.kind not in NOT_OWN and not _TRANSPORT.search(s.line.text)]
+    return [read_candidate(evidence, of_program[-1:])] if of_program else []
+
+
 def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     head = next((s for s in sightings if s.frame), sightings[0])
     candidate = read_candidate(evidence, sightings)
@@ -194,11 +201,11 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     name = name_place(candidate.where) or "the program"
     if candidate.where.rank is None and len(ranks) > 1:
         name = every_rank(ranks)
-    message = f"{name} raised {short(head.line.text)}"
+    message = f"{name} raised {short(head.exception)}"
     if head.frame:
         message += f" at {short(head.frame, 200)}"
     candidate = replace(candidate, message=message)
-    row = row_of_exception(head.kind, head.line.text.partition(": ")[2], _trace(head))
+    row = row_of_exception(head.kind, head.groups.get("text", ""), _trace(head))
     if row is not None and row.trace:
         explained = f"{message} ({row.means})"
         return replace(
@@ -383,6 +390,7 @@ def ib_completion(evidence: Evidence) -> list[Candidate]:
 RULES = {
     "signature-table": ("each row names its own", by_table),
     "exception": ("CPython traceback, torch torch/csrc/Exceptions.cpp", exceptions),
+    "exception-logged": ("CPython logging, whose format is the program's own", logged_exceptions),
     "registration": ("NCCL transport/net_ib/reg.cc, nvidia-peermem, ibv_reg_dmabuf_mr(3)", registration),
     "accused": (
         "torch ProcessGroupGloo.cpp (monitoredBarrier), reducer.cpp (verify_params_across_processes)",

@@ -42,6 +42,11 @@ KINDS = tuple("Error Exception Exit Interrupt Iteration Failure Fault Timeout Em
 EXCEPTION = re.compile(rf"^(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:{'|'.join(KINDS)}))(?:: ?(?P<text>.*)|)$")
 """The last line of a traceback, behind the prefixes; program.py's rows have taken what they know."""
 
+MENTIONED = re.compile(
+    r"(?<![\w.])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)): (?P<text>\S.{0,2000})"
+)
+"""An exception with its text anywhere in a line: a logger's own prefix is of any form."""
+
 NEEDS: frozenset[str] = frozenset(
     (
         "Traceback (most recent",
