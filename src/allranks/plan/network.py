@@ -200,9 +200,10 @@ def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
 def _chosen(origins: Origins, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
     shared = share_network(facts)
     common = reached_by_all(probes)
+    at_master = _ways_of_master(facts.get(master, _NOTHING), master, probes, common)
     choices: dict[str, InterfaceChoice] = {}
     for name in probes:
-        proof = proof_of(name, master, address, facts, probes, common)
+        proof = _proof_of(name, master, address, facts, probes, common, at_master)
         choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, not shared, origins)
     findings = [f for c in choices.values() for f in c.findings]
     findings += _mixed_families(choices, facts)
@@ -256,20 +257,26 @@ class _Ways:
             (self.passed if passed else self.failed).append(name)
 
 
-def proof_of(
-    name: str, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes, common: frozenset[str]
+def _proof_of(
+    name: str,
+    master: str,
+    address: str,
+    facts: Mapping[str, NodeFacts],
+    probes: Probes,
+    common: frozenset[str],
+    at_master: _Ways,
 ) -> InterfaceProof:
     """Which of a node's interfaces the check went through, and over which it failed. What leads to an
     address that only some nodes reached has failed for all: NCCL joins every node with every other."""
     node = facts.get(name, _NOTHING)
     masters = facts.get(master, _NOTHING)
-    ways = _ways_of_master(masters, master, probes, common)
+    ways = at_master
     result = _result_of(probes[name], address)
     if name == master:
         carries = _interface_behind(node, result, probes, master)
     else:
         carries = interface_of(node, result.local_address or "")
-        ways = _ways_of_other(node, masters, ways, probes[name], common)
+        ways = _ways_of_other(node, masters, at_master, probes[name], common)
     passed = tuple(dict.fromkeys(ways.passed))
     return InterfaceProof(carries, passed, tuple(n for n in ways.failed if n not in passed))
 
@@ -286,9 +293,10 @@ def _interface_behind(node: NodeFacts, result: AddressProbe, probes: Probes, mas
     """
     name = interface_of(node, result.address) or interface_of(node, result.local_address or "")
     if name == "lo":
-        for other, results in probes.items():
-            source = _result_of(results, result.address).local_address
-            way = on_link(node, source) if source and other != master else None
+        others = (results for other, results in probes.items() if other != master)
+        sources = dict.fromkeys(_result_of(results, result.address).local_address for results in others)
+        for source in filter(None, sources):
+            way = on_link(node, source)
             if way is not None:
                 return way
     return name
