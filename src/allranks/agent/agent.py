@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from .asking import Asking
     from .usage import Sampler
 
-TICK = 1.0  # seconds between samples of the supervisor, beats and lease checks
+TICK = 1.0  # seconds between samples of the supervisor and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start
 FILE_TICK = 0.25  # seconds between reads of followed files while ranks run
 FAILURES = 5  # errors of its own after which an agent gives up
@@ -217,6 +217,7 @@ class Agent:
         processes = map(read_process, (os.getpid(), self._supervisor_pid))
         keepers = tuple((p.pid, p.start) for p in processes if p is not None)
         self._journal.note(AgentBegun(os.getpid(), keepers, machine(), time.time()))
+        self._tell_group()
         while self._result is None:
             try:
                 for key, _ in self._selector.select(self._timeout()):
@@ -280,7 +281,6 @@ class Agent:
         self._send_output()
 
     def _tick(self, now: float) -> None:
-        self._supervisor_beat()
         self._check_supervisor()
         self._note_drops()
         if self._attempt is not None:
@@ -325,7 +325,8 @@ class Agent:
 
     # -- the supervisor ---------------------------------------------------------------------------------
 
-    def _supervisor_beat(self) -> None:
+    def _tell_group(self) -> None:
+        """Tell the supervisor the control group of the ranks."""
         try:
             self._supervisor.send(write_note(PipeNote(self._group)))
         except OSError:

@@ -58,8 +58,10 @@ class Observed:
 
         A program may change its command line (setproctitle) and close files, but only exec does that and resets
         the signal handlers too."""
+        if self._runner is None:
+            return None
         words = command_line(self._process.pid)
-        if self._runner is None or not words or self._argv[self._runner] in words:
+        if not words or self._argv[self._runner] in words:
             return None
         plain = self._argv[: self._runner] + self._argv[self._runner + 1 :]
         if words[1:] == plain[1:]:  # what the runner cannot run, it leaves to the plain interpreter

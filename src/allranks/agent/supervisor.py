@@ -49,7 +49,7 @@ LEASE_OVER = 3
 
 
 class Supervisor:
-    """Waits for one agent. `link` is a socket pair to it: beats and the pipes' read ends come over it."""
+    """Waits for one agent. `link` is a socket pair to it: the control group and the pipes' read ends come over it."""
 
     def __init__(
         self, header: AgentHeader, node_dir: str, listener: socket.socket, agent: int, link: socket.socket
