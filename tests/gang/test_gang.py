@@ -461,6 +461,25 @@ def test_a_failed_check_ends_it() -> None:
     assert drive.roster.plan is None
 
 
+def test_the_first_of_virtual_nodes_looks_at_their_machine_for_all() -> None:
+    drive = Drive(3, local=3)
+    chosen = tuple(built_in()[name] for name in ("kernel", "deepspeed_config", "shm"))
+    drive.roster.setting = dataclasses.replace(drive.roster.setting, checks=chosen)
+    for name in drive.names:
+        drive.hello(name)
+    asked = {node: list(order["checks"]) for node, order in drive.sent if order["type"] == "setup"}
+    assert asked == {"h0": ["kernel", "deepspeed_config"], "h1": [], "h2": []}
+    seen = {"kernel": {"kernel": "6.1"}}
+    drive.facts("h2")
+    drive.feed(FactsCollected("h0", drive.now, facts_of(0, **seen)))
+    assert drive.roster.state is State.GATHERING
+    drive.facts("h1")
+    assert drive.roster.state is State.LISTENING
+    facts = {node.name: node.facts or {} for node in drive.roster.nodes.values()}
+    assert {name: one["kernel"] for name, one in facts.items()} == dict.fromkeys(drive.names, seen["kernel"])
+    assert facts["h1"]["interfaces"] != facts["h0"]["interfaces"], "what a node says of itself stays its own"
+
+
 def test_a_world_size_of_the_environment_that_differs_is_a_warning() -> None:
     drive = Drive(expected=8).gathered()
     (finding,) = drive.roster.findings

@@ -69,7 +69,7 @@ from allranks.settings.document import from_document
 from .channel import Channel, ChannelFailed, Member, Shipper
 from .clocks import Instant, pause_between
 from .gang import Gang
-from .places import KeptLaunch, Setting, collectors, judge_request, node_label, restored, run_tag
+from .places import KeptLaunch, Setting, collectors_on, judge_request, node_label, restored, run_tag
 from .plugins import all_checks
 from .policy import Decision
 from .progress import Progress
@@ -468,7 +468,7 @@ class Controller:
             grace=self.spec.limits.grace,
             node_dir=self.spec.places.node_dir,
             ends=tuple(run_tag(self.setting, member.node.index, before) for before in range(incarnation)),
-            checks=tuple(collectors(self.setting.checks)),
+            checks=collectors_on(self.spec, self.setting, member.node.index),
             tests=bool(self.spec.tests.test),
             audit=bool(self.spec.recovery.audit_data),
         )

@@ -84,7 +84,10 @@ class Gathering:
             return actions + self._look_failed(prelude_failed(node.name, event.error), now)
         if roster.refused_by_check:
             return actions + self._check(now)
-        if not roster.has_all_facts or now < roster.resume_at:
+        if not roster.has_all_facts:
+            return actions
+        actions += roster.share_checks()
+        if now < roster.resume_at:
             return actions
         return actions + self._judge(now)
 

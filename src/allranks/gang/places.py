@@ -137,6 +137,16 @@ def collectors(checks: tuple[Check, ...]) -> list[str]:
     return [check.name for check in checks if check.collect is not None]
 
 
+def collectors_on(spec: RunSpec, setting: Setting, index: int) -> tuple[str, ...]:
+    """List the checks that look themselves on a node of a run, by its index.
+
+    Virtual nodes are one machine, at which the first looks for all (`Roster.share_checks`).
+    """
+    if spec.target.local and index > 0:
+        return ()
+    return tuple(collectors(setting.checks))
+
+
 def look_seconds(checks: tuple[Check, ...]) -> float:
     """How long a look may take: the basic facts, the slowest of the checks, and those that run alone."""
     collecting = [c for c in checks if c.collect is not None]
@@ -212,7 +222,8 @@ def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> Send:
     """Make an agent's first order: to take the tree, else to look at the node."""
     if setting.tree is not None and not node.synced:
         return Send(node.name, ship_order(setting.tree))
-    return Send(node.name, setup_order(spec, setting, node.node_dir))
+    order = setup_order(spec, setting, node.node_dir)
+    return Send(node.name, order._replace(checks=collectors_on(spec, setting, node.index)))
 
 
 def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> JsonObject:

@@ -13,11 +13,11 @@ from allranks.diagnose.incident import Pause
 from allranks.findings import Finding, typed_here
 from allranks.plan.ranks import Plan
 from allranks.protocol.plan_facts import NodeFacts
-from allranks.runs.events import FaultReported, FindingMade
+from allranks.runs.events import FaultReported, FindingMade, NodeFactsKept
 from allranks.settings import RunSpec
 
 from .members import NodeState, RankState
-from .places import Setting
+from .places import Setting, collectors
 from .states import Exit, Fault, Lost, State
 
 UNUSABLE_AFTER = (
@@ -162,6 +162,20 @@ class Roster:
     def has_all_facts(self) -> bool:
         """Whether every node has been looked at."""
         return all(n.facts is not None for n in self.nodes.values())
+
+    def share_checks(self) -> list[NodeFactsKept]:
+        """Give every virtual node what the checks of the first have seen of their one machine; what is to be kept."""
+        first = next((node for node in self.everyone.values() if node.index == 0), None)
+        if not self.spec.target.local or first is None or first.facts is None:
+            return []
+        seen = {name: first.facts[name] for name in collectors(self.setting.checks) if name in first.facts}
+        changed = []
+        for node in self.everyone.values():
+            if node.facts is not None and not seen.keys() <= node.facts.keys():
+                kept = node.take_facts({**seen, **node.facts})
+                if kept.deepspeed:  # all else was kept when the node told it
+                    changed.append(kept)
+        return changed
 
     @property
     def plan_facts(self) -> dict[str, NodeFacts]:

@@ -134,6 +134,7 @@ class HotSpares:
         actions: list[Action] = [node.take_facts(event.facts)]
         if event.error:
             return actions + self._drop(node, event.error, "try the --prelude by hand on the node")
+        actions += self.roster.share_checks()
         return actions + self.judge_waiting()
 
     def on_unreachable(self, event: Unreachable, now: float) -> list[Action]:
