@@ -1,7 +1,8 @@
 """nodes: what one more node costs: processor time of all processes and of the controller, and bytes by ssh.
 
 A run of N local nodes, each with one rank that sleeps a second, is counted whole, from its first process to its last,
-by a control group of its own. What one node costs is the difference to a run of one node, divided by N - 1.
+by a control group of its own. What one node costs is the difference to a run of one node, divided by N - 1. Local
+nodes are one machine, which the first looks at for all: what that takes is the difference of two runs of one node.
 """
 
 from __future__ import annotations
@@ -201,6 +202,8 @@ def run(quick: bool) -> Report:
         peak = column(report.samples[f"{counts[-1]}{kind}"], "peak_mb")
         label = f"controller's memory at its peak, {counts[-1]} nodes {words}"
         report.add(label, peak, "MB", f"≤ {AIM_MEMORY:g} MB", lambda v: v <= AIM_MEMORY)
+    looks = zip(column(report.samples["1 checked"], "total"), column(report.samples["1"], "total"), strict=False)
+    report.add("the checks before a run, once a machine", [checked - plain for checked, plain in looks], "s")
     for key, label, unit in (
         ("client", "an ssh host: processor time of the client process", "s"),
         ("start_kb", "… sent to start the agent (script, archive, runner)", "kB"),
