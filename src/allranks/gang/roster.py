@@ -173,7 +173,7 @@ class Roster:
         for node in self.everyone.values():
             if node.facts is not None and not seen.keys() <= node.facts.keys():
                 kept = node.take_facts({**seen, **node.facts})
-                if kept.deepspeed:  # all else was kept when the node told it
+                if kept.deepspeed:  # all else is the node's own, and was kept
                     changed.append(kept)
         return changed
 
