@@ -41,6 +41,10 @@ def test_nodes_are_shown_with_faults_and_the_reason(ledger: Path, capsys: pytest
     assert lines[-1] == "suspected  h2: ecc-error 1 time, last 3 hours ago in run-1, then 0 clean runs"
 
 
+def test_quiet_is_the_names_of_suspects(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "-q") == (0, "h2\n", "")
+
+
 def test_json_and_forgetting(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(call(capsys, "--json")[1])
     assert (document["schema"], len(document["nodes"])) == (1, 4)

@@ -194,3 +194,20 @@ def test_json_leaves_standard_output_alone(capsys):
     view.closing(result_record({"exit": 1, "verdict": {"cause": "c", "message": "no"}}))
     out, err = capsys.readouterr()
     assert (out, err) == ("", "[h1 0] hello\n[h1 0] unfinished\n")
+
+
+def test_an_end_with_less_time_is_said_by_the_note_alone():
+    """Slurm leaves less than --stop-grace: known a moment after the end has begun."""
+    out = io.StringIO()
+    view = LiveView(stream=out)
+    end = {"event": "ending", "attempt": 0, "reason": "sigterm", "ranks": 2}
+    view.event({**end, "grace": 30.0})
+    view.event({"event": "note", "message": "ranks have 4 s (Slurm's KillWait), not the 30 s of --stop-grace"})
+    view.event({**end, "grace": 4.0})
+    view.event({**end, "grace": 0.0})
+    view.event({**end, "attempt": 1, "grace": 30.0})
+    view.closing(result_record({"exit": 143}))
+    said = [line for line in out.getvalue().splitlines() if "ending" in line or "note" in line]
+    first = "SIGTERM or `allranks stop`: ending 2 ranks, with 30 s to save"
+    note = "note: ranks have 4 s (Slurm's KillWait), not the 30 s of --stop-grace"
+    assert said == [first, note, "SIGTERM or `allranks stop`: ending 2 ranks at once", first]
