@@ -74,12 +74,15 @@ def test_a_run_is_scraped_and_tells_of_its_retry_and_its_end(
             return values(answer.read().decode())
 
     wait_until(lambda: scraped().get("allranks_ranks_up") == 2, BOUND, "both ranks are up")
+    of_first_attempt = run.directory / "logs" / "node_00_local0" / "rank_000.log"
+    # rank 0 is ended with rank 1: it may be up and not yet have printed
+    wait_until(lambda: of_first_attempt.is_file() and "\n" in of_first_attempt.read_text(), BOUND, "rank 0 has printed")
     (run.work / "go").touch()
     result = run.result()
     assert (result["exit"], len(result["attempts"])) == (0, 2)
     first, second = (
-        ast.literal_eval((run.directory / "logs" / name).read_text().splitlines()[0])
-        for name in ("node_00_local0/rank_000.log", "attempt_1/node_00_local0/rank_000.log")
+        ast.literal_eval(path.read_text().splitlines()[0])
+        for path in (of_first_attempt, run.directory / "logs" / "attempt_1" / "node_00_local0" / "rank_000.log")
     )
     assert first == {"WANDB_RUN_GROUP": run.directory.name, "MLFLOW_RUN_NAME": None, "ALLRANKS_LAST_VERDICT": None}
     assert second == {**first, "ALLRANKS_LAST_VERDICT": result["attempts"][0]["verdict"]["message"]}
