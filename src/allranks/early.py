@@ -24,6 +24,14 @@ def end() -> None:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
+def over() -> None:
+    """From here on the exit code stands: a Ctrl-C while the interpreter ends changes nothing.
+
+    Python would end by SIGINT, after the run's directory and standard output had said another code."""
+    if _signal.getsignal(_signal.SIGINT) in (_leave, _signal.default_int_handler):
+        _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+
+
 def _leave(*_: "Any") -> None:
     """Nothing is begun, so the process may end where it stands.
 

@@ -74,3 +74,37 @@ def test_where_it_is_ignored_it_stays_so(tmp_path: Path) -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + AT_CALL
     done = subprocess.run([sys.executable, "-c", code, "100", "--version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.split()[0]) == (0, "allranks")
+
+
+# Sends itself SIGINT when the verb has ended: before its output is written out, and while the interpreter ends.
+AFTER_THE_VERB = {
+    "output is written": """
+import os, signal, sys
+def profile(frame, event, argument):
+    if event == "call" and frame.f_code.co_name == "exit_code":
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGINT)
+sys.setprofile(profile)
+""",
+    "the interpreter ends": """
+import atexit, os, signal
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+""",
+}
+
+
+@pytest.mark.parametrize("moment", AFTER_THE_VERB)
+@pytest.mark.parametrize(("words", "code"), [(("explain", "straggler"), 0), (("status", "--json", "none"), 2)])
+def test_after_the_verb_has_ended_its_exit_code_stands(
+    tmp_path: Path, moment: str, words: tuple[str, ...], code: int
+) -> None:
+    """A second Ctrl-C after a run's end was exit status -2, where result.json said 130."""
+    program = AFTER_THE_VERB[moment] + "from allranks.__main__ import main\nmain()\n"
+    environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(tmp_path / "runs")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, timeout=120, start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "KeyboardInterrupt" not in done.stderr, done.stderr
+    assert "interrupted" not in done.stdout + done.stderr

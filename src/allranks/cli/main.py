@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import allranks
-from allranks import exitcodes
+from allranks import early, exitcodes
 from allranks.errors import REPORT_TO, AllranksError
 from allranks.exitcodes import INTERNAL
 
@@ -73,11 +73,16 @@ completion: eval "$(_ALLRANKS_COMPLETE=bash_source allranks)"
 def main() -> None:
     """Entry point."""
     streams.agent_streams()
+    code = exitcodes.CTRL_C
     try:
         code = _main()
+        code = streams.exit_code(code)
     except streams.OutputLost:
-        code = exitcodes.DONE
-    raise SystemExit(streams.exit_code(code))
+        code = streams.exit_code(exitcodes.DONE)
+    except KeyboardInterrupt:
+        pass  # the verb has ended: its code stands, and Python writes out what is left
+    early.over()
+    raise SystemExit(code)
 
 
 def _main() -> int:
