@@ -25,7 +25,7 @@ def end() -> None:
 
 
 def over() -> None:
-    """From here on the exit code stands: a Ctrl-C while the interpreter ends changes nothing.
+    """From here on the exit code stands and all output is written: a Ctrl-C while the interpreter ends changes nothing.
 
     Python would end by SIGINT, after the run's directory and standard output had said another code."""
     if _signal.getsignal(_signal.SIGINT) in (_leave, _signal.default_int_handler):

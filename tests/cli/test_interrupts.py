@@ -42,9 +42,13 @@ BETWEEN = [115_000, 164_000, 174_000, 188_000, 200_000]  # between those
 
 
 def interrupted(place: Path, call: int, *words: str) -> subprocess.CompletedProcess[str]:
+    return ended(place, AT_CALL, str(call), *words)
+
+
+def ended(place: Path, program: str, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(place / "runs")}
     return subprocess.run(
-        [sys.executable, "-c", AT_CALL, str(call), *words], cwd=place, env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", program, *words], cwd=place, env=environment, capture_output=True, text=True,
         stdin=subprocess.DEVNULL, timeout=120, start_new_session=True,
     )  # fmt: skip
 
@@ -99,12 +103,7 @@ def test_after_the_verb_has_ended_its_exit_code_stands(
     tmp_path: Path, moment: str, words: tuple[str, ...], code: int
 ) -> None:
     """A second Ctrl-C after a run's end was exit status -2, where result.json said 130."""
-    program = AFTER_THE_VERB[moment] + "from allranks.__main__ import main\nmain()\n"
-    environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(tmp_path / "runs")}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, timeout=120, start_new_session=True,
-    )  # fmt: skip
+    done = ended(tmp_path, AFTER_THE_VERB[moment] + "from allranks.__main__ import main\nmain()\n", *words)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "KeyboardInterrupt" not in done.stderr, done.stderr
     assert "interrupted" not in done.stdout + done.stderr

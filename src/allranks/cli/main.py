@@ -75,13 +75,14 @@ def main() -> None:
     streams.agent_streams()
     code = exitcodes.CTRL_C
     try:
-        code = _main()
+        try:
+            code = _main()
+        except streams.OutputLost:
+            code = exitcodes.DONE
         code = streams.exit_code(code)
-    except streams.OutputLost:
-        code = streams.exit_code(exitcodes.DONE)
+        early.over()
     except KeyboardInterrupt:
-        pass  # the verb has ended: its code stands, and Python writes out what is left
-    early.over()
+        pass  # the verb's code stands. Python writes out what is left: if that blocks, Ctrl-C still ends it
     raise SystemExit(code)
 
 
