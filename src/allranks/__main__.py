@@ -8,7 +8,7 @@ def main() -> None:
     early.begin()
     from allranks.cli.main import main as run_command  # from here on Ctrl-C is a word
 
-    run_command()
+    run_command(owns_process=True)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.shell import Shell
 
 from allranks.runs.directory import RunDirectory
 
@@ -107,3 +109,10 @@ def test_after_the_verb_has_ended_its_exit_code_stands(
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "KeyboardInterrupt" not in done.stderr, done.stderr
     assert "interrupted" not in done.stdout + done.stderr
+
+
+def test_a_caller_in_the_same_process_keeps_its_ctrl_c(shell: Shell) -> None:
+    """SIGINT stayed ignored, and what that process started later inherited it: Ctrl-C did not end `allranks top`."""
+    before = signal.getsignal(signal.SIGINT)
+    assert "straggler" in shell("explain", "straggler").out
+    assert signal.getsignal(signal.SIGINT) == before == signal.default_int_handler

@@ -70,8 +70,10 @@ completion: eval "$(_ALLRANKS_COMPLETE=bash_source allranks)"
   (zsh_source and fish_source for those shells)"""
 
 
-def main() -> None:
-    """Entry point."""
+def main(owns_process: bool = False) -> None:
+    """Run the command of sys.argv, and raise SystemExit with its exit code.
+
+    `owns_process`: the process ends with the command, so SIGINT is ignored from then on."""
     streams.agent_streams()
     code = exitcodes.CTRL_C
     try:
@@ -80,7 +82,8 @@ def main() -> None:
         except streams.OutputLost:
             code = exitcodes.DONE
         code = streams.exit_code(code)
-        early.over()
+        if owns_process:
+            early.over()
     except KeyboardInterrupt:
         pass  # the verb's code stands. Python writes out what is left: if that blocks, Ctrl-C still ends it
     raise SystemExit(code)

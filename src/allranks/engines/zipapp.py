@@ -61,7 +61,7 @@ try:
     sys.path[0:1] = [place]
     from allranks.cli.main import main
 
-    main()
+    main(owns_process=True)
 except KeyboardInterrupt:
     sys.stderr.write("allranks: interrupted\\n")
     sys.exit(130)
