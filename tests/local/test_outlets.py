@@ -25,7 +25,7 @@ PROGRAM = """
 import os, pathlib, sys, time
 names = ("WANDB_RUN_GROUP", "MLFLOW_RUN_NAME", "ALLRANKS_LAST_VERDICT")
 print({name: os.environ.get(name) for name in names}, flush=True)
-while not pathlib.Path("go").exists():
+while not pathlib.Path("go-" + os.environ["ALLRANKS_ATTEMPT"]).exists():
     time.sleep(0.1)
 sys.exit(7 if os.environ["RANK"] == "1" and os.environ["ALLRANKS_ATTEMPT"] == "0" else 0)
 """
@@ -77,7 +77,10 @@ def test_a_run_is_scraped_and_tells_of_its_retry_and_its_end(
     of_first_attempt = run.directory / "logs" / "node_00_local0" / "rank_000.log"
     # rank 0 is ended with rank 1: it may be up and not yet have printed
     wait_until(lambda: of_first_attempt.is_file() and "\n" in of_first_attempt.read_text(), BOUND, "rank 0 has printed")
-    (run.work / "go").touch()
+    (run.work / "go-0").touch()
+    # each notification is a process of its own: one that starts later can be there earlier
+    wait_until(lambda: bool(got), BOUND, "the retry is told")
+    (run.work / "go-1").touch()
     result = run.result()
     assert (result["exit"], len(result["attempts"])) == (0, 2)
     first, second = (
