@@ -356,8 +356,12 @@ def test_what_ranks_wait_for_stragglers_is_taken_from_the_useful_time() -> None:
     assert ledger.goodput == pytest.approx(17.0 / ledger.wall, abs=1e-4)
 
 
-def test_live_and_saved_ledgers_agree(tmp_path: Any) -> None:
-    """A result without a ledger gets it from the events; the controller has it while they come."""
+@pytest.mark.parametrize("ahead_s", [-0.2, 0.055])
+def test_live_and_saved_ledgers_agree(tmp_path: Any, ahead_s: float) -> None:
+    """A result without a ledger gets it from the events; the controller has it while they come.
+
+    `ahead_s`: by how much the last node's event is later than the end. Clocks of nodes are corrected, not equal.
+    """
     run = RunDirectory(tmp_path)
     keeper = Timekeeper()
     story = Story()
@@ -369,6 +373,9 @@ def test_live_and_saved_ledgers_agree(tmp_path: Any) -> None:
     for event in story.events:
         keeper.take(event)
         run.append_event(event)
+    late = NodeClean("h1", (), story.t + 0.5 + ahead_s).line(story.t + 0.5 + ahead_s, story.attempt)
+    keeper.take(late)
+    run.append_event(late)
     live = keeper.ledger(story.t + 0.5)
     written = write_result(run, ResultDocument("r"), False, ended_t=story.t + 0.5)
     assert written.time_ledger == live and written.goodput == live.goodput

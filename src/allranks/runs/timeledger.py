@@ -263,10 +263,11 @@ class Timekeeper:
         if self._begin is None:
             self._begin = line.t
             self._boundary = line.t
-        self._latest = max(self._latest, line.t)
         if kind in self._readers:
+            self._latest = max(self._latest, line.t)
             self._readers[kind](line)
         elif self.is_in_attempt:
+            self._latest = max(self._latest, line.t)
             attempt = self.attempts[-1]
             self._attempt_readers[kind](attempt, line)
             seen = line.last_t if kind == StepsSeen.kind else line.t  # steps may be written down much later
@@ -352,6 +353,7 @@ class Timekeeper:
             self._end_attempt(self.attempts[-1].last_seen)  # its controller died: what came then is not known
             self._boundary = max(line.t, self._boundary)
         self._end_attempt(line.t)
+        self._latest = line.t  # a node's clock, corrected under load, may have been ahead of the controller's
         self._pass(line.t, SCHEDULER)  # what follows on an end is another start by the scheduler
 
     def _on_attempt_start(self, line: TimedLine) -> None:
