@@ -1,5 +1,7 @@
 """Notifications on their way out: each in a process of its own with a limit of time, so that no service holds up a run.
 
+One is sent when the one before is out: they arrive in the order of the run. The last one does not wait for ever.
+
 apprise (the extra `notify`) knows the services. Addresses hold tokens: they go through the process's standard input,
 and no message quotes one.
 """
@@ -10,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from allranks.runs.documents import Document, ResultDocument, StatusDocument
@@ -19,6 +22,7 @@ from .notices import Notice, RunPlace, notice_of_end, notice_of_event
 
 SECONDS = 30  # for one notification, over all addresses
 PATIENCE = 20.0  # seconds at the end of a run for those that are on their way
+IN_ORDER = 10.0  # seconds of these in which the last one waits for those before it
 MOST = 20  # notifications of a run, and the one at its end: a run that fails and fails does not flood a phone
 # Ends by SIGALRM. Prints the names whose services did not take it, in JSON.
 _SEND = f"""
@@ -78,6 +82,7 @@ class Notifier:
         self._runs_dir = runs_dir
         self._on_note = on_note
         self._status = StatusDocument()
+        self._waiting: deque[Notice] = deque()
         self._under_way: list[_Sending] = []
         self._count = 0
         self._complained: set[str] = set()
@@ -86,38 +91,47 @@ class Notifier:
         """Tell of a retry, a hang or a warning."""
         notice = notice_of_event(event, self._place(self._status.run), len(self._status.nodes))
         if notice is not None and self._count < MOST:
-            self._send(notice)
+            self._count += 1
+            self._waiting.append(notice)
+            self.tick()
 
     def status(self, status: StatusDocument) -> None:
         """Keep which run it is."""
         self._status = status
 
     def tick(self) -> None:
-        """See which notifications have been sent."""
+        """See which notifications have been sent, and send the next."""
         for sending in list(self._under_way):
             if sending.process.poll() is not None:
                 self._under_way.remove(sending)
                 self._complain(sending.failed_names())
+        if self._waiting and not self._under_way:
+            self._send(self._waiting.popleft())
 
     def closing(self, result: ResultDocument) -> None:
         """Tell of the end, and wait a moment until it is out."""
+        begin = time.monotonic()
+        self._wait_until(begin + IN_ORDER)
+        self._waiting.clear()  # the end tells more than they do
         notice = notice_of_end(result, self._place(result.run))
         if notice is not None:
             self._send(notice)
-        ends = time.monotonic() + PATIENCE
-        while self._under_way and time.monotonic() < ends:
-            time.sleep(0.05)
-            self.tick()
+        self._wait_until(begin + PATIENCE)
         for sending in self._under_way:
             sending.process.kill()
             sending.process.wait()
             self._complain(sending.names)
 
+    def _wait_until(self, ends: float) -> None:
+        """Wait until all are out, at most until `ends` (seconds of the monotonic clock)."""
+        while (self._under_way or self._waiting) and time.monotonic() < ends:
+            time.sleep(0.05)
+            self.tick()
+
     def _place(self, run: str) -> RunPlace:
         return RunPlace(run, f"{self._runs_dir}/{run}")
 
     def _send(self, notice: Notice) -> None:
-        self._count += 1
         try:
             self._under_way.append(_Sending(notice, self._addresses))
         except OSError:
