@@ -11,7 +11,7 @@ from allranks.findings import Where
 
 from ..exceptions import innermost
 from ..hangs.recorder import Recording
-from ..signatures import EXCEPTION, MENTIONED, Role, Row, row_of
+from ..signatures import DOTTED, EXCEPTION, MENTIONED, Role, Row, row_of
 from ..words import LINE, on_node, place_of_frame, short
 from .lines import LogLine
 
@@ -156,8 +156,8 @@ def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
             continue
         raised = EXCEPTION.match(text.strip())
         mentioned = None if raised else MENTIONED.search(text)
-        if mentioned and 0 <= line.number - code.get(stream, -BELOW_FRAME - 1) <= BELOW_FRAME:
-            raised = mentioned
+        if not raised and 0 <= line.number - code.get(stream, -BELOW_FRAME - 1) <= BELOW_FRAME:
+            raised = mentioned or DOTTED.match(text)
         row, match = row_of(text) or (UNNAMED, raised)
         if match is None and mentioned is not None:
             row, match = LOGGED, mentioned

@@ -39,11 +39,17 @@ BY_ID: dict[str, Row] = {row.id: row for row in ROWS}
 KINDS = tuple("Error Exception Exit Interrupt Iteration Failure Fault Timeout Empty Full Abort Mismatch".split())  # noqa: SIM905
 """Ends of the names of exceptions."""
 
-EXCEPTION = re.compile(rf"^(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:{'|'.join(KINDS)}))(?:: ?(?P<text>.*)|)$")
+EXCEPTION = re.compile(
+    rf"^(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:{'|'.join(KINDS)})|Exception))(?:: ?(?P<text>.*)|)$"
+)
 """The last line of a traceback, behind the prefixes; program.py's rows have taken what they know."""
 
+DOTTED = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?:: ?(?P<text>.*)|)$")
+"""Below a traceback's last frame: an exception of any name, with its module."""
+
 MENTIONED = re.compile(
-    r"(?<![\w.])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception)): (?P<text>\S.{0,2000})"
+    r"(?<![\w.])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,6}(?:_?[A-Z]\w{0,60}(?:Error|Exception)|Exception)): "
+    r"(?P<text>\S.{0,2000})"
 )
 """An exception with its text anywhere in a line: a logger's own prefix is of any form."""
 
