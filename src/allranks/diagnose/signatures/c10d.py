@@ -23,11 +23,11 @@ ROWS = (
         ("resolve", "unknown host|resolve name|resolve address|resolve the host|"
          "esolve hostname|Name or service not known|in name resolution|"
          "nodename nor servname|No address associated|esolve host|UnknownHost|"
-         "no such host|NXDOMAIN|Unknown host|cannot resolve",
+         "no such host|NXDOMAIN|Unknown host|cannot resolve|find an address, check",
          r"Could not resolve (?:hostname|host:?) (?P<node>[\w.-]+)|Name "
           r"or service not known|Temporary failure in name resolution|"
          r"nodename nor servname provided|No address associated with hostname|"
-          r"UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|"
+          r"Can't find an address, check slurm\.conf|UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|"
          r"(?:[Ff]ailed|[Uu]nable|cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()", 0.9),
         scope=RAISED,
     ),

@@ -67,8 +67,8 @@ ROWS = (
          r"|HIP error: out of memory|hipErrorOutOfMemory|(?:cuda|CUDA) failed with error (?:\d+ )?out of memory"),
         ("cuda-oom-code", "OUT_OF_MEMORY|ALLOC_FAILED|RESOURCE_EXHAUSTED", r"CUDA_ERROR_OUT_OF_MEMORY"
          r"|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: (?:Out of memory|.*allocat)", 0.8),
-        ("cublas-handle", "CUBLAS_STATUS_NOT_INITIALIZED", r"CUBLAS_STATUS_NOT_INITIALIZED", 0.6,
-         "cuBLAS found no memory for its handle, in most cases. A bad index in an earlier kernel does the same",
+        ("cublas-handle", "_STATUS_NOT_INITIALIZED", r"CU(?:BLAS|DNN)_STATUS_NOT_INITIALIZED", 0.6,
+         "the library found no memory for its handle, in most cases. A bad index in an earlier kernel does the same",
          "cuda-kernel-fault"),
         ("kv-cache", "desired GPU memory|"
          "cache blocks|KV cache",
@@ -88,10 +88,11 @@ ROWS = (
          r"|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS"),
         ("launch-failure", "hardware stack|"
          "launch failure|misaligned address|illegal instruction was|LAUNCH_FAILED|"
-         "LaunchFailure|address space",
+         "LaunchFailure|address space|program counter|launch timed out",
          r"unspecified launch failure|misaligned address|an illegal instruction "
           r"was encountered|CUDA_ERROR_LAUNCH_FAILED"
-         r"|cudaErrorLaunchFailure|hardware stack error|invalid address space", 0.8),
+         r"|cudaErrorLaunchFailure|hardware stack error|invalid address space|global/shared address space"
+         r"|invalid program counter|the launch timed out and was terminated", 0.8),
         scope=RAISED,
     ),
     *table(
@@ -105,9 +106,9 @@ ROWS = (
     ),
     *table(
         "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
-        ("device-ordinal", "hipErrorInvalidDevice|"
+        ("device-ordinal", "hipErrorInvalidDevice|nvidia-container-cli|"
          "device ordinal|INVALID_DEVICE|Invalid device id",
-         r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|"
+         r"invalid device ordinal|nvidia-container-cli.{1,3}device error.*unknown device|CUDA_ERROR_INVALID_DEVICE|"
          r"hipErrorInvalidDevice|AssertionError: Invalid device id|^Invalid device id", 0.9,
          "it asks for a GPU that the node has not, or does not show to it"),
         scope=RAISED,
@@ -136,12 +137,13 @@ ROWS = (
          r"system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER"),
         ("driver-library", "RM_VERSION_MISMATCH|"
          "ersion mismatch|API mismatch",
-         r"Driver/library version mismatch|API mismatch: the client has|"
+         r"[Dd]river/library version mismatch|API mismatch: the client has|"
          r"NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
         ("forward-compat", "version of the NVIDIA|version of the kernel|"
-         "forward compatibility|display driver|unsupported toolchain|kernel module",
+         "forward compatibility|display driver|unsupported toolchain|kernel module|API call is not supported",
          r"forward compatibility was attempted"
          r"|unsupported display driver ?/ ?cuda driver|PTX was compiled with an unsupported toolchain"
+         r"|CUDA error: API call is not supported in the installed CUDA driver"
          r"|does not match the version of the (?:kernel|NVIDIA) (?:module|driver)"),
         ("container-driver", "unsatisfied condition|requirement error",
          r"nvidia-container-cli: requirement error: unsatisfied condition: "
@@ -151,8 +153,11 @@ ROWS = (
     *table(
         "torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML",
         ROOT, "cuda-device-unavailable",
-        ("device-busy", "busy or unavailable|DEVICE_UNAVAILABLE|DevicesUnavailable",
-         r"busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
+        ("device-busy", "busy or unavailable|DEVICE_UNAVAILABLE|DevicesUnavailable|exclusive-thread device|"
+         "MPS client|MPS server|between the MPS",
+         r"busy or unavailable|exclusive-thread device already in use|"
+         r"CUDA error: (?:MPS (?:client|server)|the remote procedural call between the MPS)|"
+         r"CUDA_ERROR_DEVICE_UNAVAILABLE"
          r"|cudaErrorDevicesUnavailable", 0.9, "the GPU is held by another process, in exclusive mode, or in error"),
         ("no-device", "No CUDA GPUs|no CUDA-capable|Found no NVIDIA|No devices were "
          "found|NO_DEVICE|no GPUs found|No HIP GPUs|GPU access blocked|no ROCm-capable|hipErrorNoDevice|ROCk module",
@@ -164,6 +169,10 @@ ROWS = (
     *table(
         "torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML",
         ROOT, "cuda-device-unavailable",
+        ("driver-absent", "libnvidia-ml|NVML Shared|invalid runtime name|CDI devices",
+         r"couldn't find libnvidia-ml|NVML Shared Library Not Found|invalid runtime name. nvidia|"
+         r"unresolvable CDI devices",
+         0.8),
         ("driver-silent", "communicate with the NVIDIA driver|Driver Not Loaded|NVML: Unknown|"
          "Unexpected error from cudaGetDeviceCount|nvidia-container-cli|"
          "could not select device driver|RmInitAdapter",
@@ -172,7 +181,7 @@ ROWS = (
          r"|could not select device driver|RmInitAdapter failed", 0.75),
         ("no-cuda-load", "deserialize object on", r"deserialize object on (?:a )?CUDA device", 0.75),
         ("cuda-unknown", "cudaErrorUnknown|"
-         "unknown error", r"(?:CUDA error|Cuda failure).*unknown error|cudaErrorUnknown", 0.55),
+         "unknown error", r"(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", 0.55),
         ("cuda-initialization", "initialization error|not initialized",
          r"CUDA (?:driver )?error: initialization error", 0.5),
     ),
@@ -193,6 +202,18 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
+        "CUDA cudaErrorContained (226)", ROOT, "gpu-hardware-error",
+        ("contained", "Invalid access of peer GPU memory",
+         r"Invalid access of peer GPU memory over nvlink or a hardware",
+         0.6, "the GPU contained a fault: an access over NVLink to another GPU's memory, or an error of the card"),
+        scope=RAISED,
+    ),
+    *table(
+        "ROCR-Runtime, clr rocdevice.cpp callbackQueue", ROOT, "cuda-out-of-memory",
+        ("rocm-resources", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", r"HSA_STATUS_ERROR_OUT_OF_RESOURCES", 0.7),
+        scope=RAISED,
+    ),
+    *table(
         "ROCm rocminfo.cc, rocm_smi", ROOT, "permission-denied",
         ("rocm-kfd", "/dev/kfd", r"Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied", 0.9,
          "the user is not in the groups render and video, or the container was not given /dev/kfd and /dev/dri"),
@@ -201,9 +222,11 @@ ROWS = (
     *table(
         "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py", ROOT, "environment-mismatch",
         ("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function"
-         "|NoBinaryForGpu",
+         "|NoBinaryForGpu|kernel image is invalid|ARCH_MISMATCH|shared object initialization",
          r"no kernel image is available|hipErrorNoBinaryForGpu"
-         r"|is not compatible with the current PyTorch installation|invalid device function", 0.85,
+         r"|is not compatible with the current PyTorch installation|invalid device function"
+         r"|device kernel image is invalid|CU(?:BLAS|DNN)_STATUS_ARCH_MISMATCH"
+         r"|(?:CUDA|HIP) error: shared object initialization failed", 0.85,
          "this build of torch or of an extension has no code for this GPU"),
         ("cpu-torch", "Torch not compiled|Distributed package doesn't|"
          "not compiled with CUDA|built in|not linked with support", r"not compiled with CUDA enabled|"

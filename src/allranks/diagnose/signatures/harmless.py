@@ -31,7 +31,8 @@ ROWS = (
          r"|Failed to find ncclNetPlugin|NET/Plugin: Failed to find|TUNER/Plugin: (?:Could|Failed)"),
         ("nccl-address", "Bootstrap",
          r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.-]+):(?P<address>[\d.]+)<\d+>"),
-        ("no-verbs", "libibverbs", r"Failed to open libibverbs"),
+        ("no-verbs", "libibverbs", r"Failed to open libibverbs|"
+         r"libibverbs: Warning: (?:couldn't (?:load driver|open config)|no userspace device-specific driver)"),
         ("no-p2p", "enable P2P", r"NCCL INFO Could not enable P2P"),
         ("no-nvls", "NVLS not|NVLS disabled|NVLS multicast support is not",
          r"NCCL INFO .*NVLS (?:not|disabled|multicast support is not)"),
@@ -48,6 +49,7 @@ ROWS = (
         "OpenSSH, bash, systemd", H, "",
         # readpass.c: ssh has no terminal to ask at. What it wanted to ask stands in the next line.
         ("askpass", "ssh_askpass", r"ssh_askpass: (?:exec|fork|pipe|dup2)\b"),
+        ("identity-file", "Identity file", r"Identity file \S+ not accessible"),
         ("known-hosts-added", "Permanently added", r"Warning: Permanently added"),
         ("no-tty", "terminal process group|job control", r"cannot set terminal process group|no job control in this"),
         ("x11", "X11 forwarding", r"X11 forwarding request failed"),

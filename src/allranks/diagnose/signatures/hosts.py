@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Role, Row, Scope, table
+from .row import RAISED, Role, Row, Scope, table
 
 ROOT = Role.ROOT
 WEAK = Role.WEAK
@@ -35,9 +35,12 @@ ROWS = (
         "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py", ROOT, "ssh-auth",
         ("ssh-denied", "Permission denied|ermission denied, please",
          r"Permission denied \([a-z]|Permission denied, please try again", 0.95),
-        ("ssh-methods", "authentication|Authentication|PRIVATE KEY|Load key|sign_and_send_pubkey",
-         r"Too many authentication failures|[Nn]o supported authentication "
-         r"methods|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|" r"invalid format|error in libcrypto)|"
+        ("ssh-methods", "authentication|Authentication|PRIVATE KEY|Load key|sign_and_send_pubkey|PasswordRequired"
+         "|Bad owner|password has expired|pam_slurm_adopt|account is currently not",
+         r"Too many authentication failures|[Nn]o (?:supported )?authentication methods|PasswordRequiredException: "
+         r"|Bad owner or permissions on |password has expired|Access denied by pam_slurm_adopt"
+         r"|This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
+         r"invalid format|error in libcrypto)|"
          r"sign_and_send_pubkey: .*(?:fail|denied|no mutual)|Authentication "
           r"refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication " r"failed)", 0.9),
         ("ssh-deepspeed", "was not reachable via ssh|exit status 255",
@@ -46,11 +49,12 @@ ROWS = (
          "DeepSpeed tries ssh without a password", "ssh-unreachable"),
     ),
     *table(
-        "OpenSSH sshconnect.c", ROOT, "ssh-hostkey",
-        ("ssh-hostkey", "ost key|HOST IDENTIFICATION|authenticity of host",
+        "OpenSSH sshconnect.c, paramiko ssh_exception.py, client.py", ROOT, "ssh-hostkey",
+        ("ssh-hostkey", "ost key|HOST IDENTIFICATION|authenticity of host|BadHostKey|found in known_hosts",
          r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED|"
          r"No \S+ host key is known|authenticity of host .*can't be established|"
-         r"(?:host key|Host key) .*(?:changed|mismatch|not found in known)", 0.95),
+         r"(?:host key|Host key) .*(?:changed|mismatch|not found in known)|BadHostKeyException: "
+         r"|Server '[^']+' not found in known_hosts", 0.95),
     ),
     *table(
         "OpenSSH sshconnect.c, kex.c, sshd MaxStartups", ROOT, "ssh-unreachable",
@@ -58,11 +62,18 @@ ROWS = (
          r"ssh: connect to (?:host|address) (?P<node>\S+) port (?P<port>\d+): "
          r"|Unable to connect to port 22|(?<!\S)(?P<node2>\S+) port 22: (?:Connection|" r"No route|Network|Operation)",
          0.93),
-        ("ssh-banner", "SSH protocol banner|"
+        ("ssh-banner", "SSH protocol banner|UNKNOWN port|"
          "exchange_identification|banner exchange|port 22|sshd",
          r"(?:ssh|kex)_exchange_identification|banner exchange|Connection "
-         r"(?:closed|reset) by (?P<node>\S+) port 22(?:22)?\b|error reading SSH " r"protocol banner", 0.85,
+         r"(?:closed|reset) by (?:UNKNOWN port \d|(?P<node>\S+) port 22(?:22)?\b)|[Ee]rror reading SSH protocol banner",
+         0.85,
          "sshd ended the connection before the login: too many at once (MaxStartups), or a filter"),
+        ("ssh-negotiate", "Unable to negotiate with", r"Unable to negotiate with (?P<node>\S+) port \d+: no matching",
+         0.9,
+         "the two versions of OpenSSH have no algorithm in common"),
+        ("ssh-forward", "open failed|stdio forwarding",
+         r"channel \d+: open failed: connect failed|stdio forwarding failed", 0.75,
+         "the jump host does not reach the node"),
     ),
     *table(
         "OpenSSH clientloop.c, ServerAliveInterval, Open MPI orted", WEAK, "node-network-down",
@@ -77,8 +88,9 @@ ROWS = (
          r"carrier)|link status definitely down", 0.85),
         ("node-failure", "error: Node|TaintManagerEviction|"
          "NODE FAILURE|Node failure|NODE_FAIL|node failure|NodeNotReady|"
-         "node.kubernetes.io|DOWN*|not responding",
-         r"NODE FAILURE|Node failure on (?P<node>\S+)|NODE_FAIL|NodeNotReady|"
+         "node.kubernetes.io|DOWN*|not responding|on failed node|NodeLost",
+         r"NODE FAILURE|(?:Node failure on|Killing JobId=\S+ on failed node) (?P<node>\S+)|NODE_FAIL|NodeNotReady|"
+         r"Reason: *NodeLost|"
          r"node\.kubernetes\.io/(?:unreachable|not-ready)|TaintManagerEviction|"
          r"error: Nodes? (?P<node2>\S+) (?:not responding|DOWN|are still "
           r"not ready)|nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88),
@@ -90,9 +102,11 @@ ROWS = (
          r"oom-kill(?!.*= 0)|Detected \d+ oom[_-]kill|oom_kill[: ]+\d+ ?-> ?[1-9]|oom_kill(?:er)? [1-9]|"
          r"(?:error: (?P<node>[\w.-]+): )?tasks? (?P<task>[\d,-]+): Out Of Memory|OUT_OF_MEMORY|"
          r"(?i:OOM[ -]killed)\b(?<!OOMKilled)", 0.93),
-        ("memory-limit", "memory limit|MemoryPressure|low on resource: memory|running low on memory",
+        ("memory-limit", "memory limit|MemoryPressure|memory pressure|ObjectStoreFull|low on resource: memory|"
+         "running low on memory",
          r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|"
-         r"low on resource: memory|node running low on memory", 0.82),
+         r"low on resource: memory|node running low on memory|killed due to memory pressure|"
+         r"ObjectStoreFullError", 0.82),
     ),
     *table(
         "Kubernetes container status reasons", ROOT, "k8s-out-of-memory",
@@ -101,14 +115,17 @@ ROWS = (
     *table(
         "Slurm slurmstepd, sacct why a job ended, Kubernetes and cloud preemption", ROOT,
          "slurm-preempted-or-timeout",
-        ("time-limit", "JobState=TIMEOUT|timelimit|"
-         "TIME LIMIT|TimeLimit|time limit",
-         r"DUE TO TIME LIMIT|JobState=TIMEOUT|exceeded (?:its )?time ?limit|Job reached time limit", 0.93),
+        ("time-limit", "TIMEOUT|timelimit|TIME LIMIT|TimeLimit|ime limit|has expired|DeadlineExceeded|"
+         "specified deadline",
+         r"DUE TO TIME LIMIT|JobState=TIMEOUT|\bTIMEOUT +\d+:\d+|exceeded (?:its )?time ?limit|Job reached time limit|"
+         r"Time limit exhausted for |Slurm job \d+ has expired|[Rr]eason: *\"?DeadlineExceeded|"
+         r"longer than (?:the )?specified deadline", 0.93),
         ("preempted", "JOB REQUEUE|"
-         "REEMPT|reempt|Spot|spot",
+         "REEMPT|reempt|Spot|spot|imminent node shutdown",
          r"DUE TO PREEMPTION|\bPREEMPTED\b|JobState=PREEMPTED|[Ss]pot (?:instance "
          r")?interruption|(?:was|been|instance|Job|Pod|pod|node) preempted|"
-         r"Preempted by|TerminationByKubelet.*[Pp]reempt|DUE TO JOB REQUEUE", 0.92),
+         r"Preempted (?:by|to accommodate)|TerminationByKubelet.*[Pp]reempt|DUE TO JOB REQUEUE|"
+         r"in response to imminent node shutdown", 0.92),
     ),
     *table(
         "Slurm slurmstepd/req.c, srun --kill-on-bad-exit", SYMPTOM, "unknown",
@@ -116,11 +133,12 @@ ROWS = (
          "a task of the step failed, and Slurm ended the others: what that task wrote says why"),
     ),
     Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm slurmstepd (scancel, or the end of a failed step)", (
-     "CANCELLED", "scancel", "Job step aborted", "DeadlineExceeded",
-     "cancelled by user", "Job cancel", "Job was cancel"),
+     "CANCELLED", "scancel", "Job step aborted",
+     "cancelled by user", "Job cancel", "Job was cancel", "has been revoked"),
         r"\*\*\* (?P<what>STEP|JOB) (?P<job>[\d.+_\w]+) ON (?P<node>\S+) "
          r"CANCELLED|JobState=(?P<state>CANCELLED)|\b(?P<by>CANCELLED by "
-         r"\w+|cancelled by user|scancel \d+|Job (?:was )?cancell?ed)|DeadlineExceeded|" r"CANCELLED AT", rule=
+         r"\w+|cancelled by user|scancel \d+|Job (?:was )?cancell?ed)|CANCELLED AT|"
+        r"Job allocation \d+ has been revoked", rule=
          "slurm-end"),
     *table(
         "Slurm slurmstepd/mgr.c (srun has ended before the step)", CASCADE, "",
@@ -128,10 +146,24 @@ ROWS = (
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "clock-skew",
-        ("clock", "xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet "
+        ("clock", "TimeTooSkewed|xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet "
          "valid|in the future|clock is",
-         r"[Rr]ewound credential|[Ee]xpired credential|(?:[Jj]ob )?[Cc]redential expired|[Cc]lock "
+         r"RequestTimeTooSkewed|[Rr]ewound credential|[Ee]xpired credential|(?:[Jj]ob )?[Cc]redential expired|[Cc]lock "
          r"skew|not yet valid|timestamp.{0,40}in the future|clock is (?:behind|" r"ahead|off)", 0.88),
+    ),
+    *table(
+        "enroot docker.sh, runtime.sh, pyxis args.c, enroot.c, importer.c", ROOT, "k8s-image",
+        ("enroot-image", "returned error code|failed to import docker image",
+         r"URL \S+ returned error code: [45]\d\d|pyxis: failed to import docker image", 0.85),
+    ),
+    *table(
+        "enroot runtime.sh, docker.sh", ROOT, "disk-full",
+        ("enroot-space", "Not enough space left", r"Not enough space left in \S+ \(\d+ KB needed\)", 0.95),
+    ),
+    *table(
+        "pyxis args.c, runc, docker: what a bind mount lacks", ROOT, "missing-file",
+        ("mount-source", "source path does not exist|mount source",
+         r"source path does not exist: |mount source \S+ doesn't exist", 0.92),
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
@@ -143,16 +175,27 @@ ROWS = (
           r"be satisfied|[Ii]nvalid (?:generic resource|account|partition|" r"qos|job id)\b|"
          r"QOSMax\w+|Assoc(?:Grp|Max)\w+|violates accounting/QOS|More processors "
           r"requested|(?:CPU|GPU) binding.{0,60}(?:fail|error|outside|invalid)", 0.92),
-        ("controller", "Socket timed out|Unable to confirm|"
-         "slurm controller|slurm_load|socket timed out|Invalid job credential|slurm_load",
+        ("controller", "Socket timed out|Unable to confirm|configuration source|Protocol authentication error|Munge |"
+         "slurm controller|slurm_load|socket timed out|Invalid job credential|slurm_load|_establish_config|"
+         "resolve_ctls|fetch_config",
+         r"Could not establish a configuration source|Protocol authentication error|Munge (?:en|de)code failed|"
+         r"(?:_establish_config_source|resolve_ctls_from_dns_srv|fetch_config): |"
          r"Unable to contact slurm controller|[Ss]ocket timed out on send/recv|"
          r"Invalid job credential|slurm_load_\w+ error|Unable to confirm " r"allocation", 0.75),
-        ("task-launch", "launch failed|spank|slurmstepd: error|rolog",
-         r"task \S+ launch failed|[Pp]rolog (?:error|fail)|slurmstepd: " r"error: .{0,80}plugin|spank.{0,60}fail",
+        ("task-launch", "launch failed|spank|slurmstepd: error|rolog|ask launch for|Invalid MPI type|boot of the nodes",
+         r"task \S+ launch failed|(?:Task launch for \S+|Application launch) failed(?!.*Can't find an address)|"
+         r"Invalid MPI type|"
+         r"Prolog hung on node|wrong with the boot of the nodes|[Pp]rolog (?:error|fail)|slurmstepd: "
+         r"error: .{0,80}plugin|spank.{0,60}fail",
          0.65),
         # What a job_submit plug-in of the site refuses, Slurm's clients print as it stands.
         ("srun-fatal", "srun: |sbatch|salloc",
          r"(?:srun|sbatch|salloc): fatal: |(?:salloc|sbatch): error: ", 0.75),
+    ),
+    *table(
+        "Slurm srun/libsrun/launch.c", SYMPTOM, "slurm-config",
+        ("step-waits", "step creation temporarily disabled", r"step creation temporarily disabled", 0.5,
+         "another step of this job holds the CPUs, the memory or the GPUs (srun --overlap, --exact)"),
     ),
     Row("srun-task", "unknown", WEAK, "Slurm srun's task exits", ("srun: error: ",),
      r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?!Out Of Memory)(?P<end>Exited "
@@ -161,18 +204,42 @@ ROWS = (
         "Kubernetes kubelet, containerd images", ROOT, "k8s-image",
         ("image-pull", "manifest for |"
          "ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|"
-         "manifest unknown|toomanyrequests|unpack image|resolve reference",
+         "manifest unknown|toomanyrequests|unpack image|resolve reference|invalid reference format|No such image|"
+         "parse image name|pull policy of Never",
          r"ErrImage\w+|ImagePullBackOff|InvalidImageName|[Ff]ailed to pull "
          r"(?:and unpack )?image|pull access denied|"
-         r"manifest (?:unknown|for \S+ not found)|toomanyrequests|failed to resolve reference", 0.95),
-        ("image-architecture", "xec format error|no matching manifest",
-         r"[Ee]xec format error|no matching manifest for", 0.75),
+         r"manifest (?:unknown|for \S+ not found)|toomanyrequests|failed to resolve reference|"
+         r"invalid reference format|No such image: |couldn't parse image name|pull policy of Never", 0.95),
+        # Go writes errnos in small letters, the C library does not.
+        ("image-architecture", "exec format error|no matching manifest",
+         r"exec format error|no matching manifest for", 0.75),
+    ),
+    *table(
+        "errno 8 ENOEXEC, bash execute_cmd.c", ROOT, "environment-mismatch",
+        ("exec-format", "Exec format error|cannot execute binary file",
+         r"Exec format error|cannot execute binary file", 0.8,
+         "the program is built for another processor, or is a script without an interpreter in its first line"),
+        scope=RAISED,
+    ),
+    *table(
+        "runc, docker, apptainer starter: exec, stat and chdir in the container", ROOT, "remote-path-missing",
+        ("container-exec", "no such file or directory",
+         r"(?:unable to start container process|exec failed|container init).*: (?:stat|chdir|exec|fork/exec)\b.*"
+         r"no such file or directory|^FATAL: +stat \S+: no such file or directory", 0.9),
+    ),
+    *table(
+        "Docker daemon: a container of this name exists", ROOT, "orphan-process",
+        ("container-name", "in use by container", r"The container name \S+ is already in use by container", 0.85),
     ),
     *table(
         "Kubernetes scheduler, quota admission, device plugin", ROOT, "k8s-scheduling",
         ("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|"
          "untolerated taint|node affinity|unbound immediate|exceeded quota|"
-         "UnexpectedAdmissionError|volume node affinity|didn't match",
+         "UnexpectedAdmissionError|volume node affinity|didn't match|admission webhook|is forbidden|"
+         "no matches for kind|"
+         "schedulable|available node types",
+         r"admission webhook \S+ denied|\w\"? is forbidden: (?!User )|no matches for kind \"|"
+         r"tasks in gang unschedulable|No available node types can fulfill|"
          r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|"
           r"Insufficient (?:nvidia\.com|amd\.com|cpu|memory|rdma|\w+/)|untolerated "
           r"taint|unbound immediate PersistentVolumeClaims|exceeded quota|" r"UnexpectedAdmissionError|"
@@ -190,11 +257,18 @@ ROWS = (
          "Ray cannot tell a kill for lack of memory from a crash: the kernel's log and the worker's own can"),
     ),
     *table(
+        "Ray python/ray/_private/services.py, util/client/worker.py, gcs_rpc_client.h", SYMPTOM, "master-unreachable",
+        ("ray-head", "running Ray instance|ray client connection|connect to GCS",
+         r"Could not find any running Ray instance|ray client connection timeout|[Ff]ailed to connect to GCS\b", 0.6,
+         "the head node of Ray does not answer"),
+    ),
+    *table(
         "Ray gcs_node_manager.cc, python/ray/exceptions.py", WEAK, "node-network-down",
-        ("ray-node", "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly",
+        ("ray-node", "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly|"
+         "was dead or unavailable",
          r"(?:\b(?:ip|address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? )?"
          r"has been marked dead because|\bnode has died\b|missing too many heartbeats"
-         r"|node was terminated unexpectedly", 0.65,
+         r"|node was terminated unexpectedly|was running\) +was dead or unavailable", 0.65,
          "Ray no longer hears of that node: it lost its link or its power, or its raylet ended", "peer-died"),
     ),
     *table(

@@ -11,10 +11,11 @@ ROWS = (
     *table(
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
         ("no-interface", "no interface found|"
-         "no socket interface|No interface found|Unable to find address "
+         "no socket interface|No interface found|usable network interfaces|no usable transports|Unable to find address "
          "for|Unable to find interface|No usable interfaces",
          r"no socket interface found|[Nn]o interface found|Unable to find address for: (?P<interface>\S+)"
-         r"|Unable to find interface for|No usable interfaces", 0.95),
+         r"|Unable to find interface for|No usable interfaces|No usable network interfaces were found"
+         r"|no usable transports/devices \(asked .*network:", 0.95),
         scope=RAISED,
     ),
     *table(
@@ -96,8 +97,11 @@ ROWS = (
          r"IBV_WC_(?:RETRY_EXC|RNR_RETRY_EXC|REM_\w+|LOC_PROT|GENERAL|FATAL|RESP_TIMEOUT)_ERR|"
          r"IBV_WC_SUCCESS\. [1-9]\d? vs 0", 0.8, "a transfer over InfiniBand ended with an error"),
         ("ofi", "NET/OFI", r"NCCL WARN NET/OFI|WARN: Function: \w{1,60} Line: \d+: NET/OFI", 0.6),
-        ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM",
-         r"(?i)transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|" r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
+        ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM|ib_mlx5_log|no active messages transport|"
+         "got completion with error",
+         r"(?i)ib_mlx5_log\.c:\d+ .{0,60}\w error on|no active messages transport to .*unreachable|"
+         r"^mlx5: \S+ got completion with error|transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|"
+         r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
          0.8),
         ("ib-port-down", "state:|State:", r"(?i)\b(?:infiniband|IB|mlx\d_|port \d).*state: "
          r"{0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),

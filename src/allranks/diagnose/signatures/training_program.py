@@ -21,6 +21,10 @@ DETACHED = (
     "Start it where closing a terminal ends nothing: in tmux, under `setsid`, with `allranks run --detach`, or as a "
     "job of the scheduler"
 )
+PROCESSES = (
+    "Set OMP_NUM_THREADS and use fewer DataLoader workers, or raise the limit: `ulimit -u` of the user, "
+    "`--pids-limit` of Docker, TasksMax of a systemd service"
+)
 ROWS = (
     Row("lost-environment", "environment-mismatch", ROOT, "agent/runner.py, LOST_ENVIRONMENT",
         ("starts the program without its environment",),
@@ -76,19 +80,23 @@ ROWS = (
         ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
          "the installed package has another version than the program needs"),
         ("shared-object", "DLL load failed|"
-         "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++",
+         "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++|ELF |static TLS block|"
+         "link time reference|as shared object requires|Unable to load any of {lib",
+         r"wrong ELF class|invalid ELF header|memory in static TLS block|with link time reference|"
+         r"enable executable stack as shared object requires|Unable to load any of \{lib|"
          r"cannot open shared object file|undefined symbol: |version `?(?:GLIBC|"
          r"GLIBCXX|CXXABI)\S*' not found|DLL load failed", 0.8),
         scope=RAISED,
     ),
     *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
-        ("binary-abi", "compiled against|"
+        ("binary-abi", "compiled against|compiled  against|VERSION_MISMATCH|multiarray failed|"
          "binary incompatibility|compiled using NumPy|size changed|compiled "
          "with different CUDA|mismatches the version|does not match the " "version",
          r"binary incompatibility|compiled using NumPy 1|"
          r"compiled with different CUDA|CUDA version \(\S+\) mismatches "
-          r"the version|does not match the version torch was compiled|compiled " r"against", 0.85),
+          r"the version|does not match the version torch was compiled|compiled  ?against|"
+         r"CUDNN_STATUS_\w*VERSION_MISMATCH|multiarray failed to import", 0.85),
         ("requires-version", "or newer|or later|or higher|"
          "is required|equires|VersionConflict|not supported for now|does "
          "not recognize this architecture|incompatible|Unsupported|unsupported",
@@ -108,6 +116,9 @@ ROWS = (
         ("module-attribute", "AttributeError: module|' has no attribute '",
          r"AttributeError: module '[\w.]+' has no attribute|\bmodule '[\w.]+' has no attribute '", 0.68,
          "the installed package has another version than the program expects"),
+        ("python-home", "init_fs_encoding|module named 'encodings'",
+         r"init_fs_encoding: failed|No module named 'encodings'", 0.9, "PYTHONHOME names another interpreter's files"),
+        ("mpi-versions", "mismatch in versions", r"detected a mismatch in versions between two processes", 0.9),
         ("version-apart", "ersion mismatch", r"Version mismatch: The cluster was started with", 0.85),
         ("tf-import", "because of the following error", r"Failed to import \S+ because of the following error", 0.6),
     ),
@@ -115,10 +126,20 @@ ROWS = (
         "CPython importlib, importlib.metadata, transformers utils/import_utils.py", ROOT, "missing-module",
         ("no-module", "No module named|ModuleNotFoundError",
          r"No module named ['\"]?(?P<module>[\w.-]+)|ModuleNotFoundError"),
-        ("not-installed", "not installed|PackageNotFoundError|DistributionNotFound|but it was not found|pip install",
+        ("not-installed", "not installed|PackageNotFoundError|DistributionNotFound|but it was not found|pip install|"
+         "You need to have",
          r"PackageNotFoundError|DistributionNotFound|Error: .{0,80}(?:is|are) not installed|"
-         r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install", 0.85),
+         r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install|"
+         r"You need to have \w[\w ]* installed", 0.85),
         scope=RAISED,
+    ),
+    *table(
+        "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
+        ("no-space", "o space left|rrno 28|os error 28|StorageFull|ENOSPC|quota exceeded|rrno 122|EDQUOT|"
+         "Quota exceeded",
+         r"[Nn]o space left on device|\(os error 28\)|StorageFull|\[?Errno 28\]?|ENOSPC|[Dd]isk quota "
+         r"exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
+        scope=RAISED | Scope.AGENT,
     ),
     *table(
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
@@ -161,13 +182,6 @@ ROWS = (
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        ("no-space", "No space left|rrno 28|ENOSPC|quota exceeded|rrno 122|EDQUOT|Quota exceeded",
-         r"No space left on device|\[?Errno 28\]?|ENOSPC|[Dd]isk quota "
-         r"exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
-        scope=RAISED | Scope.AGENT,
-    ),
-    *table(
-        "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
         ("stream-writer", "PytorchStreamWriter|unexpected pos|file write failed|write(): fd",
          r"\bwrite\(\): fd \d+ failed with|"
          r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed", 0.78,
@@ -177,15 +191,19 @@ ROWS = (
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
         ("disk-pressure", "ephemeral|"
-         "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full",
-         r"low on resource: ephemeral-storage|DiskPressure|ephemeral.storage.{0,40}exceed|" r"(?i:disk (?:is )?full)",
+         "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full|EmptyDir|FreeDiskSpaceFailed|"
+         "full, available space",
+         r"ephemeral local storage usage exceeds|Usage of EmptyDir volume .* exceeds|FreeDiskSpaceFailed|"
+         r"is over \d+% full, available space|low on resource: ephemeral-storage|DiskPressure|"
+         r"ephemeral.storage.{0,40}exceed|(?i:disk (?:is )?full)",
          0.85),
     ),
     *table(
         "errno 24 EMFILE, 23 ENFILE, torch multiprocessing", ROOT, "too-many-open-files",
         ("open-files", "oo many open files|"
-         "Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23",
-         r"[Tt]oo many open files|\[Errno 2[34]\]|received \d+ items of ancdata|EMFILE", 0.92),
+         "Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23|system limit exceeded on number",
+         r"system limit exceeded on number of (?:files|pipes)|[Tt]oo many open files|\[Errno 2[34]\]|"
+         r"received \d+ items of ancdata|EMFILE", 0.92),
         scope=RAISED | Scope.AGENT,
     ),
     *table(
@@ -203,7 +221,7 @@ ROWS = (
         ROOT, "host-out-of-memory",
         ("cpu-memory", "annot allocate memory|"
          "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
-         r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\bMemoryError\b|"
+         r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\b(?:_Array|Arrow)?MemoryError\b|"
          r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
         ("cpu-memalign", "posix_memalign", r"posix_memalign\(.{0,60}== 0\. 12 vs 0", 0.75,
          "this machine had no memory left for a tensor"),
@@ -215,6 +233,13 @@ ROWS = (
         ("argparse", "error: ", r"error: (?:unrecognized arguments|the following arguments are "
          r"required|argument \S+.{0,80}(?:invalid|expected|not allowed|"
          r"ignored|conflict)|one of the arguments|ambiguous option|invalid " r"choice)", 0.93),
+        ("argument-list", "Argument list too long", r"Argument list too long", 0.85,
+         "the arguments and the environment together are longer than the kernel allows"),
+        ("shell-variable", "unbound variable", r": line \d+: \w+: unbound variable", 0.75,
+         "the script expects a variable that its caller did not set"),
+        ("ssh-config", "onfiguration option", r": line \d+: Bad configuration option|Bad configuration option: ", 0.9),
+        ("mpi-arguments", "attempt to run as root|job failed to map|rcmd type",
+         r"detected an attempt to run as root|^Your job failed to map|pdsh@\S+ Unknown rcmd type", 0.85),
         ("options", "nexpected extra argument|"
          "No such option|no such option|unexpected extra argument|Missing "
          "argument|Missing option|Invalid value for|unrecognized option|" "invalid option|illegal option",
@@ -250,6 +275,8 @@ ROWS = (
          r"couldn't chdir to|[Cc]an(?:'t|not) change (?:to )?(?:working "
          r")?directory|chdir\b.{0,80}(?:No such|fail)|working directory " r".{0,80}(?:does not exist|not found)",
          0.92),
+        ("mpirun-start", "launch the specified application as it could not",
+         r"launch the specified application as it could not (?:access|change to)", 0.9),
         ("mpirun-executable", "executable",
          r"(?:could not|unable to) (?:find|access|locate|launch).{0,60}(?:specified "
          r")?executable|could not access\s+or execute an executable", 0.88),
@@ -259,13 +286,16 @@ ROWS = (
         ("permission", "rrno 13|PermissionError|ermission denied|rrno 30|Read-only file "
          "system|rrno 1]|Operation not permitted|Insufficient Permissions",
          r"PermissionError|\[Errno (?:13|1|30)\]|(?:: |^)Permission denied(?! " r"\()(?!.*please try again)|"
+         r": permission denied(?:: unknown)?\.?$|"
          r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85),
         scope=RAISED,
     ),
     *table(
         "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub", ROOT, "permission-denied",
-        ("gated", "gated repo|GatedRepoError|401 Client Error|403 Client Error|Access Denied|AccessDenied",
-         r"GatedRepoError|gated repo|40[13] Client Error|Access ?Denied", 0.7),
+        ("gated", "gated repo|GatedRepoError|401 Client Error|403 Client Error|Access Denied|AccessDenied|"
+         "ExpiredToken|NoCredentialsError|is forbidden: User",
+         r"GatedRepoError|gated repo|(?<!RepositoryNotFoundError: )40[13] Client Error|Access ?Denied|"
+         r"\(ExpiredToken\)|NoCredentialsError|is forbidden: User \S+ cannot", 0.7),
     ),
     *table(
         "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO, huggingface_hub, datasets", ROOT, "missing-file",
@@ -280,20 +310,27 @@ ROWS = (
         ("hub", "Couldn't find|"
          "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
          "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
-         "an't find a valid checkpoint|valid model identifier|couldn't find them in the cached files",
+         "an't find a valid checkpoint|valid model identifier|couldn't find them in the cached files|no file named|"
+         "(404) when calling",
          r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:LocalEntry|Repository|Entry)NotFoundError|"
           r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|"
-          r"[Cc]an't find a valid checkpoint|couldn't find them in the cached files", 0.8),
+          r"Error no file named |\(404\) when calling|[Cc]an't find a valid checkpoint|"
+         r"couldn't find them in the cached files", 0.8),
         ("stale-handle", "tale NFS file handle|"
          "tale file handle|rrno 116|rrno 5]|Input/output error|Transport "
          "endpoint is not connected|NoSuchKey|NoSuchBucket",
          r"[Ss]tale (?:NFS )?file handle|\[Errno (?:116|5)\]|Transport "
          r"endpoint is not connected|NoSuch(?:Key|Bucket)|Input/output " r"error", 0.7),
-        ("does-not-exist", "FailedMount|mount failed|mounting failed|MountVolume|"
+        ("does-not-exist", "FailedMount|FailedAttachVolume|unable to open the hostfile|to open host file|"
+         "mount failed|mounting failed|MountVolume|"
          "does not exist|doesn't exist|not found",
          r"(?:Error|ERROR).{0,40}(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|"
          r"[Dd]ataset)\b.{0,120}(?:does not exist|doesn't exist|not found)|"
-         r"mount(?:ing)? failed: .*No such|FailedMount|MountVolume\.SetUp " r"failed", 0.72),
+         r"mount(?:ing)? failed: .*No such|FailedMount|FailedAttachVolume|"
+         r"MountVolume\.SetUp failed|Error: (?:configmap|secret) \"[^\"]+\" not found|"
+         r"unable to open (?:the hostfile|host file)", 0.72),
+        ("go-no-file", "no such file or directory", r"^(?!.*[Ww]arn|"
+         r".*WARN).*: no such file or directory(?:: unknown)?\.?$", 0.7),
     ),
     *table(
         "Linux signal(7), CPython faulthandler, glibc malloc, UCX, kernel traps", WEAK, "segfault-native",
@@ -327,6 +364,18 @@ ROWS = (
          r"[Aa] daemon .{0,60}failed to start"),
         ("pdsh-255", "pdsh@|"
          "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@"),
+    ),
+    Row("process-limit", "program-exception", WEAK,
+        "errno 11 EAGAIN of fork(2) and pthread_create(3): CPython, OpenBLAS, libgomp, libomp, bash",
+        ("temporarily unavailable", "start new thread", "thread_create failed", "System error #11"),
+        r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|System error #11|what\(\)): .*"
+        r"Resource temporarily unavailable|BlockingIOError: \[Errno 11\] Resource temporarily unavailable", 0.7,
+        "the limit of processes and threads was reached, that of the user (ulimit -u) or of the container (pids.max)",
+        fix=PROCESSES),
+    *table(
+        "Open MPI, PRRTE help-prun.txt proc-exit-no-sync", SYMPTOM, "rank-exited-early",
+        ("mpi-no-finalize", "exiting improperly", r"exiting improperly\. There are", 0.55,
+         "the process ended without a call that the others made"),
     ),
     Row("cxx-uncaught", "unknown", SYMPTOM, "libstdc++ vterminate.cc", ("terminate called", "what():"),
         r"terminate called (?:after throwing an instance of|without an active exception)|^ *what\(\): +\S", 0.2,
