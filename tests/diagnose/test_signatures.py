@@ -35,6 +35,11 @@ TRACES = {
     "deepspeed-refuses": '  File "x/deepspeed/runtime/config.py", line 9, in f\n  File "x/pydantic.py", line 2, in g',
     "accelerate-command": '  File "x/accelerate/commands/launch.py", line 9, in launch_command',
     "torchrun-refuses": '  File "x/torch/distributed/run.py", line 9, in config_from_args',
+    "deepspeed-launcher": '  File "x/deepspeed/launcher/runner.py", line 9, in fetch_hostfile',
+    "deepspeed-combination": '  File "x/deepspeed/runtime/engine.py", line 9, in _do_args_sanity_check',
+    "config-json": '  File "x/deepspeed/runtime/config.py", line 9, in f\n  File "/l/json/decoder.py", line 2, in g',
+    "arguments-refused": '  File "x/arguments.py", line 9, in validate_args\n  File "<string>", line 2, in __init__',
+    "rendezvous-refuses": '  File "x/torch/distributed/elastic/rendezvous/api.py", line 9, in create_handler',
     "library-argument": '  File "/v/site-packages/transformers/trainer.py", line 9, in training_step',
 }
 

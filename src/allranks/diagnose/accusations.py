@@ -19,7 +19,9 @@ from .words import count_ranks
 PARAMETERS = re.compile(
     r"DDP expects same model across all ranks, but Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+)"
 )
-SHAPES = re.compile(r"in this process with sizes .{0,400} appears not to match sizes of the same param in process \d+")
+SHAPES = re.compile(
+    r"in this process with sizes .{0,400} appears not to match (?:sizes|strides) of the same param in process \d+"
+)
 # torch ProcessGroupGloo.cpp, monitoredBarrier
 BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 

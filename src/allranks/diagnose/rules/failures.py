@@ -26,6 +26,7 @@ from .agents import behind_agent
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
 KILL = 9
 BUS = 7
+NO_PAGE = "memory behind a mapping was not there. /dev/shm is full, or a mapped file was cut short"
 INTERRUPT = 2
 NATIVE = (11, BUS, 4, 8)  # SIGSEGV, SIGBUS, SIGILL, SIGFPE
 LOST_ENVIRONMENT = BY_ID["lost-environment"]

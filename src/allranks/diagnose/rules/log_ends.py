@@ -14,7 +14,7 @@ from ..logs.ends import End, after_abort, ends
 from ..logs.sightings import Evidence, name_place, quoted
 from ..signatures import BY_ID
 from ..words import on_node, signal_name
-from .failures import BUS, KILL, NOT_STARTED
+from .failures import BUS, KILL, NO_PAGE, NOT_STARTED
 from .log_lines import read_candidate
 
 CRASHES = {11: 0.7, 4: 0.6, 8: 0.6, BUS: 0.55}
@@ -36,7 +36,7 @@ def exit_codes(evidence: Evidence) -> list[Candidate]:
             message = "the kernel may have killed it for memory: its log would say so"
             candidates["memory"] = replace(other, cause="host-out-of-memory", confidence=0.3, message=message)
         if end.signal == BUS:
-            candidates["shm"] = replace(other, cause="shm-too-small", confidence=0.35)
+            candidates["crash"] = replace(other, cause="segfault-native", confidence=0.35)
     return list(candidates.values())
 
 
@@ -45,6 +45,8 @@ def _read(evidence: Evidence, end: End) -> Reading:
     if signal in CRASHES and after_abort(evidence, end.sighting):
         what = f"crashed with {signal_name(signal)} while it aborted"
         return Reading("segfault-native", 0.3, what, strength=Strength.SYMPTOM)
+    if signal == BUS:
+        return Reading("shm-too-small", CRASHES[BUS], f"crashed with SIGBUS: {NO_PAGE}", strength=Strength.WEAK)
     if signal in CRASHES:
         return Reading(
             "segfault-native", CRASHES[signal], f"crashed with {signal_name(signal)}", strength=Strength.WEAK

@@ -318,7 +318,7 @@ def _with_peer(evidence: Evidence, candidate: Candidate, complaints: Sequence[Si
 
 
 _TORCH = re.compile(
-    r"gloo|NCCL|nccl|c10d|TCPStore|DistNetworkError|socket\.(?:cpp|cc)|\[rank\d+\]|RuntimeError|DistBackendError"
+    r"gloo|NCCL|nccl|ocketProgress|c10d|TCPStore|DistNetworkError|socket\.(?:cpp|cc)|\[rank\d+\]|RuntimeError|DistBackendError"
     r"|Utils\.hpp"
 )
 

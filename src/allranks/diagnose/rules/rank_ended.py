@@ -39,6 +39,7 @@ from .failures import (
     CLOCK_ERROR,
     KILL,
     LOST_ENVIRONMENT,
+    NO_PAGE,
     NO_SCRIPT,
     NOT_STARTED,
     SHAPES,
@@ -250,6 +251,10 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
         cause = "shm-too-small"
         confidence = 0.75
         what = f"crashed with {signal}: its shared memory has no room behind it"
+    elif first.signal == BUS:
+        cause = "shm-too-small"
+        confidence = 0.6
+        what = f"crashed with {signal}: {NO_PAGE}"
     elif first.signal == ABORT:
         what = f"aborted ({signal}) in native code"
     evidence = tuple(line.strip() for line in _LAST_WORDS.findall(tail)[-3:])

@@ -36,7 +36,10 @@ ROWS: tuple[Row, ...] = (
 )
 BY_ID: dict[str, Row] = {row.id: row for row in ROWS}
 
-KINDS = tuple("Error Exception Exit Interrupt Iteration Failure Fault Timeout Empty Full Abort Mismatch".split())  # noqa: SIM905
+KINDS = (
+    *("Error", "Exception", "OfResources", "Exit", "Interrupt", "Iteration", "Failure"),
+    *("Fault", "Timeout", "Empty", "Full", "Abort", "Mismatch"),
+)
 """Ends of the names of exceptions."""
 
 EXCEPTION = re.compile(

@@ -40,6 +40,13 @@ ROWS = (
          0.75),
     ),
     *table(
+        "docker0, virbr0 and link-local (RFC 3927): each node has these addresses for itself", ROOT, "wrong-interface",
+        ("bridge-address", "172.17.|169.254.|192.168.122.",
+         r"\b(?P<peer>(?:172\.17|169\.254|192\.168\.122)\.\d[\d.]*)\W.{0,60}(?:refused|timed out|No route|unreachable)",
+         0.75, "that is an address of a bridge or of one link only: other nodes cannot reach it"),
+        scope=RAISED,
+    ),
+    *table(
         "torch ProcessGroupGloo.cpp", SYMPTOM, "hostname-resolves-to-loopback",
         ("gloo-loopback", "Unable to resolve hostname to a", r"Unable to resolve hostname to a \(local\) address", 0.6),
     ),
@@ -91,7 +98,7 @@ ROWS = (
         ("connect-timeout", "onnection timed out|rrno 110", r"[Cc]onnection timed out|\[Errno 110\]", 0.42, "",
          "port-blocked"),
         ("not-assignable", "rrno 99|"
-         "assign requested address", r"Cannot assign requested address|\[Errno 99\]", 0.5,
+         "assign requested address|EADDRNOTAVAIL", r"Cannot assign requested address|\[Errno 99\]|EADDRNOTAVAIL", 0.5,
          "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0",
           "ipv6-problem"),
     ),
@@ -133,6 +140,12 @@ ROWS = (
          r"world[_ ]size .*(?:does not match|mismatch|is not equal|differs)|"
          r"WORLD_SIZE .*(?:not equal|does not match|mismatch)|(?:mismatch|"
           r"inconsistent) .*(?:world[_ ]size|nnodes)|nnodes .*mismatch", 0.9),
+        ("beyond-world", "orld size|world_size",
+         r"(?:bigger than|must not exceed the|be less or equal to the) (?:default )?world[_ ]size|"
+         r"rank should be within the world_size|World size \(\d+\) is not valid", 0.85,
+         "the program's groups of ranks do not fit the number of ranks that were started"),
+        ("lightning-slurm", "configured in SLURM",
+         r"but the number of (?:tasks per node|nodes) configured in SLURM .{0,60}does not match", 0.9),
         ("world-indivisible", "divisible", r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible", 0.75,
          "the number of ranks does not fit the sizes of tensor, pipeline and other groups"),
         ("ranks-expected", "xpected",
@@ -147,9 +160,10 @@ ROWS = (
          r"been) (?:taken|registered|joined|in use|used)|multiple (?:nodes|" r"processes) .*same (?:node )?rank"
          r"|(?:two|more than one) (?:nodes?|process(?:es)?) .*same (?:node )?rank", 0.9),
         ("rank-beyond", ">=world|"
-         "interval|must be|>= world|out of range|greater than|nvalid rank|nvalid node",
+         "interval|must be|>= world|out of range|greater than|nvalid rank|nvalid node|LOCAL_RANK|match torch rank",
          r"(?i)\brank (?:value )?\(?\d+\)? .*(?:should be in the interval|"
-         r"must be (?:smaller|less)|>= ?world|out of range|greater than)|" r"invalid (?:node[ _])?rank", 0.7),
+         r"must be (?:smaller|less)|>= ?world|out of range|greater than)|" r"invalid (?:node[ _])?rank|"
+         r"LOCAL_RANK \(\d+\) != |MPI rank \d+ does not match torch rank", 0.7),
         ("engine-hello", "message from",
          r"message from (?:remote|local) engine \d+, expected it to be (?:remote|local)", 0.8,
          "two nodes start with the same data-parallel rank"),
@@ -157,13 +171,15 @@ ROWS = (
     # The rank is what env:// asks for first: a process that no launcher has started has none.
     Row("rank-unset", "rank-missing-or-duplicate", ROOT, "torch distributed/rendezvous.py (env://), os.environ",
         ("environment variable", "KeyError"),
-        r"environment variable (?:LOCAL_|NODE_)?RANK\b.*(?:expected|not set)"
+        r"environment variable (?:LOCAL_|NODE_)?RANK\b.*(?:expected|not set)|"
+        r"requires the LOCAL_RANK environment variable"
         r"|KeyError: '(?:RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK|SLURM_(?:PROC|LOCAL|NODE)ID)'", 0.88,
         "no launcher that gives each process its rank has started the program", fix=LAUNCHER),
     *table(
         "torch distributed/rendezvous.py (env://), os.environ of the program", ROOT, "bad-launch-arguments",
-        ("env-missing", "environment variable|KeyError",
+        ("env-missing", "environment variable|KeyError|env was not set",
          r"environment variable (?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b.*(?:expected|not set)|"
+         r"`MASTER_ADDR` env was not set|"
          r"KeyError: '(?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_WORLD_SIZE|SLURM_\w+)'", 0.88,
           "the program was not started by a launcher that sets the ranks' environment"),
     ),
@@ -172,15 +188,26 @@ ROWS = (
         r"Detected mismatch between collectives|Collectives differ in the following", rule="collective-mismatch",
         scope=RAISED),
     *table(
-        "torch reducer.cpp", ROOT, "unused-parameters-ddp",
-        ("unused-parameters", "Expected to have finished reduction|did not receive grad",
+        "torch reducer.cpp, Lightning strategies/ddp.py", ROOT, "unused-parameters-ddp",
+        ("unused-parameters", "Expected to have finished reduction|did not receive grad|"
+         "parameters that were not used in",
          r"Expected to have finished reduction in the prior iteration|"
+         r"LightningModule has parameters that were not used in|"
          r"did not receive grad(?:ient)? for rank (?P<rank>\d+)", 0.95),
+        ("unused-parameters-static", "graph has changed in this",
+         r"training graph has changed in this iteration",
+         0.75, "a parameter is unused in some steps only, which static_graph does not allow"),
+        scope=RAISED,
+    ),
+    *table(
+        "torch distributed/algorithms/join.py", ROOT, "uneven-data",
+        ("inputs-exhausted", "rank that exhausted inputs", r"at least one rank that exhausted inputs", 0.95),
         scope=RAISED,
     ),
     Row("ddp-model", "collective-shape-mismatch", WEAK, "torch reducer.cpp verify_params_across_processes", (
-     "DDP expects same model", "appears not to match sizes"),
-        r"DDP expects same model across all ranks|appears not to match sizes of the same param", 0.72, rule="accused"),
+     "DDP expects same model", "appears not to match s"),
+        r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param", 0.72,
+        rule="accused"),
     Row("monitored-barrier", "straggler", SYMPTOM, "torch ProcessGroupGloo.cpp monitoredBarrier", ("monitoredBarrier",),
         r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier|failed to pass monitoredBarrier", 0.72, rule="accused"),
     Row("barrier-reached", "", CASCADE, "torch ProcessGroupGloo.cpp monitoredBarrier (every rank but 0)",
@@ -208,6 +235,12 @@ ROWS = (
          "a CUDA call or Python's lock does not return on this rank"),
     ),
     *table(
+        "horovod stall_inspector.cc: some ranks have asked for a tensor and others have not", SYMPTOM,
+        "collective-mismatch",
+        ("horovod-stall", "subset of ranks", r"gathered or broadcasted by subset of ranks and are waiting", 0.58,
+         "ranks take different branches, or one is late or has ended", "straggler"),
+    ),
+    *table(
         "torch ProcessGroupNCCL desync debug, gloo unbound_buffer.cc", SYMPTOM, "straggler",
         ("desync", "lagging|desync", r"(?i)ranks? \[?(?P<late>[\d, ]+)\]? (?:are|is) the lagging|lagging.*ranks "
          r"that caused|that caused the desync", 0.7),
@@ -221,6 +254,7 @@ ROWS = (
         r"(?:: (?P<error>.*))?", rule="connect-refused"),
     *table(
         "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "",
+        ("horovod-shut-down", "Horovod has been shut down", r"Horovod has been shut down"),
         ("peer-closed", "closed by peer|reset by peer|ead error|roken pipe|rite error|pair closure",
          r"[Cc]onnection (?:closed|reset) by peer(?: \[(?P<peer>[0-9a-fA-F.:]+)\]:\d+)?|"
          r"Application timeout caused pair closure|"

@@ -54,7 +54,8 @@ ROWS = (
         ("nvls-multicast", "Multicast|multicast", r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401"
          r"|Failed to (?:bind|allocate|create).*[Mm]ulticast", 0.75,
          "NCCL: usually an error of the fabric manager or the NVSwitches"),
-        ("imex", "IMEX|imex", r"(?i)imex.{0,40}(?:fail|error|not|denied)", 0.6),
+        ("imex", "IMEX|imex|MNNVL", r"MNNVL \(cliqueSize \d+\) is available but not|(?i:imex.{0,40}(?:fail|error|"
+         r"not|denied))", 0.6),
     ),
     *table(
         "torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA, spconv, CTranslate2",
@@ -106,10 +107,12 @@ ROWS = (
     ),
     *table(
         "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
-        ("device-ordinal", "hipErrorInvalidDevice|nvidia-container-cli|"
+        ("device-ordinal", "hipErrorInvalidDevice|nvidia-container-cli|on CUDA device|You requested gpu|device_id|"
          "device ordinal|INVALID_DEVICE|Invalid device id",
          r"invalid device ordinal|nvidia-container-cli.{1,3}device error.*unknown device|CUDA_ERROR_INVALID_DEVICE|"
-         r"hipErrorInvalidDevice|AssertionError: Invalid device id|^Invalid device id", 0.9,
+         r"hipErrorInvalidDevice|deserialize object on CUDA device \d+ but|You requested gpu: |"
+         r"device_id \S+ is out of range\. Please use a device index|AssertionError: Invalid device id|"
+         r"^Invalid device id", 0.9,
          "it asks for a GPU that the node has not, or does not show to it"),
         scope=RAISED,
     ),
@@ -132,18 +135,20 @@ ROWS = (
     *table(
         "CUDA cudaErrorInsufficientDriver, CompatNotSupportedOnDevice, SystemDriverMismatch, NVML",
         ROOT, "driver-version-mismatch",
-        ("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER",
+        ("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER|in the installed CUDA driver|"
+         "CUDA Driver version found",
          r"driver version is insufficient|NVIDIA driver on your "
-         r"system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER"),
+         r"system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER|"
+         r"(?:CUDA error|Error 36): API call is not supported in the installed CUDA driver|"
+         r"CUDA Driver version found is \d+\. Minimum"),
         ("driver-library", "RM_VERSION_MISMATCH|"
          "ersion mismatch|API mismatch",
          r"[Dd]river/library version mismatch|API mismatch: the client has|"
          r"NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
         ("forward-compat", "version of the NVIDIA|version of the kernel|"
-         "forward compatibility|display driver|unsupported toolchain|kernel module|API call is not supported",
+         "forward compatibility|display driver|unsupported toolchain|kernel module",
          r"forward compatibility was attempted"
          r"|unsupported display driver ?/ ?cuda driver|PTX was compiled with an unsupported toolchain"
-         r"|CUDA error: API call is not supported in the installed CUDA driver"
          r"|does not match the version of the (?:kernel|NVIDIA) (?:module|driver)"),
         ("container-driver", "unsatisfied condition|requirement error",
          r"nvidia-container-cli: requirement error: unsatisfied condition: "
@@ -153,17 +158,21 @@ ROWS = (
     *table(
         "torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML",
         ROOT, "cuda-device-unavailable",
-        ("device-busy", "busy or unavailable|DEVICE_UNAVAILABLE|DevicesUnavailable|exclusive-thread device|"
-         "MPS client|MPS server|between the MPS",
-         r"busy or unavailable|exclusive-thread device already in use|"
-         r"CUDA error: (?:MPS (?:client|server)|the remote procedural call between the MPS)|"
-         r"CUDA_ERROR_DEVICE_UNAVAILABLE"
+        ("device-busy", "busy or unavailable|device already in use|DEVICE_UNAVAILABLE|DevicesUnavailable",
+         r"busy or unavailable|exclusive-thread device already in use|CUDA_ERROR_DEVICE_UNAVAILABLE"
          r"|cudaErrorDevicesUnavailable", 0.9, "the GPU is held by another process, in exclusive mode, or in error"),
-        ("no-device", "No CUDA GPUs|no CUDA-capable|Found no NVIDIA|No devices were "
+        ("mps", "MPS client|MPS server|device connections",
+         r"MPS client failed to connect|MPS server (?:is not ready|and the MPS client failed)"
+         r"|required to (?:create MPS client|support device connections) have been exhausted", 0.9,
+         "the Multi-Process Service, through which processes share the GPU, takes no client"),
+        ("no-device", "No CUDA GPUs|No supported gpu|OS call|Cuda is|CUDAAccelerator|no CUDA-capable|"
+         "Found no NVIDIA|No devices were "
          "found|NO_DEVICE|no GPUs found|No HIP GPUs|GPU access blocked|no ROCm-capable|hipErrorNoDevice|ROCk module",
          r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device|Found no NVIDIA driver|No devices were found"
          r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked|no ROCm-capable device is detected|hipErrorNoDevice"
-         r"|ROCk module is NOT loaded", 0.85),
+         r"|ROCk module is NOT loaded|No supported gpu backend found|"
+         r"OS call failed or operation not supported on this OS"
+         r"|ValueError: Cuda is not available|CUDAAccelerator. can not run on your system", 0.85),
         scope=RAISED,
     ),
     *table(
@@ -191,6 +200,17 @@ ROWS = (
          "the driver reset the GPU, as a kernel never ended or the card failed: dmesg says which"),
     ),
     *table(
+        "CUDA cudaErrorContained", ROOT, "gpu-hardware-error",
+        ("contained", "or a hardware error|ErrorContained", r"over nvlink or a hardware error|cudaErrorContained", 0.6,
+         "the GPU has contained an error of its own or of a peer's memory: dmesg names the Xid", "nvlink-error"),
+        scope=RAISED,
+    ),
+    *table(
+        "NCCL include/alloc.h", WEAK, "cuda-out-of-memory",
+        ("nccl-alloc", "Failed to CUDA", r"Failed to CUDA (?:malloc|calloc)(?: async)? \d+ bytes", 0.6),
+        scope=RAISED,
+    ),
+    *table(
         "NVIDIA driver", ROOT, "gpu-hardware-error",
         ("gpu-reset", "GPU requires reset|needs to be reset|requires a reset",
          r"GPU requires reset|GPU (?:likely )?needs to be reset", 0.75),
@@ -199,13 +219,6 @@ ROWS = (
         "rocBLAS tensile_host.cpp", ROOT, "environment-mismatch",
         ("rocblas-arch", "rocBLAS error", r"rocBLAS error: Cannot read .*TensileLibrary", 0.85,
          "this build of torch has no code for this GPU"),
-        scope=RAISED,
-    ),
-    *table(
-        "CUDA cudaErrorContained (226)", ROOT, "gpu-hardware-error",
-        ("contained", "Invalid access of peer GPU memory",
-         r"Invalid access of peer GPU memory over nvlink or a hardware",
-         0.6, "the GPU contained a fault: an access over NVLink to another GPU's memory, or an error of the card"),
         scope=RAISED,
     ),
     *table(
@@ -222,10 +235,11 @@ ROWS = (
     *table(
         "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py", ROOT, "environment-mismatch",
         ("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function"
-         "|NoBinaryForGpu|kernel image is invalid|ARCH_MISMATCH|shared object initialization",
+         "|NoBinaryForGpu|kernel image is invalid|ARCH_MISMATCH|shared object initialization|PTX JIT",
          r"no kernel image is available|hipErrorNoBinaryForGpu"
          r"|is not compatible with the current PyTorch installation|invalid device function"
          r"|device kernel image is invalid|CU(?:BLAS|DNN)_STATUS_ARCH_MISMATCH"
+         r"|PTX JIT compil(?:ation failed|er library not found)"
          r"|(?:CUDA|HIP) error: shared object initialization failed", 0.85,
          "this build of torch or of an extension has no code for this GPU"),
         ("cpu-torch", "Torch not compiled|Distributed package doesn't|"

@@ -39,8 +39,11 @@ ROWS = (
     ),
     *table(
         "TensorFlow, torchvision, wandb, urllib3, git messages of libraries beside the training", H, "",
-        ("cuda-factory", "nable to register|TensorRT", r"Unable to register cu\w+ factory|Could not find TensorRT"),
+        ("cuda-factory", "nable to register|TensorRT|dynamic library", r"Could not load dynamic library|"
+         r"Unable to register cu\w+ factory|Could not find TensorRT"),
         ("image-extension", "Failed to load image", r"Failed to load image Python extension"),
+        ("no-triton", "Error caught was|matching Triton|/.triton/",
+         r"Error caught was: No module named|matching Triton is not available|^df: \S*/\.triton/"),
         ("wandb", "wandb", r"wandb: (?:ERROR|WARNING|Network error|W )"),
         ("retrying", "etrying", r"(?i)\bretrying (?:in|again|after|\(Retry)"),
         ("exception-ignored", "Exception ignored", r"Exception ignored in"),
@@ -51,6 +54,7 @@ ROWS = (
         ("askpass", "ssh_askpass", r"ssh_askpass: (?:exec|fork|pipe|dup2)\b"),
         ("identity-file", "Identity file", r"Identity file \S+ not accessible"),
         ("known-hosts-added", "Permanently added", r"Warning: Permanently added"),
+        ("preload", "LD_PRELOAD", r"from LD_PRELOAD cannot be preloaded"),
         ("no-tty", "terminal process group|job control", r"cannot set terminal process group|no job control in this"),
         ("x11", "X11 forwarding", r"X11 forwarding request failed"),
     ),

@@ -36,9 +36,10 @@ ROWS = (
         ("ssh-denied", "Permission denied|ermission denied, please",
          r"Permission denied \([a-z]|Permission denied, please try again", 0.95),
         ("ssh-methods", "authentication|Authentication|PRIVATE KEY|Load key|sign_and_send_pubkey|PasswordRequired"
-         "|Bad owner|password has expired|pam_slurm_adopt|account is currently not",
+         "|Bad owner|password has expired|pam_slurm_adopt|account is currently not|private key file",
          r"Too many authentication failures|[Nn]o (?:supported )?authentication methods|PasswordRequiredException: "
          r"|Bad owner or permissions on |password has expired|Access denied by pam_slurm_adopt"
+         r"|not a valid \w{2,8} private key file"
          r"|This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
          r"invalid format|error in libcrypto)|"
          r"sign_and_send_pubkey: .*(?:fail|denied|no mutual)|Authentication "
@@ -98,10 +99,10 @@ ROWS = (
     *table(
         "cgroup memory.events, Slurm task/cgroup, Ray memory monitor", ROOT,
         "host-out-of-memory",
-        ("oom-kill", "oom-kill|oom_kill|Out Of Memory|OUT_OF_MEMORY|OOM Killed|OOM-killed",
+        ("oom-kill", "oom-kill|oom_kill|Out Of Memory|OUT_OF_MEMORY|OOM Killed|OOM-killed|ray-oom",
          r"oom-kill(?!.*= 0)|Detected \d+ oom[_-]kill|oom_kill[: ]+\d+ ?-> ?[1-9]|oom_kill(?:er)? [1-9]|"
          r"(?:error: (?P<node>[\w.-]+): )?tasks? (?P<task>[\d,-]+): Out Of Memory|OUT_OF_MEMORY|"
-         r"(?i:OOM[ -]killed)\b(?<!OOMKilled)", 0.93),
+         r"(?<!container init was )(?i:OOM[ -]killed)\b(?<!OOMKilled)|ray-oom-prevention\.html", 0.93),
         ("memory-limit", "memory limit|MemoryPressure|memory pressure|ObjectStoreFull|low on resource: memory|"
          "running low on memory",
          r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|"
@@ -110,7 +111,8 @@ ROWS = (
     ),
     *table(
         "Kubernetes container status reasons", ROOT, "k8s-out-of-memory",
-        ("oomkilled", "OOMKill", r"OOMKill(?:ed|ing)", 0.95),
+        ("oomkilled", "OOMKill|container init was OOM-killed",
+         r"OOMKill(?:ed|ing)|container init was OOM-killed", 0.95),
     ),
     *table(
         "Slurm slurmstepd, sacct why a job ended, Kubernetes and cloud preemption", ROOT,
@@ -147,14 +149,18 @@ ROWS = (
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "clock-skew",
         ("clock", "TimeTooSkewed|xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet "
-         "valid|in the future|clock is",
+         "valid|in the future|clock is|not be synchronized",
          r"RequestTimeTooSkewed|[Rr]ewound credential|[Ee]xpired credential|(?:[Jj]ob )?[Cc]redential expired|[Cc]lock "
-         r"skew|not yet valid|timestamp.{0,40}in the future|clock is (?:behind|" r"ahead|off)", 0.88),
+         r"skew|not yet valid|clock of the file system and this computer appear to not be synchronized|"
+         r"timestamp.{0,40}in the future|clock is (?:behind|" r"ahead|off)", 0.88),
     ),
     *table(
         "enroot docker.sh, runtime.sh, pyxis args.c, enroot.c, importer.c", ROOT, "k8s-image",
-        ("enroot-image", "returned error code|failed to import docker image",
-         r"URL \S+ returned error code: [45]\d\d|pyxis: failed to import docker image", 0.85),
+        ("enroot-image", "returned error code", r"URL \S+ returned error code: [45]\d\d", 0.85),
+    ),
+    *table(
+        "pyxis enroot.c: the log of the import comes below it", WEAK, "k8s-image",
+        ("pyxis-import", "failed to import docker image", r"pyxis: failed to import docker image", 0.6),
     ),
     *table(
         "enroot runtime.sh, docker.sh", ROOT, "disk-full",
@@ -169,8 +175,8 @@ ROWS = (
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
         ("submission", "nvalid qos|nvalid job id|nvalid account|nvalid generic|nvalid partition|PU binding|"
          "ubmission failed|Unable to allocate|Unable to create step|configuration is not available|"
-         "not be satisfied|QOSMax|AssocGrp|AssocMax|accounting/QOS|More processors|cannot be satisfied",
-         r"[Jj]ob submission failed|Unable to allocate resources|Unable "
+         "SLURM bash|not be satisfied|QOSMax|AssocGrp|AssocMax|accounting/QOS|More processors|cannot be satisfied",
+         r"[Jj]ob submission failed|in your SLURM bash script, but this|Unable to allocate resources|Unable "
           r"to create step for job|configuration is not available|can ?not "
           r"be satisfied|[Ii]nvalid (?:generic resource|account|partition|" r"qos|job id)\b|"
          r"QOSMax\w+|Assoc(?:Grp|Max)\w+|violates accounting/QOS|More processors "
@@ -182,6 +188,9 @@ ROWS = (
          r"(?:_establish_config_source|resolve_ctls_from_dns_srv|fetch_config): |"
          r"Unable to contact slurm controller|[Ss]ocket timed out on send/recv|"
          r"Invalid job credential|slurm_load_\w+ error|Unable to confirm " r"allocation", 0.75),
+        ("slurm-conf-files", "gres.conf|_node_config_validate|GRES|unrecognized key",
+         r"can't stat gres\.conf file|_node_config_validate: gres/|invalid GRES core specification|"
+         r"Parsing error at unrecognized key: ", 0.85, "the nodes' hardware and Slurm's own files do not fit"),
         ("task-launch", "launch failed|spank|slurmstepd: error|rolog|ask launch for|Invalid MPI type|boot of the nodes",
          r"task \S+ launch failed|(?:Task launch for \S+|Application launch) failed(?!.*Can't find an address)|"
          r"Invalid MPI type|"
@@ -236,8 +245,9 @@ ROWS = (
         ("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|"
          "untolerated taint|node affinity|unbound immediate|exceeded quota|"
          "UnexpectedAdmissionError|volume node affinity|didn't match|admission webhook|is forbidden|"
-         "no matches for kind|"
+         "no matches for kind|unable to create PodGroup|"
          "schedulable|available node types",
+         r"PodGroup \S+ unschedulable|unable to create PodGroup|"
          r"admission webhook \S+ denied|\w\"? is forbidden: (?!User )|no matches for kind \"|"
          r"tasks in gang unschedulable|No available node types can fulfill|"
          r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|"
@@ -259,7 +269,8 @@ ROWS = (
     *table(
         "Ray python/ray/_private/services.py, util/client/worker.py, gcs_rpc_client.h", SYMPTOM, "master-unreachable",
         ("ray-head", "running Ray instance|ray client connection|connect to GCS",
-         r"Could not find any running Ray instance|ray client connection timeout|[Ff]ailed to connect to GCS\b", 0.6,
+         r"Could not find any running Ray instance|ray client connection timeout|"
+         r"(?:[Ff]ailed|Unable) to connect to GCS\b(?:.{0,20} at (?:address )?(?P<peer>[\w.-]+):(?P<port>\d+))?", 0.7,
          "the head node of Ray does not answer"),
     ),
     *table(

@@ -11,11 +11,12 @@ ROWS = (
     *table(
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
         ("no-interface", "no interface found|"
-         "no socket interface|No interface found|usable network interfaces|no usable transports|Unable to find address "
-         "for|Unable to find interface|No usable interfaces",
-         r"no socket interface found|[Nn]o interface found|Unable to find address for: (?P<interface>\S+)"
-         r"|Unable to find interface for|No usable interfaces|No usable network interfaces were found"
-         r"|no usable transports/devices \(asked .*network:", 0.95),
+         "no socket interface|No interface found|o IP interface|no device found|usable network interfaces|"
+         "no usable transports|Unable to find address for|Unable to find interface|No usable",
+         r"no socket interface found|[Nn]o (?:IP )?interface found|no device found (?:matching|after excluding) |"
+         r"Unable to find address for: (?P<interface>\S+)|Unable to find interface for|"
+         r"No usable (?:listening )?interface|No usable network interfaces were found|"
+         r"no usable transports/devices \(asked .*network:", 0.95),
         scope=RAISED,
     ),
     *table(
@@ -54,6 +55,9 @@ ROWS = (
     *table(
         "NCCL init.cc, bootstrap.cc (versions in the handshake), the dynamic linker", ROOT, "nccl-version-mismatch",
         ("nccl-versions", "Mismatched NCCL version", r"Mismatched NCCL version.*?rank (?P<rank>\d+)", 0.95),
+        ("nccl-library", "NCCL library is|version of NCCL|NCCL version mismatch",
+         r"NCCL library is (?:too old|not backwards compatible)|compiled with too old version of NCCL|"
+         r"NCCL version mismatch with remote", 0.9, "another libnccl is found than the one that torch was built with"),
         ("nccl-symbol", "undefined symbol: nccl", r"undefined symbol: nccl\w+", 0.85,
          "an older libnccl is found before the one that torch was built with"),
         ("nccl-too-old", "NCCL version|requires NCCL",
@@ -85,11 +89,14 @@ ROWS = (
     *table(
         "NCCL transport/net_ib.cc, misc/ibvwrap.cc, verbs(7)", ROOT, "nccl-ib-error",
         ("ib-modify-qp", "ibv_modify_qp", r"ibv_modify_qp\S* failed(?: with(?: error)?)?", 0.85),
-        ("ib-verbs", "ibv_", r"ibv_(?:open_device|alloc_pd|query_|create_|post_|poll_cq|get_)\S{0,60} failed", 0.75),
+        ("ib-verbs", "ibv_|mlx5dv_create|NET/IB", r"ibv_(?:open_device|alloc_pd|query_|create_|post_|poll_cq|"
+         r"get_)\S{0,60} failed"
+         r"|mlx5dv_create_\w{1,20} failed|NET/IB ?: Unable to (?:open|query) |NET/IB: Fatal error", 0.75),
         ("ib-async", "async fatal|async event",
-         r"(?i)NET/IB.*async fatal event|async fatal event|Got async event.*(?:port "
+         r"(?i)NET/IB.*async fatal event|async fatal event|Got (?:non-fatal )?async event.*(?:port "
          r"error|device fatal|fatal|port active|error)", 0.85),
-        ("ib-mixed", "incompatible devices", r"incompatible devices", 0.8),
+        ("ib-mixed", "incompatible devices|device is incompatible", r"incompatible devices|"
+         r"device is incompatible with the local", 0.8),
         ("ib-network-absent", "ib not found|Ib not found|"
          "network IB not found|etwork OFI not found|etwork IB not found|etwork AWS|etwork UCX",
          r"(?:Error|WARN).*[Nn]etwork (?:IB|OFI|AWS\S*|UCX|\S*[Ii]b) not found", 0.8),
@@ -127,8 +134,9 @@ ROWS = (
          "GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|DMABUF|DmaBuf|gdrcopy",
          r"(?i)GDR (?:fail|error)|(?:GPUDirect|GPU Direct|GDRCopy|dma-?buf)\b.{0,60}(?:registration "
          r"fail|fail(?:ed|ure)|error)|ibv_reg_dmabuf_mr.*fail", 0.75),
-        ("p2p-warn", "p2p.cc|"
-         "transport/p2p", r"transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN", 0.75),
+        ("p2p-warn", "p2p.cc|P2P is disabled|"
+         "transport/p2p", r"P2P is disabled between NVLINK connected GPUs|transport/p2p\.cc:\d+ NCCL WARN|"
+         r"p2p\.cc.*NCCL WARN", 0.75),
     ),
     *table(
         "NCCL misc/socket.cc, NET/Socket sizes of both sides", ROOT, "collective-shape-mismatch",
@@ -145,7 +153,7 @@ ROWS = (
     ),
     *table(
         "NCCL bootstrap.cc", ROOT, "world-size-mismatch",
-        ("rank-count", "rank count", r"mismatch in rank count from procs", 0.95),
+        ("rank-count", "from procs", r"mismatch in (?:rank count|info) from procs", 0.95),
     ),
     Row("nccl-connect", "peer-died", SYMPTOM, "NCCL misc/socket.cc, errno of connect(2)", (
      "onnect to", "onnecting to", "ocketPollConnect: connect"),
@@ -168,7 +176,8 @@ ROWS = (
         ("remote-error", "ncclRemoteError|remote process exited",
          r"ncclRemoteError|remote process exited or there was a network error"),
         ("comm-aborted", "communicator was aborted|Abort COMPLETE", r"NCCL communicator was aborted|Abort COMPLETE"),
-        ("net-recv", "NCCL WARN", r"NCCL WARN (?:Net : )?Call to (?:recv|send|recvmsg)\S* (?:from|to)? ?\S* ?failed"),
+        ("net-recv", "Call to ", r"(?:NCCL WARN|Net :|ocketProgressOpt:) Call to (?:recv|send|recvmsg)\S* (?:from|"
+         r"to)? ?\S* ?failed"),
     ),
     *table(
         "NCCL nccl.h ncclSystemError, ncclInternalError, ncclInvalidUsage "

@@ -10,6 +10,12 @@ AWAITED = "peer-awaited"
 _LAST_FRAME = r'(?s)File "[^"\n]*%s", line (?!.*\n  File ")'
 # The innermost frame; one of the four innermost.
 _LAST_FOUR_FRAMES = r'(?s)File "(?=[^"\n]*%s)[^"\n]*", line (?!(?:.*?\n  File "){4})'
+# The innermost frame, in a function that reads a configuration.
+_WHILE_CONFIGURING = (
+    r'(?s)File "[^"\n]*%s[^"\n]*", line \d+, in '
+    r'(?:__init__|initialize|_configure\w*|_do_\w*check|compute_elastic_config)\b(?!.*\n  File ")'
+)
+_LAST_SIX_FRAMES = r'(?s)File "(?=[^"\n]*%s)[^"\n]*", line (?!(?:.*?\n  File "){6})'
 _REFUSALS = ("ValueError", "AssertionError", "TypeError", "KeyError")
 ROWS = (
     Row("loader-handover", "dataloader-worker-killed", Role.ROOT,
@@ -40,8 +46,28 @@ ROWS = (
              r"accelerate/commands/", "accelerate refuses its configuration"),
             ("torchrun-refuses", "bad-launch-arguments", "torch distributed/run.py, distributed/argparse_util.py",
              r"torch/distributed/(?:run\.py|argparse_util)", "torchrun refuses its arguments"),
+            ("deepspeed-launcher", "bad-launch-arguments", "DeepSpeed launcher/runner.py, launcher/launch.py",
+             r"deepspeed/launcher/(?:runner|launch)", "DeepSpeed's launcher refuses its arguments or its hostfile"),
         )
     ),
+    # Megatron arguments.py, transformers hf_argparser.py, vLLM and SGLang server_args.py name these functions so.
+    Row("arguments-refused", "bad-launch-arguments", Role.ROOT, "the program's own check of its arguments", _REFUSALS,
+        r"^\S*(?:Value|Assertion|Type|Key)Error\b", 0.6, "the program refuses its arguments", scope=Scope.EXCEPTION,
+        trace=r"(?s), in (?:from_cli_args|(?:validate|check|verify)_args?|parse_args_into_dataclasses)\b"
+              r"(?!(?:.*?\n  File \"){4})"),
+    Row("deepspeed-combination", "deepspeed-config", Role.ROOT,
+        "DeepSpeed __init__.py, runtime/engine.py, runtime/zero/stage3.py, elasticity/elasticity.py",
+        ("AssertionError", "NotImplementedError", "ValueError"),
+        r"^\S*(?:Assertion|NotImplemented|Value)Error\b", 0.75,
+        "DeepSpeed does not take this combination of settings", scope=Scope.EXCEPTION,
+        trace=_WHILE_CONFIGURING % r"/deepspeed/(?:__init__|runtime/engine|runtime/zero/stage|elasticity/)"),
+    Row("config-json", "deepspeed-config", Role.ROOT, "DeepSpeed runtime/config.py, accelerate utils/deepspeed.py",
+        ("JSONDecodeError",), r"^\S*JSONDecodeError\b", 0.85, "DeepSpeed's configuration is not valid JSON",
+        scope=Scope.EXCEPTION, trace=_LAST_SIX_FRAMES % r"(?:deepspeed/runtime/config|accelerate/utils/deepspeed)"),
+    Row("rendezvous-refuses", "bad-launch-arguments", Role.ROOT,
+        "torch distributed/elastic/rendezvous, elastic/multiprocessing/api.py", ("ValueError",),
+        r"^\S*ValueError\b", 0.75, "torchrun refuses its arguments", scope=Scope.EXCEPTION,
+        trace=_LAST_FRAME % r"/torch/distributed/elastic/(?:rendezvous/\w*|multiprocessing/api)\.py"),
     # torch calls a module's forward with what the program gave it, so there the program may be wrong.
     Row("library-argument", "environment-mismatch", Role.ROOT, "CPython: Python/ceval.c, Objects/call.c",
         ("unexpected keyword argument",), r"TypeError: .* got an unexpected keyword argument", 0.65,
@@ -55,8 +81,8 @@ LAST = (
     *table(
         "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, reducer.cpp, NCCL socket.cc", Role.CASCADE,
         "peer-died",
-        (ACCUSES, "DDP expects same model|appears not to match sizes|monitoredBarrier",
-         r"DDP expects same model across all ranks|appears not to match sizes of the same param in process|"
+        (ACCUSES, "DDP expects same model|appears not to match s|monitoredBarrier",
+         r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param in process|"
          r"failed to pass monitoredBarrier|successfully reached monitoredBarrier, but received errors"),
         (AWAITED, "Timed out waiting|Watchdog caught|client socket has|clients joined|wait timeout"
          "|DistStoreError|Socket Timeout",

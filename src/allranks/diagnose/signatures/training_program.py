@@ -37,8 +37,8 @@ ROWS = (
          r"(?:Train batch size|Micro batch size per gpu|Gradient accumulation steps): \S+ has to be greater than 0|"
          r"Check batch related parameters|train_batch_size is not equal to", 0.95),
         ("ds-config", "TrainingArguments|validation error|"
-         "DeepSpeed|deepspeed|ds_config",
-         r"DeepSpeedConfigError|validation errors? for (?:DeepSpeed\w*|"
+         "DeepSpeed|deepspeed|ds_config|Elasticity",
+         r"DeepSpeedConfigError|Elasticity(?:Config)?Error|validation errors? for (?:DeepSpeed\w*|"
          r"FP16Config|BF16Config|\w*Zero\w*Config)|mismatch TrainingArguments|"
          r"DeepSpeed config values that|[Ee]xpected a string path to an "
           r"existing deepspeed config|deepspeed.{0,40}config\S* (?:is invalid|" r"not valid|error)|"
@@ -91,30 +91,33 @@ ROWS = (
     *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
         ("binary-abi", "compiled against|compiled  against|VERSION_MISMATCH|multiarray failed|"
-         "binary incompatibility|compiled using NumPy|size changed|compiled "
+         "binary incompatibility|compiled using NumPy|size changed|cuDNN version|compiled "
          "with different CUDA|mismatches the version|does not match the " "version",
-         r"binary incompatibility|compiled using NumPy 1|"
+         r"binary incompatibility|compiled using NumPy 1|cuDNN version incompatibility|"
          r"compiled with different CUDA|CUDA version \(\S+\) mismatches "
           r"the version|does not match the version torch was compiled|compiled  ?against|"
          r"CUDNN_STATUS_\w*VERSION_MISMATCH|multiarray failed to import", 0.85),
         ("requires-version", "or newer|or later|or higher|"
-         "is required|equires|VersionConflict|not supported for now|does "
+         "is required|equires|version must be|VersionConflict|not supported for now|does "
          "not recognize this architecture|incompatible|Unsupported|unsupported",
          r"is required for a normal functioning of this module, but found|VersionConflict|"
          r"Model architectures .{0,200} are not supported for now|does "
           r"not recognize this architecture|[Rr]equires (?:a different "
           r")?[Pp]ython|Python .{0,20}(?:is required|or (?:newer|later|higher))|"
-         r"requires \w+ ?[<>=]=? ?[\d.]+,? but|"
+         r"requires \w+ ?[<>=]=? ?[\d.]+,? but|(?:requires PyTorch|version must be) ?>=? ?\d|"
          r"[Rr]equires [\w.-]{1,60}(?: version)? ?[<>=!~]=? ?[\w.,<>=!~ ]{1,60} but (?:got|found|have)|"
          r"incompatible (?:version|package)s?\b|unsupported (?:pickle protocol|(?:Python|torch) version)", 0.78),
         ("cuda-home", "Ninja|"
-         "CUDA_HOME|ninja|Error building extension|compiling",
+         "CUDA_HOME|ninja|Error building extension|compiling|Unable to JIT load|C compiler",
          r"CUDA_HOME (?:does not exist|environment variable is not set)|"
-         r"Error building extension|Ninja is required|Error compiling objects " r"for extension", 0.75),
+         r"Error building extension|Ninja is required|Unable to JIT load the|Failed to find C compiler|"
+         r"Error compiling objects " r"for extension", 0.75),
         ("illegal-hardware", "llegal instruction", r"\bIllegal instruction\b", 0.6,
          "a library was built for another processor", "segfault-native"),
-        ("module-attribute", "AttributeError: module|' has no attribute '",
-         r"AttributeError: module '[\w.]+' has no attribute|\bmodule '[\w.]+' has no attribute '", 0.68,
+        ("module-attribute", "AttributeError: module|' has no attribute '|object has no attribute '_",
+         r"AttributeError: module '[\w.]+' has no attribute|\bmodule '[\w.]+' has no attribute '|"
+         r"'\w*(?:DistributedDataParallel|Tensor|Parameter|DataLoader\w*|Optimizer|ProcessGroup\w*)' object has no "
+         r"attribute '_[a-z]", 0.68,
          "the installed package has another version than the program expects"),
         ("python-home", "init_fs_encoding|module named 'encodings'",
          r"init_fs_encoding: failed|No module named 'encodings'", 0.9, "PYTHONHOME names another interpreter's files"),
@@ -126,19 +129,20 @@ ROWS = (
         "CPython importlib, importlib.metadata, transformers utils/import_utils.py", ROOT, "missing-module",
         ("no-module", "No module named|ModuleNotFoundError",
          r"No module named ['\"]?(?P<module>[\w.-]+)|ModuleNotFoundError"),
-        ("not-installed", "not installed|PackageNotFoundError|DistributionNotFound|but it was not found|pip install|"
-         "You need to have",
+        ("not-installed", "not installed|working triton|PackageNotFoundError|DistributionNotFound|"
+         "but it was not found|pip install|You need to have",
          r"PackageNotFoundError|DistributionNotFound|Error: .{0,80}(?:is|are) not installed|"
+         r"launcher '\w+' not installed|Cannot find a working triton installation|"
          r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install|"
          r"You need to have \w[\w ]* installed", 0.85),
         scope=RAISED,
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        ("no-space", "o space left|rrno 28|os error 28|StorageFull|ENOSPC|quota exceeded|rrno 122|EDQUOT|"
-         "Quota exceeded",
-         r"[Nn]o space left on device|\(os error 28\)|StorageFull|\[?Errno 28\]?|ENOSPC|[Dd]isk quota "
-         r"exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
+        ("no-space", "o space left|enough disk space|rrno 28|os error 28|StorageFull|ENOSPC|quota exceeded|rrno 122|"
+         "EDQUOT|Quota exceeded",
+         r"[Nn]o space left on device|Not enough disk space|\(os error 28\)|StorageFull|\[?Errno 28\]?|ENOSPC|"
+         r"[Dd]isk quota exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
         scope=RAISED | Scope.AGENT,
     ),
     *table(
@@ -153,12 +157,13 @@ ROWS = (
         ("archive", "PytorchStreamReader|central directory|invalid load key|Weights "
          "only load failed|pickle data was truncated|Invalid magic number|"
          "UnpicklingError|unexpected EOF|file might be corrupted|legacy "
-         "loading|storage has wrong|MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|"
+         "loading|load weights|storage has wrong|MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|"
          "InvalidHeader|SafetensorError|not a ZIP|not a zip",
          r"PytorchStreamReader failed|failed finding central directory|"
           r"invalid load key|Weights only load failed|pickle data was truncated|"
           r"Invalid magic number; corrupt|UnpicklingError|"
-         r"unexpected EOF, expected|file might be corrupted|MetadataIncompleteBuffer|"
+         r"Unable to load weights from (?:pytorch )?checkpoint|unexpected EOF, expected|file might be corrupted|"
+         r"MetadataIncompleteBuffer|"
          r"storage has wrong (?:byte )?size: expected|"
           r"HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|not a " r"(?:ZIP|zip) (?:archive|file)"),
         scope=RAISED,
@@ -168,8 +173,9 @@ ROWS = (
         ROOT, "checkpoint-unreadable",
         ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|(?i:checkpoint.{0,60}(?:corrupt|"
          r"mismatch|incompatible|incomplete|does not match|truncated|different " r"(?:world size|number of)))|"
+         r"following zero checkpoints paths are missing|"
          r"(?i:(?:mismatch|corrupt|incompatible|incomplete).{0,60}checkpoint)|"
-          r"CheckpointException|Missing key in checkpoint state_dict", 0.85),
+          r"Missing key in checkpoint state_dict", 0.85),
         ("empty-pickle", "Ran out of input", r"EOFError: Ran out of input", 0.75, "the file is empty or cut off"),
     ),
     *table(
@@ -182,8 +188,8 @@ ROWS = (
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        ("stream-writer", "PytorchStreamWriter|unexpected pos|file write failed|write(): fd",
-         r"\bwrite\(\): fd \d+ failed with|"
+        ("stream-writer", "PytorchStreamWriter|basic_ios::clear|unexpected pos|file write failed|write(): fd",
+         r"\bwrite\(\): fd \d+ failed with|basic_ios::clear: iostream error|"
          r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed", 0.78,
          "torch could not write the whole file: the disk or the quota is full, in almost all cases"),
         scope=RAISED,
@@ -209,19 +215,21 @@ ROWS = (
     *table(
         "torch utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
         ("loader-worker", "encountered in worker|"
-         "DataLoader worker|bus error encountered in worker|DataLoader",
+         "DataLoader worker|bus error encountered in worker|DataLoader|Pin memory thread",
          r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited "
          r"unexpectedly|is killed by signal)|"
          r"Unexpected (?:bus error|segmentation fault|floating-point exception) "
-          r"encountered in worker|DataLoader timed out after", 0.88, "", "shm-too-small"),
+          r"encountered in worker|DataLoader timed out after|"
+          r"Pin memory thread exited unexpectedly", 0.88, "", "shm-too-small"),
         scope=RAISED,
     ),
     *table(
         "torch c10/core/CPUAllocator.cpp, CPython MemoryError, errno 12 ENOMEM, C++ bad_alloc",
         ROOT, "host-out-of-memory",
         ("cpu-memory", "annot allocate memory|"
-         "DefaultCPUAllocator|rrno 12|MemoryError|bad_alloc|Cannot allocate memory",
+         "DefaultCPUAllocator|rrno 12|MemoryError|Failed to malloc|returned null|bad_alloc|Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\b(?:_Array|Arrow)?MemoryError\b|"
+         r"Failed to malloc \d+ bytes|malloc\(size=\d+\) returned null|"
          r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
         ("cpu-memalign", "posix_memalign", r"posix_memalign\(.{0,60}== 0\. 12 vs 0", 0.75,
          "this machine had no memory left for a tensor"),
@@ -284,8 +292,9 @@ ROWS = (
     *table(
         "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub", ROOT, "permission-denied",
         ("permission", "rrno 13|PermissionError|ermission denied|rrno 30|Read-only file "
-         "system|rrno 1]|Operation not permitted|Insufficient Permissions",
-         r"PermissionError|\[Errno (?:13|1|30)\]|(?:: |^)Permission denied(?! " r"\()(?!.*please try again)|"
+         "system|rrno 1]|Operation not permitted|Insufficient Permissions|EACCES|rrno: 13",
+         r"PermissionError|\[Errno (?:13|1|30)\]|\bEACCES\b|errno: 13 - |(?:: |"
+         r"^)Permission denied(?! " r"\()(?!.*please try again)|"
          r": permission denied(?:: unknown)?\.?$|"
          r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85),
         scope=RAISED,
@@ -310,12 +319,13 @@ ROWS = (
         ("hub", "Couldn't find|"
          "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
          "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
-         "an't find a valid checkpoint|valid model identifier|couldn't find them in the cached files|no file named|"
-         "(404) when calling",
+         "an't find a valid checkpoint|valid model identifier|in the cached files|a file named|no file named|"
+         "No valid checkpoint|find 'latest' file|(404) when calling",
          r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:LocalEntry|Repository|Entry)NotFoundError|"
-          r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|"
-          r"Error no file named |\(404\) when calling|[Cc]an't find a valid checkpoint|"
-         r"couldn't find them in the cached files", 0.8),
+          r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|\(404\) when calling|"
+          r"[Cc]an't find a valid checkpoint|couldn't find (?:them|it) in the cached files|"
+          r"does not appear to have a file named|Error no file named |No valid checkpoint found|"
+          r"Unable to find 'latest' file", 0.8),
         ("stale-handle", "tale NFS file handle|"
          "tale file handle|rrno 116|rrno 5]|Input/output error|Transport "
          "endpoint is not connected|NoSuchKey|NoSuchBucket",
@@ -333,14 +343,17 @@ ROWS = (
          r".*WARN).*: no such file or directory(?:: unknown)?\.?$", 0.7),
     ),
     *table(
+        "Linux signal(7) SIGBUS, tmpfs(5): a page of /dev/shm that has no memory behind it", WEAK, "shm-too-small",
+        ("bus-error", "ignal 7|ignal: 7|"
+         "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
+         "memory behind a mapping was not there: /dev/shm is full, or a mapped file was cut short",
+         "segfault-native"),
+    ),
+    *table(
         "Linux signal(7), CPython faulthandler, glibc malloc, UCX, kernel traps", WEAK, "segfault-native",
         ("segfault", "Signal 11|ignal: 11|egmentation Fault|"
          "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|signal SIGSEGV",
          r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
-        ("bus-error", "ignal 7|ignal: 7|"
-         "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
-         "memory behind a mapping was not there: a full /dev/shm, a truncated file, or a crash",
-         "shm-too-small"),
         ("heap", "sysmalloc|double free|free():|malloc():|corrupted|munmap_chunk|stack "
          "smashing|realloc():|general protection",
          r"double free or corruption|sysmalloc: Assertion|(?:free|malloc|realloc)\(\): |munmap_chunk\(\)|"
@@ -348,6 +361,16 @@ ROWS = (
         ("fatal-python", "Fatal Python error",
          r"Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating)", 0.75),
         ("illegal-signal", "SIGILL|SIGFPE", r"\bSIG(?:ILL|FPE)\b", 0.6),
+    ),
+    *table(
+        "torch distributed/checkpoint/api.py: the exceptions of ranks follow in it", WEAK, "checkpoint-unreadable",
+        ("checkpoint-exception", "CheckpointException", r"CheckpointException", 0.6),
+    ),
+    *table(
+        "requests, urllib3 exceptions.py", WEAK, "program-exception",
+        ("http-service", "HTTPConnection|HTTPSConnection",
+         r"^\S{0,80}(?:Error|Timeout|Exception): .{0,40}HTTPS?Connection", 0.6,
+         "the program asks for a service that does not answer this node"),
     ),
     *table(
         "DeepSpeed runtime/fp16/loss_scaler.py", WEAK, "program-exception",
@@ -402,7 +425,8 @@ ROWS = (
     Row("agent-block", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("Root Cause",
      "NO_OTHER_FAILURES"), r"Root Cause|<NO_OTHER_FAILURES>", rule= "exit-code"),
     Row("signal-end", "unknown", WEAK, "bash, Open MPI, CPython subprocess how a process ended", (
-     "exited on signal", "died with <Signals", "Killed", "raceback : Signal", "raceback: Signal"),
+     "exited on signal", "died with <Signals", "Killed", "raceback : Signal", "raceback: Signal", "WTERMSIG"),
+        r"_job_complete: JobId=\d+ WTERMSIG (?P<signal3>\d+)|"
         r"exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
          r"\d (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback ?: Signal (?P<signal2>\d+)", rule=
          "exit-code"),
