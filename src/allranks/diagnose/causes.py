@@ -168,7 +168,7 @@ _ON_AMD = {
 
 _OF_GPU = (
     "cuda-out-of-memory cuda-kernel-fault cuda-device-unavailable nvlink-error nccl-p2p-error nccl-ib-error "
-    "segfault-native driver-version-mismatch fabric-manager gpu-hardware-error "
+    "segfault-native driver-version-mismatch fabric-manager gpu-hardware-error k8s-scheduling "
 )
 S = Charge.SETTINGS
 P = Charge.PROGRAM
@@ -227,7 +227,7 @@ _TABLE = (
     _cause("orphan-process", "a process of an earlier run is in the way",
            "Run `ps -eo pid,lstart,cmd | grep python` on {node}",
            "End the processes of earlier runs with `allranks clean --orphans TARGET`",
-           N, Ends.NODE),
+           N, Ends.NODE, "port-in-use"),
     _cause("rank-killed", "a signal from outside ended a rank, and the sender is not known",
            "Run `journalctl -k --since -1h` on {node}{ask_scheduler}",
            "Look for the sender: the program itself, pkill in a script, a job manager, or the limit of a cgroup or "
@@ -328,7 +328,7 @@ _TABLE = (
     _cause("gpu-hardware-error", "the GPU's driver reported a fault of the card",
            "Run `dmesg -T | grep -i xid` on {node}",
            "Run `nvidia-smi --gpu-reset -i {gpu}` or reboot, and take the node out of the job",
-           N, Ends.NODE, "cuda-kernel-fault cuda-device-unavailable segfault-native"),
+           N, Ends.NODE, "cuda-kernel-fault cuda-device-unavailable segfault-native k8s-scheduling"),
     _cause("ecc-error", "a GPU's memory has uncorrectable errors",
            "Run `nvidia-smi -q -d ECC,ROW_REMAPPER` on {node}",
            "Take the node out and reset the GPU. Have it replaced if the errors come back",

@@ -70,7 +70,8 @@ def ends(evidence: Evidence) -> Iterator[End]:
         elif "signal2" in groups:
             yield End(sighting, -int(groups["signal2"]), rank, node, root)
         else:
-            signal = _NUMBERS.get(groups.get("name", "")) or sighting.number("signal", "signal3") or 9
+            name = groups.get("name", groups.get("name2", ""))
+            signal = _NUMBERS.get(name) or sighting.number("signal", "signal3") or 9
             yield End(sighting, -signal, sighting.line.rank, sighting.line.node)
 
 

@@ -8,20 +8,23 @@ steps to do than the rank that waits for them.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from allranks.text import plural
+from allranks.text import group, plural
 
 from ..candidate import Candidate, Reading, Strength
+from ..exceptions import is_of_library
 from ..logs.ends import ends
 from ..logs.sightings import Evidence, Sighting, quoted
 from ..signatures.mismatch import DTYPES, OP, SHAPE, compare_calls
-from ..words import count_ranks, numbers, short
+from ..words import count_ranks, numbers, place_of_frame, short
 from .log_lines import read_candidate
 
 NEAR = 12  # lines that belong to the message of a mismatch
 ENOUGH = 2  # ranks that wait alike before an absent one is suspected
+MOST_RANKS = 100_000  # of a world size that a log claims
 COLLECT = (
     "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 and compare the dumps of all ranks. "
     "Run `py-spy dump` on every rank, and read each rank's log from its beginning"
@@ -199,7 +202,102 @@ def uneven_end(evidence: Evidence) -> list[Candidate]:
     ]
 
 
+# -- who has not come --------------------------------------------------------------------------------------
+
+# transformers training_args.py, accelerate state.py, timm and YOLO programs: one rank prepares data, the others wait.
+FIRST_RANK_CALLS = frozenset(("main_process_first", "local_main_process_first", "torch_distributed_zero_first"))
+
+
+def first_rank(evidence: Evidence) -> list[Candidate]:
+    """Say that ranks gave up on the one that prepares the data, from where they stood."""
+    gave_up = evidence.of_rows("nccl-id-awaited", "store-wait", "gloo-waited")
+    waited = [s for s in gave_up if FIRST_RANK_CALLS & set(s.calls)]
+    if not waited:
+        return []
+    call = next(call for call in waited[0].calls if call in FIRST_RANK_CALLS)
+    candidate = read_candidate(evidence, waited)
+    message = f"the other ranks waited in {call} until they timed out: the rank that goes first was still at work"
+    remedy = "Prepare the data before the run, or give the group a longer timeout (`ddp_timeout` in transformers)"
+    return [
+        replace(
+            candidate,
+            rule="first-rank",
+            cause="straggler",
+            confidence=0.72,
+            message=message,
+            remedy=remedy,
+            where=candidate.where._replace(rank=None),
+            culprits=frozenset(),
+        )
+    ]
+
+
+def ranks_announced(evidence: Evidence) -> list[Candidate]:
+    """Compare the ranks that announce themselves with the world size: some twice and others never."""
+    announced = evidence.weighed_by("ranks-announced")
+    worlds = {int(s.groups["world"]) for s in announced}
+    counts = Counter(int(s.groups["announced"]) for s in announced)
+    if len(worlds) != 1 or not counts or min(counts.values()) < ENOUGH:
+        return []
+    world = worlds.pop()
+    absent = frozenset(range(min(world, MOST_RANKS))) - set(counts)
+    if not absent:
+        return []
+    message = (
+        f"{count_ranks(counts)} of {world} announced themselves more than once and {count_ranks(absent)} never: "
+        "nodes count as the same node"
+    )
+    candidate = read_candidate(evidence, announced)
+    return [
+        replace(
+            candidate,
+            rule="ranks-announced",
+            strength=Strength.ROOT,
+            confidence=0.8,
+            message=message,
+            where=candidate.where._replace(rank=None),
+            culprits=frozenset(),
+        )
+    ]
+
+
+def failed_stacks(evidence: Evidence) -> list[Candidate]:
+    """Compare where ranks stood in the program when their collective failed, as torch's recorder tells."""
+    places: dict[int, str] = {}
+    rank: int | None = None
+    for sighting in evidence.weighed_by("failed-stacks"):
+        if sighting.row.id == "failed-stack":
+            rank = sighting.line.rank
+        elif rank is not None and rank not in places and not is_of_library(sighting.groups["path"]):
+            places[rank] = place_of_frame(
+                sighting.groups["path"], sighting.groups["number"], sighting.groups["function"]
+            )
+    by_place = group(places, lambda rank: places[rank])
+    if len(by_place) < ENOUGH:
+        return []
+    fewest = min(by_place.values(), key=len)
+    late = frozenset(fewest) if sum(len(ranks) == len(fewest) for ranks in by_place.values()) == 1 else frozenset()
+    parts = ", ".join(f"{count_ranks(ranks)} at {place}" for place, ranks in list(by_place.items())[:4])
+    candidate = read_candidate(evidence, evidence.of_rows("failed-stack"))
+    where = candidate.where._replace(rank=min(late) if len(late) == 1 else None)
+    message = f"ranks waited at different places of the program: {parts}"
+    return [
+        replace(
+            candidate,
+            rule="failed-stacks",
+            strength=Strength.SYMPTOM,
+            confidence=0.72,
+            message=message,
+            where=where,
+            culprits=late,
+        )
+    ]
+
+
 RULES = {
+    "first-rank": ("transformers training_args.py main_process_first, accelerate state.py", first_rank),
+    "ranks-announced": ("Lightning fabric/utilities/distributed.py (_init_dist_connection)", ranks_announced),
+    "failed-stacks": ("torch ProcessGroupNCCL.cpp printTraceback, TORCH_FR_BUFFER_SIZE", failed_stacks),
     "collective-mismatch": ("torch ProcessGroupWrapper.cpp (CollectiveFingerPrint)", mismatch),
     "collective-timeout": ("torch ProcessGroupNCCL.cpp (checkTimeout, pg_status, heartbeatMonitor)", timeouts),
     "uneven-end": ("torch elastic/multiprocessing/api.py (PContext.close), errors/__init__.py", uneven_end),

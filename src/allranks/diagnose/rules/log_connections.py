@@ -84,7 +84,24 @@ def _to_master(peer: str, error: str) -> Reading:
     return Reading("master-unreachable", 0.62, "")
 
 
+_VIRTUAL = re.compile(r"^(?:veth|docker|br-|virbr|lxc|cni|cali|flannel)")
+
+
+def virtual_interface(evidence: Evidence) -> list[Candidate]:
+    """Suspect an interface of containers that NCCL has taken, where connections then failed."""
+    taken = evidence.weighed_by("virtual-interface") + evidence.of_rows("nccl-address")
+    virtual = [s for s in taken if _VIRTUAL.match(s.groups.get("interface", ""))]
+    failed = evidence.weighed_by("connect-refused") + evidence.of_rows("connect-timeout", "refused", "no-route")
+    if not virtual or not failed:
+        return []
+    interface = virtual[0].groups["interface"]
+    message = f"NCCL takes {interface}, an interface of containers, which other nodes cannot reach"
+    candidate = replace(read_candidate(evidence, virtual), rule="virtual-interface", strength=Strength.SYMPTOM)
+    return [replace(candidate, cause="wrong-interface", confidence=0.66, message=message)]
+
+
 RULES = {
+    "virtual-interface": ("NCCL misc/socket.cc (ncclFindInterfaces), veth(4)", virtual_interface),
     "connect-refused": (
         "connect(2), torch socket.cpp, NCCL misc/socket.cc, gloo transport/tcp/pair.cc",
         not_connected,

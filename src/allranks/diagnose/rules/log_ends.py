@@ -35,6 +35,7 @@ def exit_codes(evidence: Evidence) -> list[Candidate]:
         if end.signal == KILL:
             message = "the kernel may have killed it for memory: its log would say so"
             candidates["memory"] = replace(other, cause="host-out-of-memory", confidence=0.3, message=message)
+            candidates["sender"] = replace(other, cause="rank-killed", confidence=0.25)
         if end.signal == BUS:
             candidates["crash"] = replace(other, cause="segfault-native", confidence=0.35)
     return list(candidates.values())

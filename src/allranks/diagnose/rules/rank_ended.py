@@ -252,8 +252,7 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
         confidence = 0.75
         what = f"crashed with {signal}: its shared memory has no room behind it"
     elif first.signal == BUS:
-        cause = "shm-too-small"
-        confidence = 0.6
+        confidence = 0.6  # a retry may help, and a full /dev/shm is not established
         what = f"crashed with {signal}: {NO_PAGE}"
     elif first.signal == ABORT:
         what = f"aborted ({signal}) in native code"

@@ -42,7 +42,8 @@ ROWS = (
     *table(
         "docker0, virbr0 and link-local (RFC 3927): each node has these addresses for itself", ROOT, "wrong-interface",
         ("bridge-address", "172.17.|169.254.|192.168.122.",
-         r"\b(?P<peer>(?:172\.17|169\.254|192\.168\.122)\.\d[\d.]*)\W.{0,60}(?:refused|timed out|No route|unreachable)",
+         r"\b(?P<peer>(?:172\.17|169\.254|192\.168\.122)(?:\.\d{1,3}){1,2})\b"
+         r"(?=.{0,60}(?:refused|timed out|No route|unreachable))",
          0.75, "that is an address of a bridge or of one link only: other nodes cannot reach it"),
         scope=RAISED,
     ),
@@ -112,9 +113,16 @@ ROWS = (
     Row("clients-joined", "rendezvous-timeout", SYMPTOM, "torch TCPStore.cpp", ("clients joined",),
      r"(?<!\d)(?P<joined>\d+)/(?P<world>\d+) clients joined", rule= "clients-joined"),
     *table(
+        "torch ProcessGroupNCCL.cpp broadcastUniqueNCCLID: the store has no answer of rank 0", SYMPTOM, "straggler",
+        ("nccl-id-awaited", "ncclUniqueId",
+         r"retrieving ncclUniqueId from \[\d+\] via .*got error(?!.*(?:reset|closed|[Bb]roken))", 0.45,
+         "rank 0 has not come to this first collective: late, elsewhere, or ended", "peer-died"),
+    ),
+    *table(
         "torch TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout",
-        ("rendezvous-timeout", "RendezvousTimeoutError|endezvous",
-         r"RendezvousTimeoutError|(?i:rendezvous.*(?:timed out|timeout))|(?i:timed? ?out.*rendezvous)", 0.62),
+        ("rendezvous-timeout", "RendezvousTimeoutError|endezvous|Barrier timed out",
+         r"RendezvousTimeoutError|(?i:rendezvous.*(?:timed out|timeout))|(?i:timed? ?out.*rendezvous)|"
+         r"DEADLINE_EXCEEDED: Barrier timed out", 0.62),
         ("store-wait", "wait timeout after|Socket Timeout|DistStoreError|Timed out after",
          r"wait timeout after \d+ms, keys: (?P<keys>\S+)|Socket Timeout|"
          r"DistStoreError|Timed out after \d+ seconds waiting", 0.5),
@@ -123,7 +131,7 @@ ROWS = (
          r"(?:nodes|workers|ranks|processes)|\d+ more (?:nodes|workers))", 0.4),
         ("closed-rendezvous", "ezvous was closed|ezvous has been closed|"
          "RendezvousClosedError|rendezvous is closed",
-         r"RendezvousClosedError|rendezvous (?:is|has been|was) closed", 0.45,
+         r"RendezvousClosedError|rendezvous (?:is|has been|was) closed", 0.4,
          "the rendezvous of this id is over: another node had already " "left it, or the id is an old run's",
           "orphan-process"),
     ),
@@ -234,6 +242,18 @@ ROWS = (
          r"watchdog got stuck for|Could not acquire GIL|[Hh]eartbeat ?[Mm]onitor timed out", 0.35,
          "a CUDA call or Python's lock does not return on this rank"),
     ),
+    Row("nccl-virtual", "wrong-interface", CASCADE, "NCCL socket.cc ncclFindInterfaces",
+        ("]veth", "]docker", "]br-", "]virbr", "]lxc", "]cni", "]cali", "]flannel"),
+        r"NCCL INFO (?:Bootstrap|NET/Socket) ?: Using .*"
+        r"\[\d+\](?P<interface>(?:veth|docker|br-|virbr|lxc|cni|cali|flannel)[\w.-]*):", rule="virtual-interface"),
+    Row("rank-announced", "rank-missing-or-duplicate", CASCADE, "Lightning fabric/utilities/distributed.py",
+        ("GLOBAL_RANK: ",), r"GLOBAL_RANK: (?P<announced>\d{1,6}), MEMBER: \d{1,6}/(?P<world>\d{1,6})",
+        rule="ranks-announced"),
+    Row("failed-stack", "collective-mismatch", CASCADE, "torch ProcessGroupNCCL.cpp printTraceback",
+        ("Stack trace of the failed collective",), r"Stack trace of the failed collective: *$",
+        rule="failed-stacks"),
+    Row("stack-frame", "collective-mismatch", CASCADE, "torch FlightRecorder.cpp getCollectiveTrace, CapturedTraceback",
+        (" from ",), r"^#\d{1,3} (?P<function>\S+) from (?P<path>\S+):(?P<number>\d+)$", rule="failed-stacks"),
     *table(
         "horovod stall_inspector.cc: some ranks have asked for a tensor and others have not", SYMPTOM,
         "collective-mismatch",
@@ -288,6 +308,8 @@ ROWS = (
     ),
     *table(
         "tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl", ROOT, "proxy-env",
+        ("grpc-html", "key=content-type value=text/html",
+         r"invalid value key=content-type value=text/html", 0.6, "a web page answered a call of gRPC, as proxies do"),
         ("proxy", "X-Squid|ERR_TUNNEL|Tunnel connection|"
          "roxy|HTTP code|via proxy", r"ProxyError|Tunnel connection failed|Proxy Authentication Required|"
          r"Received HTTP code \d+ from proxy|Cannot connect to proxy|proxy: " r".*(?:refused|failed|denied)|"

@@ -21,7 +21,7 @@ ROWS = (
         ("corrupted-hint", "To avoid data inconsistency|"
          "operations have failed or timed out|taking the entire process down",
          r"Some NCCL operations have failed or timed out|To avoid data inconsistency"),
-        ("stack-hint", "Stack trace of the failed collective", r"Stack trace of the failed collective"),
+        ("stack-hint", "Stack trace of the failed collective", r"Stack trace of the failed collective not found"),
         ("kernel-async", "might be asynchronously reported", r"kernel errors might be asynchronously reported"),
     ),
     *table(

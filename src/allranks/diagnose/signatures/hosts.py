@@ -190,7 +190,7 @@ ROWS = (
          r"Invalid job credential|slurm_load_\w+ error|Unable to confirm " r"allocation", 0.75),
         ("slurm-conf-files", "gres.conf|_node_config_validate|GRES|unrecognized key",
          r"can't stat gres\.conf file|_node_config_validate: gres/|invalid GRES core specification|"
-         r"Parsing error at unrecognized key: ", 0.85, "the nodes' hardware and Slurm's own files do not fit"),
+         r"Parsing error at unrecognized key", 0.85, "the nodes' hardware and Slurm's own files do not fit"),
         ("task-launch", "launch failed|spank|slurmstepd: error|rolog|ask launch for|Invalid MPI type|boot of the nodes",
          r"task \S+ launch failed|(?:Task launch for \S+|Application launch) failed(?!.*Can't find an address)|"
          r"Invalid MPI type|"
@@ -239,6 +239,16 @@ ROWS = (
     *table(
         "Docker daemon: a container of this name exists", ROOT, "orphan-process",
         ("container-name", "in use by container", r"The container name \S+ is already in use by container", 0.85),
+    ),
+    *table(
+        "NVIDIA k8s-device-plugin, kubelet cm/devicemanager", ROOT, "gpu-hardware-error",
+        ("unhealthy-devices", "unhealthy devices|no healthy devices",
+         r"no healthy devices present|cannot allocate unhealthy devices", 0.75,
+         "the device plugin has seen an Xid of every GPU that is left on that node", "k8s-scheduling"),
+    ),
+    *table(
+        "bash jobs: a job that Ctrl-Z has stopped keeps its ports and its GPUs", ROOT, "orphan-process",
+        ("job-stopped", "Stopped  ", r"^\[\d{1,3}\][-+]? +Stopped  +\S", 0.8),
     ),
     *table(
         "Kubernetes scheduler, quota admission, device plugin", ROOT, "k8s-scheduling",

@@ -139,8 +139,14 @@ ROWS = (
          r"p2p\.cc.*NCCL WARN", 0.75),
     ),
     *table(
+        "UCX: what no other row knows", SYMPTOM, "nccl-ib-error",
+        ("ucx-error", "UCX  ERROR", r"UCX  ERROR (?!.*(?:refused|timed out|unreachable|No route|annot allocate))", 0.35,
+         "", "nccl-p2p-error"),
+    ),
+    *table(
         "NCCL misc/socket.cc, NET/Socket sizes of both sides", ROOT, "collective-shape-mismatch",
-        ("message-truncated", "essage truncated", r"[Mm]essage truncated : receiv\w+ \d+ bytes instead of \d+", 0.75,
+        ("message-truncated", "essage truncated|collective mismatch error",
+         r"[Mm]essage truncated : receiv\w+ \d+ bytes instead of \d+|collective mismatch error, local size", 0.75,
          "two ranks take part in one collective with different sizes"),
         ("accelerate-shapes", "shape mismatches", r"Cannot apply desired operation due to shape mismatches"),
         ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85,

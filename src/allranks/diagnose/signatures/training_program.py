@@ -76,6 +76,11 @@ ROWS = (
         r"\((?P<file>/(?:(?!(?:site|dist)-packages/|lib(?:64)?/python\d)[^)]){1,400})\)", 0.75,
         "that file of the project has no such name on this node", scope=RAISED, fix=PROJECT),
     *table(
+        "glibc elf/dl-lookup.c, of a program that is not Python", WEAK, "environment-mismatch",
+        ("other-program", "symbol lookup error", r"^(?!\S*python)\S+: symbol lookup error: .*undefined symbol: ", 0.4,
+         "a program beside the ranks finds another library than it was built with"),
+    ),
+    *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
         ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
          "the installed package has another version than the program needs"),
@@ -95,7 +100,7 @@ ROWS = (
          "with different CUDA|mismatches the version|does not match the " "version",
          r"binary incompatibility|compiled using NumPy 1|cuDNN version incompatibility|"
          r"compiled with different CUDA|CUDA version \(\S+\) mismatches "
-          r"the version|does not match the version torch was compiled|compiled  ?against|"
+          r"the version|does not match the version torch was compiled.*unable to compile|compiled  ?against|"
          r"CUDNN_STATUS_\w*VERSION_MISMATCH|multiarray failed to import", 0.85),
         ("requires-version", "or newer|or later|or higher|"
          "is required|equires|version must be|VersionConflict|not supported for now|does "
@@ -140,8 +145,10 @@ ROWS = (
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
         ("no-space", "o space left|enough disk space|rrno 28|os error 28|StorageFull|ENOSPC|quota exceeded|rrno 122|"
-         "EDQUOT|Quota exceeded",
-         r"[Nn]o space left on device|Not enough disk space|\(os error 28\)|StorageFull|\[?Errno 28\]?|ENOSPC|"
+         "EDQUOT|Quota exceeded|No queda espacio|Aucun espace disponible|kein Speicherplatz|设备上没有空间",
+         r"No queda espacio en el dispositivo|Aucun espace disponible sur le périphérique|设备上没有空间|"
+         r"kein Speicherplatz mehr verfügbar|[Nn]o space left on device|Not enough disk space|"
+         r"\(os error 28\)|StorageFull|\[?Errno 28\]?|ENOSPC|"
          r"[Dd]isk quota exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
         scope=RAISED | Scope.AGENT,
     ),
@@ -171,10 +178,11 @@ ROWS = (
     *table(
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
-        ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|(?i:checkpoint.{0,60}(?:corrupt|"
-         r"mismatch|incompatible|incomplete|does not match|truncated|different " r"(?:world size|number of)))|"
+        ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|"
+         r"(?i:checkpoint(?!ing).{0,60}(?:corrupt|mismatch|incompatible|incomplete|does not match|truncated|"
+         r"different (?:world size|number of)))|"
          r"following zero checkpoints paths are missing|"
-         r"(?i:(?:mismatch|corrupt|incompatible|incomplete).{0,60}checkpoint)|"
+         r"(?i:(?:mismatch|corrupt|incompatible|incomplete).{0,60}checkpoint(?!ing))|"
           r"Missing key in checkpoint state_dict", 0.85),
         ("empty-pickle", "Ran out of input", r"EOFError: Ran out of input", 0.75, "the file is empty or cut off"),
     ),
@@ -267,6 +275,11 @@ ROWS = (
          r"Unrecognized arguments|not used by the HfArgumentParser", 0.8),
     ),
     *table(
+        "sh, bash: an option that stands alone on its line", WEAK, "bad-launch-arguments",
+        ("line-continuation", ": command not found", r"(?<![\w-])--?[A-Za-z][\w-]*: command not found", 0.5,
+         "the backslash at the end of the line before is missing, or a blank follows it"),
+    ),
+    *table(
         "CPython main.c, sh, bash, env, execvp a program or directory that the node has not", ROOT,
          "remote-path-missing",
         ("no-script", "can't open file|__main__' module|can't find",
@@ -292,10 +305,12 @@ ROWS = (
     *table(
         "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub", ROOT, "permission-denied",
         ("permission", "rrno 13|PermissionError|ermission denied|rrno 30|Read-only file "
-         "system|rrno 1]|Operation not permitted|Insufficient Permissions|EACCES|rrno: 13",
+         "system|rrno 1]|Operation not permitted|Insufficient Permissions|EACCES|rrno: 13|Permiso denegado|"
+         "Permission non accord|Keine Berechtigung|权限不够",
          r"PermissionError|\[Errno (?:13|1|30)\]|\bEACCES\b|errno: 13 - |(?:: |"
          r"^)Permission denied(?! " r"\()(?!.*please try again)|"
          r": permission denied(?:: unknown)?\.?$|"
+         r"Permiso denegado|Permission non accordée|Keine Berechtigung|权限不够|"
          r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85),
         scope=RAISED,
     ),
@@ -319,13 +334,13 @@ ROWS = (
         ("hub", "Couldn't find|"
          "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
          "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
-         "an't find a valid checkpoint|valid model identifier|in the cached files|a file named|no file named|"
-         "No valid checkpoint|find 'latest' file|(404) when calling",
+         "an't find a valid checkpoint|valid model identifier|in the cached files",
          r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:LocalEntry|Repository|Entry)NotFoundError|"
-          r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|\(404\) when calling|"
-          r"[Cc]an't find a valid checkpoint|couldn't find (?:them|it) in the cached files|"
-          r"does not appear to have a file named|Error no file named |No valid checkpoint found|"
-          r"Unable to find 'latest' file", 0.8),
+          r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|"
+          r"[Cc]an't find a valid checkpoint|couldn't find (?:them|it) in the cached files", 0.8),
+        ("weights-absent", "a file named|no file named|No valid checkpoint|find 'latest' file|(404) when calling",
+         r"does not appear to have a file named|Error no file named |No valid checkpoint found|"
+         r"Unable to find 'latest' file|\(404\) when calling", 0.8),
         ("stale-handle", "tale NFS file handle|"
          "tale file handle|rrno 116|rrno 5]|Input/output error|Transport "
          "endpoint is not connected|NoSuchKey|NoSuchBucket",
@@ -382,7 +397,7 @@ ROWS = (
         ("child-failed", "ChildFailedError|CalledProcessError|non-zero exit status",
          r"ChildFailedError|CalledProcessError|returned non-zero exit status"),
         ("death-signal", "KeyboardInterrupt|closing signal|Received SIGTERM|received SIGTERM",
-         r"^KeyboardInterrupt|closing signal SIG|[Rr]eceived SIGTERM"),
+         r"^KeyboardInterrupt|closing signal SIG(?!HUP)|[Rr]eceived SIGTERM"),
         ("orted", "ORTE|PRTE|daemon", r"(?:ORTE|PRTE) was unable to reliably start|(?:ORTE|PRTE) daemon|"
          r"[Aa] daemon .{0,60}failed to start"),
         ("pdsh-255", "pdsh@|"
@@ -405,13 +420,14 @@ ROWS = (
         "an exception of C++ that nothing caught ended this process, and its text is of no known kind"),
     # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
     Row("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)", (
-     "death signal", "got signal"), r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b", 0.6,
+     "death signal", "got signal", "closing signal SIGHUP"),
+        r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP", 0.6,
         "SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's launcher ends "
         "then, even under nohup", fix=DETACHED),
-    Row("death", "slurm-cancelled", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py", (
+    Row("death", "rank-killed", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py", (
      "death signal", "got signal"),
         r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", 0.45,
-         "a scheduler, a service or a person ended the launcher"),
+         "a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
     Row("agent-exit", "unknown", WEAK,
      "torch elastic/multiprocessing/api.py, errors/__init__.py, DeepSpeed launcher/launch.py",
         ("exitcode", "exits with return code"), r"\(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: "
@@ -425,9 +441,11 @@ ROWS = (
     Row("agent-block", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("Root Cause",
      "NO_OTHER_FAILURES"), r"Root Cause|<NO_OTHER_FAILURES>", rule= "exit-code"),
     Row("signal-end", "unknown", WEAK, "bash, Open MPI, CPython subprocess how a process ended", (
-     "exited on signal", "died with <Signals", "Killed", "raceback : Signal", "raceback: Signal", "WTERMSIG"),
+     "exited on signal", "died with <Signals", "Killed", "raceback : Signal", "raceback: Signal", "WTERMSIG",
+     "terminated with signal"),
         r"_job_complete: JobId=\d+ WTERMSIG (?P<signal3>\d+)|"
         r"exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
+        r"process \d+ terminated with signal (?P<name2>\w+)|"
          r"\d (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback ?: Signal (?P<signal2>\d+)", rule=
          "exit-code"),
 )  # fmt: skip
