@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -188,6 +189,11 @@ def environment(place: Path) -> dict[str, str]:
     }
 
 
+def _as_ranks_start() -> None:
+    """Restore what nohup has set for the tests: an agent gives its ranks this signal's default (rank_start.py)."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def outcome(place: Path, command: list[str], **more: str) -> tuple[int, list[str]]:
     done = subprocess.run(
         command,
@@ -197,6 +203,7 @@ def outcome(place: Path, command: list[str], **more: str) -> tuple[int, list[str
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=120,
+        preexec_fn=_as_ranks_start,
     )
     text = done.stdout.decode("utf-8", "backslashreplace")
     # Addresses, threads, workers, and the depth of an endless recursion: the runner takes two frames of it.

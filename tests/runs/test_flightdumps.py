@@ -128,7 +128,7 @@ def test_json_lines_that_are_no_dump_stay_a_log(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import os, sys, torch, torch.distributed as dist
+import os, pickle, sys, time, torch, torch.distributed as dist
 import torch._C._distributed_c10d as c10d
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", rank=rank, world_size=3)
@@ -149,6 +149,13 @@ dist.all_reduce(torch.ones(4, dtype=torch.complex64))
 dist.barrier()
 if rank == 0:
     dist.all_reduce(torch.ones(4), group=odd, async_op=True)
+
+def going_on():
+    entries = pickle.loads(c10d._dump_fr_trace(includeStackTraces=False))["entries"]
+    return sum(not entry["retired"] for entry in entries)
+
+while going_on() > (rank == 0):  # Gloo's threads note the end of a collective after it has returned
+    time.sleep(0.05)
 store = dist.distributed_c10d._get_default_store()
 store.set(f"at-{rank}", "1")
 store.wait([f"at-{other}" for other in range(3)])
