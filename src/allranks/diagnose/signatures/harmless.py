@@ -49,6 +49,12 @@ ROWS = (
         ("exception-ignored", "Exception ignored", r"Exception ignored in"),
     ),
     *table(
+        "bitsandbytes cuda_setup (a hint), Slurm job_mgr.c at its first start, pyxis after a failed import", H, "",
+        ("cuda-hint", "If you get `CUDA error", r"If you get `CUDA error"),
+        ("state-file", "state file", r"Could not open \w+ state file"),
+        ("squashfs", "could not remove squashfs", r"could not remove squashfs"),
+    ),
+    *table(
         "OpenSSH, bash, systemd", H, "",
         # readpass.c: ssh has no terminal to ask at. What it wanted to ask stands in the next line.
         ("askpass", "ssh_askpass", r"ssh_askpass: (?:exec|fork|pipe|dup2)\b"),
