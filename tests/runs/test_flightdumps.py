@@ -175,7 +175,11 @@ def test_dumps_of_a_real_torch(tmp_path: Path) -> None:
                    "TORCH_FR_BUFFER_SIZE": "2000"}  # fmt: skip
     command = [sys.executable, "-c", PROGRAM]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], env=environment) for rank in range(3)]
-    assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
+    try:
+        assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
+    finally:
+        for rank_process in ranks:
+            rank_process.kill()
     verdict = judge_logs(read_logs(find_logs([str(tmp_path)])))
     assert "rank 0 is in all_reduce #1" in verdict.finding.message
 

@@ -330,7 +330,7 @@ def slurm_end(evidence: Evidence) -> list[Candidate]:
         return []
     of_job = [s for s in ends if s.groups.get("what") == "JOB" or "state" in s.groups or "by" in s.groups]
     failed = [s for s in evidence.of_rows("srun-task", "watchdog", "agent-exit") if s.order < ends[0].order]
-    confidence = 0.35
+    confidence = 0.25  # Slurm ends the other tasks of a step after a failed one
     if not failed:
         confidence = 0.8 if of_job else 0.6
     return [replace(read_candidate(evidence, of_job or ends), strength=Strength.SYMPTOM, confidence=confidence)]

@@ -23,18 +23,19 @@ ROWS = (
         ("resolve", "unknown host|resolve name|resolve address|resolve the host|"
          "esolve hostname|Name or service not known|in name resolution|"
          "nodename nor servname|No address associated|esolve host|UnknownHost|"
-         "no such host|NXDOMAIN|Unknown host|cannot resolve|find an address, check",
+         "no such host|NXDOMAIN|Unknown host|cannot resolve",
          r"Could not resolve (?:hostname|host:?) (?P<node>[\w.-]+)|Name "
           r"or service not known|Temporary failure in name resolution|"
          r"nodename nor servname provided|No address associated with hostname|"
-          r"Can't find an address, check slurm\.conf|UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|"
+          r"UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|"
          r"(?:[Ff]ailed|[Uu]nable|cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()", 0.9),
         scope=RAISED,
     ),
     *table(
         "gloo ProcessGroupGloo.cpp, socket.cpp", ROOT, "hostname-resolves-to-loopback",
-        ("loopback-refused", "127.0.", r"connectFullMesh failed.*remote=\[?127\.0\.|(?:[Rr]efused|[Tt]imed "
-         r"out|unreachable).*\[?127\.0\.1\.1\b|\b127\.0\.1\.1\b.*(?:refused|" r"timed out|failed|unreachable)", 0.85,
+        ("loopback-refused", "127.0.", r"(?:connectFullMesh failed|SO_ERROR: ).*remote=\[?127\.0\.|"
+         r"(?:[Rr]efused|[Tt]imed out|unreachable)"
+         r".*\[?127\.0\.1\.1\b|\b127\.0\.1\.1\b.*(?:refused|timed out|failed|unreachable)", 0.85,
          "a peer announced its loopback address: its own name resolves to 127.x in /etc/hosts"),
         ("resolves-to-loopback", "oopback", r"(?i)resolv\w* to (?:a |the )?loopback",
          0.75),

@@ -78,9 +78,9 @@ ROWS = (
     ),
     *table(
         "OpenSSH clientloop.c, ServerAliveInterval, Open MPI orted", WEAK, "node-network-down",
-        ("ssh-lost", "imeout, server|send disconnect|lost communication",
-         r"Timeout, server (?P<node>\S+) not responding|client_loop: send "
-         r"disconnect|lost communication with (?:a )?remote daemon", 0.6),
+        ("ssh-lost", "imeout, server|send disconnect|lost communication|closed by remote host",
+         r"Connection to (?P<node2>\S+) closed by remote host|Timeout, server (?P<node>\S+) not responding|"
+         r"client_loop: send disconnect|lost communication with (?:a )?remote daemon", 0.6),
     ),
     *table(
         "Linux drivers netdev, bonding, Slurm NODE FAIL, Kubernetes node lifecycle", ROOT, "node-network-down",
@@ -188,6 +188,8 @@ ROWS = (
          r"(?:_establish_config_source|resolve_ctls_from_dns_srv|fetch_config): |"
          r"Unable to contact slurm controller|[Ss]ocket timed out on send/recv|"
          r"Invalid job credential|slurm_load_\w+ error|Unable to confirm " r"allocation", 0.75),
+        ("slurm-address", "find an address, check", r"Can't find an address, check slurm\.conf", 0.85,
+         "Slurm finds no address for a node that its files name", "name-resolution"),
         ("slurm-conf-files", "gres.conf|_node_config_validate|GRES|unrecognized key",
          r"can't stat gres\.conf file|_node_config_validate: gres/|invalid GRES core specification|"
          r"Parsing error at unrecognized key", 0.85, "the nodes' hardware and Slurm's own files do not fit"),
