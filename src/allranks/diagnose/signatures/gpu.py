@@ -54,8 +54,8 @@ ROWS = (
         ("nvls-multicast", "Multicast|multicast", r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401"
          r"|Failed to (?:bind|allocate|create).*[Mm]ulticast", 0.75,
          "NCCL: usually an error of the fabric manager or the NVSwitches"),
-        ("imex", "IMEX|imex|MNNVL", r"MNNVL \(cliqueSize \d+\) is available but not|(?i:imex.{0,40}(?:fail|error|"
-         r"not|denied))", 0.6),
+        ("imex", "IMEX|imex|MNNVL (cliqueSize", r"MNNVL \(cliqueSize \d+\) is available but not|"
+         r"(?i:imex.{0,40}(?:fail|error|not|denied))", 0.6),
     ),
     *table(
         "torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA, spconv, CTranslate2",

@@ -89,8 +89,8 @@ ROWS = (
     *table(
         "NCCL transport/net_ib.cc, misc/ibvwrap.cc, verbs(7)", ROOT, "nccl-ib-error",
         ("ib-modify-qp", "ibv_modify_qp", r"ibv_modify_qp\S* failed(?: with(?: error)?)?", 0.85),
-        ("ib-verbs", "ibv_|mlx5dv_create|NET/IB", r"ibv_(?:open_device|alloc_pd|query_|create_|post_|poll_cq|"
-         r"get_)\S{0,60} failed"
+        ("ib-verbs", "ibv_|mlx5dv_create|Unable to |Fatal error", r"ibv_(?:open_device|alloc_pd|query_|create_|"
+         r"post_|poll_cq|get_)\S{0,60} failed"
          r"|mlx5dv_create_\w{1,20} failed|NET/IB ?: Unable to (?:open|query) |NET/IB: Fatal error", 0.75),
         ("ib-async", "async fatal|async event",
          r"(?i)NET/IB.*async fatal event|async fatal event|Got (?:non-fatal )?async event.*(?:port "
