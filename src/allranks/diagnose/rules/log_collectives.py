@@ -263,16 +263,14 @@ def ranks_announced(evidence: Evidence) -> list[Candidate]:
 
 def failed_stacks(evidence: Evidence) -> list[Candidate]:
     """Compare where ranks stood in the program when their collective failed, as torch's recorder tells."""
-    places: dict[int, str] = {}
+    innermost: dict[int, Sighting] = {}
     rank: int | None = None
     for sighting in evidence.weighed_by("failed-stacks"):
         if sighting.row.id == "failed-stack":
             rank = sighting.line.rank
-        elif rank is not None and rank not in places and not is_of_library(sighting.groups["path"]):
-            places[rank] = place_of_frame(
-                sighting.groups["path"], sighting.groups["number"], sighting.groups["function"]
-            )
-    by_place = group(places, lambda rank: places[rank])
+        elif rank is not None and rank not in innermost and not is_of_library(sighting.groups["path"]):
+            innermost[rank] = sighting
+    by_place = group(innermost, lambda rank: _place_in_program(innermost[rank]))
     if len(by_place) < ENOUGH:
         return []
     fewest = min(by_place.values(), key=len)
@@ -289,9 +287,14 @@ def failed_stacks(evidence: Evidence) -> list[Candidate]:
             confidence=0.72,
             message=message,
             where=where,
+            evidence=tuple(quoted(innermost[ranks[0]].line) for ranks in by_place.values())[:3],
             culprits=late,
         )
     ]
+
+
+def _place_in_program(frame: Sighting) -> str:
+    return place_of_frame(frame.groups["path"], frame.groups["number"], frame.groups["function"])
 
 
 RULES = {
