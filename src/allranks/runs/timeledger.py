@@ -263,11 +263,12 @@ class Timekeeper:
         if self._begin is None:
             self._begin = line.t
             self._boundary = line.t
+        if kind not in self._readers and not self.is_in_attempt:
+            return
+        self._latest = max(self._latest, line.t)
         if kind in self._readers:
-            self._latest = max(self._latest, line.t)
             self._readers[kind](line)
-        elif self.is_in_attempt:
-            self._latest = max(self._latest, line.t)
+        else:
             attempt = self.attempts[-1]
             self._attempt_readers[kind](attempt, line)
             seen = line.last_t if kind == StepsSeen.kind else line.t  # steps may be written down much later

@@ -26,10 +26,10 @@ from .agents import behind_agent
 CLOCK_ERROR = 0.05  # seconds: within these, what is recognised comes before what is not
 KILL = 9
 BUS = 7
-NO_PAGE = "memory behind a mapping was not there. /dev/shm is full, or a mapped file was cut short"
 INTERRUPT = 2
 NATIVE = (11, BUS, 4, 8)  # SIGSEGV, SIGBUS, SIGILL, SIGFPE
 LOST_ENVIRONMENT = BY_ID["lost-environment"]
+NO_PAGE = BY_ID["bus-error"].means
 NOT_STARTED = {126: "permission-denied", 127: "remote-path-missing"}  # exit codes of sh(1) and env(1)
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from allranks.plan.interfaces import HOST_LOCAL
+
 from ..candidate import Candidate, Reading, Strength
 from ..logs.sightings import Evidence, Sighting, first
 from .log_lines import ALSO, read_by_cause, read_candidate
@@ -84,13 +86,10 @@ def _to_master(peer: str, error: str) -> Reading:
     return Reading("master-unreachable", 0.62, "")
 
 
-_VIRTUAL = re.compile(r"^(?:veth|docker|br-|virbr|lxc|cni|cali|flannel)")
-
-
 def virtual_interface(evidence: Evidence) -> list[Candidate]:
     """Suspect an interface of containers that NCCL has taken, where connections then failed."""
     taken = evidence.weighed_by("virtual-interface") + evidence.of_rows("nccl-address")
-    virtual = [s for s in taken if _VIRTUAL.match(s.groups.get("interface", ""))]
+    virtual = [s for s in taken if s.groups.get("interface", "").startswith(HOST_LOCAL)]
     failed = evidence.weighed_by("connect-refused") + evidence.of_rows("connect-timeout", "refused", "no-route")
     if not virtual or not failed:
         return []

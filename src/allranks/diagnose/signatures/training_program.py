@@ -361,7 +361,7 @@ ROWS = (
         "Linux signal(7) SIGBUS, tmpfs(5): a page of /dev/shm that has no memory behind it", WEAK, "shm-too-small",
         ("bus-error", "ignal 7|ignal: 7|"
          "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
-         "memory behind a mapping was not there: /dev/shm is full, or a mapped file was cut short",
+         "memory behind a mapping was not there. /dev/shm is full, or a mapped file was cut short",
          "segfault-native"),
     ),
     *table(
