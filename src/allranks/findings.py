@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from allranks.protocol.codec import SCHEMA, decode, encode, omit_empty
+from allranks.protocol.codec import SCHEMA, decode, encode, needs, omit_empty
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.records import NamedTuple
 
@@ -46,6 +46,7 @@ def place_of(nodes: Iterable[str], ranks: Collection[int] = ()) -> Where:
     return where
 
 
+@needs("message")
 @omit_empty("check")
 class Finding(NamedTuple):
     """One sentence about one place, with what to do about it.
@@ -54,9 +55,9 @@ class Finding(NamedTuple):
     texts or figures that a reader can verify; `check` is the check that said it.
     """
 
-    id: str
-    status: Status
-    message: str
+    id: str = ""
+    status: Status = "unknown"
+    message: str = ""
     remedy: str = ""
     where: Where = Where()
     evidence: tuple[str, ...] = ()

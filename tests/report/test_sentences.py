@@ -13,6 +13,7 @@ from allranks.cli import diagnose
 from allranks.cli.together import SYNC_PASSED
 from allranks.findings import Finding
 from allranks.gang.progress import StepReader
+from allranks.protocol.codec import decode_parts
 from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.ledgerwords import PARTS, goodput_line, ledger_rows
 from allranks.report.live import LiveView
@@ -27,7 +28,6 @@ from allranks.runs.documents import (
     TimeLedger,
     Timing,
     VerdictDocument,
-    as_record,
     result_record,
 )
 from allranks.runs.events import EventRecord
@@ -209,12 +209,12 @@ def test_verdict_first_with_three_lines_of_evidence():
         "attempt 1  failed after 2.0 s: unknown, rank 3 on h2",
     ]
     assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1), logs in runs/x/logs"
-    assert "(confidence 40%)" in verdict_lines(as_record(VerdictDocument, {**VERDICT, "confidence": 0.4}))[1]
+    assert "(confidence 40%)" in verdict_lines(decode_parts(VerdictDocument, {**VERDICT, "confidence": 0.4}))[1]
 
 
 def test_evidence_that_the_sentence_has_is_not_repeated():
     document = {**VERDICT, "message": "h9: ssh: no such name", "evidence": ["ssh: no such name", "no such", "a line"]}
-    said = verdict_lines(as_record(VerdictDocument, document))
+    said = verdict_lines(decode_parts(VerdictDocument, document))
     assert [line for line in said if "saw" in line] == ["  saw     a line"]
 
 

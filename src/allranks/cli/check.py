@@ -154,9 +154,11 @@ def close(
 ) -> int:
     """Judge the evidence, print the findings, save the page. Return the exit code."""
     findings = checking.judge_evidence(evidence, checks, spec.preflight.allow)
-    rows = table(evidence.get("request") or {}, evidence["nodes"], checks, findings)
     request = evidence.get("request") or {}
-    explained = explain(from_document(request["spec"]), request.get("gate") or {}, evidence["nodes"]) if request else {}
+    rows = table(request, evidence["nodes"], checks, findings)
+    explained = {}
+    if "spec" in request:
+        explained = explain(from_document(request["spec"]), request.get("gate") or {}, evidence["nodes"])
     directory = str(run.path) if run is not None else None
     if run is not None and can_write_pages():
         from allranks.report.page import check_page  # imported late: allranks.pyz has no Jinja2

@@ -26,6 +26,7 @@ from allranks.findings import SURE, Finding, Verdict
 from allranks.plan.environment import HandedOver, forwarded, handed_over
 from allranks.preflight.check import Check
 from allranks.preflight.judge import hardware_checks, of_level
+from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
@@ -38,7 +39,6 @@ from allranks.runs.documents import (
     StatusDocument,
     Timing,
     Unfetched,
-    as_record,
     optional_verdict,
 )
 from allranks.runs.events import (
@@ -690,7 +690,7 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     session.remember_times(events)
     _remember_steps(session.controller, events, run.read_status())
     ends = [event for event in events if event.get("event") == AttemptEnd.kind and "decision" in event]
-    session.history.resume([as_record(AttemptRecord, end) for end in ends])
+    session.history.resume([decode_parts(AttemptRecord, end) for end in ends])
     for _, step in read_back(FirstStep, events):
         progress.first_step_at = roster.began_at + step.seconds
         progress.first_step_told = True

@@ -58,8 +58,9 @@ SHOWN = 60  # characters of a wrong value in a message
 
 # -- decoding ------------------------------------------------------------------------------------------
 
-_decoders: Dict[Annotation, FieldDecoder] = {}
-_fields_of: Dict[type, List["_Field"]] = {}
+_decoders: Dict[Tuple[Annotation, bool], FieldDecoder] = {}
+_needed: Dict[type, FrozenSet[str]] = {}
+_fields_of: Dict[Tuple[type, bool], List["_Field"]] = {}
 
 
 class _Misfit(Exception):
@@ -87,38 +88,38 @@ def decode(kind: Type[Record], value: Json, path: str = "$") -> Record:
 def decode_each(kind: Type[Record], values: Json) -> List[Record]:
     """Make records of the elements of an array that fit; leave out the others, and all of any other value."""
     decoder: Decoder[Record] = _decoder(kind)
-    records: List[Record] = []
     if not isinstance(values, (list, tuple)):
-        return records
-    for value in values:
-        try:
-            records.append(decoder(value))
-        except _Misfit:
-            continue
-    return records
+        return []
+    return _fitting(decoder, values)
 
 
 def decode_parts(kind: Type[Record], value: Json) -> Record:
-    """Make a record of which every field has a default: a field that does not fit takes it, as one that is absent.
+    """Make a record of what fits: a field that does not, here or in a record inside, is taken for an absent one.
 
-    An array of records keeps those that fit.
+    So it takes its default. What has none, or is `needed`, leaves its record out: of an array, of an object, of the
+    field that it stands in. Every field of `kind` itself needs a default.
     """
-    values = {}
-    if isinstance(value, abc.Mapping):
-        for field in _fields(kind):
-            if field.key in value:
-                try:
-                    values[field.name] = field.part_decoder(value[field.key])
-                except _Misfit:
-                    continue
-    return kind(**values)
+    return kind(**_fitting_fields(kind, value if isinstance(value, dict) else {}))
 
 
-def _part_decoder(annotation: Annotation) -> FieldDecoder:
-    parts = _parts(annotation)
-    if getattr(annotation, "__origin__", None) is tuple and parts[1:] == (Ellipsis,) and is_record(parts[0]):
-        return lambda values: tuple(decode_each(parts[0], values))
-    return _decoder(annotation)
+def fits(kind: type, value: Json) -> bool:
+    """Tell whether a value has all that a record of this kind needs."""
+    try:
+        _decoder(kind, in_parts=True)(value)
+    except _Misfit:
+        return False
+    return True
+
+
+def _fitting(decoder: Decoder[Item], values: Iterable[Json]) -> List[Item]:
+    """Decode the values that fit."""
+    items: List[Item] = []
+    for value in values:
+        try:
+            items.append(decoder(value))
+        except _Misfit:
+            continue
+    return items
 
 
 def _parts(annotation: Annotation) -> Tuple[Any, ...]:
@@ -126,34 +127,35 @@ def _parts(annotation: Annotation) -> Tuple[Any, ...]:
     return tuple(getattr(annotation, "__args__", None) or ())
 
 
-def _decoder(kind: Annotation) -> FieldDecoder:
-    made = _decoders.get(kind)
+def _decoder(kind: Annotation, in_parts: bool = False) -> FieldDecoder:
+    """Give what reads an annotation; `in_parts`: what does not fit inside of it is left out."""
+    made = _decoders.get((kind, in_parts))
     if made is None:
-        made = _decoders[kind] = _make_decoder(kind)
+        made = _decoders[kind, in_parts] = _make_decoder(kind, in_parts)
     return made
 
 
-def _make_decoder(kind: Annotation) -> FieldDecoder:
+def _make_decoder(kind: Annotation, in_parts: bool) -> FieldDecoder:
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple
     origin = getattr(kind, "__origin__", None)
     parts = _parts(kind)
     if origin is typing.Union or type(kind).__name__ == "UnionType":
-        decoders = [_decoder(part) for part in parts if part is not type(None)]
+        decoders = [_decoder(part, in_parts) for part in parts if part is not type(None)]
         return _union(decoders, type(None) in parts)
     if origin is getattr(typing, "Literal", None) and origin is not None:
         return _literal(parts)
     if origin is tuple and parts[1:] != (Ellipsis,):
         return _tuple([_decoder(part) for part in parts if part != ()])
     if origin in _SEQUENCES:
-        return _sequence(_decoder(parts[0]), _SEQUENCES[origin])
+        return _sequence(_decoder(parts[0], in_parts), _SEQUENCES[origin], in_parts)
     if origin in _MAPPINGS:
-        return _mapping(_number_as_name if parts[0] is int else _text, _decoder(parts[1]))
+        return _mapping(_number_as_name if parts[0] is int else _text, _decoder(parts[1], in_parts), in_parts)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _enumeration(kind)
     if isinstance(kind, type) and is_record(kind):
-        return _record(kind)
+        return _record_in_parts(kind) if in_parts else _record(kind)
     raise TypeError("a record cannot hold %r" % (kind,))
 
 
@@ -276,8 +278,10 @@ def _tuple(decoders: Sequence[Decoder[Item]]) -> Decoder[Tuple[Item, ...]]:
     return read
 
 
-def _sequence(decoder: Decoder[Item], make: Callable[[List[Item]], Container]) -> Decoder[Container]:
+def _sequence(decoder: Decoder[Item], make: Callable[[List[Item]], Container], in_parts: bool) -> Decoder[Container]:
     def read(value: Json) -> Container:
+        if in_parts:
+            return make(_fitting(decoder, _items(value)))
         return make(_decode_items(itertools.repeat(decoder), _items(value)))
 
     return read
@@ -299,10 +303,16 @@ def _decode_items(decoders: Iterable[Decoder[Item]], items: Sequence[Json]) -> L
     return result
 
 
-def _mapping(read_name: Decoder[Key], decoder: Decoder[Item]) -> Decoder[Dict[Key, Item]]:
+def _mapping(read_name: Decoder[Key], decoder: Decoder[Item], in_parts: bool) -> Decoder[Dict[Key, Item]]:
+    def read_pair(pair: Json) -> Tuple[Key, Item]:
+        name, item = _items(pair)
+        return read_name(name), decoder(item)
+
     def read(value: Json) -> Dict[Key, Item]:
         if not isinstance(value, dict):
             raise _expected("an object", value)
+        if in_parts:
+            return dict(_fitting(read_pair, tuple(value.items())))
         result: Dict[Key, Item] = {}
         name = None
         try:
@@ -324,7 +334,7 @@ def _record(kind: Type[Record]) -> Decoder[Record]:
         values = {}
         key = ""
         try:
-            for name, key, has_default, decoder, _ in fields:
+            for name, key, has_default, decoder in fields:
                 if key in value:
                     values[name] = decoder(value[key])
                 elif not has_default:
@@ -336,31 +346,67 @@ def _record(kind: Type[Record]) -> Decoder[Record]:
     return read
 
 
+def _record_in_parts(kind: Type[Record]) -> Decoder[Record]:
+    needed = frozenset(name for base in kind.__mro__ for name in _needed.get(base, ()))
+    required = needed.union(field.name for field in _fields(kind) if not field.has_default)
+
+    def read(value: Json) -> Record:
+        if not isinstance(value, dict):
+            raise _expected("an object", value)
+        values = _fitting_fields(kind, value)
+        for name in required:
+            if name not in values or (name in needed and values[name] is None):
+                raise _Misfit("expected a value, got none").inside("." + json_name(name))
+        return kind(**values)
+
+    return read
+
+
+def _fitting_fields(kind: type, value: JsonObject) -> Dict[str, Any]:
+    """Decode the fields that are there and fit."""
+    values = {}
+    for field in _fields(kind, in_parts=True):
+        if field.key in value:
+            try:
+                values[field.name] = field.decoder(value[field.key])
+            except _Misfit:
+                continue
+    return values
+
+
+def needs(*names: str) -> Callable[[Type[Record]], Type[Record]]:
+    """Decorate a record: without a value in these fields it says nothing, and `decode_parts` leaves it out."""
+
+    def mark(kind: Type[Record]) -> Type[Record]:
+        _needed[kind] = frozenset(names)
+        return kind
+
+    return mark
+
+
 def json_name(field: str) -> str:
     """Give a field's name in JSON: `from_` is "from"."""
     return field.rstrip("_")
 
 
 class _Field(NamedTuple):
-    """A field of a record: its name, its name in JSON, whether it may be absent, what reads it, and as a part."""
+    """A field of a record: its name, its name in JSON, whether it may be absent, and what reads it."""
 
     name: str
     key: str
     has_default: bool
     decoder: FieldDecoder
-    part_decoder: FieldDecoder
 
 
-def _fields(kind: type) -> List[_Field]:
-    fields = _fields_of.get(kind)
+def _fields(kind: type, in_parts: bool = False) -> List[_Field]:
+    fields = _fields_of.get((kind, in_parts))
     if fields is None:
         hints = typing.get_type_hints(kind)
         defaults = _defaults(kind)
         fields = []
         for name in field_names(kind):
-            decoders = (_decoder(hints[name]), _part_decoder(hints[name]))
-            fields.append(_Field(name, json_name(name), name in defaults, *decoders))
-        _fields_of[kind] = fields  # not before: other threads decode too
+            fields.append(_Field(name, json_name(name), name in defaults, _decoder(hints[name], in_parts)))
+        _fields_of[kind, in_parts] = fields  # not before: other threads decode too
     return fields
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import ConfigError
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import decode_parts, encode
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import PreflightDocument, SuiteResult, VerdictDocument, as_record
+from allranks.runs.documents import PreflightDocument, SuiteResult, VerdictDocument
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, Progress, read_log_files
 from allranks.runs.progresshistory import NAME as PROGRESS
@@ -125,7 +125,7 @@ def _about(path: Path) -> tuple[str, tuple[str, ...], float]:
     result = beside.read_result()
     if isinstance(result, SuiteResult) and result.suite:
         return result.suite, result.nodes, result.started or 0.0
-    saved = as_record(PreflightDocument, _preflight(beside))
+    saved = decode_parts(PreflightDocument, _preflight(beside))
     suite = "check" if saved.nodes and result is None else ""
     return suite, tuple(saved.nodes), saved.t
 
@@ -147,4 +147,4 @@ def _tested(path: Path, judge: Checks) -> SideRunRecord:
                 "nodes": list(saved.get("nodes") or ()),
             },
         )
-    return SideRunRecord(path.name, result, as_record(SuiteResult, result).links)
+    return SideRunRecord(path.name, result, decode_parts(SuiteResult, result).links)

@@ -7,7 +7,8 @@ import time
 from collections import deque
 from typing import TextIO
 
-from allranks.runs.documents import ResultDocument, StatusDocument, VerdictDocument, as_record
+from allranks.protocol.codec import decode_parts
+from allranks.runs.documents import ResultDocument, StatusDocument, VerdictDocument
 
 from .fold import Folder
 from .nodetable import NODES_SHOWN, table_lines
@@ -63,7 +64,7 @@ class LiveView:
             return
         others = []
         if event.get("event") == "retry":
-            others = self._take_failures(as_record(VerdictDocument, event["verdict"]))
+            others = self._take_failures(decode_parts(VerdictDocument, event["verdict"]))
         self._print([*self._folder.lines(time.time()), *map(self._coloured, [*others, line])])
 
     def _is_said(self, event: Document) -> bool:

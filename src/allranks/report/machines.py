@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.facts import Address, Gpus, Interpreter, Memory, NcclFacts, SharedMemory
 from allranks.protocol.jsontext import Json
-from allranks.runs.documents import PreflightDocument, as_record
+from allranks.runs.documents import PreflightDocument
 from allranks.text import count_of, format_size, group, join_names, list_first, name_with
 
 Rows = list[tuple[str, str]]
@@ -127,7 +127,7 @@ class MachineFacts:
 
 def facts_of(preflight: Mapping[str, Json]) -> dict[str, MachineFacts]:
     """Give the facts of all nodes in evidence/preflight.json."""
-    answers = as_record(PreflightDocument, preflight).nodes
+    answers = decode_parts(PreflightDocument, preflight).nodes
     return {node: decode_parts(MachineFacts, facts) for node, facts in answers.items()}
 
 
@@ -165,7 +165,7 @@ def machine(facts: MachineFacts) -> Rows:
 
 def scheduler(source: str, spec: Mapping[str, Json], preflight: Mapping[str, Json]) -> str:
     """Say where the nodes came from, as far as the run says."""
-    names = as_record(PreflightDocument, preflight).request.environ_
+    names = decode_parts(PreflightDocument, preflight).request.environ_
     for kind, prefix in SCHEDULERS.items():
         if spec.get(kind.lower()) or any(name.startswith(prefix) for name in names):
             return name_with(kind, source)

@@ -16,15 +16,13 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup, escape
 
 from allranks.findings import Finding, explain_command
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import decode_each, decode_parts, encode
 from allranks.runs.documents import (
     ResultDocument,
     RunDocument,
     StatusDocument,
     SuiteResult,
     VerdictDocument,
-    as_record,
-    each_record,
 )
 from allranks.runs.timeledger import ledger_of
 from allranks.settings import RunSpec
@@ -53,10 +51,10 @@ STATES = {"done": "ok", "failed": "fail", "orphaned": "fail", "stopped": "warn"}
 def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     """Write the page as HTML; `record` is without secrets already, `hidden` says what was hidden."""
     script = environment().get_template("search.js").render().strip()
-    run = as_record(RunDocument, record.run)
-    result = as_record(SuiteResult, record.result)
-    status = as_record(StatusDocument, record.status)
-    verdict = as_record(VerdictDocument, record.verdict)
+    run = decode_parts(RunDocument, record.run)
+    result = decode_parts(SuiteResult, record.result)
+    status = decode_parts(StatusDocument, record.status)
+    verdict = decode_parts(VerdictDocument, record.verdict)
     facts = facts_of(record.preflight)
     nodes, aliases = _nodes(run, status)
     culprit = verdict.where.rank
@@ -79,7 +77,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         others=verdict.runners_up[:LINES],
         detected=_duration(verdict.detected_after_s),
         findings=findings_of(
-            result.findings or each_record(Finding, [e for e in record.events if e.get("event") == "finding"]),
+            result.findings or tuple(decode_each(Finding, [e for e in record.events if e.get("event") == "finding"])),
             verdict.message,
         ),
         attempts=_attempts(result),
@@ -186,7 +184,7 @@ TestLine.__test__ = False  # type: ignore[attr-defined]  # for pytest
 
 
 def _tests(record: Record, result: SuiteResult) -> list[TestLine]:
-    results = [(tested.name, as_record(SuiteResult, tested.result)) for tested in record.tests]
+    results = [(tested.name, decode_parts(SuiteResult, tested.result)) for tested in record.tests]
     if result.suite:
         results.insert(0, (record.name, result))
     return [_test(name, tested) for name, tested in results]

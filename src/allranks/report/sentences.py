@@ -10,6 +10,7 @@ from typing import Any
 
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Finding, Where, explain_command
+from allranks.protocol.codec import decode_parts
 from allranks.runs.documents import (
     TEMPORARY,
     AttemptRecord,
@@ -17,7 +18,6 @@ from allranks.runs.documents import (
     ResultDocument,
     SavedStep,
     VerdictDocument,
-    as_record,
 )
 from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
@@ -167,7 +167,7 @@ def _tree_line(event: Document) -> str:
 
 
 def _retry_line(event: Document) -> str:
-    verdict = as_record(VerdictDocument, event["verdict"])
+    verdict = decode_parts(VerdictDocument, event["verdict"])
     return "\n".join(["", *verdict_lines(verdict), ""])
 
 
@@ -224,7 +224,7 @@ def _resumed_line(event: Document) -> str:
 
 
 def _saved_line(event: Document) -> str:
-    return f"{as_record(SavedStep, event).sentence} in {event['seconds']:.1f} s"
+    return f"{decode_parts(SavedStep, event).sentence} in {event['seconds']:.1f} s"
 
 
 def finding_line(finding: Document) -> str:

@@ -9,14 +9,13 @@ import shlex
 from collections.abc import Sequence
 
 from allranks.findings import explain_command
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import decode_parts, encode
 from allranks.runs.documents import (
     ResultDocument,
     RunDocument,
     StatusDocument,
     SuiteResult,
     VerdictDocument,
-    as_record,
 )
 from allranks.text import count_of, cut, format_ranks, plural
 
@@ -37,8 +36,8 @@ OF_A_NODE = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA por
 
 def summary(record: Record, hidden: Sequence[Hidden], files: int) -> str:
     """Write the summary; `record` is without secrets, `files` is how many the bundle has."""
-    result = as_record(SuiteResult, record.result)
-    verdict = as_record(VerdictDocument, record.verdict)
+    result = decode_parts(SuiteResult, record.result)
+    verdict = decode_parts(VerdictDocument, record.verdict)
     ended = f"**{WORDS.get(record.state, record.state)}**"
     if record.result:
         ended += f" (exit {result.exit})"
@@ -86,8 +85,8 @@ def _verdict(ended: str, verdict: VerdictDocument) -> list[str]:
 
 
 def _run(record: Record, result: ResultDocument) -> list[str]:
-    run = as_record(RunDocument, record.run)
-    world_size = as_record(StatusDocument, record.status).world_size
+    run = decode_parts(RunDocument, record.run)
+    world_size = decode_parts(StatusDocument, record.status).world_size
     ranks = "ranks unknown" if world_size is None else count_of(world_size, "rank")
     nodes = count_of(len(run.nodes), "node")
     attempts = count_of(len(result.attempts), "attempt")
@@ -134,7 +133,7 @@ def _tests(tests: Sequence[SideRunRecord]) -> list[str]:
         return []
     lines = ["", "## Tests and checks of these nodes", ""]
     for tested in tests[:TESTS]:
-        result = as_record(SuiteResult, tested.result)
+        result = decode_parts(SuiteResult, tested.result)
         passed = "passed" if result.ok else "FAILED"
         lines.append(f"- {_line(result.suite, 20)} {passed}: {code(tested.name, 80)}")
     return lines

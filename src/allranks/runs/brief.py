@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from allranks.protocol.codec import omit_empty
+from allranks.protocol.codec import decode_parts, omit_empty
 
 from .directory import OVER, STATES, RunDirectory
-from .documents import as_record
 from .run_progress import RunProgress
 
 ORPHANED = "orphaned"
@@ -98,7 +97,7 @@ def read_brief(run: RunDirectory) -> RunBrief:
         result = run.read_document("result.json")
         if result is None:
             return _of_status(run, beginning)
-        end = as_record(_End, result)
+        end = decode_parts(_End, result)
     return RunBrief(
         run.name,
         str(run.path),

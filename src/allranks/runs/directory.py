@@ -25,9 +25,8 @@ from .documents import (
     RunDocument,
     StatusDocument,
     VerdictDocument,
-    as_record,
+    is_damaged,
     result_record,
-    shaped,
 )
 from .regular import open_regular, read_end, replacing
 
@@ -204,10 +203,11 @@ class RunDirectory:
         damaged, or a full disk has kept it from being written.
         """
         written = self._read_object(name)
-        document = shaped(name, written) if written is not None else None
-        if document is None and name == "result.json":
+        if written is not None and not is_damaged(name, written):
+            return written
+        if name == "result.json":
             return self._end_by_events()
-        return document
+        return None
 
     def read_part(self, name: str, kind: type[Record]) -> Record | None:
         """Read the fields that a record has from a document, and look at no others; None where there is none.
@@ -217,7 +217,7 @@ class RunDirectory:
         written = self._read_object(name)
         if written is None:
             return None
-        return as_record(kind, written)
+        return decode_parts(kind, written)
 
     def _read_object(self, name: str) -> Document | None:
         """Read a JSON object as it is written; None where there is none."""

@@ -1,34 +1,26 @@
 """The documents of a run as typed records: run.json, status.json, result.json and verdict.json (pure).
 
 A run directory lies on a file system that others write to, and disks fail. So every field has a default, and what has
-another type than its field is left out when a document is read (`shaped`): a reader never meets a text in the place
-of a list.
+another type than its field is left out when a document is read (`decode_parts`): a reader never meets a text in the
+place of a list.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from allranks.findings import EvidenceName, Finding, Verdict, Where
-from allranks.protocol.codec import decode_each, decode_parts, is_record, json_name, omit_empty, omit_none
+from allranks.protocol.codec import decode_parts, fits, needs, omit_empty, omit_none
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.usage import NodeUsage
 from allranks.text import count_of, list_first
 
-LARGEST = 1 << 53  # of a number: seconds, bytes, pids and ranks stay below it
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be deleted tomorrow
 Document = JsonObject  # as a run directory keeps it
 Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node
-Record = TypeVar("Record")
-Fitter = Callable[[Json], Json]
-_ABSENT: Json = []  # stands for no value: this very list
 
 
 # -- run.json ------------------------------------------------------------------------------------------------
@@ -42,6 +34,7 @@ class ControllerRecord(NamedTuple):
     start_time: float | None = None  # as /proc/PID/stat has it
 
 
+@needs("name")
 @omit_empty("address", "life")
 @dataclass(frozen=True)
 class NodeEntry:
@@ -105,6 +98,7 @@ class Master(NamedTuple):
     port: int | None = None
 
 
+@needs("rank")
 @dataclass(frozen=True)
 class RankStatus:
     """A rank: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen.
@@ -126,6 +120,7 @@ class RankStatus:
     lateness_s: float | None = None
 
 
+@needs("name")
 @dataclass(frozen=True)
 class NodeStatus:
     """A node, with the ranks that it has, and what its machine did last (`usage`, sampled while ranks run)."""
@@ -161,6 +156,7 @@ class StatusDocument:
 # -- verdict.json, result.json -------------------------------------------------------------------------------
 
 
+@needs("cause", "message")
 @omit_empty("check", "decision", "explain")
 @dataclass(frozen=True)
 class VerdictDocument:
@@ -300,6 +296,7 @@ class TimeLedger:
         return round(self.useful / self.wall, 4)
 
 
+@needs("exit")
 @dataclass(frozen=True)
 class ResultDocument:
     """result.json; `outputs` are directories by node. `goodput` is from 0 to 1, None where no step was seen."""
@@ -400,6 +397,7 @@ class CheckRequest(NamedTuple):
     environ_: Mapping[str, str] = {}  # of the scheduler
 
 
+@needs("nodes")
 class PreflightDocument(NamedTuple):
     """evidence/preflight.json."""
 
@@ -421,26 +419,11 @@ KINDS: dict[str, type] = {
     "verdict.json": VerdictDocument,
     "preflight.json": PreflightDocument,
 }
-# Without these fields a record says nothing, and is left out.
-NEEDED: dict[type, tuple[str, ...]] = {
-    NodeEntry: ("name",),
-    NodeStatus: ("name",),
-    RankStatus: ("rank",),
-    VerdictDocument: ("cause", "message"),
-    ResultDocument: ("exit",),
-    RemainingProcess: ("pid",),
-    SuiteResult: ("exit",),
-    CheckRequest: ("spec",),
-    PreflightDocument: ("nodes",),
-    Finding: ("message",),
-}
-# What stands for a field that is absent, where the record itself has no default.
-DEFAULTS: dict[type, Mapping[str, Json]] = {Finding: {"id": "", "status": "unknown"}}
 
 
 def verdict_document(verdict: Verdict) -> VerdictDocument:
     """Give a verdict as the documents have it."""
-    return as_record(VerdictDocument, verdict.to_json())
+    return decode_parts(VerdictDocument, verdict.to_json())
 
 
 def optional_verdict(verdict: Verdict | None) -> VerdictDocument | None:
@@ -448,16 +431,6 @@ def optional_verdict(verdict: Verdict | None) -> VerdictDocument | None:
     if verdict is None:
         return None
     return verdict_document(verdict)
-
-
-def as_record(kind: type[Record], value: Mapping[str, Json]) -> Record:
-    """Make a record of which every field has a default: what does not fit is left out, at the place where it stands."""
-    return decode_parts(kind, _fit_fields(kind, value))
-
-
-def each_record(kind: type[Record], values: Sequence[Json]) -> list[Record]:
-    """Make records of values that fit, of each as much as fits."""
-    return decode_each(kind, _fit_items(functools.partial(_fit_record, kind), values))
 
 
 def suite_result(result: ResultDocument) -> SuiteResult:
@@ -469,89 +442,10 @@ def suite_result(result: ResultDocument) -> SuiteResult:
 
 def result_record(document: Document) -> ResultDocument:
     """Make the result of a run, or of a test, of the fields of result.json."""
-    return as_record(SuiteResult if "ok" in document else ResultDocument, document)
+    return decode_parts(SuiteResult if "ok" in document else ResultDocument, document)
 
 
-def shaped(name: str, document: Document) -> Document | None:
-    """Give a document of a run by its file's name, without the fields that have another type than theirs.
-
-    None where it lacks a field that it must have.
-    """
+def is_damaged(name: str, document: Document) -> bool:
+    """Tell whether a document of a run, by its file's name, lacks what it must have."""
     kind = KINDS.get(name)
-    if kind is None:
-        return document
-    fitted = _fitter(kind)(document)
-    if not isinstance(fitted, dict):
-        return None
-    return fitted
-
-
-@functools.cache
-def _fitter(kind: object) -> Fitter:
-    """Make what gives the part of a JSON value that fits an annotation, and _ABSENT where nothing of it does.
-
-    The annotation is looked at once, and not at every value: `status` and `stop` read all runs of a directory.
-    """
-    origin = typing.get_origin(kind)
-    parts = typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        present = _fitter(next(part for part in parts if part is not type(None)))
-        return lambda value: None if value is None else present(value)
-    if origin is typing.Literal:
-        return lambda value: value if value in parts else _ABSENT
-    if origin is tuple:
-        item = _fitter(parts[0])
-        return lambda value: _fit_items(item, value) if isinstance(value, (list, tuple)) else _ABSENT
-    if origin is not None and issubclass(origin, Mapping):
-        return functools.partial(_fit_values, _fitter(parts[1]))
-    if is_record(kind):
-        return functools.partial(_fit_record, kind)
-    if kind is object:
-        return lambda value: value
-    return lambda value: value if _is_of(value, kind) else _ABSENT
-
-
-def _fit_items(fit: Fitter, values: Sequence[Json]) -> list[Json]:
-    fitted = [fit(one) for one in values]
-    return [one for one in fitted if one is not _ABSENT]
-
-
-def _fit_values(fit: Fitter, value: Json) -> Json:
-    if not isinstance(value, Mapping):
-        return _ABSENT
-    fitted = {name: fit(one) for name, one in value.items()}
-    return {name: one for name, one in fitted.items() if one is not _ABSENT}
-
-
-def _fit_record(kind: Any, value: Json) -> Json:
-    if not isinstance(value, Mapping):
-        return _ABSENT
-    fitted = {**DEFAULTS.get(kind, {}), **_fit_fields(kind, value)}
-    if any(fitted.get(name) is None for name in NEEDED.get(kind, ())):
-        return _ABSENT
-    return fitted
-
-
-def _fit_fields(kind: Any, value: Mapping[str, Json]) -> Document:
-    """Leave out fields that do not fit; those that the record does not have stay as they are."""
-    fitters = _field_fitters(kind)
-    fitted = {}
-    for name, one in value.items():
-        fit = fitters.get(name)
-        part = one if fit is None else fit(one)
-        if part is not _ABSENT:
-            fitted[name] = part
-    return fitted
-
-
-@functools.cache
-def _field_fitters(kind: Any) -> Mapping[str, Fitter]:
-    return {json_name(name): _fitter(annotation) for name, annotation in typing.get_type_hints(kind).items()}
-
-
-def _is_of(value: Json, kind: object) -> bool:
-    if isinstance(value, bool) or kind in (bool, str):
-        return isinstance(value, typing.cast(type, kind))
-    if kind is int:
-        return isinstance(value, int) and abs(value) < LARGEST
-    return isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < LARGEST
+    return kind is not None and not fits(kind, document)

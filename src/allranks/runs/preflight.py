@@ -8,11 +8,12 @@ from typing import Any
 
 from allranks.errors import ConfigError
 from allranks.findings import Finding
+from allranks.protocol.codec import decode_parts, encode
 from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.settings.secrets import redact_env
 
 from .directory import RunDirectory
-from .documents import Document, shaped
+from .documents import Document, PreflightDocument, is_damaged
 from .regular import open_regular
 
 SCHEMA = 1
@@ -54,13 +55,15 @@ def read(path: Path) -> Document:
         path = path / "evidence" / NAME
     try:
         with open_regular(path) as file:
-            document = shaped(NAME, read_object(file.read(LIMIT + 1), LIMIT))
+            document = read_object(file.read(LIMIT + 1), LIMIT)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}. {EXPECTED}") from None
     except DecodeError:
-        document = None
-    if document is None:
+        document = {}
+    if is_damaged(NAME, document):
         raise ConfigError(f"{path} is not the evidence of a check. {EXPECTED}")
     if document.get("schema") != SCHEMA:
         raise ConfigError(f"{path} has schema {document.get('schema')!r}, this allranks reads schema {SCHEMA}")
-    return document
+    request = document.get("request")
+    fitting = encode(decode_parts(PreflightDocument, document))
+    return {**fitting, "request": request if isinstance(request, dict) else {}}

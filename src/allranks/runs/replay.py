@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import DOCUMENT_LIMIT, OVER, RunDirectory
-from .documents import Document, NamedNode, ResultDocument, RunDocument, StatusDocument, as_record, result_record
+from .documents import Document, NamedNode, ResultDocument, RunDocument, StatusDocument, result_record
 from .events import JoinProgress
 from .logs import LogWriter
 from .opening import write_nodes, write_status
@@ -102,12 +103,12 @@ class Replay:
     def _status(self, status: Document, now: float) -> None:
         if status.get("state") in OVER:
             return  # only with the result
-        record = replace(as_record(StatusDocument, status), run=self.run.name)
+        record = replace(decode_parts(StatusDocument, status), run=self.run.name)
         write_status(self.run, record)
         self.view.status(record, now)
 
     def _opening(self, info: Document) -> None:
-        listed = enumerate(as_record(RunDocument, info).nodes)
+        listed = enumerate(decode_parts(RunDocument, info).nodes)
         nodes = [NamedNode(node.name, index, node.host, slots=node.slots, node_rank=index) for index, node in listed]
         self._nodes = {node.name: index for index, node in enumerate(nodes)}
         write_nodes(self.run, nodes)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .documents import LARGEST, NodeStatus
+from .documents import NodeStatus
+
+LONGEST = 1e15  # seconds: beyond, a rate is as good as none
 
 
 class RunProgress(NamedTuple):
@@ -32,7 +34,7 @@ class RunProgress(NamedTuple):
         if self.total is None or self.step is None or not self.rate or self.step > self.total:
             return None
         seconds = (self.total - self.step) / self.rate
-        if seconds < LARGEST:
+        if seconds < LONGEST:
             return seconds
         return None
 
