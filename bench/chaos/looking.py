@@ -11,9 +11,10 @@ from pathlib import Path
 from tests.forked import call
 from tests.reference.validating import directory_faults
 
+from allranks.findings import Verdict
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument, VerdictDocument
+from allranks.runs.documents import ResultDocument
 from allranks.runs.judged import judge_run
 from bench.chaos.judge import Accused, Printed, TrainedStep
 from bench.launch import BOUND, Launch
@@ -27,11 +28,11 @@ def accused_of(result: ResultDocument) -> list[Accused]:
     return [_accused(verdict) for verdict in verdicts]
 
 
-def _accused(verdict: VerdictDocument) -> Accused:
-    where = verdict.where
+def _accused(verdict: Verdict) -> Accused:
+    where = verdict.finding.where
     nodes = [name for name in (where.node, where.peer, *where.nodes) if name is not None]
     ranks = {*verdict.culprits, *([where.rank] if where.rank is not None else [])}
-    return Accused(verdict.cause or "", tuple(nodes), tuple(sorted(ranks)), verdict.message)
+    return Accused(verdict.cause or "", tuple(nodes), tuple(sorted(ranks)), verdict.finding.message)
 
 
 def printed_in(launch: Launch) -> Iterator[Printed]:

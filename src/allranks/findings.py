@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from allranks.protocol.codec import SCHEMA, decode, encode, needs, omit_empty
-from allranks.protocol.jsontext import Json, JsonObject
+from allranks.protocol.codec import SCHEMA, computed, encode, needs, omit_empty, spread
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.records import NamedTuple
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
@@ -110,33 +110,37 @@ def unset(name: str, of_run: Collection[str], forwarded: Collection[str] = ()) -
 EvidenceName = Literal["observed", "stated", "general", "own-failure", "complaint", "guess", "none"]
 
 
+@needs("finding", "cause")
+@spread("finding")
+@computed("schema", "explain")
 @omit_empty("decision")
 class Verdict(NamedTuple):
-    """The finding that explains the rest: one cause, one culprit, the victims.
+    """The finding that explains the rest: one cause, one culprit, the victims. In JSON it has the finding's fields."""
 
-    `confidence` is 0 to 1; `culprits` and `victims` are ranks; `detected_after_s` is seconds from the failure to its
-    detection where both are known; `runners_up` are what else failed, the likelier first. `decision` says whether
-    the run is tried again, and why, where retries were asked for. `evidence_kind` is what the confidence goes by.
-    """
-
-    finding: Finding
-    cause: str
-    confidence: float
-    victims: tuple[int, ...] = ()
-    culprits: tuple[int, ...] = ()
+    finding: Finding = Finding()
+    cause: str | None = None  # None: nothing has failed
+    confidence: float = 0.0  # 0 to 1; 0: not known
+    victims: tuple[int, ...] = ()  # ranks
+    culprits: tuple[int, ...] = ()  # ranks
     attempt: int = 0
-    detected_after_s: float | None = None
-    runners_up: tuple[Finding, ...] = ()
-    decision: str = ""
-    evidence_kind: EvidenceName = "none"
+    detected_after_s: float | None = None  # seconds from the failure to its detection, where both are known
+    runners_up: tuple[Finding, ...] = ()  # what else failed, the likelier first
+    decision: str = ""  # whether the run is tried again, and why, where retries were asked for
+    evidence_kind: EvidenceName = "none"  # what the confidence goes by
 
-    def to_json(self) -> JsonObject:
-        """Write the JSON form fixed by the design: a Finding plus the verdict's own fields, and how to read more."""
-        document = dict(encode(self))
-        return {"schema": SCHEMA, **document.pop("finding"), **document, "explain": explain_command(self.cause)}
+    @property
+    def schema(self) -> int:
+        """The number of its form."""
+        return SCHEMA
 
-    @classmethod
-    def from_json(cls, data: Json) -> Verdict:
-        """Read its JSON form, as verdict.json has it. Raise DecodeError."""
-        fields = decode(dict[str, Json], data)
-        return decode(cls, {**fields, "finding": fields})
+    @property
+    def explain(self) -> str:
+        """The command that prints the page of the cause."""
+        return explain_command(self.cause)
+
+    @property
+    def confidence_text(self) -> str:
+        """Write `85%`; empty where the confidence is not known."""
+        if not 0 < self.confidence <= 1:
+            return ""
+        return f"{self.confidence:.0%}"

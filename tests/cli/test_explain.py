@@ -14,7 +14,6 @@ from allranks.preflight.checks import kernel
 from allranks.preflight.registry import built_in
 from allranks.report.explained import check_page, explained, text_of
 from allranks.report.sentences import verdict_lines
-from allranks.runs.documents import VerdictDocument, verdict_document
 
 
 @pytest.fixture(name="shell")
@@ -79,7 +78,7 @@ def test_without_a_name_all_are_listed(shell: Shell) -> None:
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_verdict_names_the_command_that_explains_it(cause: str, shell: Shell) -> None:
-    verdict = verdict_document(Verdict(Finding(cause, "fail", "h1 failed"), cause, 1.0))
+    verdict = Verdict(Finding(cause, "fail", "h1 failed"), cause, 1.0)
     assert verdict.explain == explain_command(cause)
     assert verdict_lines(verdict)[-1] == f"  more    {verdict.explain}"
     assert shell(*shlex.split(verdict.explain)[1:]).code == 0
@@ -88,4 +87,4 @@ def test_a_verdict_names_the_command_that_explains_it(cause: str, shell: Shell) 
 def test_a_document_that_was_written_to_elsewhere_leads_to_no_command() -> None:
     for cause in (None, "", "a b; rm", "x\ny", "--json"):
         assert explain_command(cause) == ""
-        assert not [line for line in verdict_lines(VerdictDocument(cause=cause)) if "more" in line]
+        assert not [line for line in verdict_lines(Verdict(cause=cause)) if "more" in line]

@@ -209,7 +209,7 @@ def test_what_will_not_start_is_given_up_and_left_in_the_queue(
     result = follower.turn()
     assert result is not None and result.exit == 4 and result.verdict is not None
     assert result.verdict.cause == "slurm-config"
-    assert f"allranks stop {run.name}" in result.verdict.remedy
+    assert f"allranks stop {run.name}" in result.verdict.finding.remedy
     assert run.read_document("result.json") is None, "it may be changed, and start after all"
 
 

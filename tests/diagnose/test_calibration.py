@@ -12,6 +12,7 @@ import pytest
 from allranks.diagnose.calibration import FIGURES, EvidenceKind, kind_of
 from allranks.diagnose.candidate import Strength
 from allranks.diagnose.verdict import judge_logs
+from allranks.protocol.codec import encode
 from allranks.runs.logdiagnosis import read_stream
 
 RECORDED = Path(__file__).parents[2] / "bench/calibration/dev2_answers.json"
@@ -48,4 +49,4 @@ def test_nothing_was_answered_on_a_guess() -> None:
 def test_a_verdict_on_logs_says_what_its_confidence_goes_by(log: str, kind: str, confidence: float) -> None:
     verdict = judge_logs(read_stream(io.BytesIO(log.encode())))
     assert (verdict.evidence_kind, verdict.confidence) == (kind, confidence), verdict
-    assert verdict.to_json()["evidence_kind"] == kind
+    assert encode(verdict)["evidence_kind"] == kind

@@ -17,6 +17,7 @@ from allranks.diagnose.rules.failures import FailureRole, alike, failures
 from allranks.diagnose.verdict import judge
 from allranks.diagnose.words import last_lines, name_ranks, numbers
 from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.codec import encode
 
 T = 1_800_000_000.0
 NODES = {"h1": (0, 1), "h2": (2, 3)}
@@ -350,7 +351,7 @@ def test_numbers_and_names() -> None:
 
 
 def test_verdict_json() -> None:
-    document = verdict(signalled(0, 5, 11), raised(3, 6, "ValueError", "x"), detected_t=T + 5.2, attempt=2).to_json()
+    document = encode(verdict(signalled(0, 5, 11), raised(3, 6, "ValueError", "x"), detected_t=T + 5.2, attempt=2))
     assert document["cause"] == document["id"] == "segfault-native"
     assert (document["attempt"], document["detected_after_s"], document["victims"]) == (2, 0.2, [3])
     assert document["runners_up"][0]["where"] == {"node": "h2", "rank": 3}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from allranks.engines.meeting import TERMINATION_LIMIT, unique_names, write_termination
 from allranks.findings import Finding, Verdict, Where
-from allranks.runs.documents import verdict_document
 
 
 @given(st.lists(st.sampled_from(["a", "a-0", "a-1", "a-2", "a-1-1", "b"]), min_size=1, max_size=6))
@@ -34,7 +33,7 @@ def test_a_termination_message_is_json_that_kubernetes_keeps_whole(
     verdict = None
     if has_verdict:
         finding = Finding("program-error", "fail", long, long, Where(node="h1", rank=3))
-        verdict = verdict_document(Verdict(finding, "program-error", 0.9))
+        verdict = Verdict(finding, "program-error", 0.9)
     path = tmp_path / "termination-log"
     write_termination(str(path), verdict, long)
     data = path.read_bytes()

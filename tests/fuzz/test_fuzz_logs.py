@@ -18,6 +18,7 @@ from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import UsageError
 from allranks.findings import Verdict
+from allranks.protocol.codec import encode
 from allranks.runs import logdiagnosis
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.any_words]  # messages quote what no program would write
@@ -71,7 +72,7 @@ def check(verdict: Verdict) -> None:
     assert 0 <= verdict.confidence <= 1
     assert "\n" not in verdict.finding.message and len(verdict.finding.message) < 2000
     assert len(verdict.finding.evidence) <= 3
-    document = verdict.to_json()
+    document = encode(verdict)
     assert document["cause"] == verdict.cause
     rank = verdict.finding.where.rank
     assert rank is None or rank >= 0

@@ -17,7 +17,6 @@ from allranks.diagnose.verdict import judge
 from allranks.findings import Verdict
 from allranks.protocol.codec import decode
 from allranks.report.sentences import finding_line, verdict_lines
-from allranks.runs.documents import verdict_document
 
 TESTS = Path(__file__).parents[1]
 MOST_SENTENCES = 4
@@ -63,14 +62,14 @@ def _of_runs(cause: str, source: str = "") -> Iterator[Example]:
             continue
         verdict = judge(decode(Incident, case["incident"]))
         assert verdict is not None
-        lines = tuple(verdict_lines(verdict_document(verdict)))
+        lines = tuple(verdict_lines(verdict))
         yield Example(lines, f"tests/diagnose/rules/{path.parent.name}/{path.name}")
 
 
 def _of_logs(cause: str) -> Iterator[Example]:
     for case in CASES:
         if case.expect["cause"] == cause:
-            lines = tuple(verdict_lines(verdict_document(judged(case.log))))
+            lines = tuple(verdict_lines(judged(case.log)))
             source = f"tests/diagnose/cases/{case.name.partition(': ')[0]}.txt"
             yield Example(lines, source, tuple(case.log.strip("\n").split("\n")))
 
@@ -79,7 +78,7 @@ def _of_lines(cause: str) -> Iterator[Example]:
     for _, text in OF_LOGS:
         verdict = _judged(text)
         if verdict.cause == cause:
-            yield Example(tuple(verdict_lines(verdict_document(verdict))), "tests/diagnose/examples.txt", (text,))
+            yield Example(tuple(verdict_lines(verdict)), "tests/diagnose/examples.txt", (text,))
 
 
 def _of_warnings(cause: str) -> Iterator[Example]:

@@ -33,8 +33,6 @@ from allranks.runs.events import EventRecord
 Schema = dict[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NAMES = {"Hang": Hang}  # that a module imports for its annotations alone
-# What a record is in JSON where that is not its own fields: a verdict has those of its finding beside its own.
-WRITTEN_AS: dict[object, type] = {Verdict: documents.VerdictDocument}
 SIMPLE: dict[object, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -63,7 +61,7 @@ DOCUMENTS = [
     Published("result", documents.ResultDocument, "`result.json`, `run --json`, `attach --json`"),
     Published("test-result", documents.SuiteResult, "`test --json`, `result.json` of a test or a failed quick one"),
     Published("suite-result", documents.SuiteSummary, "`test --suite staged --json`, and of a suite without a run"),
-    Published("verdict", documents.VerdictDocument, "`verdict.json`, `diagnose --json`, and inside of other documents"),
+    Published("verdict", Verdict, "`verdict.json`, `diagnose --json`, and inside of other documents"),
     Published("finding", Finding, "inside of other documents"),
     Published("preflight", documents.PreflightDocument, "`evidence/preflight.json`"),
     Published("node-result", joined.NodeEnd, "`join --json` on a node other than 0"),
@@ -134,6 +132,7 @@ class Generator:
 
     def _record(self, kind: type, spread: str = "", without: str = "") -> Schema:
         hints = typing.get_type_hints(kind, localns=NAMES)
+        spread = spread or codec.spread_field(kind)
         properties: dict[str, Schema] = {}
         required: list[str] = []
         for name in codec.field_names(kind):
@@ -148,6 +147,8 @@ class Generator:
             properties[key] = {"const": 1} if key == "schema" else self.of(hints[name])
             if not codec.may_be_left_out(kind, name, type(None) in typing.get_args(hints[name])):
                 required.append(key)
+        for name in codec.computed_names(kind):
+            properties[name] = {"const": 1} if name == "schema" else {"type": "string"}
         about = " ".join((kind.__doc__ or "").split())
         described = {} if about.startswith(f"{kind.__name__}(") else {"description": about}
         body: Schema = {**described, "type": "object", "properties": properties, "required": required}
@@ -155,7 +156,7 @@ class Generator:
 
     def of(self, annotation: Any) -> Schema:
         """The schema of a value with this annotation."""
-        kind = WRITTEN_AS.get(annotation, annotation)
+        kind = annotation
         if kind in SIMPLE:
             return dict(SIMPLE[kind])
         origin = typing.get_origin(kind)
@@ -240,7 +241,7 @@ def events_page() -> str:
         names = [name for name in codec.field_names(record) if name not in ("t", record.kept_apart, record.spread)]
         fields = [f"`{codec.json_name(name)}` {_words(hints[name])}" for name in names]
         if record.spread:
-            spread = WRITTEN_AS.get(hints[record.spread], hints[record.spread])
+            spread = hints[record.spread]
             fields.append("and those of " + _words(spread))
         meaning = " ".join((record.__doc__ or "").split())
         rows.append(f"| {record.kind} | {cell(', '.join(fields))} | {cell(meaning)} |\n")
@@ -258,7 +259,7 @@ corrected to the controller's clock), and `attempt` where it applies. `node` is 
 
 def _words(annotation: Any) -> str:
     """A type in words."""
-    kind = WRITTEN_AS.get(annotation, annotation)
+    kind = annotation
     simple = {str: "text", int: "integer", float: "number", bool: "true or false"}
     if kind in simple:
         return f"({simple[kind]})"

@@ -20,9 +20,8 @@ from allranks.cli.commands import COMMANDS
 from allranks.cli.declare import DeclaredVerbs
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
-from allranks.runs.documents import verdict_document
 
-VERDICT = verdict_document(Verdict(Finding("oom", "fail", "m", where=Where(node="h1")), "unknown", 0.5, (1, 2)))
+VERDICT = Verdict(Finding("oom", "fail", "m", where=Where(node="h1")), "unknown", 0.5, (1, 2))
 
 
 @pytest.mark.parametrize("name", [*PUBLISHED, "events"])

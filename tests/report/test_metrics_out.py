@@ -13,10 +13,10 @@ from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped
 
 from allranks.errors import UsageError
-from allranks.findings import Where
+from allranks.findings import Finding, Verdict, Where
 from allranks.report.metrics_out import CLIENTS, PATIENCE, MetricsFile, MetricsPort
 from allranks.report.openmetrics import RunFigures, openmetrics_text
-from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument, VerdictDocument
+from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument
 
 STATUS = StatusDocument(
     "run-1",
@@ -31,7 +31,7 @@ STATUS = StatusDocument(
     ),
 )
 FIGURES = RunFigures(STATUS, restarts=1, hangs=2)
-VERDICT = VerdictDocument(cause="rank-killed", where=Where(node="h1", rank=0))
+VERDICT = Verdict(Finding(where=Where(node="h1", rank=0)), "rank-killed")
 
 
 def samples(text: bytes) -> dict[tuple[str, ...], float]:

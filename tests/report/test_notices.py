@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.findings import Where
+from allranks.findings import Finding, Verdict, Where
 from allranks.report.notices import LONGEST, RunPlace, notice_of_end, notice_of_event
-from allranks.runs.documents import Document, ResultDocument, Timing, VerdictDocument
+from allranks.runs.documents import Document, ResultDocument, Timing
 
 PLACE = RunPlace("run-1", "login1:/home/me/runs/run-1")
-VERDICT = VerdictDocument(
-    status="fail",
-    message="rank 3 on h2 raised ValueError: \x1b[31mtoken=ghp_0123456789abcdefghijABCDEFGHIJ012345\x1b[0m",
-    cause="program-exception",
-    confidence=0.95,
-    where=Where(node="h2", rank=3),
-    remedy="look at train.py:7",
+VERDICT = Verdict(
+    Finding(
+        status="fail",
+        message="rank 3 on h2 raised ValueError: \x1b[31mtoken=ghp_0123456789abcdefghijABCDEFGHIJ012345\x1b[0m",
+        where=Where(node="h2", rank=3),
+        remedy="look at train.py:7",
+    ),
+    "program-exception",
+    0.95,
 )
 FINDING: Document = {
     "event": "finding",

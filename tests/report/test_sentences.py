@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from allranks.cli import diagnose
 from allranks.cli.together import SYNC_PASSED
-from allranks.findings import Finding
+from allranks.findings import Finding, Verdict
 from allranks.gang.progress import StepReader
 from allranks.protocol.codec import decode_parts
 from allranks.report.fold import CUT, WINDOW, Folder, clean
@@ -27,7 +27,6 @@ from allranks.runs.documents import (
     StatusDocument,
     TimeLedger,
     Timing,
-    VerdictDocument,
     result_record,
 )
 from allranks.runs.events import EventRecord
@@ -209,12 +208,12 @@ def test_verdict_first_with_three_lines_of_evidence():
         "attempt 1  failed after 2.0 s: unknown, rank 3 on h2",
     ]
     assert lines[-1] == "failed after 3.0 s, 2 attempts (exit 1), logs in runs/x/logs"
-    assert "(confidence 40%)" in verdict_lines(decode_parts(VerdictDocument, {**VERDICT, "confidence": 0.4}))[1]
+    assert "(confidence 40%)" in verdict_lines(decode_parts(Verdict, {**VERDICT, "confidence": 0.4}))[1]
 
 
 def test_evidence_that_the_sentence_has_is_not_repeated():
     document = {**VERDICT, "message": "h9: ssh: no such name", "evidence": ["ssh: no such name", "no such", "a line"]}
-    said = verdict_lines(decode_parts(VerdictDocument, document))
+    said = verdict_lines(decode_parts(Verdict, document))
     assert [line for line in said if "saw" in line] == ["  saw     a line"]
 
 
@@ -253,7 +252,7 @@ def test_what_is_left_and_what_is_missing_are_said():
 
 def test_a_cause_that_is_cut_short_ends_with_an_ellipsis():
     long = Finding("peer-died", "fail", "rank 0 on h1: Connection closed by peer. " * 9)
-    *_, line, page = diagnose.lines(VerdictDocument(message="m", cause="unknown", runners_up=(long,)))
+    *_, line, page = diagnose.lines(Verdict(Finding(message="m"), "unknown", runners_up=(long,)))
     assert page == "  more    allranks explain unknown", "below all that was found"
     assert line.startswith("  or      peer-died: rank 0 on h1") and line.endswith("…") and len(line) < 200
 

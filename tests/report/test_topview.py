@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from allranks.findings import Finding, Verdict
 from allranks.protocol.usage import NodeUsage
 from allranks.report.terminal import shown_length
 from allranks.report.topview import LATE, ON_TIME, UNKNOWN, VERY_LATE, TopSnapshot, cell_of, grid_lines, top_lines
-from allranks.runs.documents import Master, NodeStatus, RankStatus, VerdictDocument
+from allranks.runs.documents import Master, NodeStatus, RankStatus
 
 T = 1_795_000_000.0
 EVENTS = [{"event": "note", "t": T, "message": f"remark {number}"} for number in range(30)]
@@ -54,7 +55,7 @@ def test_a_run_at_a_glance() -> None:
 @pytest.mark.parametrize("colour", [False, True])
 def test_it_fits_every_window(width: int, height: int, count: int, each: int, colour: bool) -> None:
     full = snapshot(
-        nodes(count, each), warnings=("w" * 300, "x " * 300), verdict=VerdictDocument(cause="c", message="m" * 500)
+        nodes(count, each), warnings=("w" * 300, "x " * 300), verdict=Verdict(Finding(message="m" * 500), "c")
     )
     lines = top_lines(full, EVENTS, width, height, colour, footer="q ends this view, the run goes on")
     assert len(lines) <= height
@@ -103,7 +104,7 @@ def test_words_of_others_stay_in_their_line() -> None:
     hostile = "boom \x1b]0;title\x07 \x1b[2J\nsecond"
     node = NodeStatus("h\x1b[1m1\x9b", 0, None, "running", (rank(0),))
     lines = top_lines(
-        snapshot((node,), run="r\x07un", warnings=(hostile,), verdict=VerdictDocument(cause="c", message=hostile)),
+        snapshot((node,), run="r\x07un", warnings=(hostile,), verdict=Verdict(Finding(message=hostile), "c")),
         [{"event": "note", "t": "x", "message": hostile}], 100, 30,
     )  # fmt: skip
     assert not set("\x1b\x07\x9b\n") & set("".join(lines))

@@ -23,7 +23,6 @@ from allranks.runs.documents import (
     SuiteResult,
     SuiteSummary,
     result_record,
-    verdict_document,
 )
 from allranks.runs.opening import controller_identity, take_control, write_first_status, write_nodes
 from allranks.runs.result import replace_result, write_result
@@ -34,7 +33,7 @@ WRITERS = {
     "result.json": ["runs/result.py"],
     "verdict.json": ["runs/result.py"],
 }
-VERDICT = verdict_document(Verdict(Finding("oom", "fail", "m", where=Where(node="h1", rank=1)), "oom", 0.9, (0,)))
+VERDICT = Verdict(Finding("oom", "fail", "m", where=Where(node="h1", rank=1)), "oom", 0.9, (0,))
 
 
 @pytest.mark.parametrize("name", WRITERS)

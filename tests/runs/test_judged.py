@@ -71,7 +71,7 @@ def test_only_the_last_attempt_counts(run: RunDirectory) -> None:
 def test_a_newer_allranks_judges_by_its_own_rules(run: RunDirectory) -> None:
     """What the run said at its end is not what counts."""
     failed(run)
-    run.write_document("verdict.json", Verdict(Finding("unknown", "fail", "no idea"), "unknown", 0.9).to_json())
+    run.write_document("verdict.json", encode(Verdict(Finding("unknown", "fail", "no idea"), "unknown", 0.9)))
     assert encode(judge_run(run))["cause"] == "program-exception"
 
 
@@ -80,7 +80,7 @@ def test_what_a_full_disk_has_swallowed_is_not_missed(run: RunDirectory) -> None
     tell(run, START, PLAN)
     finding = Finding("disk-full", "fail", "h2: full", where=Where(node="h2"))
     kept = Verdict(finding, "disk-full", 0.9, (0, 1), attempt=2)
-    run.write_document("verdict.json", kept.to_json())
+    run.write_document("verdict.json", encode(kept))
     again = encode(judge_run(run))
     assert (again["cause"], again["where"]) == ("disk-full", {"node": "h2"})
     assert (again["victims"], again["attempt"]) == ([0, 1], 2)
@@ -91,7 +91,7 @@ def test_the_verdict_on_collective_tests_is_kept(run: RunDirectory) -> None:
     run.write_document("run.json", {"run": run.name, "nodes": NODES, "spec": {"test": "quick"}})
     failed(run)
     kept = Verdict(Finding("node-network-down", "fail", "h1-h2: dead"), "node-network-down", 0.9)
-    run.write_document("verdict.json", kept.to_json())
+    run.write_document("verdict.json", encode(kept))
     assert encode(judge_run(run))["cause"] == "node-network-down"
     tell(run, ("test-passed", {}))
     failed(run, attempt=1)

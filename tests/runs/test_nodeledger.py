@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from allranks.diagnose.causes import CAUSES
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.facts import Identity
 from allranks.runs import nodeledger
-from allranks.runs.documents import VerdictDocument
 from allranks.runs.nodeledger import (
     FORGIVEN_AFTER,
     NodeRecord,
@@ -37,10 +36,8 @@ def record(name: str, t: float, outcome: str = "ok", cause: str = "", machine: s
     return NodeRecord(NOW + t, f"run{t:g}", "run", name, name, machine or f"m-{name}", outcome, cause, peer, "")
 
 
-def verdict(cause: str, node: str, confidence: float = 0.9, peer: str | None = None) -> VerdictDocument:
-    return VerdictDocument(
-        cause=cause, message=f"{node} is bad", where=Where(node=node, peer=peer), confidence=confidence
-    )
+def verdict(cause: str, node: str, confidence: float = 0.9, peer: str | None = None) -> Verdict:
+    return Verdict(Finding(message=f"{node} is bad", where=Where(node=node, peer=peer)), cause, confidence)
 
 
 # -- what counts ---------------------------------------------------------------------------------------

@@ -123,4 +123,4 @@ def test_a_log_of_sky_that_cannot_be_written_fails_no_run(tmp_path: Path) -> Non
         time.sleep(0.02)
         result = follower.turn()
     assert result is not None and result.verdict is not None
-    assert (result.exit, result.verdict.evidence) == (4, ("provisioning",))
+    assert (result.exit, result.verdict.finding.evidence) == (4, ("provisioning",))

@@ -18,7 +18,6 @@ from allranks.protocol.codec import encode
 from allranks.report.sentences import verdict_lines
 from allranks.report.terminal import paint_line, redraw_line, shows_colour
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import VerdictDocument, verdict_document
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, find_logs, read_log_files, read_stream
 
@@ -49,14 +48,14 @@ def command(
     return DONE
 
 
-def lines(verdict: VerdictDocument) -> list[str]:
+def lines(verdict: Verdict) -> list[str]:
     """Write the verdict as `run` does, with what else it may be; of a run that has not failed one sentence."""
     if verdict.cause is None:
-        return [verdict.message]
+        return [verdict.finding.message]
     return verdict_lines(verdict, with_runners_up=True)
 
 
-def code_of(verdict: VerdictDocument, run: RunDirectory | None) -> int:
+def code_of(verdict: Verdict, run: RunDirectory | None) -> int:
     """Return the exit code that stands for a verdict: of a run the one that it ended with, unless it is judged again.
 
     Logs do not say whether a rank failed: what their verdict names counts as the program's failure where it may be one.
@@ -66,10 +65,10 @@ def code_of(verdict: VerdictDocument, run: RunDirectory | None) -> int:
         return result.exit
     if verdict.cause is None:
         return DONE
-    return causes.exit_code(Verdict.from_json(encode(verdict)), None, program_failed=True)
+    return causes.exit_code(verdict, None, program_failed=True)
 
 
-def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> VerdictDocument:
+def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Verdict:
     if words == ["-"]:
         return _of_logs(judge_logs(read_stream(sys.stdin.buffer)), [], html)
     if run is not None:
@@ -84,13 +83,13 @@ def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Ve
     return _of_logs(judge_logs(reading.evidence), reading.scanned, html)
 
 
-def _of_logs(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], html: str | None) -> VerdictDocument:
+def _of_logs(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], html: str | None) -> Verdict:
     """Write the page of a verdict on logs, where one is wanted. `scanned`: nothing for standard input."""
     if html is not None:
         from .report import write_log_page  # imported late: allranks.pyz has no Jinja2
 
-        write_log_page(verdict.to_json(), scanned, Path(html))
-    return verdict_document(verdict)
+        write_log_page(encode(verdict), scanned, Path(html))
+    return verdict
 
 
 def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:

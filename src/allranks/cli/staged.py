@@ -97,7 +97,7 @@ class Staged:
         if result.exit == 0:
             self._say(f"PASS      {line}")
         else:
-            self._say_failure(f"FAIL      {line}   {verdict.message if verdict is not None else ''}")
+            self._say_failure(f"FAIL      {line}   {verdict.finding.message if verdict is not None else ''}")
         if verdict is not None:
             self._findings += decode_each(Finding, [encode(verdict)])
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
+from allranks.findings import Verdict
 from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
 from allranks.report.nodetable import heading, node_line, styled, widest_label, without_clock
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
 from allranks.runs.directory import OVER, RunDirectory
-from allranks.runs.documents import Master, NodeStatus, RankStatus, VerdictDocument
+from allranks.runs.documents import Master, NodeStatus, RankStatus
 from allranks.text import count_of, format_percent
 
 from .chosen_run import find_run
@@ -58,7 +59,7 @@ class StatusReport:
     attempt: int
     master: Master | None
     world_size: int | None
-    verdict: VerdictDocument | None
+    verdict: Verdict | None
     nodes: tuple[NodeStatus, ...]
     goodput: float | None
 
@@ -153,7 +154,7 @@ def lines(report: StatusReport, colour: bool = False) -> list[str]:
         if report.state not in OVER:
             described += _pids(node.ranks, width)
     if report.verdict is not None:
-        described.append(f"verdict: {report.verdict.message}")
+        described.append(f"verdict: {report.verdict.finding.message}")
     return [paint_line(part, colour) for line in described for part in line.split("\n")]
 
 

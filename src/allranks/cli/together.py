@@ -19,7 +19,7 @@ from allranks.report import can_write_pages
 from allranks.report.live import JsonView, LiveView
 from allranks.report.testview import FailureView, TestView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument, SuiteResult, SuiteSummary, suite_result, verdict_document
+from allranks.runs.documents import ResultDocument, SuiteResult, SuiteSummary, suite_result
 from allranks.runs.result import replace_result
 from allranks.settings import RunSpec
 
@@ -46,7 +46,7 @@ def run_together(
     result = session.run(None)
     result = replace(result, findings=(*before, *result.findings))
     if before and result.exit == exitcodes.DONE:
-        result = replace(result, exit=exitcodes.CHECK_FAILED, verdict=verdict_document(verdict_of(before[0])))
+        result = replace(result, exit=exitcodes.CHECK_FAILED, verdict=verdict_of(before[0]))
     close(spec, session, result, printing.as_json)
     return result.exit
 

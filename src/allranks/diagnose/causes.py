@@ -492,7 +492,7 @@ def likeliest(verdict: Verdict) -> str:
     """Give the cause of a verdict; of one that is not sure enough, the cause that it says is most likely."""
     if verdict.cause == UNKNOWN.id and verdict.runners_up and verdict.finding.message.startswith(UNSURE):
         return verdict.runners_up[0].id
-    return verdict.cause
+    return verdict.cause or UNKNOWN.id
 
 
 def cause_or_unknown(label: str) -> str:
@@ -508,7 +508,7 @@ def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: 
         return exitcodes.TERMINATED
     if verdict is None:
         return exitcodes.code_if(program_failed, exitcodes.PROGRAM_FAILED)
-    ends = CAUSES.get(verdict.cause, UNKNOWN).ends
+    ends = CAUSES.get(verdict.cause or "", UNKNOWN).ends
     if ends is Ends.HANG and _explained_by_program(verdict):
         ends = Ends.PROGRAM
     code_of_program, code_of_nodes = ends.value
@@ -517,5 +517,5 @@ def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: 
 
 def _explained_by_program(verdict: Verdict) -> bool:
     """Tell whether nothing hung: torch raised the mismatch, or ranks lost one that had done all of its steps."""
-    words = OF_THE_PROGRAM.get(verdict.cause)
+    words = OF_THE_PROGRAM.get(verdict.cause or "")
     return words is not None and words in verdict.finding.message

@@ -164,11 +164,11 @@ def _complete(verdict: Verdict, read: Verdict) -> Verdict:
         first = read._replace(attempt=verdict.attempt)
         second = verdict
     evidence = (first.finding.evidence or second.finding.evidence)[:3]
-    others = (*first.runners_up, second.finding._replace(id=second.cause), *second.runners_up)
+    others = (*first.runners_up, second.finding._replace(id=second.cause or UNKNOWN.id), *second.runners_up)
     return first._replace(
         finding=first.finding._replace(evidence=evidence),
         victims=first.victims or second.victims,
-        runners_up=_one_each(others, {first.cause, UNKNOWN.id}),
+        runners_up=_one_each(others, {first.cause or "", UNKNOWN.id}),
     )
 
 

@@ -29,7 +29,7 @@ from allranks.plan.pinned import NodeArguments
 from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument, VerdictDocument, verdict_document
+from allranks.runs.documents import ResultDocument
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 
@@ -77,7 +77,7 @@ class NodeEnd(NamedTuple):
 
     exit: int
     message: str
-    verdict: VerdictDocument | None = None
+    verdict: Verdict | None = None
 
 
 class JoinPlan(NamedTuple):
@@ -261,7 +261,7 @@ class JoinedNode:
             facts = NodeFacts(interfaces=tuple(interfaces()))
             finding = never_reached(hello.hostname, spec, facts, outcome.tried)
             say(outcome.message)
-            verdict = verdict_document(Verdict(finding, finding.id, VERDICT_CONFIDENCE))
+            verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE)
             result = NodeResult(exit=outcome.exit, message=finding.message, verdict=verdict)
         _terminate(result.verdict, result.message)
         return result
@@ -284,7 +284,7 @@ def own_of(spec: RunSpec) -> NodeArguments:
     return NodeArguments(spec, setup_order(spec, setting)._replace(target=None), tuple(all_checks()))
 
 
-def _terminate(verdict: VerdictDocument | None, message: str) -> None:
+def _terminate(verdict: Verdict | None, message: str) -> None:
     path = os.environ.get(TERMINATION_LOG)
     if path:
         write_termination(path, verdict, message)

@@ -24,7 +24,7 @@ from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, NamedNode, ResultDocument, VerdictDocument
+from allranks.runs.documents import Document, NamedNode, ResultDocument
 from allranks.runs.events import FindingMade, RunStart
 from allranks.runs.opening import Opening, write_opening
 from allranks.runs.result import least_result, write_result
@@ -228,17 +228,18 @@ def unique_names(names: Mapping[int, str]) -> dict[int, str]:
 def end_sentence(result: ResultDocument) -> str:
     """Say to the other nodes how the run ended, in one sentence."""
     if result.verdict is not None:
-        return result.verdict.message
+        return result.verdict.finding.message
     return "done" if result.exit == 0 else f"ended with code {result.exit}"
 
 
-def write_termination(path: str, verdict: VerdictDocument | None, message: str) -> None:
+def write_termination(path: str, verdict: Verdict | None, message: str) -> None:
     """Write Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
     document: Document = {"message": message}
     if verdict is not None:
-        document = {name: encode(getattr(verdict, name)) for name in TERMINATION_FIELDS}
+        whole = encode(verdict)
+        document = {name: whole.get(name) for name in TERMINATION_FIELDS}
         if len(_as_bytes(document)) > TERMINATION_LIMIT:
-            document = {"cause": verdict.cause, "message": verdict.message or message}
+            document = {"cause": verdict.cause, "message": verdict.finding.message or message}
     while len(_as_bytes(document)) > TERMINATION_LIMIT:
         document["message"] = document["message"][: len(document["message"]) * 3 // 4]
     with contextlib.suppress(OSError), open(path, "wb") as file:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from allranks.findings import Verdict
-from allranks.protocol.codec import DecodeError, encode
-from allranks.runs.documents import AttemptRecord, Replacement, verdict_document
+from allranks.runs.documents import AttemptRecord, Replacement
 from allranks.text import cut
 
 from .gang import Gang
@@ -29,11 +28,7 @@ class History:
         for record in attempts:
             verdict = record.verdict
             if record.outcome == "failed" and verdict is not None:
-                try:
-                    before = Verdict.from_json(encode(verdict))
-                except DecodeError:
-                    continue  # the events are damaged
-                self._failed.append(Tried(before, record.step, record.seconds or 0.0))
+                self._failed.append(Tried(verdict, record.step, record.seconds or 0.0))
 
     def add(
         self,
@@ -75,8 +70,7 @@ class History:
         if resumed is not None:
             record = record._replace(first_step=resumed.step, lost_steps=resumed.lost)
         if verdict is not None:
-            document = verdict_document(verdict)
-            record = record._replace(cause=verdict.cause, culprit=verdict.finding.where, verdict=document)
+            record = record._replace(cause=verdict.cause, culprit=verdict.finding.where, verdict=verdict)
         self.attempts.append(record)
         return decision, verdict
 

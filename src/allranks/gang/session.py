@@ -39,7 +39,6 @@ from allranks.runs.documents import (
     StatusDocument,
     Timing,
     Unfetched,
-    optional_verdict,
 )
 from allranks.runs.events import (
     AllInitialised,
@@ -371,7 +370,7 @@ class Session:
             str(self.run_dir.path),
             code,
             self._program_exit(roster),
-            optional_verdict(self.verdict),
+            self.verdict,
             tuple(roster.findings),
             tuple(self.history.attempts),
             self._timing(roster),

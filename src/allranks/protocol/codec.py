@@ -60,6 +60,7 @@ SHOWN = 60  # characters of a wrong value in a message
 
 _decoders: Dict[Tuple[Annotation, bool], FieldDecoder] = {}
 _needed: Dict[type, FrozenSet[str]] = {}
+_spread: Dict[type, str] = {}
 _fields_of: Dict[Tuple[type, bool], List["_Field"]] = {}
 
 
@@ -102,13 +103,13 @@ def decode_parts(kind: Type[Record], value: Json) -> Record:
     return kind(**_fitting_fields(kind, value if isinstance(value, dict) else {}))
 
 
-def fits(kind: type, value: Json) -> bool:
-    """Tell whether a value has all that a record of this kind needs."""
+def fitting(kind: Type[Record], value: Json) -> Optional[Record]:
+    """Make a record of what fits, as `decode_parts` does; None where it lacks what it needs."""
+    decoder: Decoder[Record] = _decoder(kind, in_parts=True)
     try:
-        _decoder(kind, in_parts=True)(value)
+        return decoder(value)
     except _Misfit:
-        return False
-    return True
+        return None
 
 
 def _fitting(decoder: Decoder[Item], values: Iterable[Json]) -> List[Item]:
@@ -327,6 +328,7 @@ def _mapping(read_name: Decoder[Key], decoder: Decoder[Item], in_parts: bool) ->
 
 def _record(kind: Type[Record]) -> Decoder[Record]:
     fields = _fields(kind)
+    whole = _spread.get(kind)
 
     def read(value: Json) -> Record:
         if not isinstance(value, dict):
@@ -335,7 +337,9 @@ def _record(kind: Type[Record]) -> Decoder[Record]:
         key = ""
         try:
             for name, key, has_default, decoder in fields:
-                if key in value:
+                if name == whole:
+                    values[name] = decoder(value)
+                elif key in value:
                     values[name] = decoder(value[key])
                 elif not has_default:
                     raise _Misfit("expected a value, got none")
@@ -365,10 +369,11 @@ def _record_in_parts(kind: Type[Record]) -> Decoder[Record]:
 def _fitting_fields(kind: type, value: JsonObject) -> Dict[str, Any]:
     """Decode the fields that are there and fit."""
     values = {}
+    whole = _spread.get(kind)
     for field in _fields(kind, in_parts=True):
-        if field.key in value:
+        if field.key in value or field.name == whole:
             try:
-                values[field.name] = field.decoder(value[field.key])
+                values[field.name] = field.decoder(value if field.name == whole else value[field.key])
             except _Misfit:
                 continue
     return values
@@ -431,6 +436,7 @@ def _defaults(kind: Any) -> FrozenSet[str]:
 
 _omitted: Dict[type, FrozenSet[str]] = {}
 _sparse: Set[type] = set()
+_computed: Dict[type, Tuple[str, ...]] = {}
 
 
 def omit_empty(*names: str) -> Callable[[Type[Record]], Type[Record]]:
@@ -450,6 +456,36 @@ def omit_none(kind: Type[Record]) -> Type[Record]:
     """Decorate a record: fields that are None are left out of its JSON."""
     _sparse.add(kind)
     return kind
+
+
+def spread(name: str) -> Callable[[Type[Record]], Type[Record]]:
+    """Decorate a record: the fields of the record in this field stand in the JSON object among the others."""
+
+    def mark(kind: Type[Record]) -> Type[Record]:
+        _spread[kind] = name
+        return kind
+
+    return mark
+
+
+def spread_field(kind: type) -> str:
+    """Give the field of a record whose own fields stand among the others; empty where there is none."""
+    return _spread.get(kind, "")
+
+
+def computed(*names: str) -> Callable[[Type[Record]], Type[Record]]:
+    """Decorate a record: these properties are written too, unless they are empty, and not read."""
+
+    def mark(kind: Type[Record]) -> Type[Record]:
+        _computed[kind] = names
+        return kind
+
+    return mark
+
+
+def computed_names(kind: type) -> Tuple[str, ...]:
+    """Give the properties of a record that are written."""
+    return _computed.get(kind, ())
 
 
 def may_be_left_out(kind: type, field: str, may_be_none: bool) -> bool:
@@ -493,7 +529,14 @@ def _encode_record(value: object, kind: Any) -> JsonObject:
         item = getattr(value, name)
         if (name in omitted and _is_empty(item)) or (item is None and is_sparse):
             continue
-        result[json_name(name)] = encode(item)
+        if name == _spread.get(kind):
+            result.update(encode(item))
+        else:
+            result[json_name(name)] = encode(item)
+    for name in _computed.get(kind, ()):
+        item = getattr(value, name)
+        if not _is_empty(item):
+            result[name] = item
     return result
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import ConfigError
+from allranks.findings import Verdict
 from allranks.protocol.codec import decode_parts, encode
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import PreflightDocument, SuiteResult, VerdictDocument
+from allranks.runs.documents import PreflightDocument, SuiteResult
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, Progress, read_log_files
 from allranks.runs.progresshistory import NAME as PROGRESS
@@ -67,9 +68,9 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
     )
 
 
-def _first(logs: list[Log], verdict: VerdictDocument) -> list[Log]:
+def _first(logs: list[Log], verdict: Verdict) -> list[Log]:
     """Sort the culprit's logs before the others."""
-    culprit = verdict.where.rank
+    culprit = verdict.finding.where.rank
     return sorted(logs, key=lambda log: log.rank is None or log.rank != culprit)
 
 

@@ -7,8 +7,9 @@ import time
 from collections import deque
 from typing import TextIO
 
+from allranks.findings import Verdict
 from allranks.protocol.codec import decode_parts
-from allranks.runs.documents import ResultDocument, StatusDocument, VerdictDocument
+from allranks.runs.documents import ResultDocument, StatusDocument
 
 from .fold import Folder
 from .nodetable import NODES_SHOWN, table_lines
@@ -64,7 +65,7 @@ class LiveView:
             return
         others = []
         if event.get("event") == "retry":
-            others = self._take_failures(decode_parts(VerdictDocument, event["verdict"]))
+            others = self._take_failures(decode_parts(Verdict, event["verdict"]))
         self._print([*self._folder.lines(time.time()), *map(self._coloured, [*others, line])])
 
     def _is_said(self, event: Document) -> bool:
@@ -76,7 +77,7 @@ class LiveView:
         self._end = end
         return is_said
 
-    def _take_failures(self, verdict: VerdictDocument | None) -> list[str]:
+    def _take_failures(self, verdict: Verdict | None) -> list[str]:
         """Write the failures that a verdict does not say, few of many; they are said once."""
         cause = verdict.cause if verdict is not None else None
         lines = [event_line(event, self._nodes) for event in self._failures if event.get("id") != cause]

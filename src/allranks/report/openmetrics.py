@@ -71,7 +71,7 @@ class _Figures(Collector):
         if verdict is None:
             return
         family = InfoMetricFamily("allranks_verdict", "Cause of the failure, with its place.", labels=["run"])
-        place = {"node": verdict.where.node, "rank": verdict.where.rank}
+        place = {"node": verdict.finding.where.node, "rank": verdict.finding.where.rank}
         shown = {name: str(value) for name, value in place.items() if value is not None}
         family.add_metric([run], {"cause": verdict.cause or "unknown", **shown})
         yield family

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
-from allranks.findings import Finding, explain_command
+from allranks.findings import Finding, Verdict, explain_command
 from allranks.protocol.codec import decode_each, decode_parts, encode
 from allranks.runs.documents import (
     ResultDocument,
     RunDocument,
     StatusDocument,
     SuiteResult,
-    VerdictDocument,
 )
 from allranks.runs.timeledger import ledger_of
 from allranks.settings import RunSpec
@@ -54,10 +53,10 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     run = decode_parts(RunDocument, record.run)
     result = decode_parts(SuiteResult, record.result)
     status = decode_parts(StatusDocument, record.status)
-    verdict = decode_parts(VerdictDocument, record.verdict)
+    verdict = decode_parts(Verdict, record.verdict)
     facts = facts_of(record.preflight)
     nodes, aliases = _nodes(run, status)
-    culprit = verdict.where.rank
+    culprit = verdict.finding.where.rank
     line = timeline(record.events, nodes, aliases)
     ledger = result.time_ledger or ledger_of(record.events, status)
     return render(
@@ -69,16 +68,16 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         level=STATES.get(record.state, "unknown"),
         summary=_summary(run, result if record.result else None, status),
         verdict=verdict,
-        failed=verdict.status == "fail",
+        failed=verdict.finding.status == "fail",
         victims=format_ranks(verdict.victims) if verdict.victims else "",
-        remedy=verdict.remedy.splitlines()[:LINES],
-        more=explain_command(verdict.cause) if verdict.status == "fail" else "",
-        where=encode(verdict.where),
+        remedy=verdict.finding.remedy.splitlines()[:LINES],
+        more=explain_command(verdict.cause) if verdict.finding.status == "fail" else "",
+        where=encode(verdict.finding.where),
         others=verdict.runners_up[:LINES],
         detected=_duration(verdict.detected_after_s),
         findings=findings_of(
             result.findings or tuple(decode_each(Finding, [e for e in record.events if e.get("event") == "finding"])),
-            verdict.message,
+            verdict.finding.message,
         ),
         attempts=_attempts(result),
         ledger=ledger_rows(ledger),
@@ -147,8 +146,8 @@ def _attempts(result: ResultDocument) -> list[tuple[int, str, str]]:
         return []
     rows = []
     for attempt in result.attempts[:FINDINGS]:
-        verdict = attempt.verdict or VerdictDocument()
-        why = "; ".join(text for text in (verdict.message, verdict.decision) if text)
+        verdict = attempt.verdict or Verdict()
+        why = "; ".join(text for text in (verdict.finding.message, verdict.decision) if text)
         rows.append((attempt.attempt, attempt.outcome, why))
     return rows
 

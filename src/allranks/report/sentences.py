@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
-from allranks.findings import Finding, Where, explain_command
+from allranks.findings import Finding, Verdict, Where, explain_command
 from allranks.protocol.codec import decode_parts
 from allranks.runs.documents import (
     TEMPORARY,
@@ -17,7 +17,6 @@ from allranks.runs.documents import (
     Left,
     ResultDocument,
     SavedStep,
-    VerdictDocument,
 )
 from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
@@ -167,7 +166,7 @@ def _tree_line(event: Document) -> str:
 
 
 def _retry_line(event: Document) -> str:
-    verdict = decode_parts(VerdictDocument, event["verdict"])
+    verdict = decode_parts(Verdict, event["verdict"])
     return "\n".join(["", *verdict_lines(verdict), ""])
 
 
@@ -253,21 +252,21 @@ _WRITERS: dict[str, Callable[[Document], str | None]] = {
 }
 
 
-def verdict_lines(verdict: VerdictDocument, with_runners_up: bool = False) -> list[str]:
+def verdict_lines(verdict: Verdict, with_runners_up: bool = False) -> list[str]:
     """Write cause and culprit in a sentence, its process, evidence, fix, victims, its page.
 
     Of the evidence stand at most three lines, and none whose words the sentence has already.
     """
     doubt = ""
-    if verdict.confidence is not None and verdict.confidence < 0.9:
+    if 0 < verdict.confidence < 0.9:
         doubt = f" (confidence {verdict.confidence:.0%})"
-    lines = [f"VERDICT   {verdict.message}", f"  cause   {verdict.cause}{doubt}"]
-    where = verdict.where
+    lines = [f"VERDICT   {verdict.finding.message}", f"  cause   {verdict.cause}{doubt}"]
+    where = verdict.finding.where
     if where.pid is not None:
         gpu = f", GPU {where.gpu}" if where.gpu is not None else ""
         lines.append(f"  culprit rank {where.rank} on {where.node or '?'}, pid {where.pid}{gpu}")
-    lines += [f"  saw     {item}" for item in verdict.evidence[:3] if not _says(verdict.message, item)]
-    fix = [line for line in verdict.remedy.splitlines() if line.strip()]
+    lines += [f"  saw     {item}" for item in verdict.finding.evidence[:3] if not _says(verdict.finding.message, item)]
+    fix = [line for line in verdict.finding.remedy.splitlines() if line.strip()]
     lines += [f"  {head:<8}{line}" for head, line in zip(["fix", *[""] * len(fix)], fix, strict=False)]
     if verdict.victims:
         lines.append(f"  victims {format_ranks(verdict.victims)} ended because of it")

@@ -8,14 +8,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from allranks.findings import explain_command
+from allranks.findings import Verdict, explain_command
 from allranks.protocol.codec import decode_parts, encode
 from allranks.runs.documents import (
     ResultDocument,
     RunDocument,
     StatusDocument,
     SuiteResult,
-    VerdictDocument,
 )
 from allranks.text import count_of, cut, format_ranks, plural
 
@@ -37,7 +36,7 @@ OF_A_NODE = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA por
 def summary(record: Record, hidden: Sequence[Hidden], files: int) -> str:
     """Write the summary; `record` is without secrets, `files` is how many the bundle has."""
     result = decode_parts(SuiteResult, record.result)
-    verdict = decode_parts(VerdictDocument, record.verdict)
+    verdict = decode_parts(Verdict, record.verdict)
     ended = f"**{WORDS.get(record.state, record.state)}**"
     if record.result:
         ended += f" (exit {result.exit})"
@@ -62,20 +61,20 @@ def _fence(lines: Sequence[str], most: int) -> list[str]:
     return ["```", *(_line(line) for line in lines[:most]), "```"]
 
 
-def _verdict(ended: str, verdict: VerdictDocument) -> list[str]:
-    if verdict.status != "fail":
-        return [f"{ended}: {code(verdict.message or 'no verdict')}"]
+def _verdict(ended: str, verdict: Verdict) -> list[str]:
+    if verdict.finding.status != "fail":
+        return [f"{ended}: {code(verdict.finding.message or 'no verdict')}"]
     confidence = f", confidence {verdict.confidence_text}" if verdict.confidence_text else ""
-    lines = [f"{ended}, cause {code(verdict.cause, 80)}{confidence}", "", code(verdict.message), ""]
-    place = encode(verdict.where)
+    lines = [f"{ended}, cause {code(verdict.cause, 80)}{confidence}", "", code(verdict.finding.message), ""]
+    place = encode(verdict.finding.where)
     if place:
         where = ", ".join(f"{name} {_line(value, 80)}" for name, value in place.items())
         lines.append(f"- culprit: {code(where)}")
     if verdict.victims:
         lines.append(f"- victims: {code(format_ranks(verdict.victims))}")
-    if verdict.evidence:
-        lines += ["", *_fence(verdict.evidence, 3)]
-    remedy = [line for line in verdict.remedy.splitlines() if line.strip()]
+    if verdict.finding.evidence:
+        lines += ["", *_fence(verdict.finding.evidence, 3)]
+    remedy = [line for line in verdict.finding.remedy.splitlines() if line.strip()]
     if remedy:
         lines += ["", "Fix:", *_fence(remedy, 6)]
     more = explain_command(verdict.cause)
@@ -118,8 +117,8 @@ def _nodes(record: Record) -> list[str]:
     return lines or ["- not looked at (no evidence/preflight.json)"]
 
 
-def _findings(result: ResultDocument, verdict: VerdictDocument) -> list[str]:
-    findings = findings_of(result.findings, verdict.message)
+def _findings(result: ResultDocument, verdict: Verdict) -> list[str]:
+    findings = findings_of(result.findings, verdict.finding.message)
     if not findings:
         return []
     lines = [f"- {finding.status}: {code(finding.message)}" for finding in findings[:FINDINGS]]

@@ -58,7 +58,7 @@ class TestView(LiveView):
         shown = ""
         if result.verdict is not None:
             lines = ["", *(line for line in verdict_lines(result.verdict) if line != UNNAMED)]
-            shown = result.verdict.message
+            shown = result.verdict.finding.message
         failures = [finding for finding in result.findings if finding.status in ("fail", "unknown")]
         more = [finding.message for finding in failures if finding.message != shown]
         lines += [f"also      {message}" for message in more[:FINDINGS]]

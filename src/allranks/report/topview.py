@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from allranks.findings import Verdict
 from allranks.protocol.codec import omit_empty
 from allranks.protocol.usage import NodeUsage
-from allranks.runs.documents import Document, Master, NodeStatus, RankStatus, VerdictDocument
+from allranks.runs.documents import Document, Master, NodeStatus, RankStatus
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
@@ -90,7 +91,7 @@ class TopSnapshot:
     goodput: float | None
     master: Master | None
     world_size: int | None
-    verdict: VerdictDocument | None
+    verdict: Verdict | None
     warnings: tuple[str, ...]
     nodes: tuple[NodeStatus, ...]
 
@@ -158,9 +159,9 @@ def _notices(snapshot: TopSnapshot, width: int, colour: bool) -> list[str]:
     lines = []
     for warning in snapshot.warnings[-WARNINGS_SHOWN:]:
         lines += [paint(line, WARN, colour) for line in _wrapped(f"warning: {warning}", width)]
-    if snapshot.verdict is not None and snapshot.verdict.message:
+    if snapshot.verdict is not None and snapshot.verdict.finding.message:
         style = BOLD_BAD if snapshot.verdict.cause else ""
-        text = f"VERDICT {snapshot.verdict.cause}: {snapshot.verdict.message}"
+        text = f"VERDICT {snapshot.verdict.cause}: {snapshot.verdict.finding.message}"
         lines += [paint(line, style, colour) for line in _wrapped(text, width)]
     return lines
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
+from allranks.findings import Verdict
 from allranks.protocol.codec import SCHEMA, decode_parts
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, Json, read_object
@@ -24,7 +25,6 @@ from .documents import (
     ResultDocument,
     RunDocument,
     StatusDocument,
-    VerdictDocument,
     is_damaged,
     result_record,
 )
@@ -54,7 +54,7 @@ class RunCondition(NamedTuple):
     result: ResultDocument | None
 
     @property
-    def verdict(self) -> VerdictDocument | None:
+    def verdict(self) -> Verdict | None:
         """The verdict of a run that has ended; None where it has none."""
         if self.result is None:
             return None

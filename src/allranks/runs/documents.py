@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from allranks.findings import EvidenceName, Finding, Verdict, Where
-from allranks.protocol.codec import decode_parts, fits, needs, omit_empty, omit_none
+from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.codec import decode_parts, fitting, needs, omit_empty, omit_none
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.usage import NodeUsage
@@ -156,43 +156,6 @@ class StatusDocument:
 # -- verdict.json, result.json -------------------------------------------------------------------------------
 
 
-@needs("cause", "message")
-@omit_empty("check", "decision", "explain")
-@dataclass(frozen=True)
-class VerdictDocument:
-    """verdict.json, or the verdict of a result or of an attempt: the fields of `allranks.findings.Verdict`.
-
-    `explain` is the command that prints the page of the cause.
-    """
-
-    schema: int = 1
-    id: str = ""
-    status: str = ""
-    message: str = ""
-    remedy: str = ""
-    where: Where = field(default_factory=Where)
-    evidence: tuple[str, ...] = ()
-    check: str = ""
-    cause: str | None = None  # None: the run has not failed
-    confidence: float | None = None
-    victims: tuple[int, ...] = ()
-    culprits: tuple[int, ...] = ()
-    attempt: int = 0
-    detected_after_s: float | None = None
-    runners_up: tuple[Finding, ...] = ()
-    decision: str = ""
-    evidence_kind: EvidenceName = "none"
-    explain: str = ""
-
-    @property
-    def confidence_text(self) -> str:
-        """Write `85%`; empty where the confidence is not between 0 and 1."""
-        is_probability = self.confidence is not None and 0 <= self.confidence <= 1
-        if not is_probability:
-            return ""
-        return f"{self.confidence:.0%}"
-
-
 class Replacement(NamedTuple):
     """A node whose place a hot spare has taken."""
 
@@ -237,7 +200,7 @@ class AttemptRecord(NamedTuple):
     decision: str = ""
     reason: str = ""
     replaced: tuple[Replacement, ...] = ()
-    verdict: VerdictDocument | None = None
+    verdict: Verdict | None = None
     saved: SavedStep | None = None
     first_step: int | None = None
     lost_steps: int | None = None
@@ -305,7 +268,7 @@ class ResultDocument:
     directory: str = ""
     exit: int = 0
     program_exit: ProgramExit = field(default_factory=ProgramExit)
-    verdict: VerdictDocument | None = None
+    verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
     timing: Timing = field(default_factory=Timing)
@@ -416,21 +379,9 @@ KINDS: dict[str, type] = {
     "run.json": RunDocument,
     "status.json": StatusDocument,
     "result.json": ResultDocument,
-    "verdict.json": VerdictDocument,
+    "verdict.json": Verdict,
     "preflight.json": PreflightDocument,
 }
-
-
-def verdict_document(verdict: Verdict) -> VerdictDocument:
-    """Give a verdict as the documents have it."""
-    return decode_parts(VerdictDocument, verdict.to_json())
-
-
-def optional_verdict(verdict: Verdict | None) -> VerdictDocument | None:
-    """Give the verdict of what may not have failed, as the documents have it."""
-    if verdict is None:
-        return None
-    return verdict_document(verdict)
 
 
 def suite_result(result: ResultDocument) -> SuiteResult:
@@ -448,4 +399,4 @@ def result_record(document: Document) -> ResultDocument:
 def is_damaged(name: str, document: Document) -> bool:
     """Tell whether a document of a run, by its file's name, lacks what it must have."""
     kind = KINDS.get(name)
-    return kind is not None and not fits(kind, document)
+    return kind is not None and fitting(kind, document) is None

@@ -141,7 +141,7 @@ class RetryDecided(EventRecord):
 
     def fields(self) -> Document:
         """Return the reason, and the verdict as verdict.json has it."""
-        return {"reason": self.reason, "verdict": self.verdict.to_json()}
+        return {"reason": self.reason, "verdict": encode(self.verdict)}
 
 
 @dataclass(frozen=True)

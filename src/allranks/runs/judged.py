@@ -7,7 +7,6 @@ the run knew: events that a full disk has swallowed, collective tests (their row
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES
@@ -15,10 +14,10 @@ from allranks.diagnose.incident import Incident
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge, judge_logs
 from allranks.findings import Finding, Verdict
+from allranks.protocol.codec import fitting
 from allranks.protocol.frames import FLIGHT
 
 from .directory import RunDirectory, attempt_folder
-from .documents import VerdictDocument, verdict_document
 from .logdiagnosis import Progress, find_logs, read_logs
 from .recorded_incident import read_incident
 
@@ -34,7 +33,7 @@ NOTHING = Incident()
 Reader = Callable[[Sequence[Path], Progress | None], Evidence]
 
 
-def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> VerdictDocument:
+def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> Verdict:
     """Give the verdict on the last attempt, completed from all of its logs, and from the recorders where it hung.
 
     A run that is not over is judged from its logs too. One that ended well, was stopped, or goes on without a sign of
@@ -51,7 +50,7 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
             logs += recorder_files(run, incident.started_t)
         if logs:
             verdict = judge(incident, read(logs, progress), concluded) or verdict
-        return verdict_document(verdict)
+        return verdict
     words = WITHOUT_FAILURE.get(run.state())
     if words is not None:
         passed = next((f for f in incident.findings if f.id in (UNLIKE_SHAPES, UNLIKE_CALLS)), None)
@@ -65,12 +64,12 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     state = run.state()
     if state in GOING_ON and (of_logs is None or of_logs.cause == "unknown"):
         return _no_failure(HEALTHY.format(run.name, state))
-    return verdict_document(_without(run, of_logs))
+    return _without(run, of_logs)
 
 
-def _no_failure(words: str) -> VerdictDocument:
+def _no_failure(words: str) -> Verdict:
     """Say in place of a verdict that nothing has failed: `cause` is null, `status` is ok."""
-    return replace(verdict_document(Verdict(Finding("unknown", "ok", words), "unknown", 1.0)), cause=None, explain="")
+    return Verdict(Finding("unknown", "ok", words), None, 1.0)
 
 
 def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
@@ -101,12 +100,7 @@ def recorder_files(run: RunDirectory, since: float) -> list[Path]:
 def _concluded(run: RunDirectory) -> Verdict | None:
     """Read verdict.json, else the verdict in result.json."""
     document = run.read_document("verdict.json") or (run.read_document("result.json") or {}).get("verdict")
-    try:
-        if not isinstance(document, dict):
-            return None
-        return Verdict.from_json(document)
-    except (KeyError, TypeError, ValueError):
-        return None
+    return fitting(Verdict, document)
 
 
 def _was_test(run: RunDirectory) -> bool:

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, Charge
-from allranks.findings import Finding
+from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import SCHEMA, decode, encode
 from allranks.protocol.facts import Identity
 from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.text import count_of, format_ago, join_words
 
-from .documents import VerdictDocument
 from .known_directories import state_directory
 from .regular import append, open_regular, replacing
 
@@ -101,15 +100,15 @@ def counts_against(cause: str, hardware_checks: Collection[str] = ()) -> bool:
 
 
 def blame(
-    verdicts: Iterable[VerdictDocument], findings: Iterable[Finding], hardware_checks: Collection[str]
+    verdicts: Iterable[Verdict], findings: Iterable[Finding], hardware_checks: Collection[str]
 ) -> dict[str, NodeBlame]:
     """Return what counts against each node, by name: verdicts first, then findings that failed, then slow links."""
     blamed: dict[str, NodeBlame] = {}
     for verdict in verdicts:
-        confidence = 1.0 if verdict.confidence is None else verdict.confidence
+        confidence = verdict.confidence or 1.0
         cause = verdict.cause or ""
         if confidence >= SURE_ENOUGH and counts_against(cause):
-            _blame(blamed, cause, verdict.where.node, verdict.where.peer, verdict.message)
+            _blame(blamed, cause, verdict.finding.where.node, verdict.finding.where.peer, verdict.finding.message)
     for finding in findings:
         is_fault = finding.status == "fail" or (finding.status == "warn" and finding.id in LINKS)
         cause = finding.id if finding.id in CAUSES else finding.check or finding.id

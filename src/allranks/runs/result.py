@@ -16,7 +16,7 @@ from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import encode
 
 from .directory import RunDirectory
-from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing, optional_verdict
+from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing
 from .events import RunEnd
 from .opening import write_last_status
 from .timeledger import ledger_of
@@ -32,7 +32,7 @@ def least_result(
         run.name,
         str(run.path),
         code,
-        verdict=optional_verdict(verdict),
+        verdict=verdict,
         findings=tuple(findings),
         timing=Timing(round(time.time() - run.started, 3)),
     )

@@ -26,7 +26,7 @@ from allranks.findings import Finding, Verdict, Where
 from allranks.plan.render.pod_spec import CONTAINER, RUN_LABEL
 from allranks.protocol.processes import RemainingProcess
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Left, ResultDocument, verdict_document
+from allranks.runs.documents import Left, ResultDocument
 from allranks.runs.result import least_result
 
 from .kubectl import Kubectl, KubectlError
@@ -252,16 +252,16 @@ class PodsFollower(RemoteRun):
         verdict = result.verdict
         if verdict is None or not self._is_outer():
             return result
-        blamed = verdict.where.node
+        blamed = verdict.finding.where.node
         reasons = troubles(self.pods, self.events)
         if blamed is not None:
             reasons = [reason for reason in reasons if reason.where.node in (blamed, None)]
         if not reasons:
             return result
-        finding = reasons[0]._replace(evidence=(*reasons[0].evidence, verdict.message))
+        finding = reasons[0]._replace(evidence=(*reasons[0].evidence, verdict.finding.message))
         nearer = Verdict(finding, finding.id, 0.95, verdict.victims, attempt=verdict.attempt)
         code = NODE_FAILED if result.exit == DONE else result.exit
-        return dataclasses.replace(result, verdict=verdict_document(nearer), exit=code)
+        return dataclasses.replace(result, verdict=nearer, exit=code)
 
     # -- ending ------------------------------------------------------------------------------------
 

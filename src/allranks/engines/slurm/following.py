@@ -171,7 +171,7 @@ class JobFollower(FollowedRun):
 
 def _by_slurm(result: ResultDocument) -> bool:
     verdict = result.verdict
-    return verdict is not None and (verdict.check == "slurm" or verdict.cause in CAUSES_BY_SLURM)
+    return verdict is not None and (verdict.finding.check == "slurm" or verdict.cause in CAUSES_BY_SLURM)
 
 
 def _state_line(job: SlurmJob | None) -> str:
