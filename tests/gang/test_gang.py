@@ -57,11 +57,17 @@ from allranks.protocol.codec import decode
 from allranks.protocol.messages import AddressProbe, AttemptSummary, PortFailure
 from allranks.protocol.orders import ORDERS
 from allranks.protocol.processes import RemainingProcess
+from allranks.runs.documents import GOING_ON
 from allranks.runs.events import EventRecord
 from allranks.settings import RunSpec
 
 PORT = 29500
 BEGIN = 1000.0
+
+
+def test_whoever_reads_a_run_knows_every_state_of_a_gang() -> None:
+    """`proving` stood in status.json, and metrics and `diagnose` took it for no state of a run that goes on."""
+    assert tuple(state.value for state in State if state is not State.OVER) == GOING_ON
 
 
 def facts_of(index: int, **parts: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tests.run_directories import T, events
 from allranks.report.page import render
 from allranks.report.timeline import Timeline, choose_rows, timeline
 from allranks.report.timeplot import LEFT, WIDTH, Scale, TimelinePlot, timeline_plot
+from allranks.runs.events import NodeReplaced
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
 
@@ -49,6 +50,13 @@ def test_nodes_and_ranks_of_a_run_that_fails() -> None:
 
 def event(t: float, kind: str, **more: Any) -> dict[str, Any]:
     return {"t": T + t, "event": kind, **more}
+
+
+def test_every_node_that_gave_its_place_is_a_moment_of_the_run() -> None:
+    told = [event(0, "attempt-start", attempt=1), NodeReplaced("h1", "h4").line(T + 2, 1)]
+    assert [(m.kind, m.text, m.t - T) for m in timeline(told, NODES, {}).moments][1:] == [
+        ("node-replaced", "node replaced", 2.0)
+    ]
 
 
 def test_silent_and_lost_nodes_attempts_and_a_rank_that_never_started() -> None:

@@ -15,8 +15,8 @@ from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
 from allranks.report.nodetable import heading, node_line, styled, widest_label, without_clock
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
-from allranks.runs.directory import OVER, RunDirectory
-from allranks.runs.documents import Master, NodeStatus, RankStatus
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import OVER, Master, NodeStatus, RankStatus
 from allranks.text import count_of, format_percent
 
 from .chosen_run import find_run

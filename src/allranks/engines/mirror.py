@@ -21,7 +21,8 @@ from typing import NamedTuple
 from allranks.cluster import Node
 from allranks.errors import RunNotFound, TransportError, UsageError
 from allranks.findings import Finding
-from allranks.runs.directory import OVER, RunDirectory
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import OVER
 from allranks.runs.known_directories import NAME, SIZE_LIMIT, paths_of
 from allranks.runs.regular import replacing
 from allranks.settings import RunSpec

@@ -18,13 +18,12 @@ from prometheus_client.core import (
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from allranks.runs.directory import OVER
-from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument
+from allranks.runs.documents import GOING_ON, OVER, NodeStatus, RankStatus, ResultDocument, StatusDocument
 
 __all__ = ["CONTENT_TYPE_LATEST", "RunFigures", "openmetrics_text"]
 
 UP = ("started", "initialised")  # states of a rank whose process runs
-STATES = ("starting", "gating", "running", "ending", *OVER)
+STATES = (*GOING_ON, *OVER)
 
 
 class RunFigures(NamedTuple):

@@ -10,6 +10,19 @@ from dataclasses import dataclass, field
 
 from allranks.protocol.codec import DecodeError, decode
 from allranks.protocol.jsontext import Json
+from allranks.runs.events import (
+    AllInitialised,
+    ControllerAttached,
+    GateProved,
+    HangConcluded,
+    HangSuspected,
+    NodeConnecting,
+    NodeLost,
+    NodeReady,
+    NodeReplaced,
+    NodeSilent,
+    SuitePassed,
+)
 from allranks.text import count_of, cut, group
 
 LONGEST = 100  # characters of a name or a note
@@ -26,15 +39,20 @@ DONE = "done"
 FAILED = "failed"
 ENDED = "ended"
 UNCLEAN = "unclean"
-NODE_STATES = {"node-connecting": CONNECTING, "node-ready": READY, "node-silent": SILENT, "node-lost": LOST}
+NODE_STATES = {
+    NodeConnecting.kind: CONNECTING,
+    NodeReady.kind: READY,
+    NodeSilent.kind: SILENT,
+    NodeLost.kind: LOST,
+}
 OF_THE_RUN = {
-    "gate-proved": "master reached",
-    "all-initialised": "all initialised",
-    "test-passed": "tests passed",
-    "hang-suspected": "hang suspected",
-    "hang": "hang",
-    "controller-attached": "launcher attached",
-    "spare": "node replaced",
+    GateProved.kind: "master reached",
+    AllInitialised.kind: "all initialised",
+    SuitePassed.kind: "tests passed",
+    HangSuspected.kind: "hang suspected",
+    HangConcluded.kind: "hang",
+    ControllerAttached.kind: "launcher attached",
+    NodeReplaced.kind: "node replaced",
 }
 
 

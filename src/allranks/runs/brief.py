@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts, omit_empty
 
-from .directory import OVER, STATES, RunDirectory
+from .directory import STATES, RunDirectory
+from .documents import OVER
 from .run_progress import RunProgress
 
 ORPHANED = "orphaned"

@@ -21,6 +21,7 @@ from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG,
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import (
+    OVER,
     Document,
     ResultDocument,
     RunDocument,
@@ -40,7 +41,6 @@ GOES_ON = 0
 UNFINISHED = 1
 ENDED = 2
 STATES = {DONE: "done", CTRL_C: "stopped", TERMINATED: "stopped"}  # by exit code
-OVER = ("done", "failed", "stopped")  # states of a run that has ended
 STAMP = re.compile(r"-\d{8}-\d{6}(-\w+){0,2}\Z")  # what `create` puts behind the --name of a run
 CHECK_NAME = re.compile(r"check-\d{8}-\d{6}(-\d+)?")  # a directory that `check` has saved
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

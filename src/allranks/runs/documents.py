@@ -18,6 +18,8 @@ from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.usage import NodeUsage
 from allranks.text import count_of, list_first
 
+GOING_ON = ("starting", "gating", "proving", "running", "ending")  # states of a run, in their order
+OVER = ("done", "failed", "stopped")  # states of a run that has ended
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be deleted tomorrow
 Document = JsonObject  # as a run directory keeps it
 Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node

@@ -18,6 +18,7 @@ from allranks.protocol.codec import fitting
 from allranks.protocol.frames import FLIGHT
 
 from .directory import RunDirectory, attempt_folder
+from .documents import GOING_ON
 from .logdiagnosis import Progress, find_logs, read_logs
 from .recorded_incident import read_incident
 
@@ -25,7 +26,6 @@ WITHOUT_FAILURE = {
     "done": "{} is healthy: it ended well, and has no verdict",
     "stopped": "{} was stopped: it has no verdict",
 }
-GOING_ON = ("starting", "gating", "running")
 HEALTHY = "{} is healthy so far: it is {}, and no rank, node or log line tells of a failure"
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
 NOTHING = Incident()

@@ -12,8 +12,8 @@ from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_object
 
-from .directory import DOCUMENT_LIMIT, OVER, RunDirectory
-from .documents import Document, NamedNode, ResultDocument, RunDocument, StatusDocument, result_record
+from .directory import DOCUMENT_LIMIT, RunDirectory
+from .documents import OVER, Document, NamedNode, ResultDocument, RunDocument, StatusDocument, result_record
 from .events import JoinProgress
 from .logs import LogWriter
 from .opening import write_nodes, write_status
