@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.agent.test_runner import HERE, RUNNER
 
-from allranks.agent.forking import OWN_NAMES, devices_seen, difference
-from allranks.agent.rank_start import RankStartError
+from allranks.agent.forking import devices_seen, difference
+from allranks.agent.rank_start import OWN_NAMES, RankStartError
 from allranks.agent.template import TemplateProcess
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord

@@ -9,8 +9,8 @@ import signal
 import sys
 import time
 
-from allranks.agent.forking import OWN_NAMES, TemplateLost
 from allranks.agent.processes import PR_SET_CHILD_SUBREAPER, Process, prctl
+from allranks.agent.rank_start import OWN_NAMES, TemplateLost
 from allranks.agent.template import CHANNEL, TemplateProcess
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord

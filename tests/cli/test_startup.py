@@ -28,7 +28,7 @@ HEAVY = {
             "allranks.engines.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
 }  # fmt: skip
 # The first names the engines, and imports one when a run needs it. The others are loaded with every command line.
-LIGHT = {"allranks.engines", "allranks.report", "allranks.report.terminal"}
+LIGHT = {"allranks.engines", "allranks.report", "allranks.report.terminal", "allranks.report.runtable"}
 
 
 def test_a_runs_directory_is_read_without_the_forms_of_secrets(tmp_path):

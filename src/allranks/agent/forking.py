@@ -20,7 +20,7 @@ from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
 from .processes import Process, lives
-from .rank_start import RankStartError, environment_of
+from .rank_start import OWN_NAMES, RankStartError, TemplateLost, environment_of
 
 if TYPE_CHECKING:
     from .template import TemplateProcess
@@ -33,35 +33,9 @@ TASK_SECONDS = 30.0  # to read or write a record, and the files that it speaks o
 LEAST_WAIT = 30.0
 WAIT_FACTOR = 3.0
 TORCH_SECONDS = 200.0  # in the place of a record: torch on a shared file system
-# What each rank, or each attempt, has of its own (plan/environment.py): a module that reads one when it is imported
-# can't be imported beforehand. The interfaces are known when the master has been reached, the number of the node when a
-# spare takes its place.
-OWN_NAMES = (
-    "RANK",
-    "LOCAL_RANK",
-    "ROLE_RANK",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "GLOO_SOCKET_IFNAME",
-    "NCCL_SOCKET_IFNAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_ERROR_FILE",
-    "ALLRANKS_ATTEMPT",
-    "ALLRANKS_LAST_VERDICT",
-    "ALLRANKS_STACKS_FILE",
-    "ALLRANKS_ASK_SOCKET",
-    "ALLRANKS_SAVE_FILE",
-    "NCCL_DEBUG_FILE",
-)
 DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, WSL
 NO_DEVICES = ("", "-1", "NoDevFiles")
 KEPT_BY = ("auto", "torch")  # values of --preload with which a later run may use what this one imports
-
-
-class TemplateLost(Exception):
-    """The template has ended, or does not answer."""
 
 
 class FoundRecord(NamedTuple):

@@ -25,7 +25,8 @@ from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
 from .files import names_in, read_file, remove_file, write_all
-from .forking import OWN_NAMES, FoundRecord, KeptRecord
+from .forking import FoundRecord, KeptRecord
+from .rank_start import OWN_NAMES
 from .template import stamp_of
 
 SCHEMA = 1

@@ -19,9 +19,8 @@ from allranks.protocol.messages import TemplateMessage
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord
 
-from .forking import OWN_NAMES, TemplateLost
 from .processes import Process, read_process, send_signal
-from .rank_start import RankStartError, output_pipe, start_process
+from .rank_start import OWN_NAMES, RankStartError, TemplateLost, output_pipe, start_process
 
 CHANNEL = "ALLRANKS_TEMPLATE"
 FORK_SECONDS = 10.0  # a fork takes 10 ms

@@ -68,9 +68,8 @@ def find_in(directory: Path, wanted: str | None) -> RunDirectory:
 
 def with_choices(sentence: str, runs: Sequence[RunDirectory]) -> str:
     """Write a sentence with the runs to choose from, the newest first, and the command for the newest."""
-    from allranks.runs.brief import read_brief  # imported late: most names are those of one run
-
-    from .ps import brief_lines
+    from allranks.report.runtable import brief_lines  # imported late: most names are those of one run
+    from allranks.runs.brief import read_brief
 
     newest = runs[: -MOST_CHOICES - 1 : -1]
     lines = [f"{sentence}:", *brief_lines([read_brief(run) for run in newest], time.time())]

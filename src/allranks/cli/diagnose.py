@@ -16,15 +16,15 @@ from allranks.exitcodes import DONE
 from allranks.findings import Verdict
 from allranks.protocol.codec import encode
 from allranks.report.sentences import verdict_lines
-from allranks.report.terminal import paint_line, redraw_line, shows_colour
+from allranks.report.terminal import paint_line, shows_colour
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, find_logs, read_log_files, read_stream
 
 from .chosen_run import find_in, runs_directory
+from .streams import show_reading
 
 NO_FAILURE = "none"  # what -q prints in the place of a cause
-SAID_FROM = 128 << 20  # bytes from which on the terminal shows how far reading is
 
 
 def command(
@@ -76,8 +76,8 @@ def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Ve
             from .report import fresh_redactor, write_page  # imported late: allranks.pyz has no Jinja2
 
             write_page(run, Path(html), fresh_redactor())
-        return judge_run(run, progress)
-    reading = read_log_files(find_logs(words), progress)
+        return judge_run(run, show_reading)
+    reading = read_log_files(find_logs(words), show_reading)
     for path, reason in reading.unread.items():
         print(f"note: {path}: {reason}", file=sys.stderr)
     return _of_logs(judge_logs(reading.evidence), reading.scanned, html)
@@ -106,9 +106,3 @@ def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:
         raise
     settle(run, time.time())
     return run
-
-
-def progress(done: int, total: int) -> None:
-    """One line that is written over, for large logs on a terminal."""
-    if total >= SAID_FROM and sys.stderr.isatty():
-        redraw_line(sys.stderr, f"reading {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if done < total else "")
