@@ -62,10 +62,10 @@ class RealAgent:
             frames = [frame for frame in self._decoder.feed(data) if not isinstance(frame, OutputFrame)]
             self._waiting += [read_message(frame) for frame in frames]
 
-    def start(self, *programs: str, order: StartOrder | None = None, **env: str) -> list[int]:
+    def start(self, *programs: str, order: StartOrder | None = None, workdir: str = "/", **env: str) -> list[int]:
         """Start each program as a rank; return their pids."""
         ranks = [
-            RankOrder(rank, rank, (sys.executable, "-c", program), {"ALLRANKS_MARK": RUN_TAG, **env}, "/")
+            RankOrder(rank, rank, (sys.executable, "-c", program), {"ALLRANKS_MARK": RUN_TAG, **env}, workdir)
             for rank, program in enumerate(programs)
         ]
         self.tell((order or StartOrder(0, ()))._replace(ranks=tuple(ranks)))
@@ -77,22 +77,22 @@ class RealAgent:
 
 
 @contextmanager
-def real_agent() -> Iterator[RealAgent]:
+def real_agent(cwd: str | None = None) -> Iterator[RealAgent]:
     """Start an agent in a node directory of its own, and end it and its ranks afterwards."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent-") as place:
         try:
-            with channel("agent", place) as agent:
+            with channel("agent", place, cwd) as agent:
                 yield agent
         finally:
             _end(Path(place))
 
 
 @contextmanager
-def channel(mode: str, place: str) -> Iterator[RealAgent]:
+def channel(mode: str, place: str, cwd: str | None = None) -> Iterator[RealAgent]:
     """Start a relay: with an agent, or to the one that is there (`attach`)."""
     header = AgentHeader(mode, "real-1", "node_00", RUN_TAG, lease=60.0, grace=0.1, node_dir=place)
     words = [sys.executable, "-I", "-S", "-c", BOOT]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cwd)
     assert process.stdin is not None and process.stdout is not None
     try:
         assert process.stdout.readline() + process.stdout.readline() == b"\nALLRANKS-BOOT 1\n"

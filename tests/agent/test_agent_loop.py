@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -15,9 +16,10 @@ import pytest
 from tests.agent.real_agent import RealAgent, channel, real_agent
 from tests.hosts.waiting import BOUND, wait_until
 
-from allranks.agent.files import names_in
+from allranks.agent.files import names_in, read_link
 from allranks.agent.processes import command_of, descendants
 from allranks.agent.rendezvous_check import MasterPort
+from allranks.protocol.frames import PROTOCOL, Decoder, pack_json
 from allranks.protocol.messages import (
     CountersMessage,
     DrainedMessage,
@@ -28,7 +30,9 @@ from allranks.protocol.messages import (
     ListeningMessage,
     PongMessage,
     RefusedMessage,
+    ReplacedMessage,
     StacksMessage,
+    StartedMessage,
 )
 from allranks.protocol.orders import (
     CountersOrder,
@@ -39,6 +43,7 @@ from allranks.protocol.orders import (
     SetupOrder,
     StacksOrder,
     StartOrder,
+    pack_order,
 )
 
 pytestmark = pytest.mark.processes
@@ -69,6 +74,61 @@ def test_reports_without_end_keep_no_ping_waiting(agent):
     agent.ping()
     agent.expect(PongMessage)
     assert (node_dir(agent) / "journal.jsonl").stat().st_size < 4 << 20
+
+
+def stranger(agent: RealAgent, data: bytes = b"") -> socket.socket:
+    """Connect to the agent's socket as any process of the user may, and send this."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(node_dir(agent) / "agent.sock"))
+    sock.sendall(data)
+    return sock
+
+
+def test_strangers_at_the_socket_cost_the_controller_nothing(agent):
+    """They say nothing, drip, send garbage, an order, another protocol's hello: the controller stays, ranks too."""
+    (pid,) = agent.start(WAIT)
+    hello = pack_json({"type": "hello", "protocol": PROTOCOL + 1})
+    words = (b"", b"GET / HTTP/1.1\r\n\r\n", pack_order(EndOrder(0.0, "x")), hello, hello[:7])
+    strangers = [stranger(agent, data) for data in words * 20]
+    agent.ping()
+    agent.expect(PongMessage)
+    wait_until(lambda: _sockets(agent.hello.pid) < 40, what="most of them are gone")
+    agent.ping()
+    agent.expect(PongMessage)
+    assert not [m for m in agent.seen if isinstance(m, (EndedMessage, ExitMessage, ReplacedMessage))]
+    assert Path(f"/proc/{pid}").exists()
+    for sock in strangers:
+        sock.close()
+
+
+def _sockets(pid: int) -> int:
+    return sum(read_link(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in names_in(f"/proc/{pid}/fd"))
+
+
+def test_a_hello_of_another_protocol_is_told_why_it_is_refused(agent):
+    with stranger(agent, pack_json({"type": "hello", "protocol": PROTOCOL + 1})) as sock:
+        sock.settimeout(BOUND)
+        (answer,) = Decoder().feed(sock.recv(65536))
+    assert answer["id"] == "protocol" and f"protocol {PROTOCOL}, the controller {PROTOCOL + 1}" in answer["message"]
+
+
+def test_agent_and_supervisor_stand_in_no_directory_that_may_be_removed(tmp_path):
+    """A scratch is cleaned up: a controller that comes back is greeted as before, and ranks begin where they did."""
+    place = tmp_path / "scratch"
+    place.mkdir()
+    with real_agent(cwd=str(place)) as agent:
+        order = StartOrder(0, (), make=("made",))
+        agent.start(WAIT, order=order, workdir=".")
+        supervisor = int(Path(f"/proc/{agent.hello.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        assert [os.readlink(f"/proc/{pid}/cwd") for pid in (agent.hello.pid, supervisor)] == ["/", "/"]
+        (rank,) = [m.pid for m in agent.seen if isinstance(m, StartedMessage)]
+        assert os.readlink(f"/proc/{rank}/cwd") == str(place)
+        assert (place / "made").is_dir()
+        shutil.rmtree(place)
+        with channel("attach", str(node_dir(agent).parents[2])) as again:
+            assert again.hello.cwd == str(place)
+            again.ping()
+            again.expect(PongMessage)
 
 
 def test_a_directory_in_the_place_of_a_followed_file_cuts_no_channel(agent, tmp_path):

@@ -176,3 +176,16 @@ def test_drops_are_told_in_all_and_again_to_the_next_controller(tmp_path, pipe):
     after.add_existing_spools()
     after.remember_drops(drops)
     assert [(d[:3], d.total) for d in after.new_drops()] == [((RANK_LOG, 3, 0), 23_768)]
+
+
+def test_files_with_other_names_are_left_alone(tmp_path, pipe):
+    """A program or a backup tool left one beside a stream's segments."""
+    junk = tmp_path / "a0_rank_0.junk"
+    junk.write_bytes(b"not ours")
+    spool = Spool(str(tmp_path), "a0_rank_0", Budget())
+    os.write(pipe[1], b"last words")
+    spool.pump(pipe[0])
+    spool.close()
+    again = Spool(str(tmp_path), "a0_rank_0", Budget())
+    assert everything(again) == b"last words"
+    assert junk.read_bytes() == b"not ours"

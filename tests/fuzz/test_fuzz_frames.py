@@ -18,6 +18,7 @@ from tests.gang.test_gang import Drive, facts_of, reached
 from tests.outcome import outcome
 
 from allranks.agent.agent import Agent
+from allranks.agent.link import Link
 from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
@@ -264,13 +265,16 @@ class Quiet(Agent):
     def _run_task(self, name: str, function: Any, kind: Any, seconds: float, done: Any) -> None:
         assert isinstance(seconds, float)
 
-    def accept(self) -> None:
-        """Take the connection that waits."""
-        self._on_connection()
-
     def hear(self) -> None:
-        """Read what came over it."""
-        self._on_link()
+        """Take the connection that waits, and read what came over it."""
+        for _ in range(2):
+            for key, _ in self._selector.select(0):
+                key.data()
+
+    @property
+    def link(self) -> Link | None:
+        """The controller's connection."""
+        return self._link
 
     def send_output(self) -> None:
         self._send_output()
@@ -303,7 +307,6 @@ def test_any_order_to_the_agent_is_done_answered_or_refused(
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(BOUND)
             client.connect(str(tmp_path / "agent.sock"))
-            agent.accept()
             data = pack_json(OF_CONTROLLER[0]) + b"".join(order(chance) for _ in range(chance.randrange(1, 5)))
             client.sendall(data[: 64 << 10])
             if isinstance(outcome(REFUSALS, agent.hear), Exception):
@@ -313,7 +316,6 @@ def test_any_order_to_the_agent_is_done_answered_or_refused(
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(BOUND)
         client.connect(str(tmp_path / "agent.sock"))
-        agent.accept()
         client.sendall(pack_json({"type": "hello", "protocol": 1}) + pack_json({"type": "ping", "sent": 5.0}))
         agent.hear()
         agent.send_output()
@@ -331,3 +333,33 @@ def order(rng: random.Random) -> bytes:
         return pack_json(mutated(rng.choice(OF_CONTROLLER), rng))
     except (AttributeError, TypeError, ValueError):
         return b""
+
+
+def test_no_bytes_of_a_stranger_reach_the_controller_of_an_agent(
+    agent: Quiet, tmp_path: Path, campaign: Campaign, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever connects and sends anything but a hello that is accepted replaces nobody, and is not obeyed."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(BOUND)
+        client.connect(str(tmp_path / "agent.sock"))
+        client.sendall(pack_json(OF_CONTROLLER[0]))
+        agent.hear()
+        link = agent.link
+        assert link is not None
+        for chance in campaign.cases(250):
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.connect(str(tmp_path / "agent.sock"))
+                first = chance.choice((b"", order(chance), pack_json({"type": "hello", "protocol": 2})))
+                if b'"hello"' in first and b'"protocol":1' in first.replace(b" ", b""):
+                    continue
+                stranger.sendall((first + pack_json({"type": "release"}))[: 64 << 10])
+                agent.hear()
+                assert agent.link is link
+        agent.hear()
+        client.sendall(pack_json({"type": "ping", "sent": 5.0}))
+        agent.hear()
+        agent.send_output()
+        answers = [m["type"] for m in Decoder().feed(client.recv(1 << 16)) if isinstance(m, dict)]
+        assert answers == ["hello", "pong"]
+        agent.drop_link()
+    capfd.readouterr()

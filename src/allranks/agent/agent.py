@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Mapping, Opti
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage, read_report
-from allranks.protocol.frames import FOLLOWED, NODE_LOG, OF_ATTEMPT, PROTOCOL, TREE, FrameError, OutputFrame, Stream
+from allranks.protocol.frames import (
+    FOLLOWED,
+    NODE_LOG,
+    OF_ATTEMPT,
+    PROTOCOL,
+    TREE,
+    Frame,
+    FrameError,
+    OutputFrame,
+    Stream,
+)
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.messages import (
@@ -72,11 +82,12 @@ from allranks.protocol.processes import ImportRecord
 
 from .attempt import RankAttempt
 from .cgroups import join_own
+from .door import Door
 from .exitwatcher import ExitWatcher
 from .forked_tasks import Nothing, Samples, Task
 from .forking import TASK_SECONDS, Forking, FoundRecord, KeptRecord
 from .journal import AgentBegun, DroppedBytes, Journal, LeaseOver, Released
-from .link import Link, PipeNote, describe_error, hello, log_traceback, write_note
+from .link import Link, PipeNote, describe_error, hello, log_traceback, still_followed, write_note
 from .node_check import NodeCheck, check_node
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
@@ -131,7 +142,6 @@ class Agent:
         self._lease = header.lease
         self._supervisor_pid = os.getppid()
         self._supervisor = supervisor
-        self._listener = listener
         self._link: Optional[Link] = None
         self._group: Optional[str] = None
         if not header.engine:  # which finds its processes by a group of its own: nothing is taken out of it
@@ -147,6 +157,7 @@ class Agent:
         self._tasks: Dict[int, Task] = {}
         self._ends = 0  # orders to end so far
         self._selector = selectors.DefaultSelector()
+        self._door = Door(listener, self._selector, self._on_controller)
         self._heard = time.monotonic()
         self._greeted = False
         self._offsets_known = False  # of this connection: output may flow once it said how much it has
@@ -208,10 +219,8 @@ class Agent:
         """Until released (gives RELEASED), or the lease is over and everything has ended (LEASE_OVER)."""
         self._reports.bind(os.path.join(self._dir, "report.sock"))
         self._reports.setblocking(False)
-        self._listener.setblocking(False)
         wake = wake_by_signals()
         self._selector.register(wake, selectors.EVENT_READ, lambda: self._on_children(wake))
-        self._selector.register(self._listener, selectors.EVENT_READ, self._on_connection)
         self._selector.register(self._reports, selectors.EVENT_READ, self._on_report)
         self._selector.register(self._supervisor, selectors.EVENT_READ, self._on_supervisor)
         processes = map(read_process, (os.getpid(), self._supervisor_pid))
@@ -221,17 +230,12 @@ class Agent:
         while self._result is None:
             try:
                 for key, _ in self._selector.select(self._timeout()):
-                    if self._still_followed(key):
+                    if still_followed(self._selector, key):
                         key.data()
                 self._work()
             except Exception as error:
                 self._failed_itself(error)
         return self._result
-
-    def _still_followed(self, key: selectors.SelectorKey) -> bool:
-        """Tell whether what became ready together with other input is still to be read after that input was."""
-        now = self._selector.get_map().get(key.fd)
-        return now is not None and now.data == key.data
 
     def _failed_itself(self, error: Exception) -> None:
         """End the ranks in order after a defect of the agent.
@@ -282,6 +286,7 @@ class Agent:
 
     def _tick(self, now: float) -> None:
         self._check_supervisor()
+        self._door.look(now)
         self._note_drops()
         if self._attempt is not None:
             self._attempt.observe()
@@ -351,7 +356,7 @@ class Agent:
             self._supervisor_lost("died")
             return
         process = read_process(self._supervisor_pid)
-        if process is None or not process.is_stopped:
+        if process is None or process.state != "T":  # t: a tracer looks at it
             self._supervisor_stops = 0
             return
         self._supervisor_stops += 1
@@ -441,15 +446,13 @@ class Agent:
             self._tell(RefusedMessage(REPORTS, why, time.time()))
         self._refusals[REPORTS] = self._refusals.get(REPORTS, 0) + 1
 
-    def _on_connection(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
+    def _on_controller(self, link: Link, frames: List[Frame]) -> None:
+        """Take a controller that has greeted, in the place of the one before it."""
         self._drop_link(ReplacedMessage())
-        self._link = Link(sock)
+        self._link = link
         self._offsets_known = False
-        self._selector.register(sock, selectors.EVENT_READ, self._on_link)
+        self._selector.register(link.sock, selectors.EVENT_READ, self._on_link)
+        self._take_frames(link, frames)
 
     def _drop_link(self, last_word: Optional[Message] = None) -> None:
         if self._link is None:
@@ -478,6 +481,9 @@ class Agent:
         except (EOFError, OSError):
             self._drop_link()
             return
+        self._take_frames(link, frames)
+
+    def _take_frames(self, link: Link, frames: List[Frame]) -> None:
         self._heard = time.monotonic()
         for frame in frames:
             if self._link is not link:
@@ -541,17 +547,13 @@ class Agent:
     # -- what the controller asks --------------------------------------------------------------------
 
     def _on_hello(self, order: HelloOrder) -> None:
-        if order.protocol != PROTOCOL:
-            text = "this agent speaks protocol %d, the controller %d" % (PROTOCOL, order.protocol)
-            self._drop_link(FaultMessage("protocol", text))
-            return
         self._greeted = True
         self._offsets_known = True
         if order.lease is not None:
             self._lease = order.lease
         self._outlet.controller_has(order.have)
         self._drain_reported = not (self._attempt is not None and self._attempt.ended)
-        greeting = hello(self._dir, self._attempt.summary() if self._attempt is not None else None)
+        greeting = hello(self._dir, self._header.cwd, self._attempt.summary() if self._attempt is not None else None)
         if order.asks_launch and self._launch is not None:
             greeting = greeting._replace(launch=dict(self._launch))
         self._reply(greeting)
@@ -573,7 +575,8 @@ class Agent:
             self._tell_answer(FactsMessage(check.facts, check.prelude_error), ends)
 
         base = self._session
-        self._run_task("the check of this node", lambda: check_node(order, base), NodeCheck, order.seconds, done)
+        cwd = self._header.cwd
+        self._run_task("the check of this node", lambda: _check_node(order, base, cwd), NodeCheck, order.seconds, done)
 
     # -- the rendezvous check --------------------------------------------------------------------------
 
@@ -611,6 +614,7 @@ class Agent:
         if self._attempt is not None and not self._attempt.ended:
             self._tell(FaultMessage("protocol", "an attempt is still running"))
             return
+        order = order._replace(ranks=tuple(map(self._placed, order.ranks)))
         files = _followed(order)  # before anything is changed: a stream without a name would end all output
         self._stop_listening()
         if self._master_port is not None:
@@ -623,7 +627,7 @@ class Agent:
             order.attempt, self._header.run_tag, self._group, self._outlet, self._tell, self._forking
         )
         for stream, path in files.items():
-            self._outlet.add_file(stream, path)
+            self._outlet.add_file(stream, os.path.join(self._header.cwd, path))
         if self._make_directories(order):
             self._attempt.awaited = tuple(rank.rank for rank in order.ranks)
             self._forking.begin(order, self._base, partial(self._start_ranks, self._attempt, order))
@@ -634,10 +638,14 @@ class Agent:
             self._ranks_began = time.time()
             attempt.start(order.ranks, self._base, self._pass_pipe)
 
+    def _placed(self, rank: RankOrder) -> RankOrder:
+        """Have a rank begin where the session stood, and not where this process stands."""
+        return rank._replace(workdir=os.path.join(self._header.cwd, rank.workdir))
+
     def _make_directories(self, order: StartOrder) -> bool:
         for path in order.make:
             try:
-                os.makedirs(path, mode=0o700, exist_ok=True)
+                os.makedirs(os.path.join(self._header.cwd, path), mode=0o700, exist_ok=True)
             except OSError as error:
                 rank = order.ranks[0].rank
                 text = "rank %d could not make its output directory %s: %s" % (rank, path, error.strerror)
@@ -755,7 +763,7 @@ class Agent:
 
     def _on_preload(self, order: PreloadOrder) -> None:
         if self._attempt is None or self._attempt.ended:
-            self._forking.prepare(order, self._base)
+            self._forking.prepare(order._replace(rank=self._placed(order.rank)), self._base)
 
     def _on_imports(self, order: ImportsOrder) -> None:
         self._reply(self._forking.imports)
@@ -890,6 +898,15 @@ def _handler(kind: Type[Result], handle: Callable[[Result], None]) -> Tuple[type
         handle(order)
 
     return kind, take
+
+
+def _check_node(order: SetupOrder, base: Dict[str, str], cwd: str) -> NodeCheck:
+    """Check the node where the session stood: a prelude may name files from there."""
+    try:
+        os.chdir(cwd)
+    except OSError:
+        pass  # it has been removed, and what needs it says so
+    return check_node(order, base)
 
 
 # What only some runs ask for is loaded in its task: an agent without a descriptor left can still say so.

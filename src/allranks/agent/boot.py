@@ -129,6 +129,10 @@ def _start(header: AgentHeader, files: Files) -> None:
         holder = read_process(os.getppid())  # the engine's own task: without it no controller can come back to us
         if holder is not None:
             header = header._replace(holder=(holder.pid, holder.start))
+    try:
+        header = header._replace(cwd=os.getcwd())
+    except OSError:  # it has been removed
+        pass
     _require_files()
     for run_tag in header.ends:  # ranks of an agent before this one, which is lost or dead, must not live beside it
         end_all(partial(tagged, run_tag), reap_children, END_SECONDS)
@@ -285,6 +289,7 @@ def _detach_output(log: str) -> None:
 
 
 def _supervise(header: AgentHeader, directory: str, listener: socket.socket) -> None:
+    os.chdir("/")  # the session's may be removed, or its file system unmounted
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agent = os.fork()

@@ -19,16 +19,17 @@ from allranks.protocol.records import NamedTuple
 SLOWEST = 0.1  # seconds from packing output to the controller's word of it, above which less is sent ahead
 LEAST_AHEAD = 128 << 10  # bytes of output sent ahead of the controller's word; it says one at each 64 KB
 MOST_AHEAD = 1 << 20
+READS = 16  # of 64 KB, before anything else is done
 
 
-def hello(node_dir: str, attempt: Optional[AttemptSummary]) -> HelloMessage:
-    """Make the first message to a controller: who speaks, from where, and which attempt it has."""
+def hello(node_dir: str, cwd: str, attempt: Optional[AttemptSummary]) -> HelloMessage:
+    """Make the first message to a controller: who speaks, where ranks begin (`cwd`), and which attempt it has."""
     return HelloMessage(
         node_dir=node_dir,
         hostname=socket.gethostname(),
         pid=os.getpid(),
         t=time.time(),
-        cwd=os.getcwd(),
+        cwd=cwd,
         attempt=attempt and _with_errors_that_fit(attempt),
     )
 
@@ -107,9 +108,12 @@ class Link:
             del self._out[:sent]
 
     def receive(self) -> List[Frame]:
-        """Give all frames that have arrived; raise EOFError at the end of the stream, FrameError, OSError."""
+        """Give frames that have arrived; raise EOFError at the end of the stream, FrameError, OSError.
+
+        One that writes faster than it is read is not read to its end: others wait too.
+        """
         frames: List[Frame] = []
-        while True:
+        for _ in range(READS):
             try:
                 data = self.sock.recv(65536)
             except BlockingIOError:
@@ -119,10 +123,17 @@ class Link:
                     return frames
                 raise EOFError
             frames += self._decoder.feed(data)
+        return frames
 
     def close(self) -> None:
         """Close the socket."""
         self.sock.close()
+
+
+def still_followed(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> bool:
+    """Tell whether what became ready together with other input is still to be read after that input was."""
+    now = selector.get_map().get(key.fd)
+    return now is not None and now.data == key.data
 
 
 def want(selector: selectors.BaseSelector, fd: int, events: int) -> None:

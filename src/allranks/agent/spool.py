@@ -17,6 +17,7 @@ from typing import List, Optional, Set, Tuple
 from .files import names_in, remove_file
 
 SEGMENT = 8 << 20
+DIGITS = 16  # of the offset in a segment's name
 LARGE = 1 << 20  # of a file that holds nothing but what the controller has
 MEMORY_LIMIT = 16 << 20  # bytes of output held in memory by one agent while its disk is full
 MEMORY_SEGMENT = 256 << 10  # of them in one file descriptor; what is acknowledged is freed in such pieces
@@ -104,12 +105,17 @@ class Spool:
         self._reopen()
 
     def _reopen(self) -> None:
-        """Take over what another process of this node left: the files' sizes say where it ended."""
+        """Take over what another process of this node left: the files' sizes say where it ended.
+
+        A file with another name is not ours, and is left alone."""
         prefix = self._name + "."
         for entry in sorted(e for e in os.listdir(self._directory) if e.startswith(prefix)):
+            offset = entry[len(prefix) :]
+            if not (len(offset) == DIGITS and offset.isdecimal()):
+                continue
             path = os.path.join(self._directory, entry)
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            start = int(entry[len(prefix) :])
+            start = int(offset)
             size = os.fstat(fd).st_size
             self._segments.append(_Segment(start, fd, path, start + size))
             self._budget.on_disk += size
@@ -212,7 +218,7 @@ class Spool:
         return self._new_file()
 
     def _new_file(self) -> Optional[_Segment]:
-        path = os.path.join(self._directory, "%s.%016d" % (self._name, self.end))
+        path = os.path.join(self._directory, "%s.%0*d" % (self._name, DIGITS, self.end))
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:

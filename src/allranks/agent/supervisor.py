@@ -12,6 +12,7 @@ import os
 import selectors
 import socket
 import time
+from functools import partial
 from typing import Dict, List, Optional, Sequence
 
 from allranks.protocol.codec import DecodeError
@@ -23,8 +24,9 @@ from allranks.protocol.orders import ORDERS, AckOrder, EndOrder, HelloOrder, Pin
 from .attempt import remaining
 from .cgroups import members
 from .cgroups import remove as remove_group
+from .door import Door
 from .journal import AgentDeath, Journal, Past, read_journal
-from .link import Link, describe_error, hello, log_traceback, read_note
+from .link import Link, describe_error, hello, log_traceback, read_note, still_followed
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
 from .processes import (
@@ -127,9 +129,9 @@ class Supervisor:
             pass  # the agent has ended, or knows of the last ones
 
     def _agent_is_stopped(self) -> bool:
-        """Two samples a second apart: a shell's momentary stop is none."""
+        """Two samples a second apart: a shell's momentary stop is none, nor is what a tracer does (state t)."""
         process = read_process(self._agent)
-        if process is not None and process.is_stopped:
+        if process is not None and process.state == "T":
             self._stops += 1
         else:
             self._stops = 0
@@ -180,7 +182,7 @@ class Supervisor:
         except Exception:
             log_traceback()  # what was drained is served
         outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(self._dir, "node.log"))
-        keeper = Keeper(self._dir, outlet, read_journal(self._dir))
+        keeper = Keeper(self._dir, outlet, read_journal(self._dir), self._header.cwd)
         if keeper.serve(self._listener, self._header.lease):
             remove(self._dir)
 
@@ -204,49 +206,62 @@ def _how(status: int) -> str:
 class Keeper:
     """Serves what a dead agent left: its state out of the journal, its output out of the spool."""
 
-    def __init__(self, node_dir: str, outlet: Outlet, past: Past) -> None:
+    def __init__(self, node_dir: str, outlet: Outlet, past: Past, cwd: str = "/") -> None:
         self._dir = node_dir
+        self._cwd = cwd
         self._outlet = outlet
         self._past = past
         self._drain_reported = False
         self._greeted = False  # no output flows before a controller said how much it has
+        self._released = False
+        self._heard = time.monotonic()
+        self._link: Optional[Link] = None
+        self._selector = selectors.DefaultSelector()
         outlet.remember_drops(past.dropped)
 
     def serve(self, listener: socket.socket, lease: float) -> bool:
         """Until a controller releases (True) or none is heard for the lease (False)."""
-        listener.setblocking(False)
-        heard = time.monotonic()
-        link: Optional[Link] = None
-        while time.monotonic() - heard < lease:
-            with selectors.DefaultSelector() as selector:
-                selector.register(listener, selectors.EVENT_READ)
-                if link is not None:
-                    selector.register(link.sock, link.events)
-                selector.select(min(TICK, lease))
-            link = self._accept(listener, link)
-            if link is None:
-                continue
-            try:
-                frames = link.receive()
-                if frames:
-                    heard = time.monotonic()
-                if self.answer(link, frames):
-                    return True
-            except (EOFError, OSError, FrameError, DecodeError):
-                link.close()
-                link = None
-        return False
+        door = Door(listener, self._selector, self._on_controller)
+        self._heard = time.monotonic()
+        while not self._released and time.monotonic() - self._heard < lease:
+            for key, _ in self._selector.select(min(TICK, lease)):
+                if still_followed(self._selector, key):
+                    key.data()
+            door.look(time.monotonic())
+        self._selector.close()
+        return self._released
 
-    def _accept(self, listener: socket.socket, link: Optional[Link]) -> Optional[Link]:
-        try:
-            sock, _ = listener.accept()
-        except OSError:
-            return link
-        if link is not None:
-            link.close()
+    def _on_controller(self, link: Link, frames: List[Frame]) -> None:
+        """Take a controller that has greeted, in the place of the one before it."""
+        if self._link is not None:
+            self._leave(self._link)
+        self._link = link
         self._drain_reported = False
         self._greeted = False
-        return Link(sock)
+        self._selector.register(link.sock, selectors.EVENT_READ, partial(self._on_link, link))
+        self._take(link, frames)
+
+    def _on_link(self, link: Link) -> None:
+        try:
+            frames = link.receive()
+        except (EOFError, OSError, FrameError):
+            self._leave(link)
+            return
+        self._take(link, frames)
+
+    def _take(self, link: Link, frames: List[Frame]) -> None:
+        if frames:
+            self._heard = time.monotonic()
+        try:
+            self._released = self.answer(link, frames)
+            self._selector.modify(link.sock, link.events, partial(self._on_link, link))
+        except (OSError, DecodeError):
+            self._leave(link)
+
+    def _leave(self, link: Link) -> None:
+        self._selector.unregister(link.sock)
+        link.close()
+        self._link = None
 
     def answer(self, link: Link, frames: Sequence[Frame]) -> bool:
         """Answer orders and send output; True once released. Raise OSError, DecodeError."""
@@ -292,4 +307,4 @@ class Keeper:
         elif past.lease_over is not None:
             how = "ended: its lease was over"
             died_t = past.lease_over.t
-        return hello(self._dir, past.attempt)._replace(dead=True, how=how, died_t=died_t)
+        return hello(self._dir, self._cwd, past.attempt)._replace(dead=True, how=how, died_t=died_t)

@@ -57,7 +57,7 @@ from allranks.runs.events import (
     TemplateNoted,
 )
 from allranks.runs.logs import LogWriter
-from allranks.runs.opening import change_nodes, write_status
+from allranks.runs.opening import change_nodes, controller_identity, write_status
 from allranks.runs.preflight import document, save
 from allranks.runs.progresshistory import ProgressHistory
 from allranks.runs.replay import Shown
@@ -205,7 +205,7 @@ class Controller:
         self._last_greeting = 0.0  # monotonic: when an agent said its first word
         self._over = asyncio.Event()
         self._beat = beat_of(spec.limits.lease)
-        self._next_status = self._next_beat = self._next_ack = 0.0
+        self._next_status = self._next_beat = self._next_ack = self._next_look_at_control = 0.0
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self._dirty = True
         self._resumed_attempt = 0  # the last whose first step was shown
@@ -532,12 +532,25 @@ class Controller:
             self.keep(TemplateNoted(message.state, name, message.modules, message.seconds, message.ranks, message.why))
             self._event(member, message)
         elif isinstance(message, ReplacedMessage):
-            self.replaced = True
-            self._over.set()
+            self._leave_to_another()
         elif isinstance(message, DroppedMessage):
             self._dropped(member, message)
         else:
             self._event(member, message)
+
+    def _leave_to_another(self) -> None:
+        """Leave where another controller has the run: run.json names it, a node's word alone says nothing.
+
+        Looked at once a tick: a node could say it without end.
+        """
+        now = time.monotonic()
+        if now < self._next_look_at_control:
+            return
+        self._next_look_at_control = now + TICK
+        controller = self.run_dir.read_run().controller
+        if controller is not None and controller != controller_identity():
+            self.replaced = True
+            self._over.set()
 
     def _event(self, member: Member, message: Message) -> None:
         """Feed a message to the gang; raise DecodeError."""

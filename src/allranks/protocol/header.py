@@ -14,7 +14,7 @@ class AgentHeader(NamedTuple):
 
     `run_tag` is the run tag of its processes; agents with the tags in `ends` are ended first. `engine`: the node is a
     task of an engine's step, whose process (`holder`: pid and start) ends the agent with it. `checks`, `tests` and
-    `audit` say what is sent along, `files` name it."""
+    `audit` say what is sent along, `files` name it. The node fills in `holder`, and where the session stood: `cwd`."""
 
     mode: str
     uid: str
@@ -30,6 +30,7 @@ class AgentHeader(NamedTuple):
     tests: bool = False
     audit: bool = False
     files: Tuple[str, ...] = ()
+    cwd: str = "/"
 
 
 class ForeignQuestion(NamedTuple):
