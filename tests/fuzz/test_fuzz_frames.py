@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from allranks.agent.agent import Agent
 from allranks.agent.link import Link
 from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
+from allranks.errors import UsageError
 from allranks.gang import session as sessions
 from allranks.gang.clocks import NodeClock
 from allranks.gang.controller import Controller
@@ -231,6 +233,35 @@ def test_the_controller_takes_any_frame_of_a_node(
     assert all(isinstance(count, int) for count in controller.undecodable.counts.values())
     assert json.loads(json.dumps(encode(controller.status())))["nodes"]
     capsys.readouterr()
+
+
+def test_a_node_alone_makes_no_controller_leave(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    """`replaced` counts where run.json names another controller: the exit code would be 0."""
+    (member,) = controller.members.values()
+    for _ in range(100):
+        controller.take_frames(member, [{"type": "replaced"}])
+    assert not controller.replaced
+    document = controller.run_dir.read_document("run.json")
+    assert document is not None
+    controller.run_dir.write_document("run.json", {**document, "controller": {"host": "h9", "pid": 7, "start_time": 1}})
+    deadline = time.monotonic() + BOUND
+    while not controller.replaced and time.monotonic() < deadline:
+        controller.take_frames(member, [{"type": "replaced"}])
+    assert controller.replaced
+    capsys.readouterr()
+
+
+def test_an_allranks_of_another_protocol_takes_no_run_over(controller: Controller) -> None:
+    """It compares before it replaces: run.json still names the controller that has the run, and nothing ends it."""
+    run = controller.run_dir
+    document = run.read_document("run.json")
+    assert document is not None
+    versions = {**document["versions"], "protocol": "99"}
+    run.write_document("run.json", {**document, "versions": versions})
+    with pytest.raises(UsageError, match=r"speak protocol 99\. This allranks .* changes nothing of the run"):
+        sessions.adopt(run, JsonView(), lambda spec, cluster: ssh_reach(spec))
+    assert run.read_document("run.json")["controller"] == document["controller"]
+    assert run.read_result() is None
 
 
 # -- the agent's side ------------------------------------------------------------------------------------

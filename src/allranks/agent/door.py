@@ -91,7 +91,7 @@ class Door:
 
 
 def _trouble(frame: Frame) -> str:
-    """Say why a first frame lets nobody in; empty for a hello of this protocol. Raise DecodeError."""
+    """Say why a first frame opens no door. Empty for a hello of this protocol. Raise DecodeError."""
     order = ORDERS.read(frame) if not isinstance(frame, OutputFrame) else None
     if not isinstance(order, HelloOrder):
         return "the first frame is not a hello"

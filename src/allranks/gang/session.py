@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from allranks import __version__
 from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.causes import exit_code
@@ -27,7 +28,7 @@ from allranks.plan.environment import HandedOver, forwarded, handed_over
 from allranks.preflight.check import Check
 from allranks.preflight.judge import hardware_checks, of_level
 from allranks.protocol.codec import decode_parts
-from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.protocol.frames import PROTOCOL, RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
     AttemptRecord,
@@ -624,6 +625,7 @@ def node_entries(cluster: Cluster) -> list[NodeEntry]:
 def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster], NodeReach]) -> Session:
     """Make a session for a run whose controller has ended: its agents are looked for and taken over."""
     document = run.read_run()
+    _refuse_another_protocol(run.name, document.versions)
     status = run.read_status()
     gang = document.gang
     nodes = reachable_nodes(gang)
@@ -665,6 +667,17 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
     take_control(run)
     run.append_event(ControllerAttached(os.getpid()).line(time.time()))
     return session
+
+
+def _refuse_another_protocol(name: str, versions: Mapping[str, str]) -> None:
+    """Raise UsageError where the run's agents would refuse this allranks: its controller keeps the run."""
+    theirs = versions.get("protocol", "1")  # 0.1.0 did not say it
+    if theirs != str(PROTOCOL):
+        raise UsageError(
+            f"{name} was started by allranks {versions.get('allranks', '')}, whose agents speak protocol {theirs}. "
+            f"This allranks ({__version__}) speaks protocol {PROTOCOL}, and changes nothing of the run\n"
+            f"hint: pip install allranks=={versions.get('allranks', '')}"
+        )
 
 
 def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:

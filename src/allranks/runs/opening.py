@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import allranks
 from allranks.agent.processes import read_process
 from allranks.protocol.codec import encode
+from allranks.protocol.frames import PROTOCOL
 from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
@@ -51,7 +52,7 @@ def write_opening(run: RunDirectory, opening: Opening) -> None:
         nodes=tuple(opening.nodes),
         source=opening.source,
         workdir=opening.workdir,
-        versions={"allranks": allranks.__version__, **opening.versions},
+        versions={"allranks": allranks.__version__, "protocol": str(PROTOCOL), **opening.versions},
         controller=opening.controller,
     )
     run.write_document("run.json", {**encode(document), **opening.more})
