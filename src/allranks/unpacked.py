@@ -10,6 +10,7 @@ from pathlib import Path
 PREFIX = "allranks-pyz-"  # of the directory; `engines.zipapp` makes it
 HELD = "held"  # a file in it: another process than the one that unpacked it removes the directory
 HOME = Path(__file__).parent.parent
+WITHOUT_THE_DIRECTORY = "import sys; del sys.path[0]; import runpy; runpy.run_module('allranks', {}, '__main__', True)"
 
 
 def unpacked_archive() -> Path | None:
@@ -20,9 +21,14 @@ def unpacked_archive() -> Path | None:
 
 
 def own_command() -> tuple[str, ...]:
-    """Return the words that start this allranks in another process, or on another machine that has its files."""
+    """Return the words that start this allranks in another process, or on another machine that has its files.
+
+    `-m` alone would import from the working directory, where another user may have put a `secrets.py`.
+    """
+    if unpacked_archive() is None and sys.version_info >= (3, 11):
+        return (sys.executable, "-P", "-m", "allranks")
     if unpacked_archive() is None:
-        return (sys.executable, "-m", "allranks")
+        return (sys.executable, "-c", WITHOUT_THE_DIRECTORY)
     return (sys.executable, os.path.realpath(sys.argv[0]))
 
 

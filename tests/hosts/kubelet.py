@@ -50,6 +50,7 @@ class Pods:
             path = place / "mounted" / name.lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
+            path.chmod(0o600)
 
     # -- what the manifest says --------------------------------------------------------------------
 

@@ -165,10 +165,17 @@ def test_a_wrong_secret_is_in_the_verdict_where_no_right_one_came(joined: Joined
     assert f"a connection from {joined.bed.hosts[1].address} was refused" in verdict["evidence"][0]
 
 
-def test_without_a_secret_only_loopback_will_do(joined: Joined) -> None:
-    joined.start(joined.bed.hosts[1], 1, STEPS, secret=None)
-    assert joined.codes() == {"h2": 2}
-    assert "ALLRANKS_JOIN_SECRET" in joined.said("h2")
+def test_nodes_with_one_home_need_no_secret_and_others_are_told_what_to_copy(joined: Joined, tmp_path: Path) -> None:
+    shared, other = {"XDG_CONFIG_HOME": str(tmp_path / "home")}, {"XDG_CONFIG_HOME": str(tmp_path / "other")}
+    hosts = joined.bed.hosts
+    joined.start(hosts[0], 0, STEPS, secret=None, nnodes=2, env=shared)
+    joined.until("h1", "the secret is this user's own, in ")
+    joined.start(hosts[2], 1, STEPS, secret=None, nnodes=2, env=other)
+    assert joined.codes("h3") == {"h3": 2}
+    assert f"hint: scp h1:{tmp_path}/other/allranks/join-secret" in joined.said("h3")
+    joined.start(hosts[1], 1, STEPS, secret=None, nnodes=2, env=shared)
+    (joined.place / "work" / "done").touch()
+    assert joined.codes("h1", "h2") == {"h1": 0, "h2": 0}
 
 
 @pytest.mark.slow

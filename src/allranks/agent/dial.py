@@ -76,6 +76,7 @@ class DialOutcome(NamedTuple):
     exit: int
     message: str
     tried: Tuple[AddressProbe, ...] = ()
+    other_secret: bool = False
 
 
 class DialRefused(Exception):
@@ -244,7 +245,7 @@ class Dialler:
             except SecureError as error:
                 if not self._begun and not isinstance(error, ForeignError):
                     text = "%s:%d: %s. Set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
-                    return DialOutcome(USAGE, text)
+                    return DialOutcome(USAGE, text, other_secret=True)
                 word = "foreign"
                 text = str(error)
             except EOFError:

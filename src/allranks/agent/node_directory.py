@@ -45,8 +45,8 @@ def find(wanted: Optional[str], run: str, node: str) -> Optional[str]:
     for base in bases(wanted):
         path = _path(base, run, node)
         try:
-            _check_private(os.path.dirname(os.path.dirname(path)))
-            _check_private(path)
+            check_private(os.path.dirname(os.path.dirname(path)))
+            check_private(path)
         except (OSError, NoNodeDir):
             continue
         return path
@@ -110,7 +110,7 @@ def _make_below(base: str, run: str, node: str) -> str:
                 os.mkdir(directory, 0o700)
             except FileExistsError:
                 pass
-            _check_private(directory)
+            check_private(directory)
         _fill(path)
     except (OSError, NoNodeDir):
         _remove_empty(parents[::-1])
@@ -145,13 +145,14 @@ def _remove_empty(directories: Sequence[str]) -> None:
             return
 
 
-def _check_private(directory: str) -> None:
+def check_private(directory: str, entered: bool = False) -> None:
+    """Raise NoNodeDir, OSError for a directory that is not this user's own; `entered`: others may enter and list it."""
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode):
         raise NoNodeDir("%s is not a directory (a symbolic link is refused)" % directory)
     if status.st_uid != os.getuid():
         raise NoNodeDir("%s belongs to user %d" % (directory, status.st_uid))
-    if status.st_mode & 0o077:
+    if status.st_mode & (0o022 if entered else 0o077):
         raise NoNodeDir("%s may be entered by others (mode %o)" % (directory, status.st_mode & 0o777))
 
 

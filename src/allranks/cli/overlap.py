@@ -24,6 +24,7 @@ from allranks.overlap.statement import (
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
 from allranks.protocol.codec import encode
+from allranks.runs.regular import replacing
 from allranks.text import align_columns, cut
 
 PIECE = 1 << 20  # characters read at once
@@ -42,7 +43,8 @@ def command(traces: tuple[str, ...], top: int, html: str | None, json_: bool) ->
         from allranks.report.overlappage import overlap_page  # imported late: allranks.pyz has no Jinja2
 
         try:
-            Path(html).write_text(overlap_page(answer), encoding="utf-8")
+            with replacing(Path(html)) as file:
+                file.write(overlap_page(answer).encode())
         except OSError as error:
             raise UsageError(f"--html {html}: {error.strerror}") from None
     sys.stdout.write(json.dumps(encode(answer)) + "\n" if json_ else text(answer))

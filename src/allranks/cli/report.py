@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import signal
@@ -30,6 +31,7 @@ from allranks.report.runpage import run_page
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logdiagnosis import LogPart
+from allranks.runs.regular import replacing
 from allranks.settings.secretforms import Span
 from allranks.settings.secrets import is_secret_name
 from allranks.text import count_of, plural
@@ -104,7 +106,8 @@ def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path, patterns: 
 
 def _forget_part(path: Path) -> None:
     with contextlib.suppress(OSError):
-        path.with_name(f".{path.name}.part").unlink()
+        for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+            part.unlink()
 
 
 def spans_in_time(pattern: re.Pattern[str], text: str) -> list[Span]:
@@ -144,12 +147,10 @@ def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Log
 
 def _write(record: Record, path: Path, redactor: Redactor) -> None:
     page = run_page(redacted(record, redactor), redactor.hidden)
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(page, encoding="utf-8")
-        os.replace(part, path)
+        with replacing(path) as file:
+            file.write(page.encode())
     except OSError as error:
-        _forget_part(path)
         raise UsageError(f"{path}: {error.strerror}. Name another place") from None
 
 

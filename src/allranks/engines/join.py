@@ -7,7 +7,6 @@ The coordinator's run is an ordinary one, over `dialled.DialledTransport`.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 import re
 import secrets
@@ -17,12 +16,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import allranks
 from allranks.agent.dial import CallDeclined, Dialler, DialOutcome, DialRefused, RelayHeader, Rules
-from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
 from allranks.plan.pinned import NodeArguments, NotPinned, Pin
@@ -31,7 +28,6 @@ from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
 from allranks.protocol.header import AgentHeader, DialHeader, Header
 from allranks.protocol.jsontext import Json
-from allranks.protocol.secure import LEAST_SECRET
 from allranks.settings import RunSpec
 from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with
@@ -39,11 +35,6 @@ from allranks.text import format_duration, format_size_option, name_with
 from .command_transport import die_with_the_controller
 from .dialled import Refuse, Seat
 
-SECRET = "ALLRANKS_JOIN_SECRET"
-# One secret for all: the command alone, pasted on each node, would give each its own.
-NEW_SECRET = (
-    f"hint: run `openssl rand -hex 32` once, and set what it prints as {SECRET} (or in --secret-file) on all nodes"
-)
 SCRIPT_LIMIT = 16 << 20
 BOOT_SECONDS = 30.0
 BANNER_LIMIT = 64 << 10  # bytes before the marker
@@ -53,42 +44,6 @@ MOST_CALLS = 16  # commands and fetches of node 0 at once
 CALL_PATIENCE = 30.0  # seconds for the connection that answers a call
 CALL_LEASE = 10.0  # seconds that a command outlives it
 CALL_END = 15.0  # seconds for what answers calls to end what it runs
-
-
-# -- the secret ----------------------------------------------------------------------------------------
-
-
-def take_secret(path: str | None, environ: dict[str, str] | os._Environ[str]) -> bytes:
-    """Take the shared secret out of the environment that ranks will inherit, or read it; empty where there is none."""
-    text_of_secret = environ.pop(SECRET, "").strip()
-    if path is not None:
-        try:
-            text_of_secret = Path(path).read_text(errors="replace").strip()
-        except OSError as error:
-            raise UsageError(f"--secret-file {path}: {error.strerror}") from None
-    secret = text_of_secret.encode()
-    if secret and len(secret) < LEAST_SECRET:
-        raise UsageError(
-            f"the join secret has {len(secret)} bytes, which can be guessed. Expected {LEAST_SECRET} or more\n"
-            f"{NEW_SECRET}"
-        )
-    if path is not None and not secret:
-        raise UsageError(f"--secret-file {path}: it is empty")
-    return secret
-
-
-def require_loopback(host: str, port: int) -> None:
-    """Raise UsageError where a host is not this machine: without a secret all stays on it."""
-    try:
-        addresses = {str(item[4][0]) for item in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    except OSError as error:
-        raise UsageError(f"--master-addr {host}: {error.strerror}") from None
-    outside = [a for a in sorted(addresses) if not ipaddress.ip_address(a.split("%")[0]).is_loopback]
-    if outside:
-        raise UsageError(
-            f"no join secret, and {name_with(host, outside[0])} is not a loopback address. "
-            f"Every host that reaches it could take part\n{NEW_SECRET}"
-        )
 
 
 # -- who is admitted -----------------------------------------------------------------------------------

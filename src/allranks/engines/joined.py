@@ -38,7 +38,8 @@ from .controlled import ControlledRun, begin
 from .dialled import DialledTransport
 from .following import FollowerView
 from .hosts import Hosts
-from .join import follow, hello_of, require_loopback, take_secret
+from .join import follow, hello_of
+from .joinsecret import JoinSecret, own_secret_differs, secret_of
 from .meeting import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
 from .signals import SignalWatch
 
@@ -136,17 +137,16 @@ class JoinLaunch:
         """Return node 0's meeting, for a check or a test of the nodes that come."""
         return CoordinatedMeeting(self._spec, self._secret(), view)
 
-    def _secret(self) -> bytes:
-        secret = take_secret(self._spec.target.secret_file, os.environ)
-        if not secret:
-            require_loopback(self._spec.rendezvous.master_addr or "", self._spec.target.join_port)
-        return secret
+    def _secret(self) -> JoinSecret:
+        target = self._spec.target
+        host = self._spec.rendezvous.master_addr or "127.0.0.1"
+        return secret_of(target.secret_file, os.environ, host, target.join_port)
 
 
 class CoordinatedMeeting:
     """Node 0's side of a meeting. Every node that has come hears how it ended."""
 
-    def __init__(self, spec: RunSpec, secret: bytes, view: FollowerView) -> None:
+    def __init__(self, spec: RunSpec, secret: JoinSecret, view: FollowerView) -> None:
         self._spec = spec
         files = read_host_files(os.environ)
         names = node_names(os.environ, files, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
@@ -237,7 +237,7 @@ class JoinedNode:
     leaves_page = False
     awaits_ranks = False
 
-    def __init__(self, spec: RunSpec, secret: bytes, view: FollowerView) -> None:
+    def __init__(self, spec: RunSpec, secret: JoinSecret, view: FollowerView) -> None:
         self._spec = spec
         self._secret = secret
         self._view = view
@@ -255,7 +255,9 @@ class JoinedNode:
         say = partial(self._view.say, LABEL)
         host, port = places[0]
         say(f"node {spec.target.node_rank} of {spec.target.nodes} ({hello.hostname}): dialling {host}:{port}")
-        outcome = follow(spec, own_of(spec), self._secret, hello, places, say)
+        outcome = follow(spec, own_of(spec), self._secret.value, hello, places, say)
+        if outcome.other_secret and self._secret.made_at:
+            outcome = outcome._replace(message=f"{outcome.message}\n{own_secret_differs(self._secret, host)}")
         result = NodeResult(exit=outcome.exit, message=outcome.message)
         if outcome.tried:
             facts = NodeFacts(interfaces=tuple(interfaces()))

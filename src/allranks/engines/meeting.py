@@ -17,7 +17,8 @@ from allranks.cluster.nodes import JOINED
 from allranks.engines import NotStarted
 from allranks.engines.calls import ChannelServer, socket_name
 from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
-from allranks.engines.join import Admission, require_loopback
+from allranks.engines.join import Admission
+from allranks.engines.joinsecret import JoinSecret, is_this_machine
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
@@ -52,7 +53,7 @@ class Meeting:
     """Waits for the other nodes. `say` shows a line here; the same goes to every node that has come."""
 
     def __init__(
-        self, spec: RunSpec, hello: HelloControl, secret: bytes, names: Sequence[str], say: Callable[[str], None]
+        self, spec: RunSpec, hello: HelloControl, secret: JoinSecret, names: Sequence[str], say: Callable[[str], None]
     ) -> None:
         self._spec = spec
         self._host = hello.hostname
@@ -60,20 +61,20 @@ class Meeting:
         self._count = spec.target.nodes or 1
         self._names = [*names, *[""] * self._count]
         self._admission = Admission(hello)
-        self._listener = Listener(self._count, secret, self._admission, say)
+        self._listener = Listener(self._count, secret.value, self._admission, say)
         self._secret = secret
         self._started = time.monotonic()
         self._stop = ""
 
     def open(self) -> None:
         """Begin to listen; raise UsageError where the port cannot be had."""
-        hosts = ANY
-        if not self._secret:
-            require_loopback(self._spec.rendezvous.master_addr or "127.0.0.1", self._spec.target.join_port)
-            hosts = LOOPBACK
+        target, port = self._spec.rendezvous.master_addr or "127.0.0.1", self._spec.target.join_port
+        hosts = LOOPBACK if self._secret.made_at and is_this_machine(target, port) else ANY
         self._listener.stopped = self._stopped_early
         port = self._listener.start(hosts, self._spec.target.join_port)
         self._say(f"node 0 of {self._count} ({self._host}) listens on port {port}")
+        if self._secret.made_at:
+            self._say(f"the secret is this user's own, in {self._secret.made_at}")
 
     def gather(self, interrupted: Callable[[], str | None]) -> Cluster | NoStart:
         """Return the cluster once all are here, else why not. `interrupted` gives the name of node 0's signal."""

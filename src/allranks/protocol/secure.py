@@ -62,6 +62,8 @@ class Handshake:
     """One side's part; `feed` takes bytes until `channel` is there, and gives what is to be sent."""
 
     def __init__(self, secret: bytes, listens: bool, nonce: bytes = b"") -> None:
+        if len(secret) < LEAST_SECRET:
+            raise ValueError("a secret of %d bytes" % len(secret))
         self._secret = hashlib.sha256(b"allranks join 1\0" + secret).digest()
         self._listens = listens
         self._nonce = nonce or os.urandom(NONCE)

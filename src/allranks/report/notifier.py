@@ -26,7 +26,9 @@ IN_ORDER = 10.0  # seconds of these in which the last one waits for those before
 MOST = 20  # notifications of a run, and the one at its end: a run that fails and fails does not flood a phone
 # Ends by SIGALRM. Prints the names whose services did not take it, in JSON.
 _SEND = f"""
-import json, logging, signal, sys
+import sys
+del sys.path[0]  # the working directory, which may be another user's: -I would also leave out what pip --user installed
+import json, logging, signal
 signal.alarm({SECONDS})
 request = json.load(sys.stdin)
 import apprise

@@ -10,7 +10,7 @@ from allranks.errors import ConfigError
 from allranks.findings import Finding
 from allranks.protocol.codec import decode_parts, encode
 from allranks.protocol.jsontext import DecodeError, read_object
-from allranks.settings.secrets import redact_env
+from allranks.settings.secrets import redact_argv, redact_env
 
 from .directory import RunDirectory
 from .documents import Document, PreflightDocument, is_damaged
@@ -35,7 +35,11 @@ def document(
         "schema": SCHEMA,
         "t": round(t, 3),
         "checks": list(checks),
-        "request": {**request, "environ": redact_env(request.get("environ") or {})},
+        "request": {
+            **request,
+            "environ": redact_env(request.get("environ") or {}),
+            "command": redact_argv(request.get("command") or ()),
+        },
         "nodes": dict(nodes),
         "unreachable": [f.to_json() for f in unreachable],
         "covered": covered,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,8 +56,8 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
 
     Another process that replaces it at the same time writes its own. Where writing fails the old file stays alone.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")  # others cannot know the name
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         with open(descriptor, "wb") as file:
             yield file

@@ -79,7 +79,7 @@ def _apart(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def redact_env(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with the values of secret ones hidden."""
-    return {name: REDACTED if is_secret_name(name) else _in_urls(value) for name, value in env.items()}
+    return {name: REDACTED if is_secret_name(name) else _in_urls(_hide_forms(value)) for name, value in env.items()}
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
@@ -96,7 +96,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
             shown.append(f"{name}={REDACTED}")
         else:
             hide_next = word.startswith("-") and not equals and is_secret_name(word)
-            shown.append(redact_text(word) if " " in word or "\n" in word else _in_urls(word))
+            shown.append(redact_text(word) if " " in word or "\n" in word else _in_urls(_hide_forms(word)))
     return shown
 
 

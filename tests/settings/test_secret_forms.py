@@ -1,0 +1,25 @@
+"""Tokens of a known form are hidden in words of a command, in values of --env, and in what a check saves."""
+
+import pytest
+
+from allranks.runs.preflight import document
+from allranks.settings.secrets import REDACTED, redact_argv, redact_env
+
+TOKENS = (
+    "hf_" + "a1" * 17,
+    "ghp_" + "b2" * 18,
+    "sk-" + "c3" * 16,
+    "xoxb-" + "12345678901",
+    "AKIA" + "ABCDEFGH12345678",
+)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_token_without_a_name_is_hidden(token):
+    assert redact_argv(["train.py", token, f"--x={token}"]) == ["train.py", REDACTED, f"--x={REDACTED}"]
+    assert redact_env({"PLAIN": token}) == {"PLAIN": REDACTED}
+
+
+def test_a_saved_check_has_no_password():
+    saved = document({"command": ["train.py", "--password", "x1"]}, {}, (), 0.0)
+    assert saved["request"]["command"] == ["train.py", "--password", REDACTED]
