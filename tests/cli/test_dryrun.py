@@ -149,9 +149,7 @@ def test_the_words_of_a_program(told: Callable[[str], Told], name: str) -> None:
         assert real["argv"][-len(shown["argv"][at:]) + 1 :] == shown["argv"][at + 1 :]
 
 
-@pytest.mark.parametrize(
-    "name", ["a script", "a module", "python"]
-)
+@pytest.mark.parametrize("name", ["a script", "a module", "python"])
 def test_the_words_of_a_python_program(told: Callable[[str], Told], name: str) -> None:
     """Of a local node the interpreter is known here: it is shown as it will be called."""
     for shown, real in told(name).pairs:
@@ -172,3 +170,14 @@ def test_the_interpreter_that_is_asked_for_is_shown_of_other_machines_too(shell:
     answer = shell("run", "--hosts", "h1,h2", "--python", "/opt/a/bin/python", "--dry-run", "--json", *command)
     assert answer.code == 0, answer
     assert {rank["argv"][0] for node in answer.document["nodes"] for rank in node["ranks"]} == {"/opt/a/bin/python"}
+
+
+@pytest.mark.parametrize("sync", [(), ("--sync",)], ids=["in place", "shipped"])
+def test_a_relative_output_directory_is_against_the_place_of_the_call(sync: tuple[str, ...], tmp_path: Path) -> None:
+    """An agent stands in the home directory, and the copy that --sync ships ends with the run."""
+    (tmp_path / "train.py").write_text("")
+    call = [sys.executable, "-m", "allranks", "run", "--hosts", "h1,h2", "--nproc", "1", "--output-dir", "ck", *sync]
+    said = subprocess.run([*call, "--dry-run", "--json", "train.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    ranks = [rank for node in json.loads(said.stdout)["nodes"] for rank in node["ranks"]]
+    assert [rank["env"]["ALLRANKS_OUTPUT_DIR"] for rank in ranks] == [f"{tmp_path}/ck"] * 2

@@ -14,6 +14,7 @@ from allranks.errors import UsageError
 from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
+from allranks.settings.places import anchored
 from allranks.settings.scripts import is_shell_script, launcher_in, script_of, starter_of
 from allranks.settings.table import ENGINE_FLAGS, TARGETS, engine_of, suggestion
 from allranks.text import join_words
@@ -21,6 +22,7 @@ from allranks.text import join_words
 from .config_files import read_config, read_user_config
 
 FILE_LIMIT = 1 << 20  # bytes of a script
+IN_CONTAINERS = ("k8s", "sky")  # `allranks join` inside makes relative paths absolute, against its own directory
 
 
 def resolve_options(options: Mapping[str, Json], config: str | None, renderer: str = "") -> Resolved:
@@ -47,6 +49,8 @@ def resolve_options(options: Mapping[str, Json], config: str | None, renderer: s
         spec = spec.changed(slurm=True)
     engine = next((name for name in ENGINE_FLAGS if spec.value(name)), "")
     refuse_other_engines(options, engine_of(renderer) if renderer else engine, renderer)
+    if (engine_of(renderer) if renderer else engine) not in IN_CONTAINERS:
+        spec = anchored(spec, os.getcwd(), os.path.expanduser("~"))
     refuse_unknown_allowed(spec.preflight.allow)
     refuse_launching_script(spec)
     return dataclasses.replace(resolved, spec=spec)

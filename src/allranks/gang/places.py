@@ -17,6 +17,7 @@ from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.orders import ORDERS, KeepOrder, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document, with_secrets
+from allranks.settings.places import against
 
 from .members import NodeState
 from .states import Send
@@ -193,8 +194,9 @@ def _launcher_python(spec: RunSpec) -> str | None:
 
 def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> SetupOrder:
     """Ask an agent for the facts of its node."""
+    workdir = workdir_on(spec, setting, node_dir)
     return SetupOrder(
-        workdir=workdir_on(spec, setting, node_dir),
+        workdir=workdir,
         command=_program(spec),
         kind=_kind(spec),
         launching=launcher_settings(spec),
@@ -207,7 +209,7 @@ def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -
         prelude=spec.launch.prelude,
         master_port=spec.rendezvous.master_port,
         nproc=spec.launch.nproc,
-        data_paths=spec.preflight.data_paths,
+        data_paths=tuple(against(workdir, path) for path in spec.preflight.data_paths),
         expect_gpus=spec.preflight.expect_gpus,
         node_dir=spec.places.node_dir,
         output_dir=spec.places.output_dir,
