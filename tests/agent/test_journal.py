@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from allranks.agent.journal import read_journal
+from allranks.agent.journal import AgentBegun, AgentDeath, Journal, read_journal
+from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.messages import StartedMessage
 
 pytestmark = pytest.mark.processes
 
@@ -33,3 +35,21 @@ def test_the_entry_after_a_cut_one_is_read(words: list[str], tmp_path: Path) -> 
     assert past.dropped == {"0/0/0": 1}
     assert past.lease_over is not None and past.lease_over.t == 3.0
     assert b"}{" not in (tmp_path / "journal.jsonl").read_bytes()
+
+
+def test_a_program_that_reports_without_end_takes_nothing_from_who_comes_after_the_agent(tmp_path: Path) -> None:
+    """16,384 reports made 201 MB, of which the first 64 were read."""
+    journal = Journal(str(tmp_path))
+    journal.note(AgentBegun(1, ((1, 2),), ("a", "b", "c"), 1.0))
+    report = ReportMessage("leaving", 3, threads=("t" * 200,) * 64)
+    for _ in range(2000):
+        journal.keep(report)
+    path = tmp_path / "journal.jsonl"
+    assert path.stat().st_size < 1000
+    with path.open("ab") as file:  # as an older agent has left it
+        file.write((b"x" * 1023 + b"\n") * (66 << 10))
+    journal.keep(StartedMessage(3, 77, 1))
+    journal.note(AgentDeath("was killed", (), 9.0))
+    past = read_journal(str(tmp_path))
+    assert past.begun is not None and past.death is not None
+    assert past.attempt.ranks[3].pid == 77

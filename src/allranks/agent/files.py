@@ -35,6 +35,23 @@ def read_bytes(path: str, limit: int = LIMIT) -> bytes:
         return b""
 
 
+def read_ends(path: str, first: int, last: int) -> bytes:
+    """Give the first and the last bytes of a file, each whole where it has no more; none where it cannot be read.
+
+    Where something is left out between them a line ends there, and the one after it is cut short.
+    """
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= first + last:
+                return file.read(first + last)
+            data = file.read(first)
+            file.seek(size - last)
+            return data + b"\n" + file.read(last)
+    except OSError:
+        return b""
+
+
 def read_text(path: str, limit: int = LIMIT) -> str:
     """Give the text of a file without surrounding blanks; none where it cannot be read."""
     return read_bytes(path, limit).decode("utf-8", "replace").strip()

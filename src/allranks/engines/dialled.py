@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import re
 import secrets
 import socket
 import struct
@@ -46,6 +45,7 @@ from allranks.protocol.controls import (
     ToNode,
     WaitControl,
 )
+from allranks.protocol.foreign import clean_name
 from allranks.protocol.header import AgentHeader, FetchHeader, Header
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.secure import Handshake, Records, SecureError, pack_control, read_control
@@ -61,7 +61,6 @@ REPORTED = 1000  # refusals that are shown, each once
 MOST_HERE = 4096  # ranks of one node
 MOST_LETTERS = 64  # of the name of a process
 STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by which a node asks for the end
-_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BEAT_SECONDS = 5.0
 # A listener for each family: at port 0 asyncio gives a listener of both two ports, in an order that chance decides.
 ANY = ("0.0.0.0", "::")
@@ -90,9 +89,7 @@ def read_hello(record: bytes) -> HelloControl:
         raise SecureError("its first message is not a hello with a node rank")
     if hello.nproc is not None and not 0 < hello.nproc <= MOST_HERE:
         raise SecureError(f"its --nproc is {hello.nproc}")
-    if not _NODE_NAME.fullmatch(hello.hostname):
-        hello = hello._replace(hostname="")
-    return hello._replace(instance=hello.instance[:MOST_LETTERS])
+    return hello._replace(hostname=clean_name(hello.hostname), instance=hello.instance[:MOST_LETTERS])
 
 
 _BEFORE_HELLO = HelloControl(-1)

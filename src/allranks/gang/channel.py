@@ -27,6 +27,7 @@ from allranks.protocol.orders import Order, TakenOrder, pack_order
 
 from .agent_archive import MARKER, payload_parts
 from .clocks import NodeClock
+from .gate import Budget
 from .transport import Client, Transport
 
 if TYPE_CHECKING:
@@ -317,6 +318,7 @@ class Member:
         self.node = node
         self.channel: Channel | None = None
         self.clock = NodeClock()
+        self.budget = Budget()
         self.heard = time.monotonic()
         self.silent = False
         self.lost = False

@@ -144,6 +144,8 @@ class Connections:
         actions: list[Action] = []
         if node.state == "silent":
             actions += self.on_back(event, now)
+        if roster.is_adopted and event.dead and summary is not None:
+            roster.adopt_owned(node, summary.ranks)
         if roster.is_adopted and not event.dead and roster.state is State.RUNNING:
             actions += self._adopt_ranks(node, event, now)
         if summary is None or summary.attempt != roster.attempt:
@@ -177,7 +179,7 @@ class Connections:
         roster = self.roster
         summary = event.attempt or AttemptSummary(0)
         roster.attempt = max(roster.attempt, summary.attempt)
-        numbers = sorted({*summary.ranks, *summary.awaited})
+        numbers = roster.adopt_owned(node, (*summary.ranks, *summary.awaited))
         for rank in numbers:
             node.ranks.setdefault(rank, RankState(rank, rank - numbers[0]))
         if numbers and summary.attempt == roster.attempt:

@@ -11,7 +11,9 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from allranks.cluster import Cluster
@@ -65,10 +67,12 @@ from allranks.runs.timeledger import Timekeeper
 from allranks.runs.usage import UsageLog, UsageSample
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
+from allranks.text import one_line
 
 from .channel import Channel, ChannelFailed, Member, Shipper
 from .clocks import Instant, pause_between
 from .gang import Gang
+from .gate import MOST_SOURCES, require_own, require_stream
 from .places import KeptLaunch, Setting, collectors_on, judge_request, node_label, restored, run_tag
 from .plugins import all_checks
 from .policy import Decision
@@ -105,6 +109,8 @@ TICK = 0.2
 AWAKE_OR_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 STATUS_EVERY = 1.0
 ACK_EVERY = 2.0
+MOST_SOURCE = 80  # characters of what cannot be read, by its name
+MOST_WHY = 200  # and of why
 ROOM = 64 << 10  # bytes free on the disk of the run directory that make another try worth while
 RELEASE_PATIENCE = 3.0
 ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
@@ -128,6 +134,19 @@ class Undecodable:
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self.counts: dict[str, int] = {}
+        self._told: Counter[str] = Counter()  # sources by node
+
+    def of_node(self, node: str, source: str, why: str) -> None:
+        """One more of a source that a node has named: beyond the first sources of each node only their number counts.
+
+        `source` is of the training program, or a joined node's own word.
+        """
+        named = f"{one_line(source, MOST_SOURCE)} of {node}"
+        if named not in self.counts:
+            if self._told[node] >= MOST_SOURCES:
+                named = f"other texts of {node}"
+            self._told[node] += 1
+        self.note(named, one_line(why, MOST_WHY))
 
     def note(self, source: str, why: str) -> None:
         """One more of a source, such as `metrics of rank 3`."""
@@ -136,9 +155,11 @@ class Undecodable:
         if first:
             self._tell(f"{source}: left out what cannot be read ({why}). The run goes on")
 
-    def set_count(self, source: str, count: int) -> None:
-        """How many a node has counted by itself."""
-        self.counts[source] = max(count, self.counts.get(source, 0))
+    def set_counts(self, node: str, counts: Mapping[str, int]) -> None:
+        """How many a node has counted by itself, by source."""
+        for source, count in islice(counts.items(), MOST_SOURCES):
+            named = f"{one_line(source, MOST_SOURCE)} of {node}"
+            self.counts[named] = max(count, self.counts.get(named, 0))
 
 
 class View(Shown, Protocol):
@@ -498,14 +519,31 @@ class Controller:
             member.silent = False
             self.feed(Back(member.node.name, time.time()))
         for frame in frames:
-            if isinstance(frame, OutputFrame):
-                self._output(member, frame)
-                continue
             is_first = not member.has_greeted
             try:
-                self._message(member, read_message(frame))
+                self._take_frame(member, frame)
             except DecodeError as error:
-                self._unread(member, str(frame["type"]), error, is_first)
+                kind = "output" if isinstance(frame, OutputFrame) else str(frame["type"])
+                self._unread(member, kind, error, is_first)
+
+    def _take_frame(self, member: Member, frame: Frame) -> None:
+        """Act upon what a node says of itself, within its bounds; raise DecodeError where it can't be read."""
+        state = self.roster.everyone[member.node.name]
+        if isinstance(frame, OutputFrame):
+            require_stream(frame.stream, state.owned, self.roster.attempt)
+            self._output(member, frame)
+            return
+        message = read_message(frame)
+        require_own(message, state.owned)
+        if not member.budget.has_room(message, time.monotonic()):
+            if member.budget.over == 1:
+                self.note(PlainNote(f"{member.node.name} says too much: {frame['type']} messages are dropped"))
+            return
+        before = self.run_dir.events_written
+        try:
+            self._message(member, message)
+        finally:
+            member.budget.spend(self.run_dir.events_written - before)
 
     def _unread(self, member: Member, kind: str, error: DecodeError, is_first: bool) -> None:
         """Count a message that does not fit. Without a node's first hello, or its facts, no rank can start."""
@@ -526,7 +564,7 @@ class Controller:
         elif isinstance(message, GotMessage):
             self._ship_on(member, message)
         elif isinstance(message, RefusedMessage):
-            self.undecodable.note(f"{message.source[:80]} of {member.node.name}", message.why[:200])
+            self.undecodable.of_node(member.node.name, message.source, message.why)
         elif isinstance(message, TemplateMessage):
             name = member.node.name
             self.keep(TemplateNoted(message.state, name, message.modules, message.seconds, message.ranks, message.why))
@@ -562,8 +600,7 @@ class Controller:
             self._greeted(member, message)
         if isinstance(message, DrainedMessage):
             member.ends = message.sizes
-            for source, count in message.refused.items():
-                self.undecodable.set_count(f"{source[:80]} of {member.node.name}", count)
+            self.undecodable.set_counts(member.node.name, message.refused)
         event = translate(member.node.name, message, member.clock)
         if event is not None:
             self.feed(event)

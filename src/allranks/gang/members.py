@@ -84,6 +84,7 @@ class NodeState:
     plan_facts: NodeFacts = field(default_factory=NodeFacts)  # what the plan reads of them
     probes: tuple[AddressProbe, ...] | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
+    owned: set[int] = field(default_factory=set)  # ranks that it has or had: it speaks for no others
     ended: bool = False
     drained: bool = False
     outputs: str | None = None  # where the program's files stay on the node
@@ -112,6 +113,11 @@ class NodeState:
     def memory(self) -> int:
         """Bytes; 0 where it is not known."""
         return self.plan_facts.mem.total or 0
+
+    def take_ranks(self, ranks: dict[int, RankState]) -> None:
+        """Have these ranks from now on."""
+        self.ranks = ranks
+        self.owned.update(ranks)
 
     def take_facts(self, facts: JsonObject) -> NodeFactsKept:
         """Keep what was found out about the node; the event that keeps it for whoever judges the run again."""

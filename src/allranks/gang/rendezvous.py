@@ -47,7 +47,7 @@ class RendezvousCheck:
             node.ended = False
             node.drained = False
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
-            node.ranks = {r: RankState(r, r - planned.first_rank) for r in ranks}
+            node.take_ranks({r: RankState(r, r - planned.first_rank) for r in ranks})
         plan = PlanMade(roster.plan.world_size, roster.rank_counts)
         return [plan, Send(roster.master.name, listen_order(roster.spec, self._token())), *self.preloading.begin()]
 

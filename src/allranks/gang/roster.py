@@ -6,7 +6,7 @@ Times by the clock of the limits (never set) are called `…_at`, unix seconds `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from allranks.cluster import Cluster
 from allranks.diagnose.incident import Pause
@@ -87,7 +87,7 @@ class Roster:
             node = self.nodes[name]
             node.state = "silent"
             node.node_dir = "?"
-            node.ranks = {r: RankState(r, r - min(states), state) for r, state in states.items()}
+            node.take_ranks({r: RankState(r, r - min(states), state) for r, state in states.items()})
             for rank in node.ranks.values():
                 rank.initialised_t = 0.0 if rank.state == "initialised" else None
 
@@ -107,6 +107,13 @@ class Roster:
             for group in (self.cluster.nodes, self.cluster.spares)
         )
         self.cluster = Cluster(nodes, self.cluster.source, spares)
+
+    def adopt_owned(self, node: NodeState, ranks: Iterable[int]) -> list[int]:
+        """Let a node own ranks that its agent has, of a run that was taken over; return them, without others' ranks."""
+        taken = {rank for other in self.nodes.values() if other is not node for rank in other.owned}
+        numbers = sorted({*ranks} - taken)
+        node.owned.update(numbers)
+        return numbers
 
     def exchange(self, old: str, node: NodeState) -> None:
         """Put a node into the place of another: its place in `nodes` is its node rank."""

@@ -6,6 +6,7 @@ and left out where it is something else.
 
 from __future__ import annotations
 
+import re
 from typing import Optional, Tuple, TypeVar
 
 from .codec import DecodeError, decode, decode_each, decode_parts, encode, omit_empty
@@ -25,6 +26,7 @@ LARGEST_STEP = (1 << 53) - 1  # a step comes from the training program, and JSON
 CALLS = 64
 CALLED_GROUPS = 64
 CALL_KINDS = 512
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # of a host, as it calls itself
 # characters of a field, by its name; others have TEXT
 LONGEST = {
     "type": NAME,
@@ -53,6 +55,11 @@ def cut(record: Fields) -> Fields:
         if isinstance(value, str):
             shorter[name] = value[: LONGEST.get(name, TEXT)]
     return record._replace(**shorter)
+
+
+def clean_name(name: str) -> str:
+    """Give the name that a host has for itself; empty where it is none: it stands in file names, lines and commands."""
+    return name if NODE_NAME.fullmatch(name) else ""
 
 
 # -- error files -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import List, Mapping, Optional, Tuple, Union
 
 from .calltimes import LinkCount, RankCalls, SuspectLook
 from .codec import Vocabulary, encode, omit_empty, omit_none
-from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error
+from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
 from .processes import ImportRecord, PortOwner, RemainingProcess, SweptProcess
@@ -412,8 +412,9 @@ def read_message(value: JsonObject) -> Message:
         return _clean_exit(message)
     if isinstance(message, ReportMessage):
         return check_report(message)
-    if isinstance(message, HelloMessage) and message.attempt is not None:
-        return message._replace(attempt=_clean_summary(message.attempt))
+    if isinstance(message, HelloMessage):
+        summary = message.attempt and _clean_summary(message.attempt)
+        return message._replace(hostname=clean_name(message.hostname), attempt=summary)
     return message
 
 

@@ -84,6 +84,7 @@ class RunDirectory:
         self.path = path
         self.name = path.name
         self.write_failure = ""
+        self.events_written = 0  # bytes, of this process
         self._torn = False  # the last event was cut short by a full disk
         self._ask_engine = lives or _no_engine
         self._goes_on_elsewhere = False
@@ -259,6 +260,7 @@ class RunDirectory:
         """One line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
         line = (b"\n" if self._torn else b"") + json.dumps({"schema": SCHEMA, **event}).encode() + b"\n"
         written = 0
+        self.events_written += len(line)
         try:
             fd = os.open(self.path / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:

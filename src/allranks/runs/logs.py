@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from allranks.protocol.frames import (
     Stream,
     stream_key,
 )
+from allranks.protocol.jsontext import DecodeError
 
 from .directory import RunDirectory, safe_name
 from .documents import Document
@@ -28,6 +29,7 @@ from .index import EVERY, note
 from .regular import size_of
 
 OPEN_FILES = 256
+MOST_GAPS = 1 << 30  # bytes of holes in one node's logs
 SHARED = (METRICS, STACKS)  # one file a rank over all attempts, whichever node the rank is on
 
 
@@ -40,7 +42,7 @@ class _Log:
 
 
 class LogWriter:
-    """One a controller. `gaps` counts bytes that never arrived and are holes in a log."""
+    """One a controller."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
@@ -50,11 +52,19 @@ class LogWriter:
         self._indexed: dict[tuple[int, Stream], float] = {}
         self._bases: dict[tuple[int, Stream], int] = {}  # where in its file a stream begins, if not at 0
         self._newcomers: set[int] = set()
-        self.gaps = 0
+        self._gaps: Counter[int] = Counter()  # bytes by node
         self.failure = ""  # why the last write that failed did
 
+    @property
+    def gaps(self) -> int:
+        """Bytes that never arrived and are holes in a log."""
+        return self._gaps.total()
+
     def write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: bytes) -> bool:
-        """Write what is new of `data`; False where it cannot be stored (what fits is), with `failure` saying why."""
+        """Write what is new of `data`; False where it cannot be stored (what fits is), with `failure` saying why.
+
+        Raise DecodeError where more is missing before it than a node may leave out: every reader reads holes too.
+        """
         try:
             return self._write(node_index, node_name, stream, offset, memoryview(data))
         except OSError as error:  # a full disk, a quota, no descriptors, an I/O error: the run goes on in any case
@@ -68,7 +78,10 @@ class LogWriter:
         if skip >= len(data) and data:
             return True
         if offset > log.end:
-            self.gaps += offset - log.end
+            gap = offset - log.end
+            if self._gaps[node_index] + gap > MOST_GAPS:
+                raise DecodeError(f"output {gap} bytes behind what came before")
+            self._gaps[node_index] += gap
             log.end = offset
         self._index(node_index, node_name, stream, log.end)
         self._append(node_index, stream, log, data[skip:])

@@ -271,10 +271,12 @@ def _read_line(line: bytes) -> NodeRecord:
 
 
 def _line(record: NodeRecord) -> bytes:
-    line = json.dumps({"schema": SCHEMA, **encode(record)}).encode() + b"\n"
-    if len(line) <= LINE_LIMIT:
-        return line
-    return _line(record._replace(message=""))
+    """Write a record, without its message where that is too long; nothing where no reader would take the line."""
+    for kept in (record, record._replace(message="")):
+        line = json.dumps({"schema": SCHEMA, **encode(kept)}).encode() + b"\n"
+        if len(line) <= LINE_LIMIT:
+            return line
+    return b""
 
 
 def add_records(path: Path, records: Sequence[NodeRecord]) -> bool:

@@ -1,0 +1,113 @@
+"""What one node may say: of itself and its own ranks, and within bounds (pure).
+
+Every frame of every transport passes here once, after it has been decoded and before anything acts upon it. Who is in
+a run may still be wrong, or another version: what it sends must change nothing of another node, and must not fill the
+run directory. What is over a bound is dropped and counted; the node goes on, and its beats are heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from allranks.protocol.frames import FOLLOWED, NODE_LOG, RANK_LOG, RAS, Stream
+from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.messages import (
+    CallTimesMessage,
+    CountersMessage,
+    DroppedMessage,
+    EndedMessage,
+    ExitMessage,
+    FaultMessage,
+    HelloMessage,
+    Message,
+    PongMessage,
+    SavingMessage,
+    StacksMessage,
+    StartedMessage,
+)
+
+STREAM_KINDS = frozenset({RANK_LOG, NODE_LOG, *FOLLOWED.values()})
+OF_NODE = (NODE_LOG, RAS)  # streams of the node itself
+MOST_NOTED = 4 << 20  # bytes in events.jsonl that come of one node's words, at once
+NOTED_PER_SECOND = 256  # bytes by which that grows again: 20 MB in a day
+MOST_SOURCES = 64  # of texts that cannot be read, by node: of others only the number is kept
+ESSENTIAL = (HelloMessage, ExitMessage, EndedMessage)  # without them a run cannot end: they have twice the room
+
+
+def require_stream(stream: Stream, owned: Collection[int], attempt: int) -> None:
+    """Raise DecodeError where a stream is none of a node that owns these ranks, in a run that is in this attempt."""
+    if stream.kind not in STREAM_KINDS:
+        raise DecodeError(f"expected a known kind of output, got {stream.kind}")
+    if stream.attempt > attempt:
+        raise DecodeError(f"expected output of attempt {attempt} at most, got {stream.attempt}")
+    if stream.kind in OF_NODE:
+        if stream.kind == NODE_LOG and stream != Stream(NODE_LOG, 0, 0):
+            raise DecodeError("expected one log of the node")
+        return
+    _require_ranks((stream.rank,), owned)
+
+
+def require_own(message: Message, owned: Collection[int]) -> None:
+    """Raise DecodeError where a message speaks for ranks that its node does not own.
+
+    A report is not looked at: a program may have made other ranks than it was given, and only its node is charged.
+    """
+    _require_ranks(_ranks_of(message), owned)
+
+
+def _ranks_of(message: Message) -> Iterable[int]:
+    """Give the ranks that a message speaks for."""
+    if isinstance(message, (StacksMessage, CountersMessage, SavingMessage)):
+        return message.ranks
+    if isinstance(message, CallTimesMessage):
+        return (*message.ranks, *message.suspects, *(link.rank for link in message.links))
+    if isinstance(message, ExitMessage):
+        return (message.rank, *message.calls)
+    if isinstance(message, StartedMessage):
+        return (message.rank,)
+    if isinstance(message, FaultMessage) and message.rank is not None:
+        return (message.rank,)
+    if isinstance(message, DroppedMessage) and message.kind not in OF_NODE:
+        return (message.rank,)
+    return ()
+
+
+def _require_ranks(ranks: Iterable[int], owned: Collection[int]) -> None:
+    foreign = next((rank for rank in ranks if rank not in owned), None)
+    if foreign is not None:
+        raise DecodeError(f"rank {foreign} is not of this node")
+
+
+class Spent(NamedTuple):
+    """How much of the room in events.jsonl a node has used, at a time by the clock of the limits."""
+
+    size: float = 0.0
+    at: float = 0.0
+
+    def at_time(self, now: float) -> Spent:
+        """Return what is left of it at a later time."""
+        return Spent(max(0.0, self.size - NOTED_PER_SECOND * (now - self.at)), now)
+
+
+class Budget:
+    """One node's room in the log of a run. `over` counts the messages that found none."""
+
+    def __init__(self) -> None:
+        self._spent = Spent()
+        self.over = 0
+
+    def has_room(self, message: Message, now: float) -> bool:
+        """Tell whether a message may be acted upon; one that may not is counted. A beat costs nothing."""
+        if isinstance(message, PongMessage):
+            return True
+        self._spent = self._spent.at_time(now)
+        most = 2 * MOST_NOTED if isinstance(message, ESSENTIAL) else MOST_NOTED
+        if self._spent.size < most:
+            return True
+        self.over += 1
+        return False
+
+    def spend(self, size: int) -> None:
+        """Take what a message has led to."""
+        self._spent = self._spent._replace(size=self._spent.size + size)
