@@ -13,6 +13,7 @@ that nothing of it holds up the run.
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import signal
@@ -54,6 +55,7 @@ from .rendezvous_check import failure_word
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
+LEAST_SECONDS = 0.1  # for a try at an address, however little time is left
 SILENT = 20.0  # seconds without a word after which a connection is taken for dead; beats come every 5
 PAUSES = (0.2, 0.5, 1.0, 2.0)
 HIGH_WATER = 4 << 20
@@ -237,10 +239,12 @@ class Dialler:
         Once ranks run here, nothing that answers is a reason to leave them: it is dialled on until the lease ends."""
         self._tried = []
         for host, port in self._places:
+            if self._signals:
+                return None
             began = time.monotonic()
             addresses: List[str] = []
             try:
-                self._greet(_connect(host, port, addresses))
+                self._greet(self._connect(host, port, addresses))
                 return None
             except SecureError as error:
                 if not self._begun and not isinstance(error, ForeignError):
@@ -261,18 +265,63 @@ class Dialler:
         self._once(("dialling the coordinator again: " if self._begun else "waiting for the coordinator: ") + why)
         return None
 
+    def _connect(self, host: str, port: int, tried: List[str]) -> socket.socket:
+        """Connect to the first address of a name that answers, and add those tried; raise OSError."""
+        failure = OSError("no address")
+        for family, kind, proto, _, where in socket.getaddrinfo(host_name(host), port, 0, socket.SOCK_STREAM):
+            tried.append(str(where[0]))
+            sock = socket.socket(family, kind, proto)
+            try:
+                sock.setblocking(False)
+                code = sock.connect_ex(where)
+                if code == errno.EINPROGRESS:
+                    self._await(sock, selectors.EVENT_WRITE, self._until(CONNECT_SECONDS))
+                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code:
+                    raise OSError(code, os.strerror(code))
+                return sock
+            except OSError as error:
+                sock.close()
+                failure = error
+        raise failure
+
+    def _until(self, seconds: float) -> float:
+        """Give the end of a part of dialling, by monotonic time: what is left for all of it may be less."""
+        left = self._heard + (self._lease if self._begun else self._patience) - time.monotonic()
+        return time.monotonic() + min(seconds, max(LEAST_SECONDS, left))
+
+    def _await(self, sock: socket.socket, events: int, end: float) -> None:
+        """Wait until a socket is ready; raise OSError at the end, and once a signal has come."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, events)
+            if self._wake >= 0:
+                selector.register(self._wake, selectors.EVENT_READ)
+            while not self._signals:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+                ready = [key.fd for key, _ in selector.select(left)]
+                if sock.fileno() in ready:
+                    return
+                if ready:
+                    clear_wake(self._wake)
+        raise OSError(errno.EINTR, os.strerror(errno.EINTR))
+
     def _greet(self, sock: socket.socket) -> None:
-        """Handshake and hello; raises OSError, EOFError, SecureError and then closes the connection."""
-        sock.settimeout(HANDSHAKE_SECONDS)
+        """Handshake and hello; raises OSError, EOFError, SecureError and then closes the connection.
+
+        One limit holds for all of it: who answers there may send a byte now and then.
+        """
+        end = self._until(HANDSHAKE_SECONDS)
         shake = Handshake(self._secret, listens=False)
         try:
-            sock.sendall(shake.begin())
+            sock.sendall(shake.begin())  # some hundred bytes, which the kernel takes
             while not shake.done:
+                self._await(sock, selectors.EVENT_READ, end)
                 data = sock.recv(4096)
                 if not data:
                     raise EOFError
                 sock.sendall(shake.feed(data))
-            sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._rules.connected(str(sock.getpeername()[0]), str(sock.getsockname()[0]))
         except (OSError, EOFError, SecureError):
@@ -534,22 +583,6 @@ class Dialler:
                 child.stdin.write(pack_order(ReleaseOrder()))
                 child.stdin.flush()
                 deadline = min(deadline, time.monotonic() + 2.0)
-
-
-def _connect(host: str, port: int, tried: List[str]) -> socket.socket:
-    """Connect to the first address of a name that answers, and add those tried; raise OSError."""
-    failure = OSError("no address")
-    for family, kind, proto, _, where in socket.getaddrinfo(host_name(host), port, 0, socket.SOCK_STREAM):
-        tried.append(str(where[0]))
-        sock = socket.socket(family, kind, proto)
-        try:
-            sock.settimeout(CONNECT_SECONDS)
-            sock.connect(where)
-            return sock
-        except OSError as error:
-            sock.close()
-            failure = error
-    raise failure
 
 
 def _with_reasons(text: str, reasons: List[str]) -> str:

@@ -57,6 +57,10 @@ HANDSHAKE_SECONDS = 10.0
 HELLO_LIMIT = 1 << 20
 STRANGERS_AT_ONCE = 256  # connections that have not proved themselves yet; the oldest goes for a new one
 STRANGERS_OF_ONE = 64  # of them from one address
+# Connections taken in one round of the loop. It is a small part of those of one address, so that each is there for some
+# rounds, in which it can prove itself: more wait in the kernel, in their order.
+ACCEPTED_AT_ONCE = 8
+WAITING = 512
 REPORTED = 1000  # refusals that are shown, each once
 MOST_HERE = 4096  # ranks of one node
 MOST_LETTERS = 64  # of the name of a process
@@ -206,10 +210,11 @@ class Call:
 
 @dataclass
 class Stranger:
-    """A connection that has not proved itself yet."""
+    """A connection that has not proved itself yet; `has_greeted`: it has begun to."""
 
     peer: str
     writer: asyncio.StreamWriter
+    has_greeted: bool = False
 
 
 class Listener:
@@ -304,11 +309,14 @@ class Listener:
     async def _listen(self, hosts: Sequence[str], port: int) -> int:
         for host in hosts:
             try:
-                server = await asyncio.start_server(self._accept, host, port, backlog=512, limit=1 << 20)
+                server = await asyncio.start_server(self._accept, host, port, backlog=ACCEPTED_AT_ONCE, limit=1 << 20)
             except OSError as error:
                 if self._servers and error.errno in NO_SUCH_ADDRESS:
                     continue
                 raise
+            for listening in server.sockets:
+                with listening.dup() as same:
+                    same.listen(WAITING)
             self._servers.append(server)
             port = port or int(server.sockets[0].getsockname()[1])
         self.keep(self._loop.create_task(self._beat()))
@@ -339,11 +347,18 @@ class Listener:
         self._changed.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection until it ends, or the run is over: asyncio would print a traceback of a cancelled task."""
         self.keep(asyncio.current_task())
+        try:
+            await self._take_connection(reader, writer)
+        except asyncio.CancelledError:
+            writer.transport.abort()
+
+    async def _take_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = (writer.get_extra_info("peername") or ("?",))[0]
         stranger = self._admit_stranger(peer, writer)
         try:
-            records = await asyncio.wait_for(self._shake(reader, writer), HANDSHAKE_SECONDS)
+            records = await asyncio.wait_for(self._shake(stranger, reader), HANDSHAKE_SECONDS)
             line = Line(reader, writer, records)
             first, *rest = await asyncio.wait_for(line.next(), HANDSHAKE_SECONDS)
             if len(first) > HELLO_LIMIT:
@@ -362,14 +377,18 @@ class Listener:
             await self._serve(line, hello, peer, rest)
 
     def _admit_stranger(self, peer: str, writer: asyncio.StreamWriter) -> Stranger:
-        """Add a stranger. Where there are too many, the oldest goes: of this address, else of that with most."""
+        """Add a stranger. Where there are too many one goes, of this address, else of that with most.
+
+        It is the oldest of those that have not begun to prove themselves, else the oldest of all.
+        """
         count = Counter(stranger.peer for stranger in self._strangers)
         crowded = None
         if count[peer] >= STRANGERS_OF_ONE:
             crowded = peer
         elif len(self._strangers) >= STRANGERS_AT_ONCE:
             crowded = count.most_common(1)[0][0]
-        oldest = next((stranger for stranger in self._strangers if stranger.peer == crowded), None)
+        theirs = [stranger for stranger in self._strangers if stranger.peer == crowded]
+        oldest = next((stranger for stranger in theirs if not stranger.has_greeted), next(iter(theirs), None))
         if oldest is not None:
             self._strangers.remove(oldest)
             oldest.writer.transport.abort()
@@ -377,13 +396,15 @@ class Listener:
         self._strangers.append(stranger)
         return stranger
 
-    async def _shake(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Records:
+    async def _shake(self, stranger: Stranger, reader: asyncio.StreamReader) -> Records:
         shake = Handshake(self._secret, listens=True)
         while not shake.done:
             data = await reader.read(512)
             if not data:
                 raise EOFError
-            writer.write(shake.feed(data))
+            answer = shake.feed(data)
+            stranger.has_greeted = stranger.has_greeted or bool(answer)
+            stranger.writer.write(answer)
         return shake.channel()
 
     def _report(self, peer: str, error: BaseException) -> None:
