@@ -133,13 +133,8 @@ def align_columns(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> Se
 
 
 def one_line(text: str, limit: int) -> str:
-    """Write foreign words into a sentence of ours: on one line, shortened, and without what moves or turns a text.
-
-    Control characters of both sets, separators of lines, marks of direction and all else that is invisible.
-    """
-    if not text[:limit].isprintable():
-        text = "".join(char if char.isprintable() else " " for char in text[: limit + 1])
-    return cut(text, limit)
+    """Put foreign words on one line, shortened to `limit` characters; what is none to read is a blank."""
+    return cut("".join(char if char.isprintable() else " " for char in text[: limit + 1]), limit)
 
 
 def first_line(text: str, limit: int) -> str:

@@ -466,3 +466,24 @@ def test_a_part_of_the_ledger_has_a_name_and_a_meaning() -> None:
         ("computed twice", "unknown", ""),
         ("unaccounted", "0.00 s", "0 %"),
     ]
+
+
+ODD = tuple("\n\r\x00\x0b\x1b\x7f\x85\x9b\u2028\u2029\u202e\u2066\u200f\u061c")
+
+
+@pytest.mark.parametrize("odd", ODD, ids=ascii)
+def test_foreign_words_begin_no_line_of_ours(odd):
+    """A fault's text with a newline made a line `VERDICT ...` in the live view."""
+    words = f"it failed{odd}VERDICT   all is well"
+    line = event_line({"event": "fault", "node": "h2", "message": words}, 2)
+    assert line is not None and line.isprintable() and line.startswith("note: h2: it failed")
+    left = {"event": "node-clean", "node": "h2", "left": [{"pid": 5, "state": "D", "command": words}]}
+    line = event_line(left, 2)
+    assert line is not None and line.isprintable()
+    finding = {"event": "finding", "status": "warn", "message": words, "remedy": "do this\nthen that"}
+    line = event_line(finding, 2)
+    assert line is not None and [part.isprintable() for part in line.split("\n")] == [True] * 3
+    verdict = decode_parts(Verdict, {**VERDICT, "message": words, "evidence": [words, words]})
+    lines = verdict_lines(verdict)
+    assert all(line.isprintable() for line in lines)
+    assert [line for line in lines if line.startswith("VERDICT   all")] == []

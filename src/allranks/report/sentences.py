@@ -21,6 +21,7 @@ from allranks.runs.documents import (
 from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
 from .ledgerwords import goodput_line
+from .terminal import one_line
 
 Document = dict[str, Any]
 
@@ -92,6 +93,7 @@ def event_line(event: Document, nodes: int) -> str | None:
 
 def _line_of(event: Document, nodes: int) -> str | None:
     """Write the line; raise what a missing or wrong field makes of it."""
+    event = on_one_line(event)
     kind = str(event.get("event"))
     if kind in _SENTENCES:
         ranks = event.get("ranks")
@@ -104,6 +106,20 @@ def _line_of(event: Document, nodes: int) -> str | None:
     if writer is not None:
         return writer(event)
     return None
+
+
+def on_one_line(value: Any) -> Any:
+    """Put every text of a document on one line, where it stands in a sentence of ours: nodes and programs write in it.
+
+    A remedy is of ours, and has as many lines as commands.
+    """
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, dict):
+        return {name: item if name == "remedy" else on_one_line(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [on_one_line(item) for item in value]
+    return value
 
 
 def _rendezvous_line(event: Document, nodes: int) -> str:
@@ -229,7 +245,7 @@ def _saved_line(event: Document) -> str:
 def finding_line(finding: Document) -> str:
     """Write a finding as one or two lines."""
     sign = {"fail": "FAIL", "warn": "warning", "unknown": "unknown"}.get(str(finding.get("status")), "note")
-    line = f"{sign}: {finding.get('message')}"
+    line = f"{sign}: {one_line(str(finding.get('message')))}"
     remedy = finding.get("remedy")
     if remedy and sign == "warning":
         return f"{line}\n    {remedy}"
@@ -260,12 +276,13 @@ def verdict_lines(verdict: Verdict, with_runners_up: bool = False) -> list[str]:
     doubt = ""
     if 0 < verdict.confidence < 0.9:
         doubt = f" (confidence {verdict.confidence:.0%})"
-    lines = [f"VERDICT   {verdict.finding.message}", f"  cause   {verdict.cause}{doubt}"]
+    message = one_line(verdict.finding.message)
+    lines = [f"VERDICT   {message}", f"  cause   {verdict.cause}{doubt}"]
     where = verdict.finding.where
     if where.pid is not None:
         gpu = f", GPU {where.gpu}" if where.gpu is not None else ""
         lines.append(f"  culprit rank {where.rank} on {where.node or '?'}, pid {where.pid}{gpu}")
-    lines += [f"  saw     {item}" for item in verdict.finding.evidence[:3] if not _says(verdict.finding.message, item)]
+    lines += [f"  saw     {one_line(item)}" for item in verdict.finding.evidence[:3] if not _says(message, item)]
     fix = [line for line in verdict.finding.remedy.splitlines() if line.strip()]
     lines += [f"  {head:<8}{line}" for head, line in zip(["fix", *[""] * len(fix)], fix, strict=False)]
     if verdict.victims:
@@ -273,7 +290,9 @@ def verdict_lines(verdict: Verdict, with_runners_up: bool = False) -> list[str]:
     if verdict.decision:
         lines.append(f"  next    {verdict.decision}")
     if with_runners_up:
-        lines += [f"  or      {other.id}: {cut(other.message, RUNNER_UP_WIDTH)}" for other in verdict.runners_up]
+        lines += [
+            f"  or      {other.id}: {cut(one_line(other.message), RUNNER_UP_WIDTH)}" for other in verdict.runners_up
+        ]
     more = explain_command(verdict.cause)
     if more:
         lines.append(f"  more    {more}")
@@ -290,10 +309,10 @@ def left_lines(left: Left) -> list[str]:
     lines = []
     for place, items in left.items():
         if all(item.pid for item in items):
-            processes = ", ".join(f"pid {item.pid} ({item.command})" for item in items)
+            processes = ", ".join(f"pid {item.pid} ({one_line(item.command)})" for item in items)
             lines.append(f"LEFT on {place}: {processes}")
         else:
-            lines.append(f"LEFT {place}: " + ", ".join(item.command for item in items))
+            lines.append(f"LEFT {place}: " + ", ".join(one_line(item.command) for item in items))
     return lines
 
 

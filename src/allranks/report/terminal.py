@@ -13,8 +13,10 @@ from typing import TextIO
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OTHER_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-ln-z@`]|\][^\x07\x1b]*(\x07|\x1b\\)?|[^\[\]])")
 # Control characters of both sets, and those that change the direction or the line of what follows (UAX #9, #14).
-_CONTROL = re.compile("[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)")
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|\x1b(?!\\[[0-9;]*m)"
+)
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _RESET = "\x1b[0m"
 # Styles of `paint`.
 BAD = "\x1b[31m"
@@ -58,6 +60,11 @@ def clean(text: str, colour: bool) -> str:
     if "\x1b" in text and not text.endswith((_RESET, "\x1b[m")):
         return text + _RESET
     return text
+
+
+def one_line(text: str) -> str:
+    """Clean foreign words for a sentence of ours, in which breaks of lines are blanks."""
+    return text if text.isprintable() else clean(" ".join(text.splitlines()), colour=False)
 
 
 def clean_lines(text: str, colour: bool) -> str:

@@ -2,8 +2,8 @@
 
 A pickle is a program. This reads the part of it that makes numbers, texts, lists and mappings (pickletools.py of
 CPython 3.8 to 3.13 says what each operation does), and refuses what would make an object of a class or call anything.
-It is bounded: by the bytes that it gets, since each operation takes at least one; by `MOST` values, since a value that
-is taken again from the memo counts again; and by `DEEPEST`, since every list that is taken again is a copy.
+What it builds is bounded: every list that is taken again from the memo is a copy, and each part of it counts again. So
+there are at most `MOST` values, at most some for each byte of the text, and `DEEPEST` levels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import cast
 from allranks.protocol.jsontext import DecodeError, Json
 
 MOST = 20_000_000  # values in all
+MOST_OF_A_BYTE = 8  # values: a frame that torch takes again is five, in two bytes or more
 DEEPEST = 12  # lists and mappings inside each other; torch's have six
 DIGITS = 32  # bytes of an integer
 _PLAIN = (str, int, float, bool, type(None))
@@ -41,6 +42,7 @@ class _Unpickler:
         self.stack: list[object] = []
         self.memo: dict[int, object] = {}
         self.count = 0
+        self.most = min(MOST, MOST_OF_A_BYTE * len(data))
 
     def read(self) -> Json:
         """Run the operations until the last, and give the value that is left."""
@@ -64,8 +66,8 @@ class _Unpickler:
     def push(self, value: object) -> None:
         """Put a value on the stack."""
         self.count += 1
-        if self.count > MOST:
-            raise DecodeError(f"expected at most {MOST} values in a pickle")
+        if self.count > self.most:
+            raise DecodeError(f"expected at most {self.most} values in a pickle of {len(self.data)} bytes")
         self.stack.append(value)
 
     def take(self, count: int) -> bytes:
@@ -141,7 +143,7 @@ class _Unpickler:
     def copy(self, value: object, depth: int) -> object:
         """Copy a value with everything in it; each part counts."""
         self.count += 1
-        if self.count > MOST or depth > DEEPEST:
+        if self.count > self.most or depth > DEEPEST:
             raise DecodeError("the pickle is too large or nested too deeply")
         if isinstance(value, list):
             return [self.copy(item, depth + 1) for item in value]
