@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,3 +210,22 @@ def test_two_entries_that_are_the_same_machine(bed4: Bed, tmp_path: Path) -> Non
     assert (same["status"], same["where"]["peer"]) == ("warn", "h1")
 
 
+@pytest.mark.parametrize("start_file", ["sleep 15\n", "cat > /dev/null\n"], ids=["hangs", "reads"])
+def test_a_start_file_of_the_shell_that_lets_nothing_through(bed4: Bed, tmp_path: Path, start_file: str) -> None:
+    """The host was said to be down."""
+    bed4.host("h3").write_home("root", ".bashrc", start_file)
+    launch = Launch(bed4, tmp_path).start(program("tell.py"), "--connect-timeout", "6s")
+    verdict = refused(bed4, launch, "ssh-unreachable", "h3", code=4)
+    assert "logged in" in verdict["message"] and "down" not in verdict["message"]
+    assert "~/.bashrc" in verdict["remedy"]
+
+
+def test_a_sshd_that_is_stopped(bed4: Bed, tmp_path: Path) -> None:
+    host = bed4.host("h3")
+    for process in host.pids(system=True):
+        if process.ppid == host.init and "/usr/sbin/sshd" in process.command:
+            os.kill(process.pid, signal.SIGSTOP)
+    launch = Launch(bed4, tmp_path).start(program("tell.py"), "--connect-timeout", "6s")
+    verdict = refused(bed4, launch, "ssh-unreachable", "h3", code=4)
+    assert "takes connections" in verdict["message"] and "firewall" not in verdict["message"]
+    restart_sshd(host)

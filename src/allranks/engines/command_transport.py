@@ -171,7 +171,7 @@ class CommandTransport(ABC):
         """Say that the node's Python started, and that its agent said nothing."""
         return mute(node, seconds, self.by_hand(node, "uptime && timeout 5 ls -ld /tmp /var/tmp"))
 
-    def silence(self, node: Node, seconds: float) -> Finding:
+    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say that the node did not answer in time."""
         text = f"{name_with(node.name, node.host)} did not answer {self._program(node)} within {seconds:g} s"
         remedy = f"try `{self.by_hand(node, 'hostname')}`, or give it longer with --connect-timeout"

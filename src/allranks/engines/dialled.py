@@ -591,10 +591,10 @@ class DialledTransport(SshTransport):
         text = f"{node.name} joined and then hung up"
         return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
-    def silence(self, node: Node, seconds: float) -> Finding:
+    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say that a node that had joined does not come back."""
         if node.name not in self._ranks:
-            return super().silence(node, seconds)
+            return super().silence(node, seconds, stderr)
         text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
         return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 

@@ -23,6 +23,7 @@ FIXED_OPTIONS = (
     "RemoteCommand=none",
     "ClearAllForwardings=yes",
     "ControlMaster=no",  # an open master connection is used, none is opened
+    "LogLevel=DEBUG1",  # it says how far it has come: see ssh_errors.reached
 )
 
 
@@ -56,9 +57,9 @@ class SshTransport(CommandTransport):
         """Say what ssh means by what it printed."""
         return explain(node, stderr, code, have_ssh_key())
 
-    def silence(self, node: Node, seconds: float) -> Finding:
-        """Say that the node did not answer in time."""
-        return silent(node, seconds)
+    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
+        """Say that the node did not answer in time, and how far ssh had come."""
+        return silent(node, seconds, stderr)
 
     def retry(self, node: Node, stderr: str) -> bool:
         """Tell whether the same again may well succeed."""

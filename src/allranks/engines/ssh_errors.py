@@ -32,12 +32,22 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ),
 )
 _RULES = tuple((re.compile(pattern), cause) for pattern, cause in _TEXTS)
+# What ssh says at LogLevel=DEBUG1 (sshconnect.c, sshconnect2.c). Of the second kind are lines without `debug1`.
+DEBUG = "debug1:"
+AUTHENTICATED = ("Authenticated to ", "Transferred: ", "Bytes per second: ", "OpenSSH_", "Authenticated with partial")
 _USER = re.compile(r"^[^\s@]+@\S+: ")  # user@address, as the configuration has it: the node is named
 
 
 def worth_another_try(stderr: str) -> bool:
     """Tell whether sshd hung up before it knew us (too many start at once)."""
+    stderr = _errors(stderr)
     return bool(_RETRY.search(stderr)) and "Permission denied" not in stderr
+
+
+def _errors(stderr: str) -> str:
+    """Leave out the lines in which ssh says how far it has come."""
+    lines = stderr.splitlines()
+    return "\n".join(line for line in lines if not line.startswith((DEBUG, *AUTHENTICATED)))
 
 
 def destination(node: Node) -> str:
@@ -47,6 +57,7 @@ def destination(node: Node) -> str:
 
 def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Finding:
     """Make the finding for an ssh client that ended before the node answered."""
+    stderr = _errors(stderr)
     lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
     last_line = "".join(lines[-1:])[:300]
     for pattern, cause in _RULES:
@@ -127,16 +138,27 @@ def mute(node: Node, seconds: float, look: str) -> Finding:
     )
 
 
-def silent(node: Node, seconds: float) -> Finding:
-    """Make the finding for a node that let the connection hang."""
-    return Finding(
-        "ssh-unreachable",
-        "fail",
-        f"{name_with(node.name, node.host)} did not answer within {seconds:g} s. The host is down, or a firewall drops "
-        f"ssh's port {node.port or 22}",
-        f"try `ping {node.host}`. Take the host out of the list, or give it longer with --connect-timeout",
-        Where(node=node.name, port=node.port or 22),
-    )
+def silent(node: Node, seconds: float, stderr: str = "") -> Finding:
+    """Make the finding for a node that let the connection hang: what it reached says who is silent."""
+    who = f"{name_with(node.name, node.host)} did not answer within {seconds:g} s"
+    port = node.port or 22
+    longer = "or give it longer with --connect-timeout"
+    to = shlex.quote(destination(node))
+    if any(mark in stderr for mark in (AUTHENTICATED[0], "mux_client_request_session: master session")):
+        message = (
+            f"{who}. ssh has logged in, and no shell came: a start file of the login shell hangs or reads its input"
+        )
+        remedy = f"begin ~/.bashrc there with `case $- in *i*) ;; *) return ;; esac`, and try `ssh {to} true`"
+    elif "Remote protocol version" in stderr:
+        message = f"{who}. sshd answers on port {port}, and the login does not end: PAM, LDAP or a home may hang"
+        remedy = f"try `ssh -v {to} true`, {longer}"
+    elif "Connection established" in stderr:
+        message = f"{who}. Port {port} takes connections, and no sshd speaks there: it is stopped or overloaded"
+        remedy = f"look at sshd on the node, {longer}"
+    else:
+        message = f"{who}. The host is down, or a firewall drops ssh's port {port}"
+        remedy = f"try `ping {node.host}`. Take the host out of the list, {longer}"
+    return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name, port=port))
 
 
 def _finding(node: Node, cause: str, last_line: str, evidence: tuple[str, ...], have_key: bool) -> Finding:

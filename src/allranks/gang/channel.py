@@ -38,6 +38,7 @@ PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
 MAX_TRIES = 6
+DEBUG = "debug1:"  # how lines of ssh begin that say how far it has come
 TAKEN_EVERY = 64 << 10  # bytes of output between two words of how much has come: half of what an agent sends ahead
 CHUNK = 128 << 10  # bytes of the synced tree in one frame, far below what a frame may hold
 WINDOW = 8 * CHUNK  # bytes on their way to one node: pings never wait behind more
@@ -149,7 +150,8 @@ class Channel:
             await asyncio.wait_for(asyncio.shield(self._booted), max(0.1, deadline - loop.time()))
         except asyncio.TimeoutError:
             self.close()
-            raise ChannelFailed(self._transport.silence(self.node, seconds)) from None
+            stderr = self._stderr.decode("utf-8", "replace")
+            raise ChannelFailed(self._transport.silence(self.node, seconds, stderr)) from None
 
     def _watch(self, client: Client) -> None:
         """Follow a client's output; raises OSError."""
@@ -232,7 +234,7 @@ class Channel:
         if booting and self._booted is not None:
             self._booted.set_exception(ChannelFailed(self._transport.failure(self.node, stdout, stderr, code)))
         else:
-            last = stderr.strip().splitlines()
+            last = [line for line in stderr.strip().splitlines() if not line.startswith(DEBUG)]
             self._on_closed(last[-1] if last else "the connection ended")
 
     def _read_last_words(self, client: Client) -> None:

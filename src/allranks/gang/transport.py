@@ -61,8 +61,8 @@ class Transport(Protocol):
         """Return the finding on a node whose Python started and whose agent said nothing."""
         ...
 
-    def silence(self, node: Node, seconds: float) -> Finding:
-        """Return the finding on a node that did not answer within `seconds`."""
+    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
+        """Return the finding on a node that did not answer within `seconds`. Its client has printed `stderr`."""
         ...
 
     def retry(self, node: Node, stderr: str) -> bool:

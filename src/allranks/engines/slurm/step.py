@@ -195,7 +195,7 @@ class StepTransport(DialledTransport):
             if node.name in self._step.at_fault():
                 return None
 
-    def silence(self, node: Node, seconds: float) -> Finding:
+    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say why a node did not come: in srun's own words, where it has any."""
         blamed = self._step.at_fault()
         place = Where(node=node.name)
