@@ -26,7 +26,8 @@ from allranks.errors import UsageError
 from allranks.gang import session as sessions
 from allranks.gang.clocks import NodeClock
 from allranks.gang.controller import Controller
-from allranks.gang.states import Event
+from allranks.gang.members import RankState
+from allranks.gang.states import Event, State
 from allranks.gang.translate import translate
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import (
@@ -262,6 +263,54 @@ def test_an_allranks_of_another_protocol_takes_no_run_over(controller: Controlle
         sessions.adopt(run, JsonView(), lambda spec, cluster: ssh_reach(spec))
     assert run.read_document("run.json")["controller"] == document["controller"]
     assert run.read_result() is None
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Controller:
+    """Two nodes with a rank each: local0 has rank 0."""
+    spec = RunSpec.of(command=("true",), local=2, nproc=1, runs_dir=str(tmp_path / "runs"))
+    reach = ssh_reach(spec)
+    session = sessions.create(spec, virtual_cluster(2), reach, dict(os.environ), str(tmp_path), JsonView)
+    for number, node in enumerate(session.controller.roster.nodes.values()):
+        node.take_ranks({number: RankState(number, 0, "started", pid=100 + number)})
+    session.controller.roster.state = State.RUNNING
+    return session.controller
+
+
+def of_the_first(controller: Controller) -> tuple[object, ...]:
+    """All that is kept of node local0, its rank and its files."""
+    node = controller.roster.nodes["local0"]
+    files = {
+        path.relative_to(controller.run_dir.path): path.read_bytes()
+        for path in controller.run_dir.path.rglob("*")
+        if path.is_file() and ("node_00" in str(path) or "rank_00_" in path.name or "rank_000" in path.name)
+    }
+    return (repr(node), files, controller.progress.by_rank().get(0), controller.dropped.get("local0"))
+
+
+def test_one_nodes_frames_change_nothing_of_another(
+    pair: Controller, campaign: Campaign, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also `replaced` and `refused`; what they cause in files and events is bounded, and the other's beats hold."""
+    first, second = pair.members.values()
+    pair.take_frames(first, [OutputFrame(Stream(0, 0, 0), 0, b"mine\n")])
+    before = of_the_first(pair)
+    kept = [m for m in OF_NODES if m["type"] not in ("hello", "exit", "fault", "ended", "drained")]  # these end the run
+    for chance in campaign.cases(400):
+        stream = Stream(chance.randrange(12), chance.randrange(3), chance.choice((0, 1, 65535)))
+        offset = chance.choice((0, 1, 100, 1 << 20, MAX_OFFSET))
+        message = of_node(chance, kept)
+        frames: list[Frame] = [OutputFrame(stream, offset, hostile_json(chance)[:500] + b"\n")]
+        pair.take_frames(second, frames if message is None or chance.random() < 0.4 else [message])
+        pair.take_frames(first, [{"type": "pong", "sent": 1000.0, "t": 1000.1}])
+        assert of_the_first(pair) == before
+        assert not pair.replaced
+    assert first.heard >= second.heard
+    files = [path for path in pair.run_dir.path.rglob("*") if path.is_file()]
+    assert len(files) < 30
+    assert (pair.run_dir.path / "events.jsonl").stat().st_size < 9 << 20
+    assert sum(path.stat().st_size for path in files) < 3 << 30, "holes count, as they do for who reads them"
+    capsys.readouterr()
 
 
 # -- the agent's side ------------------------------------------------------------------------------------
