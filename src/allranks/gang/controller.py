@@ -528,7 +528,7 @@ class Controller:
 
     def _take_frame(self, member: Member, frame: Frame) -> None:
         """Act upon what a node says of itself, within its bounds; raise DecodeError where it can't be read."""
-        state = self.roster.everyone[member.node.name]
+        state = self.roster.state_of(member.node.name)
         if isinstance(frame, OutputFrame):
             require_stream(frame.stream, state.owned, self.roster.attempt)
             self._output(member, frame)

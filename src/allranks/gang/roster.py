@@ -160,6 +160,10 @@ class Roster:
         """The nodes with the hot spares and those that were replaced."""
         return {**self.retired, **self.nodes, **self.spares}
 
+    def state_of(self, name: str) -> NodeState:
+        """One of `everyone`, which is not put together for it: each frame asks."""
+        return self.spares.get(name) or self.nodes.get(name) or self.retired[name]
+
     @property
     def master(self) -> NodeState:
         """The first node."""
