@@ -109,7 +109,7 @@ def ledger_faults(directory: Path) -> list[str]:
         return []  # events are missing
     kept = result.time_ledger
     faults = []
-    again = ledger_of(run.read_events()[0], run.read_status())
+    again = ledger_of(run.read_facts()[0], run.read_status())
     if again != kept:
         faults.append(f"it says {_shown(kept)}, and its files say {_shown(again)}")
     if kept.unaccounted > max(0.05, UNACCOUNTED * kept.wall):

@@ -60,7 +60,7 @@ def trained_in(work: Path) -> list[TrainedStep]:
 
 def out_of_order_in(launch: Launch) -> list[str]:
     """Messages that came when none of their kind was expected, as the controller has noted."""
-    events, _ = RunDirectory(launch.run_dir).read_events()
+    events, _ = RunDirectory(launch.run_dir).read_lines()
     notes = [str(event.get("message", "")) for event in events if event.get("event") == "note"]
     return [note for note in notes if "out of order" in note]
 

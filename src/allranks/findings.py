@@ -106,6 +106,20 @@ def unset(name: str, of_run: Collection[str], forwarded: Collection[str] = ()) -
     return f"unset {name}"
 
 
+class Hang(NamedTuple):
+    """A standstill: who keeps the others waiting."""
+
+    cause: str
+    message: str
+    remedy: str
+    confidence: float  # 0 to 1
+    culprits: tuple[int, ...] = ()  # ranks that keep the others waiting
+    victims: tuple[int, ...] = ()  # ranks that wait
+    evidence: tuple[str, ...] = ()
+    slow: bool = False  # the culprits work: it is not a standstill
+    nodes: tuple[str, ...] = ()  # sender and receiver, where a link is at fault
+
+
 # What a verdict rests on: facts of processes, nodes and checks, else the tier of a line (diagnose/calibration.py).
 EvidenceName = Literal["observed", "stated", "general", "own-failure", "complaint", "guess", "none"]
 

@@ -93,7 +93,7 @@ def test_a_run_without_a_controller_says_what_to_do(runs: Path, shell: Shell) ->
 def test_damaged_runs_are_listed_with_what_is_known(runs: Path, shell: Shell) -> None:
     run = make(runs, "job", 60, exit_code=1)
     (run.path / "result.json").write_text("{")
-    run.append_event({"event": "run-end", "exit": 5})
+    run.append_line({"t": 1.0, "event": "run-end", "exit": 5})
     other = make(runs, "other", 60, exit_code=1, more={"attempts": 7, "verdict": [1], "timing": {"total": "x"}})
     document = shell("ps", "--json").document
     found = {row["run"]: row for row in document["runs"]}

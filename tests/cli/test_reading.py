@@ -46,7 +46,7 @@ def make(runs, name="job", age=10_000.0, over=True, controller=DEAD):
     if over:
         run.write_document("result.json", {"exit": 0, "verdict": None})
     else:
-        run.append_event({"event": "run-start"})
+        run.append_line({"t": 1.0, "event": "run-start"})
     return run
 
 

@@ -339,7 +339,7 @@ def active(name: str, pid: int) -> RunDirectory:
     controller: dict[str, Any] = {"host": os.uname().nodename, "pid": pid, "start_time": process.start}
     run.write_document("run.json", {"run": run.name, "uid": f"{run.name}-1", "spec": {}, "nodes": [], "workdir": "/",
                                     "started": time.time(), "controller": controller})  # fmt: skip
-    run.append_event({"event": "run-start"})
+    run.append_line({"t": 1.0, "event": "run-start"})
     return run
 
 

@@ -22,8 +22,7 @@ HEAVY = {
             "numpy", "allranks.agent", "allranks.report.live", "ctypes", "shutil", "socket"),
     "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
     "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
-    "diagnose": ("asyncio", "allranks.gang", "allranks.runs.events", "multiprocessing", "concurrent", "yaml", "jinja2",
-                 "numpy"),
+    "diagnose": ("asyncio", "allranks.gang", "multiprocessing", "concurrent", "yaml", "jinja2", "numpy"),
     "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.engines.kubernetes",
             "allranks.engines.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from allranks.engines.following import follow, read_request
 from allranks.engines.signals import Signals
 from allranks.engines.slurm import ended, engine, following, jobs
 from allranks.engines.slurm.following import HOPELESS_LOOKS, JobFollower
+from allranks.protocol.run_facts import Fact, RunStart, Stamped, write_line
 from allranks.report.live import JsonView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument, Timing
@@ -34,8 +35,8 @@ class Kept(JsonView):
         super().__init__()
         self.told: list[str] = []
 
-    def event(self, event: dict[str, Any]) -> None:
-        self.told.append(str(event["message"]))
+    def event(self, stamped: Stamped[Fact]) -> None:
+        self.told.append(str(write_line(stamped)["message"]))
 
 
 @pytest.fixture
@@ -253,7 +254,7 @@ def test_a_controller_that_has_begun_may_write_its_own_end(
     end = 1_795_331_000.0
     monkeypatch.setattr(engine, "seconds_since_end", lambda job, now: now - end)
     monkeypatch.setattr(jobs, "look", lambda number: SlurmJob("12", "COMPLETED"))
-    run.append_event({"t": 1.0, "event": "run-start"})
+    run.append(Stamped("", 1.0, None, RunStart(run.name, "")))
     settle(run, end + ended.LATE / 2)
     assert run.read_document("result.json") is None
     settle(run, end + ended.LATE * 2)

@@ -31,8 +31,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     for name in ("ALLRANKS_RUNS_DIR", "ALLRANKS_CONFIG", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     made = make(tmp_path / "runs", "job", 65)
-    made.append_event({"event": "finding", "id": "slow-rank", "status": "warn", "message": "rank 1 comes late"})
-    made.append_event({"event": "note", "t": time.time(), "message": "hello"})
+    made.append_line(
+        {"t": 1.0, "event": "finding", "id": "slow-rank", "status": "warn", "message": "rank 1 comes late"}
+    )
+    made.append_line({"event": "note", "t": time.time(), "message": "hello"})
     return made
 
 

@@ -44,6 +44,7 @@ from allranks.protocol.frames import (
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import read_message
+from allranks.protocol.run_facts import write_line
 from allranks.report.live import JsonView
 from allranks.settings import RunSpec
 
@@ -205,7 +206,7 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
                 drive.feed(event)
                 campaign.counts["events"] = campaign.counts.get("events", 0) + 1
         drive.tick()
-        json.dumps([note.line(1.0) for note in drive.notes], allow_nan=False)  # each goes into events.jsonl
+        json.dumps([write_line(note) for note in drive.notes], allow_nan=False)  # each goes into events.jsonl
 
 
 @pytest.fixture

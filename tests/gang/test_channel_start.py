@@ -138,7 +138,7 @@ def test_agents_that_wait_for_each_other_are_not_mute(tmp_path: Path, monkeypatc
     monkeypatch.setattr(controller, "HELLO_SECONDS", 5.0)
     result = run(tmp_path, remote("h1", "h2", "h3"), init_timeout=10.0)
     (directory,) = (tmp_path / "runs").iterdir()
-    events, _ = RunDirectory(directory).read_events()
+    events, _ = RunDirectory(directory).read_lines()
     assert sorted(e["node"] for e in events if e["event"] == "node-ready") == ["h1", "h2", "h3"]
     assert "did not answer" not in result["verdict"]["message"]
 

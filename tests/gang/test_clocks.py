@@ -14,6 +14,7 @@ from allranks.gang.clocks import NodeClock
 from allranks.gang.progress import Progress
 from allranks.gang.states import Quiet, Report, Stacks, State, UserSignal
 from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.protocol.run_facts import write_line
 
 HOUR = 3600.0
 LIMITS = {"init_timeout": 60.0, "hang_timeout": 40.0, "lease": 30.0, "retries": 1}
@@ -122,7 +123,7 @@ def afterwards(drive: Drive) -> list[tuple[int, str, list[str]]]:
 
 def quiet_times(drive: Drive) -> list[object]:
     """Figures that are told of limits."""
-    return [value for note in drive.notes for key, value in note.fields().items() if key in ("quiet", "seconds")]
+    return [value for note in drive.notes for key, value in write_line(note).items() if key in ("quiet", "seconds")]
 
 
 @pytest.mark.parametrize("of_nodes", [False, True], ids=["controller", "nodes"])
@@ -148,8 +149,8 @@ def test_what_is_stored_is_the_time_of_the_wall(step: float) -> None:
     running(drive)
     drive.skew = step
     drive.exit("0", "code=1")
-    (failed,) = drive.said("failed")
-    assert failed["t"] == drive.now and drive.roster.failed_t == drive.now
+    (failed_t,) = drive.times("failed")
+    assert failed_t == drive.now and drive.roster.failed_t == drive.now
     drive.through_the_end()
     drive.retry()
     assert drive.roster.attempt_started == drive.now and drive.roster.attempt_seconds(drive.at + 7) == 7

@@ -57,7 +57,7 @@ os._exit(3) if os.environ["RANK"] == "1" else time.sleep(1000)
 def test_a_node_is_clean_once_all_exits_are_known(tmp_path: Path) -> None:
     session = start(tmp_path, sys.executable, "-c", SLOW_TO_DIE)
     result = encode(session.run())
-    events = session.run_dir.read_events()[0]
+    events = session.run_dir.read_lines()[0]
     kinds = [e["event"] for e in events if e["event"] in ("rank-exit", "node-clean", "note")]
     assert kinds == ["rank-exit", "rank-exit", "node-clean"]
     assert result["verdict"]["victims"] == [0]
@@ -117,4 +117,4 @@ def test_a_node_whose_first_words_cannot_be_read_ends_the_start_at_once(
     result = encode(session.run())
     assert result["exit"] == 4
     assert "local0" in result["verdict"]["message"] and field in result["verdict"]["message"]
-    assert not [e for e in session.run_dir.read_events()[0] if e["event"] == "init-timeout"]
+    assert not [e for e in session.run_dir.read_lines()[0] if e["event"] == "init-timeout"]

@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.campaign import examples
 
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.hangs.attribute import Hang
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, Hang, Where
 from allranks.gang.ending import END_PATIENCE
 from allranks.gang.gang import Gang
 from allranks.gang.gathering import GATHER_PATIENCE
@@ -57,8 +56,8 @@ from allranks.protocol.codec import decode
 from allranks.protocol.messages import AddressProbe, AttemptSummary, PortFailure
 from allranks.protocol.orders import ORDERS
 from allranks.protocol.processes import RemainingProcess
+from allranks.protocol.run_facts import NAMES, Fact, Stamped, write_line
 from allranks.runs.documents import GOING_ON
-from allranks.runs.events import EventRecord
 from allranks.settings import RunSpec
 
 PORT = 29500
@@ -108,7 +107,7 @@ class Drive:
         self.at, self.skew, self.node_skew = BEGIN, 0.0, 0.0
         self.gang = Gang(self.spec, Cluster(every[:count], "test", every[count:]), setting, self.at, self.now)
         self.sent: list[tuple[str, dict[str, Any]]] = []
-        self.notes: list[EventRecord] = []
+        self.notes: list[Stamped[Fact]] = []
         self.overs: list[int] = []
         self.roster = self.gang.roster
         self._perform(self.gang.begin())
@@ -129,9 +128,10 @@ class Drive:
                 assert self.roster.everyone[action.node].node_dir, "a message is for an agent that has spoken"
                 self.sent.append((action.node, ORDERS.write(action.order)))
                 words.append(f"{ORDERS.word(action.order)}>{action.node}")
-            elif isinstance(action, EventRecord):
+            elif isinstance(action, Stamped):
                 self.notes.append(action)
-                words += [action.kind] if action.kind not in EVIDENCE else []
+                name = NAMES[type(action.fact)]
+                words += [name] if name not in EVIDENCE else []
             elif isinstance(action, Reach):
                 words.append(f"reach>{action.node}" + (f" in {action.pause:g} s" if action.pause else ""))
             else:
@@ -159,7 +159,12 @@ class Drive:
         return next(m for _, m in reversed(self.sent) if m["type"] == kind)
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        return [n.fields() for n in self.notes if n.kind == event]
+        lines = [write_line(note) for note in self.notes if NAMES[type(note.fact)] == event]
+        of_stamp = ("t", "event", "attempt")
+        return [{name: value for name, value in line.items() if name not in of_stamp} for line in lines]
+
+    def times(self, event: str) -> list[float]:
+        return [note.t for note in self.notes if NAMES[type(note.fact)] == event]
 
     # -- one method a word of the scripts ------------------------------------------------------------
 
@@ -336,7 +341,8 @@ def test_times_are_those_of_the_events() -> None:
     drive = Drive(count=1).running()
     drive.now = BEGIN + 50
     drive.feed(Report("h0", BEGIN + 7.5, 0, "initialised"))
-    assert drive.said("all-initialised") == [{"seconds": 7.5, "ranks": 1, "t": BEGIN + 7.5}]
+    assert drive.said("all-initialised") == [{"seconds": 7.5, "ranks": 1}]
+    assert drive.times("all-initialised") == [BEGIN + 7.5]
 
 
 # -- gathering ---------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from itertools import count
 import pytest
 from tests.gang.test_gang import Drive
 
+from allranks.findings import Finding
 from allranks.gang.pace import EVERY, STARTING
 from allranks.gang.states import Send, StepShown, Used
 from allranks.protocol.orders import UsageOrder
+from allranks.protocol.run_facts import PlainNote
 from allranks.protocol.usage import NodeUsage
-from allranks.runs.events import FindingMade, PlainNote
 
 STEPS = count()  # they only grow, over all tests
 
@@ -46,13 +47,14 @@ def test_a_slowdown_and_its_recovery_are_said_once(drive: Drive) -> None:
         sample(drive, "h0", 0)
         sample(drive, "h1", 50)
     (made,) = said
-    assert isinstance(made, FindingMade)
-    assert made.finding.where.node == "h1"
-    assert "h1: 5.0% of its TCP segments were sent again" in made.finding.message
-    assert drive.roster.findings == [made.finding]
+    finding = made.fact
+    assert isinstance(finding, Finding)
+    assert finding.where.node == "h1"
+    assert "h1: 5.0% of its TCP segments were sent again" in finding.message
+    assert drive.roster.findings == [finding]
     (note,) = shown(drive, 60, 1.0)
-    assert isinstance(note, PlainNote)
-    assert note.message.startswith("the run is back at")
+    assert isinstance(note.fact, PlainNote)
+    assert note.fact.message.startswith("the run is back at")
     assert drive.roster.nodes["h1"].usage is not None
 
 

@@ -9,8 +9,8 @@ import pytest
 from allranks.gang.members import Resumption
 from allranks.gang.progress import OLDEST, Progress, StepSpan
 from allranks.protocol.frames import METRICS, Stream
+from allranks.protocol.run_facts import Stamped, StepsResumed, StepsSeen
 from allranks.report.sentences import event_line
-from allranks.runs.events import StepsResumed, StepsSeen
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_how_far_all_attempts_and_ranks_came_counts(progress: Progress) -> None:
 
 
 def test_what_is_said() -> None:
-    lines = [event_line(StepsResumed(*one).line(1.0, 2), 1) for one in ((5, 7, 3, False), (0, 7, 8, True))]
+    lines = [event_line(Stamped("", 1.0, 2, StepsResumed(*one)), 1) for one in ((5, 7, 3, False), (0, 7, 8, True))]
     assert lines == [
         "attempt 2 goes on at step 5, 3 steps of those up to 7 are done again",
         "warning: attempt 2 begins at step 0 although step 7 was reached. No checkpoint was loaded",

@@ -22,9 +22,9 @@ from allranks import program
 from allranks.agent import saving as agent_side
 from allranks.gang.saving import MOST_PROPOSALS, choose_step
 from allranks.gang.states import Report, SavingAnswer, State, UserSignal
+from allranks.protocol.attempts import SavedStep
 from allranks.protocol.messages import RankSaving, SavingMessage
 from allranks.protocol.orders import ORDERS, SaveOrder
-from allranks.runs.documents import SavedStep
 
 
 class Held(Exception):

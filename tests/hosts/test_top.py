@@ -22,7 +22,9 @@ def test_a_run_is_found_and_followed_on_another_host(launch: Launch, tmp_path: P
     outputs = active.path / "outputs"
     outputs.mkdir()
     (outputs / "rank_00_metrics.jsonl").write_text('{"step": 41, "loss": 0.5}\n')
-    active.append_event({"event": "finding", "id": "slow-rank", "status": "warn", "message": "rank 1 comes late"})
+    active.append_line(
+        {"t": 1.0, "event": "finding", "id": "slow-rank", "status": "warn", "message": "rank 1 comes late"}
+    )
     env = {"TMPDIR": str(tmp_path / "scratch")}
     (tmp_path / "scratch").mkdir()
 

@@ -35,7 +35,7 @@ def test_each_part_is_what_the_ranks_say(tmp_path: Path) -> None:
     assert document["exit"] == 0
     attempts = read_moments(tmp_path)
     assert [min(moments.steps) for moments in attempts] == [0, 20]
-    events, _ = RunDirectory(run.directory).read_events()
+    events, _ = RunDirectory(run.directory).read_lines()
     true = true_parts(events[0]["t"], attempts, (run.directory / "result.json").stat().st_mtime)
     assert true["teardown"] > 1.5 and true["start"] > 2.0 and true["computed_twice"] > 0.3
     off = deviations(document["time_ledger"], true)

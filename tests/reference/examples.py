@@ -14,7 +14,7 @@ from tests.diagnose.test_signatures import OF_LOGS
 
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
-from allranks.findings import Verdict
+from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import decode
 from allranks.report.sentences import finding_line, verdict_lines
 
@@ -85,7 +85,7 @@ def _of_warnings(cause: str) -> Iterator[Example]:
     for path, case in _runs().items():
         for finding in case["incident"].get("findings", ()):
             if finding["id"] == cause and finding["status"] == "warn" and "real processes" in case["source"]:
-                lines = finding_line({"event": "finding", **finding}).split("\n")
+                lines = finding_line(decode(Finding, finding)).split("\n")
                 yield Example(tuple(lines), f"tests/diagnose/rules/{path.parent.name}/{path.name}", is_warning=True)
 
 

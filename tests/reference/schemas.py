@@ -6,7 +6,6 @@ import enum
 import types
 import typing
 from collections import abc
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ from allranks.cli import clean, data, explain, follow, init, logs, orphans, ps, 
 from allranks.cli.exec import ExecPlan, ExecReport
 from allranks.cli.fetch import FetchReport
 from allranks.cli.nodes import NodesReport
-from allranks.diagnose.hangs.attribute import Hang
 from allranks.engines import dry_run, joined
 from allranks.engines.kubernetes.launching import PodsPlan
 from allranks.engines.skypilot.launching import TaskPlan
@@ -24,15 +22,14 @@ from allranks.engines.slurm.submitting import SubmissionPlan
 from allranks.findings import Finding, Verdict
 from allranks.overlap.statement import OverlapDocument
 from allranks.protocol import codec
+from allranks.protocol.run_facts import KINDS, NOT_KEPT
 from allranks.report.checks_table import CheckReport
 from allranks.report.explained import ExplainedPage
 from allranks.report.topview import TopSnapshot
-from allranks.runs import documents, events
-from allranks.runs.events import EventRecord
+from allranks.runs import documents
 
 Schema = dict[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-NAMES = {"Hang": Hang}  # that a module imports for its annotations alone
 SIMPLE: dict[object, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -118,11 +115,11 @@ class Generator:
     def events(self) -> Schema:
         """The schema of a line of events.jsonl: one of the records, by the event's name."""
         lines = []
-        for record in event_records():
-            body = self._record(record, record.spread, without=record.kept_apart)
-            number = {"schema": {"const": 1}}
-            own = {**number, "t": {"type": "number"}, "event": {"const": record.kind}, "attempt": {"type": "integer"}}
-            required = [name for name in body["required"] if name not in own]
+        for name, kind in KINDS.items():
+            body = self._record(kind, without=not_written(kind))
+            own = {"schema": {"const": 1}, "t": {"type": "number"}, "event": {"const": name}}
+            own |= {"attempt": {"type": "integer"}, "node": {"type": "string"}}
+            required = [field for field in body["required"] if field not in own]
             lines.append({**body, "properties": {**body["properties"], **own}, "required": ["t", "event", *required]})
         return self._whole("events", {"description": "A line of events.jsonl.", "anyOf": lines})
 
@@ -130,13 +127,13 @@ class Generator:
         head = {"$schema": DRAFT, "$id": f"allranks/{name}.json", "title": name}
         return {**head, **body, **({"$defs": self._definitions} if self._definitions else {})}
 
-    def _record(self, kind: type, spread: str = "", without: str = "") -> Schema:
-        hints = typing.get_type_hints(kind, localns=NAMES)
+    def _record(self, kind: type, spread: str = "", without: tuple[str, ...] = ()) -> Schema:
+        hints = typing.get_type_hints(kind)
         spread = spread or codec.spread_field(kind)
         properties: dict[str, Schema] = {}
         required: list[str] = []
         for name in codec.field_names(kind):
-            if name == without:
+            if name in without:
                 continue
             if name == spread:
                 inner = self._record(hints[name])
@@ -196,12 +193,9 @@ class Generator:
         return {"$ref": f"#/$defs/{name}"}
 
 
-def event_records(kind: type[EventRecord] = EventRecord) -> Iterator[type[EventRecord]]:
-    """Every record that is a line, in the order of their declarations."""
-    for record in kind.__subclasses__():
-        if record.kind and record.__module__ == events.__name__:
-            yield record
-        yield from event_records(record)
+def not_written(kind: type) -> tuple[str, ...]:
+    """The fields of a fact that do not stand in its line: its stamp has them, or nobody reads them there."""
+    return ("t", "attempt", *NOT_KEPT.get(kind, ()))
 
 
 def schema_of(name: str, closed: bool = False) -> Schema:
@@ -236,20 +230,20 @@ def _first(kind: type) -> str:
 
 def events_page() -> str:
     rows = []
-    for record in sorted(event_records(), key=lambda one: one.kind):
-        hints = typing.get_type_hints(record, localns=NAMES)
-        names = [name for name in codec.field_names(record) if name not in ("t", record.kept_apart, record.spread)]
+    for event, kind in sorted(KINDS.items()):
+        hints = typing.get_type_hints(kind)
+        spread = codec.spread_field(kind)
+        names = [name for name in codec.field_names(kind) if name not in (*not_written(kind), spread)]
         fields = [f"`{codec.json_name(name)}` {_words(hints[name])}" for name in names]
-        if record.spread:
-            spread = hints[record.spread]
-            fields.append("and those of " + _words(spread))
-        meaning = " ".join((record.__doc__ or "").split())
-        rows.append(f"| {record.kind} | {cell(', '.join(fields))} | {cell(meaning)} |\n")
+        if spread:
+            fields.append("and those of " + _words(hints[spread]))
+        meaning = " ".join((kind.__doc__ or "").split())
+        rows.append(f"| {event} | {cell(', '.join(fields))} | {cell(meaning)} |\n")
     return f"""# Events
-<!-- `make pages` writes this page from src/allranks/runs/events.py. -->
+<!-- `make pages` writes this page from src/allranks/protocol/run_facts.py. -->
 
 `events.jsonl` of a run directory has a JSON object a line. Each has `"schema": 1`, `event`, `t` (unix seconds,
-corrected to the controller's clock), and `attempt` where it applies. `node` is a node's name. Its schema is
+corrected to the controller's clock), and `attempt` and `node` (a node's name) where they apply. Its schema is
 [events.json](schemas/events.json).
 
 | event | further fields | when |

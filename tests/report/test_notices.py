@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.facts import fact
 
 from allranks.findings import Finding, Verdict, Where
 from allranks.report.notices import LONGEST, RunPlace, notice_of_end, notice_of_event
@@ -52,17 +53,17 @@ def test_who_ends_a_run_needs_no_notification(code: int, kind: str | None) -> No
         ({**FINDING, "id": "own_name"}, None),
         ({"event": "rank-started", "node": "h1", "rank": 0, "pid": 3}, None),
         (
-            {"event": "retry", "reason": "the node was lost", "verdict": {"message": "h2 was lost"}},
+            {"event": "retry", "reason": "node lost", "verdict": {"message": "h2 was lost", "cause": "node-lost"}},
             "allranks run-1: retry",
         ),
     ],
 )
 def test_events_that_people_have_to_hear_of(event: Document, title: str | None) -> None:
-    notice = notice_of_event(event, PLACE, 2)
+    notice = notice_of_event(fact(event), PLACE, 2)
     assert (notice.title if notice is not None else None) == title
 
 
 def test_a_notification_is_not_longer_than_services_take() -> None:
-    notice = notice_of_event({**FINDING, "message": "long " * 5000}, PLACE, 2)
+    notice = notice_of_event(fact({**FINDING, "message": "long " * 5000}), PLACE, 2)
     assert notice is not None
     assert len(notice.body) <= LONGEST + len(PLACE.directory) + 1

@@ -14,6 +14,8 @@ from tests.run_directories import T, make
 from allranks.cli.main import load
 from allranks.cli.report import judged
 from allranks.protocol.codec import encode
+from allranks.protocol.messages import StartedMessage
+from allranks.protocol.run_facts import Stamped, StepsSeen
 from allranks.report.excerpts import CONTEXT, Log, Sizes, excerpt
 from allranks.report.gather import gather
 from allranks.report.record import Excerpt, Piece, Record
@@ -21,7 +23,6 @@ from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import BUDGET, run_page
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import TimeLedger
-from allranks.runs.events import RankStarted, StepsSeen
 from allranks.runs.logdiagnosis import scan
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
@@ -76,8 +77,8 @@ def test_where_the_time_went(tmp_path: Path) -> None:
     assert "computed twice 1 min 0 s 30 % Steps that" in words
     assert "waiting for stragglers unknown What" in words
     (run.path / "result.json").unlink()
-    for event in (StepsSeen(0, T + 4.0, 2, T + 6.0), RankStarted("h1", 0, 7, T + 1.0)):
-        run.append_event(event.line(T + 6.0, 0))
+    run.append(Stamped("", T + 6.0, 0, StepsSeen(0, T + 4.0, 2, T + 6.0)))
+    run.append(Stamped("h1", T + 1.0, 0, StartedMessage(0, 7, 0)))
     assert "Goodput unknown" not in page(run.path).text
 
 

@@ -6,6 +6,7 @@ import re
 import threading
 
 import pytest
+from tests.facts import fact
 
 from allranks.report.live import JsonView, LiveView
 from allranks.report.screen import Screen
@@ -128,7 +129,7 @@ def test_words_of_others_cannot_steer_the_terminal():
     out = Terminal()
     view = LiveView(stream=out)
     verdict = {"message": "boom \x1b]0;title\x07\nsecond \x1b[2J", "cause": "c", "evidence": ["\x9b2J"]}
-    view.event({"event": "note", "message": "note \x1b[10;10H"})
+    view.event(fact({"event": "note", "message": "note \x1b[10;10H"}))
     view.closing(result_record({"exit": 1, "directory": "r", "verdict": verdict}))
     assert not set("\x1b\x07\x9b") & set(out.getvalue())
     assert "second" in out.getvalue()
@@ -142,8 +143,8 @@ def test_failures_verdicts_and_warnings_have_colours_where_they_are_wanted(small
     lines = {}
     for terminal in (ColourTerminal(), Terminal()):
         view = LiveView(stream=terminal)
-        view.event({"event": "finding", "id": "slow-rank", "status": "warn", "message": "rank 5 is late"})
-        view.event({"event": "finding", "id": "x", "status": "fail", "message": "h2 is lost"})
+        view.event(fact({"event": "finding", "id": "slow-rank", "status": "warn", "message": "rank 5 is late"}))
+        view.event(fact({"event": "finding", "id": "x", "status": "fail", "message": "h2 is lost"}))
         view.output("h1", 0, b"FAIL: a word of the program\n", 1.0)
         view.tick(10.0)
         view.closing(result_record({"exit": 1, "directory": "r", "verdict": {"cause": "c", "message": "boom"}}))
@@ -187,7 +188,7 @@ def test_what_comes_during_a_question_is_bounded():
 def test_json_leaves_standard_output_alone(capsys):
     view = JsonView()
     view.opening({})
-    view.event({"event": "note", "message": "no"})
+    view.event(fact({"event": "note", "message": "no"}))
     view.status(STATUS, 0.0)
     view.output("h1", 0, b"hello\nunfinished", 1.0)
     view.tick(10.0)
@@ -201,11 +202,11 @@ def test_an_end_with_less_time_is_said_by_the_note_alone():
     out = io.StringIO()
     view = LiveView(stream=out)
     end = {"event": "ending", "attempt": 0, "reason": "sigterm", "ranks": 2}
-    view.event({**end, "grace": 30.0})
-    view.event({"event": "note", "message": "ranks have 4 s (Slurm's KillWait), not the 30 s of --stop-grace"})
-    view.event({**end, "grace": 4.0})
-    view.event({**end, "grace": 0.0})
-    view.event({**end, "attempt": 1, "grace": 30.0})
+    view.event(fact({**end, "grace": 30.0}))
+    view.event(fact({"event": "note", "message": "ranks have 4 s (Slurm's KillWait), not the 30 s of --stop-grace"}))
+    view.event(fact({**end, "grace": 4.0}))
+    view.event(fact({**end, "grace": 0.0}))
+    view.event(fact({**end, "attempt": 1, "grace": 30.0}))
     view.closing(result_record({"exit": 143}))
     said = [line for line in out.getvalue().splitlines() if "ending" in line or "note" in line]
     first = "SIGTERM or `allranks stop`: ending 2 ranks, with 30 s to save"

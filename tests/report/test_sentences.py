@@ -1,19 +1,20 @@
 """Folding, steps, the live table and the last words: what people read."""
 
 import io
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.facts import fact
 
 from allranks.cli import diagnose
 from allranks.cli.together import SYNC_PASSED
 from allranks.findings import Finding, Verdict
 from allranks.gang.progress import StepReader
 from allranks.protocol.codec import decode_parts
+from allranks.protocol.run_facts import KINDS, read_line
 from allranks.report.fold import CUT, WINDOW, Folder, clean
 from allranks.report.ledgerwords import PARTS, goodput_line, ledger_rows
 from allranks.report.live import LiveView
@@ -29,7 +30,6 @@ from allranks.runs.documents import (
     Timing,
     result_record,
 )
-from allranks.runs.events import EventRecord
 from allranks.runs.run_progress import RunProgress
 from allranks.text import format_ranks
 
@@ -66,7 +66,7 @@ def test_a_rank_that_repeats_itself_is_not_folded_away():
     ("ranks", "said"), [(4, "ending the remaining 4 ranks"), (1, "ending the remaining rank"), (0, None)]
 )
 def test_ranks_that_a_failure_ends_may_be_all_of_them(ranks, said):
-    assert event_line({"event": "ending", "reason": "failure", "grace": 1.0, "ranks": ranks}, 2) == said
+    assert event_line(fact({"event": "ending", "reason": "failure", "grace": 1.0, "ranks": ranks}), 2) == said
 
 
 ALIKE = [  # real lines: torch 2.13 (c10d socket.cpp, elastic), NCCL, logging
@@ -100,7 +100,7 @@ def test_output_without_room_is_told_once_a_source_and_is_not_said_to_be_in_the_
     total = 0
     for _ in range(9):
         total += 1000
-        view.event({"event": "dropped", "node": "h2", "rank": 1, "bytes": 1000, "total": total})
+        view.event(fact({"event": "dropped", "node": "h2", "rank": 1, "bytes": 1000, "total": total}))
     view.output("h2", 1, b"x\n" * 5000, 0.0)
     view.closing(result_record({"exit": 0, "directory": "/r", "dropped": {"h2": {"1": total}}}))
     lines = [line for line in stream.getvalue().splitlines() if "rank 1's output" in line]
@@ -239,7 +239,7 @@ def test_evidence_that_the_sentence_has_is_not_repeated():
     ],
 )
 def test_a_further_attempt_and_an_end_that_was_asked_for(event, line):
-    assert event_line(event, 2) == line
+    assert event_line(fact(event), 2) == line
 
 
 def test_what_is_left_and_what_is_missing_are_said():
@@ -260,17 +260,21 @@ def test_a_cause_that_is_cut_short_ends_with_an_ellipsis():
 def test_events_that_matter_have_a_line():
     proved = {"event": "gate-proved", "node": "h1", "address": "10.0.0.1", "port": 29500, "seconds": 0.12}
     ranks = {"h1": 2, "h2": 2, "h3": 2, "h4": 2}
-    assert event_line({**proved, "ranks": ranks}, 4) == (
+    assert event_line(fact({**proved, "ranks": ranks}), 4) == (
         "master    h1 10.0.0.1:29500, reached by all 4 nodes in 0.12 s\nranks     8 in all, 2 a node"
     )
-    assert "reached by all 4 nodes" in event_line({**proved, "ranks": ranks}, 1), "followed before the nodes are known"
-    assert event_line({**proved, "ranks": {"h1": 8, "h2": 4}}, 2).endswith("ranks     12 in all: h1 8, h2 4")
-    told = event_line({"event": "all-initialised", "ranks": 8, "seconds": 2.34}, 4)
+    assert "reached by all 4 nodes" in event_line(fact({**proved, "ranks": ranks}), 1), (
+        "followed before the nodes are known"
+    )
+    assert event_line(fact({**proved, "ranks": {"h1": 8, "h2": 4}}), 2).endswith("ranks     12 in all: h1 8, h2 4")
+    told = event_line(fact({"event": "all-initialised", "ranks": 8, "seconds": 2.34}), 4)
     assert told == "all 8 ranks initialised in 2.3 s"
-    assert event_line({"event": "join", "message": "1 of 2 nodes are here"}, 4) == "join      1 of 2 nodes are here"
-    assert event_line({"event": "rank-started"}, 4) is None
-    assert "signal 9" in event_line({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 9}, 4)
-    assert event_line({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 15, "expected": True}, 4) is None
+    assert (
+        event_line(fact({"event": "join", "message": "1 of 2 nodes are here"}), 4) == "join      1 of 2 nodes are here"
+    )
+    assert event_line(fact({"event": "rank-started", "rank": 0, "pid": 7}), 4) is None
+    assert "signal 9" in event_line(fact({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 9}), 4)
+    assert event_line(fact({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 15, "expected": True}), 4) is None
 
 
 def status(*ranks):
@@ -377,13 +381,7 @@ _FIELDS = ("seconds", "ranks", "quiet", "node", "nodes", "signal", "by", "files"
            "reason", "grace", "rank", "left", "address", "port", "attempt", "message", "left_out", "total")  # fmt: skip
 
 
-def kinds(record: type[EventRecord]) -> Iterator[str]:
-    yield record.kind
-    for kind in record.__subclasses__():
-        yield from kinds(kind)
-
-
-_KINDS = sorted({kind for kind in kinds(EventRecord) if kind})
+_KINDS = sorted(KINDS)
 
 
 @given(
@@ -391,14 +389,15 @@ _KINDS = sorted({kind for kind in kinds(EventRecord) if kind})
 )
 def test_an_event_of_another_shape_ends_no_view(kind: str, fields: dict[str, Any]) -> None:
     """`attach` ended with KeyError at the first damaged line of events.jsonl."""
-    line = event_line({**fields, "event": kind}, 2)
+    stamped = read_line({**fields, "t": 1.0, "event": kind})
+    line = event_line(stamped, 2) if stamped is not None else None
     assert line is None or isinstance(line, str)
 
 
 def test_files_that_may_be_lost_are_told_of_at_the_end_and_only_where_there_are_any() -> None:
     """The place is temporary in every run on hosts: it matters once the program has left something there."""
     event = {"event": "outputs-temporary", "nodes": {"h1": "/tmp/allranks-0/x/outputs"}}
-    assert event_line(event, 1) is None
+    assert event_line(fact(event), 1) is None
     ended = {"exit": 0, "directory": "runs/a", "timing": {"total": 1.0}}
     assert closing_lines(result_record(ended)) == ["done after 1.0 s (exit 0), logs in runs/a/logs"]
     lines = closing_lines(result_record({**ended, "outputs": {"h1": "/tmp/allranks-0/x/outputs"}}))
@@ -414,8 +413,10 @@ def test_failures_that_the_verdict_says_are_not_said_before_it() -> None:
     stream = io.StringIO()
     view = LiveView(stream=stream)
     for node in range(64):
-        view.event({"event": "finding", "id": "port-blocked", "status": "fail", "message": f"h{node} cannot reach h0"})
-    view.event({"event": "finding", "id": "ssh-auth", "status": "fail", "message": "h9: Permission denied"})
+        view.event(
+            fact({"event": "finding", "id": "port-blocked", "status": "fail", "message": f"h{node} cannot reach h0"})
+        )
+    view.event(fact({"event": "finding", "id": "ssh-auth", "status": "fail", "message": "h9: Permission denied"}))
     verdict = {**VERDICT, "cause": "port-blocked", "message": "all nodes cannot reach h0"}
     view.closing(result_record({"exit": 4, "directory": "/r", "verdict": verdict}))
     text = stream.getvalue()

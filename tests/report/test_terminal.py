@@ -113,7 +113,7 @@ def test_words_of_others_do_not_steer_the_terminal(words: tuple[str, ...], tmp_p
     document["nodes"][0]["name"] = f"h1{NASTY}"
     run.write_document("status.json", document)
     run.write_document("result.json", {"exit": 1, "verdict": {"cause": "unknown", "message": f"it said {NASTY}"}})
-    run.append_event({"t": time.time(), "event": "note", "message": NASTY})
+    run.append_line({"t": time.time(), "event": "note", "message": NASTY})
     write_logs(run, (0, f"{NASTY} in a log\n".encode()))
     (run.path / "outputs").mkdir(exist_ok=True)
     (run.path / "outputs/rank_00_metrics.jsonl").write_text(f'{{"step": 1}} {NASTY}\n')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 from tests.campaign import examples
 from tests.run_directories import T, events
 
+from allranks.protocol.run_facts import Fact, NodeReplaced, Stamped, read_line
 from allranks.report.page import render
 from allranks.report.timeline import Timeline, choose_rows, timeline
 from allranks.report.timeplot import LEFT, WIDTH, Scale, TimelinePlot, timeline_plot
-from allranks.runs.events import NodeReplaced
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
+
+
+def fold(
+    told: Iterable[dict[str, Any] | Stamped[Fact]], nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]
+) -> Timeline:
+    """A timeline of lines as they stand in events.jsonl, or of facts."""
+    facts = (read_line(one) if isinstance(one, dict) else one for one in told)
+    return timeline((stamped for stamped in facts if stamped is not None), nodes, aliases)
 
 
 def plot_of(line: Timeline, culprits: Sequence[int] = ()) -> TimelinePlot:
@@ -31,7 +39,7 @@ def states(line: Timeline, name: str | int) -> list[tuple[str, float, float]]:
 
 
 def test_nodes_and_ranks_of_a_run_that_fails() -> None:
-    line = timeline(events(NODES), NODES, {})
+    line = fold(events(NODES), NODES, {})
     assert [(r.node, r.rank) for r in line.rows] == [
         ("h1", None), ("h1", 0), ("h1", 1), ("h2", None), ("h2", 2), ("h2", 3),
     ]  # fmt: skip
@@ -53,8 +61,8 @@ def event(t: float, kind: str, **more: Any) -> dict[str, Any]:
 
 
 def test_every_node_that_gave_its_place_is_a_moment_of_the_run() -> None:
-    told = [event(0, "attempt-start", attempt=1), NodeReplaced("h1", "h4").line(T + 2, 1)]
-    assert [(m.kind, m.text, m.t - T) for m in timeline(told, NODES, {}).moments][1:] == [
+    told = [event(0, "attempt-start", attempt=1), Stamped("h1", T + 2, 1, NodeReplaced("h4"))]
+    assert [(m.kind, m.text, m.t - T) for m in fold(told, NODES, {}).moments][1:] == [
         ("node-replaced", "node replaced", 2.0)
     ]
 
@@ -68,7 +76,7 @@ def test_silent_and_lost_nodes_attempts_and_a_rank_that_never_started() -> None:
         event(11, "attempt-start", attempt=1), event(12, "rank-started", node="h1", rank=0, attempt=1),
         event(12, "rank-exit", node="h1", rank=0, attempt=1, code=0, expected=False),
     ]  # fmt: skip
-    line = timeline(told, {"h1": [0, 1]}, {"10.0.0.1": "h1"})
+    line = fold(told, {"h1": [0, 1]}, {"10.0.0.1": "h1"})
     assert states(line, "h1")[:6] == [("connecting", 0.1, 1), ("ready", 1, 2), ("running", 2, 5), ("silent", 5, 6),
                                       ("running", 6, 7), ("silent", 7, 9)]  # fmt: skip
     assert states(line, "h1")[6] == ("lost", 9, 10)
@@ -84,7 +92,7 @@ def test_silent_and_lost_nodes_attempts_and_a_rank_that_never_started() -> None:
 
 def test_many_rows_are_chosen_from() -> None:
     nodes = {f"n{i:03d}": [2 * i, 2 * i + 1] for i in range(200)}
-    line = timeline(events(nodes, failing=301), nodes, {})
+    line = fold(events(nodes, failing=301), nodes, {})
     rows, left_out = choose_rows(line, [301], 100)
     assert len(rows) == 100 and left_out == 500
     assert 301 in [r.rank for r in rows]
@@ -122,13 +130,13 @@ NAMES = sorted({e["event"] for e in events(NODES)} | MORE)
                  ("node", "rank", "attempt", "code", "signal", "left", "seconds", "reason", "outcome", "expected")}),
        max_size=12))  # fmt: skip
 def test_whatever_the_events_say_a_plot_is_well_formed(told: list[dict[str, Any]]) -> None:
-    svg = render("timeline.html", plot=plot_of(timeline(told, {"h1": [0]}, {})))
+    svg = render("timeline.html", plot=plot_of(fold(told, {"h1": [0]}, {})))
     text = "".join(c if c.isprintable() else "?" for c in svg.replace("\n", " "))
     assert ElementTree.fromstring(text).tag == "svg"
 
 
 def test_names_are_escaped_and_cut() -> None:
     evil = '<script>alert(1)</script>"' + "x" * 300
-    svg = render("timeline.html", plot=plot_of(timeline(events({evil: [0, 1]}), {evil: [0, 1]}, {})))
+    svg = render("timeline.html", plot=plot_of(fold(events({evil: [0, 1]}), {evil: [0, 1]}, {})))
     ElementTree.fromstring(svg)
     assert "<script" not in svg and len(svg) < 20_000

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.facts import fact
 
 from allranks.findings import Finding, Verdict
 from allranks.protocol.usage import NodeUsage
@@ -13,7 +14,7 @@ from allranks.report.topview import LATE, ON_TIME, UNKNOWN, VERY_LATE, TopSnapsh
 from allranks.runs.documents import Master, NodeStatus, RankStatus
 
 T = 1_795_000_000.0
-EVENTS = [{"event": "note", "t": T, "message": f"remark {number}"} for number in range(30)]
+EVENTS = [fact({"event": "note", "t": T, "message": f"remark {number}"}) for number in range(30)]
 
 
 def rank(number: int, **more: Any) -> RankStatus:
@@ -105,6 +106,6 @@ def test_words_of_others_stay_in_their_line() -> None:
     node = NodeStatus("h\x1b[1m1\x9b", 0, None, "running", (rank(0),))
     lines = top_lines(
         snapshot((node,), run="r\x07un", warnings=(hostile,), verdict=Verdict(Finding(message=hostile), "c")),
-        [{"event": "note", "t": "x", "message": hostile}], 100, 30,
+        [fact({"event": "note", "t": T, "message": hostile})], 100, 30,
     )  # fmt: skip
     assert not set("\x1b\x07\x9b\n") & set("".join(lines))

@@ -116,7 +116,7 @@ def test_the_verdict_never_waits_for_the_reading_of_logs(tmp_path: Path, monkeyp
     session = failed_run(tmp_path)
     result = encode(session.run())
     assert (result["exit"], result["program_exit"]["code"]) == (1, 3), result["verdict"]
-    notes = [e["message"] for e in session.run_dir.read_events()[0] if e["event"] == "note"]
+    notes = [e["message"] for e in session.run_dir.read_lines()[0] if e["event"] == "note"]
     assert [n for n in notes if n.startswith("the logs were not read for the verdict (not ready within 0.5 s)")]
 
 

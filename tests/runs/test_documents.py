@@ -9,10 +9,10 @@ import pytest
 
 import allranks
 from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.codec import decode_parts, encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
-    AttemptRecord,
     GroupResult,
     NamedNode,
     NodeEntry,
@@ -47,7 +47,7 @@ def test_one_module_writes_a_document(name: str) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        ResultDocument("r", "/r", 1, verdict=VERDICT, attempts=(AttemptRecord(verdict=VERDICT),)),
+        ResultDocument("r", "/r", 1, verdict=VERDICT, attempts=(AttemptEnd(verdict=VERDICT),)),
         SuiteResult("r", "/r", 3, ok=False, suite="sync", links=({"kind": "link"},), nodes=("h1",)),
     ],
 )

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from allranks.diagnose.hangs.attribute import Hang
 from allranks.diagnose.recorded import fold
 from allranks.engines import reach_nodes
 from allranks.engines.following import NoView
-from allranks.findings import Finding, Verdict, Where
+from allranks.findings import Finding, Hang, Verdict, Where
 from allranks.gang.session import adopt, continue_run
+from allranks.protocol.messages import EndedMessage, ExitMessage
 from allranks.protocol.processes import RemainingProcess
-from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document
-from allranks.runs.events import (
+from allranks.protocol.run_facts import (
     AttemptStart,
-    EventRecord,
-    FindingMade,
     FirstStep,
     HangConcluded,
-    NodeClean,
     OutputDropped,
     PlanMade,
-    RankExit,
     RankInitialised,
     RetryDecided,
     RunStart,
+    Stamped,
+    read_lines,
+    write_line,
 )
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
-
-
-def kinds(record: type[EventRecord] = EventRecord) -> Iterator[type[EventRecord]]:
-    for kind in record.__subclasses__():
-        yield kind
-        yield from kinds(kind)
-
 
 HERE = Path(__file__).parents[2] / "src/allranks"
 
@@ -52,30 +43,39 @@ def test_an_event_is_written_as_a_record(package: str) -> None:
 
 
 def test_a_line_has_the_time_of_its_event_where_the_event_has_one() -> None:
-    assert RunStart("r", "u").line(5.0) == {"t": 5.0, "event": "run-start", "run": "r", "uid": "u"}
-    initialised = RankInitialised("h1", 3, 4.5).line(5.0, 1)
+    assert write_line(Stamped("", 5.0, None, RunStart("r", "u"))) == {
+        "t": 5.0,
+        "event": "run-start",
+        "run": "r",
+        "uid": "u",
+    }
+    initialised = write_line(Stamped("h1", 4.5, 1, RankInitialised(3)))
     assert initialised == {"t": 4.5, "event": "rank-initialised", "attempt": 1, "node": "h1", "rank": 3}
 
 
 def test_an_exit_has_its_code_or_its_signal_and_not_its_error_file() -> None:
-    ended = RankExit("h1", 0, 1.0, False, 3, None, 77, 0, {"message": "boom"}).line(2.0, 0)
+    ended = write_line(Stamped("h1", 1.0, 0, ExitMessage(0, code=3, pid=77, error={"message": "boom"})))
     assert ended["code"] == 3 and not {"signal", "error"} & set(ended)
-    killed = RankExit("h1", 0, 1.0, True, None, 9, None, 1).line(2.0, 0)
-    assert killed["signal"] == 9 and "code" not in killed and killed["pid"] is None
+    killed = write_line(Stamped("h1", 1.0, 0, ExitMessage(0, expected=True, signal=9, oom_kills=1)))
+    assert killed["signal"] == 9 and not {"code", "pid"} & set(killed)
 
 
 def test_what_holds_a_record_of_its_own_has_its_fields_in_the_line() -> None:
     finding = Finding("oom", "fail", "m", where=Where(node="h1"))
-    assert FindingMade(finding).line(1.0) == {"t": 1.0, "event": "finding", **finding.to_json()}
-    assert RetryDecided("again", Verdict(finding, "oom", 0.9)).fields()["verdict"]["cause"] == "oom"
-    left = NodeClean("h1", (RemainingProcess(5, "D", "cp"),), 1.0).fields()["left"]
+    assert write_line(Stamped("", 1.0, None, finding)) == {"t": 1.0, "event": "finding", **finding.to_json()}
+    assert (
+        write_line(Stamped("", 1.0, 0, RetryDecided("again", Verdict(finding, "oom", 0.9))))["verdict"]["cause"]
+        == "oom"
+    )
+    left = write_line(Stamped("h1", 1.0, 0, EndedMessage(left=(RemainingProcess(5, "D", "cp"),))))["left"]
     assert left == [{"pid": 5, "state": "D", "command": "cp"}]
 
 
 def test_a_judge_reads_what_was_written() -> None:
     hang = Hang("straggler", "m", "r", 0.8, (1,), (0,), ("e",))
-    events = [AttemptStart(), PlanMade(2, {"h1": 2}), RankInitialised("h1", 0, 2.0), HangConcluded(60.0, hang)]
-    incident = fold([event.line(1.0, 0) for event in events], 0, ["h1"])
+    told = [AttemptStart(), PlanMade(2, {"h1": 2}), RankInitialised(0), HangConcluded(60.0, hang)]
+    lines = [write_line(Stamped("h1", 1.0, 0, one)) for one in told]
+    incident = fold(list(read_lines(lines)), 0, ["h1"])
     assert (incident.hang, incident.world_size, incident.initialised) == (hang, 2, frozenset({0}))
 
 
@@ -102,10 +102,9 @@ def test_a_damaged_event_keeps_nobody_from_taking_the_run_over(line: Document, t
     nodes = [{"name": "h1", "index": 0, "host": "h1", "node_rank": 0}]
     document = {"run": "r", "uid": "u", "spec": spec, "workdir": "/", "nodes": nodes, "started": 1.0}
     run.write_document("run.json", document)
-    run.append_event(line)
-    dropped = OutputDropped("h1", 3, 70, 70, "full")
-    for event in (AttemptStart(), FirstStep(2.0), dropped):
-        run.append_event(event.line(1.0, 0))
+    run.append_line(line)
+    for told in (AttemptStart(), FirstStep(2.0), OutputDropped(3, 70, 70, "full")):
+        run.append(Stamped("h1", 1.0, 0, told))
     session = adopt(run, NoView(), reach_nodes)
     assert session.controller.dropped == {"h1": {3: 70}}
     assert session.controller.progress.first_step_told

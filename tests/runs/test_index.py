@@ -115,7 +115,7 @@ def test_no_descriptor_is_lost_while_the_disk_is_full(run, monkeypatch):
     monkeypatch.setattr("allranks.runs.logs.EVERY", 0.0)
     for _ in range(20):
         assert not writer.write(0, "h1", stream, 1, b"y")
-        run.append_event({"event": "x"})
+        run.append_line({"t": 1.0, "event": "x"})
     assert len(os.listdir("/proc/self/fd")) == before
     assert run.write_failure == writer.failure == "No space left on device"
 
@@ -133,12 +133,12 @@ def test_a_log_that_cannot_be_opened_does_not_end_the_run(run, monkeypatch, code
 
 def test_an_event_after_one_that_was_cut_is_read(run, monkeypatch):
     write = os.write
-    run.append_event({"event": "a"})
+    run.append_line({"t": 1.0, "event": "a"})
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:5]))
-    run.append_event({"event": "cut short"})
+    run.append_line({"t": 1.0, "event": "cut short"})
     monkeypatch.setattr(os, "write", write)
-    run.append_event({"event": "b"})
-    assert [e["event"] for e in run.read_events()[0]] == ["a", "b"]
+    run.append_line({"t": 1.0, "event": "b"})
+    assert [e["event"] for e in run.read_lines()[0]] == ["a", "b"]
     assert run.write_failure == "No space left on device"
 
 

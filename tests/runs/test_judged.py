@@ -12,6 +12,7 @@ import pytest
 from allranks.diagnose.recorded import fold, last_attempt, own_addresses
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
+from allranks.protocol.run_facts import read_lines
 from allranks.runs.directory import RunDirectory
 from allranks.runs.errorfiles import save_error
 from allranks.runs.judged import complete, judge_run
@@ -32,7 +33,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def tell(run: RunDirectory, *events: tuple[str, dict[str, Any]], attempt: int = 0) -> None:
     for name, fields in events:
-        run.append_event({"t": T, "event": name, "attempt": attempt, **fields})
+        run.append_line({"t": T, "event": name, "attempt": attempt, **fields})
 
 
 def exited(rank: int, t: float, **how: Any) -> tuple[str, dict[str, Any]]:
@@ -145,7 +146,7 @@ def test_every_part_of_the_evidence_is_read() -> None:
         event("stop-asked", reason="ctrl-c"),
         event("failed", t=T + 3),
     ]
-    found = fold(json.loads(json.dumps(events)), 0, ["h1", "h2"])
+    found = fold(read_lines(json.loads(json.dumps(events))), 0, ["h1", "h2"])
     assert (found.world_size, found.ranks_by_node) == (3, {"h1": (0,), "h2": (1, 2)})
     assert (found.memory, found.gpus, found.pids) == ({"h1": 1 << 34}, {0: 0}, {0: 7})
     assert found.addresses == {"10.0.0.1": "h1", "10.0.0.2": "h2"}
@@ -159,14 +160,14 @@ def test_every_part_of_the_evidence_is_read() -> None:
 
 def test_a_command_stands_for_all_ranks_of_its_node_once_started() -> None:
     events = [event("attempt-start"), event("plan", world_size=4, ranks={"h1": 2, "h2": 2})]
-    assert fold(events, 0, ["h1", "h2"], "command").ranks_by_node == {"h1": (0, 1), "h2": (2, 3)}
+    assert fold(read_lines(events), 0, ["h1", "h2"], "command").ranks_by_node == {"h1": (0, 1), "h2": (2, 3)}
     events.append(event("gate-proved", ranks={"h1": 2, "h2": 2}))
-    assert fold(events, 0, ["h1", "h2"], "command").ranks_by_node == {"h1": (0,), "h2": (2,)}
-    assert fold(events, 0, ["h1", "h2"], "torchrun").ranks_by_node == {"h1": (0, 1), "h2": (2, 3)}
+    assert fold(read_lines(events), 0, ["h1", "h2"], "command").ranks_by_node == {"h1": (0,), "h2": (2,)}
+    assert fold(read_lines(events), 0, ["h1", "h2"], "torchrun").ranks_by_node == {"h1": (0, 1), "h2": (2, 3)}
 
 
 def test_before_a_plan_nodes_have_no_ranks() -> None:
-    assert fold([event("attempt-start")], 0, ["h1"]).ranks_by_node == {"h1": ()}
+    assert fold(read_lines([event("attempt-start")]), 0, ["h1"]).ranks_by_node == {"h1": ()}
     assert last_attempt([]) == 0
 
 
@@ -186,7 +187,7 @@ def recorded_calls(rank: int, numbers: tuple[int, ...]) -> str:
 def hung(run: RunDirectory, confidence: float) -> None:
     """Three ranks hang, and the run has said so with a confidence; their recorders show that rank 2 is behind."""
     hang = {"cause": "unknown", "message": "all ranks wait", "remedy": "test the network", "confidence": confidence,
-            "culprits": [], "victims": [0, 1, 2]}  # fmt: skip
+            "quiet": 60.0, "culprits": [], "victims": [0, 1, 2]}  # fmt: skip
     tell(run, START, ("plan", {"world_size": 3, "ranks": {"h1": 2, "h2": 1}}), ("hang", hang), ("failed", {"t": T + 9}))
     folder = run.path / "evidence/flight"
     folder.mkdir(parents=True)

@@ -111,15 +111,15 @@ def test_documents_are_replaced_whole_and_carry_the_schema(run):
 
 
 def test_events_are_read_from_where_the_last_read_ended(run):
-    run.append_event({"event": "a"})
-    first, offset = run.read_events()
+    run.append_line({"t": 1.0, "event": "a"})
+    first, offset = run.read_lines()
     with open(run.path / "events.jsonl", "a") as file:
         file.write('{"event": "b"}\n{"event": "cut')
-    second, offset = run.read_events(offset)
+    second, offset = run.read_lines(offset)
     assert [e["event"] for e in first + second] == ["a", "b"]
     with open(run.path / "events.jsonl", "a") as file:
         file.write(' off"}\n')
-    assert [e["event"] for e in run.read_events(offset)[0]] == ["cut off"]
+    assert [e["event"] for e in run.read_lines(offset)[0]] == ["cut off"]
 
 
 def test_every_stream_has_its_file(run):
@@ -165,7 +165,7 @@ def test_what_another_node_sends_of_a_shared_file_comes_after_what_is_there(run)
     assert writer.fresh_sizes(4) == {"3/1/0": 13, "0/1/1": 5} == writer.sizes(4, "h5")
     assert run.log_path(1, "h2", *metrics).read_bytes() == b"first\nsecond\nthird\n"
     again = LogWriter(run)  # of a controller that takes over
-    again.resume(run.read_events()[0])
+    again.resume(run.read_facts()[0])
     again.write(4, "h5", metrics, 0, b"second\nthird\nfourth\n")
     assert run.log_path(1, "h2", *metrics).read_bytes() == b"first\nsecond\nthird\nfourth\n"
 
@@ -205,7 +205,7 @@ def test_a_full_disk_is_told_and_what_fits_is_kept(tmp_path):
         kept = run.log_path(0, "h1", *stream).stat().st_size
         assert 0 < kept < 1 << 18
         assert writer.fresh_sizes(0) == {"0/0/0": kept}
-        run.append_event({"event": "x" * 10_000})
+        run.append_line({"t": 1.0, "event": "x" * 10_000})
         run.write_document("status.json", {"x": "y" * 100_000})
         assert run.write_failure == "No space left on device"
         writer.close()
@@ -255,6 +255,6 @@ def test_controller_is_known_by_pid_and_start_time(run):
 
 
 def test_events_stay_json_lines(run):
-    run.append_event({"t": time.time(), "message": "two\nlines"})
+    run.append_line({"t": time.time(), "message": "two\nlines"})
     (line,) = (run.path / "events.jsonl").read_text().splitlines()
     assert json.loads(line)["message"] == "two\nlines"

@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.facts import fact
 
+from allranks.protocol.attempts import AttemptEnd
+from allranks.protocol.messages import StartedMessage
+from allranks.protocol.run_facts import AttemptStart, EndingBegun, NodesAsked, RunStart, Stamped, StepsSeen
 from allranks.report.json_lines import LinesView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import AttemptRecord, ResultDocument, StatusDocument, TimeLedger
-from allranks.runs.events import (
-    AttemptEnd,
-    AttemptStart,
-    EndingBegun,
-    NodesAsked,
-    RankStarted,
-    RunStart,
-    StepsSeen,
-)
+from allranks.runs.documents import ResultDocument, StatusDocument, TimeLedger
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
@@ -67,13 +62,13 @@ def test_a_whole_run_comes_through(run: RunDirectory) -> None:
     lines = spoken(
         ("say", ["join", "2 of 2 nodes are here"]),
         ("opening", [{"run": "inner", "nodes": nodes, "command": ["train.py"]}]),
-        ("event", [{"t": 1.0, "event": "attempt-start", "attempt": 0}]),
+        ("event", [fact({"t": 1.0, "event": "attempt-start", "attempt": 0})]),
         ("output", ["demo-1", 1, "grün\n".encode(), 1.0]),
         ("output", ["demo-1", 1, odd, 1.0]),
         ("status", [StatusDocument("inner", "running", 1.0), 1.0]),
-        ("event", [{"t": 2.0, "event": "attempt-start", "attempt": 1}]),
+        ("event", [fact({"t": 2.0, "event": "attempt-start", "attempt": 1})]),
         ("output", ["demo-0", 0, b"again\n", 1.0]),
-        ("event", [{"t": 3.0, "event": "run-end", "exit": 0}]),
+        ("event", [fact({"t": 3.0, "event": "run-end", "exit": 0})]),
         ("closing", [ResultDocument("inner")]),
     )
     for line in lines:
@@ -85,7 +80,7 @@ def test_a_whole_run_comes_through(run: RunDirectory) -> None:
     replay.close()
     assert (run.path / "logs/node_01_demo-1/rank_001.log").read_bytes() == "grün\n".encode() + odd
     assert (run.path / "logs/attempt_1/node_00_demo-0/rank_000.log").read_bytes() == b"again\n"
-    assert [e["event"] for e in run.read_events()[0]] == ["attempt-start", "attempt-start", "run-end"]
+    assert [e["event"] for e in run.read_lines()[0]] == ["attempt-start", "attempt-start", "run-end"]
     assert {n: d for n, _, d in LogReader(run).fresh() if n == "demo-0"} == {"demo-0": b"again\n"}
     status, result = run.read_document("status.json"), run.read_document("result.json")
     assert status is not None and (status["run"], status["state"]) == (run.name, "done")
@@ -98,7 +93,7 @@ def test_what_is_no_document_is_kept_as_last_words(run: RunDirectory) -> None:
     for line in ("Traceback (most recent call last):", "", "[1, 2]", '{"no": "kind"}', "ImportError: no torch", "{"):
         replay.line(line)
     assert replay.last_words == ["Traceback (most recent call last):", "[1, 2]", "ImportError: no torch", "{"]
-    assert replay.result is None and run.read_events()[0] == []
+    assert replay.result is None and run.read_lines()[0] == []
 
 
 @pytest.mark.parametrize(
@@ -129,19 +124,19 @@ def test_a_log_that_was_begun_by_another_is_gone_on_with(run: RunDirectory) -> N
 
 def test_the_ledger_of_a_run_elsewhere_begins_with_the_wait_for_its_nodes(run: RunDirectory) -> None:
     """Node 0 does not know when it was asked for: its own ledger begins when it was there."""
-    for event in (RunStart("demo", "u"), NodesAsked("kubernetes", 1000.0)):
-        run.append_event(event.line(1000.0))
+    for told in (RunStart("demo", "u"), NodesAsked("kubernetes")):
+        run.append(Stamped("", 1000.0, None, told))
     replay = Replay(run, Shown(), lambda: 5.0)
     seen = StepsSeen(0, 1045.0, 30, 1075.0)
     moments = [
         (AttemptStart(), 1040.0),
-        (RankStarted("demo-0", 0, 7, 1042.0), 1042.0),
+        (StartedMessage(0, 7, 0), 1042.0),
         (seen, 1075.0),
         (EndingBegun("done", 1.0, 0), 1078.0),
-        (AttemptEnd(AttemptRecord(decision="finish")), 1080.0),
+        (AttemptEnd(decision="finish"), 1080.0),
     ]
     own = ResultDocument("inner", goodput=0.75, time_ledger=TimeLedger(wall=40.0, useful=30.0))
-    for line in spoken(*(("event", [event.line(t, 0)]) for event, t in moments), ("closing", [own])):
+    for line in spoken(*(("event", [Stamped("demo-0", t, 0, told)]) for told, t in moments), ("closing", [own])):
         replay.line(line)
     assert replay.result is not None
     written = write_result(run, replay.result, False, ended_t=1080.0)

@@ -8,28 +8,29 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.facts import fact
 
+from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import JsonObject
-from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument, TimeLedger
-from allranks.runs.events import (
-    AttemptEnd,
+from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage
+from allranks.protocol.run_facts import (
     AttemptStart,
     EndingBegun,
+    Fact,
     FailureNoted,
-    NodeClean,
     NodeLost,
     NodesAsked,
-    RankExit,
-    RankStarted,
     RunEnd,
     RunStart,
+    Stamped,
     StepsSeen,
     StepsWentOn,
     StragglerWait,
-    SuiteEnd,
+    read_lines,
 )
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument, TimeLedger
 from allranks.runs.result import write_result
 from allranks.runs.timeledger import Timekeeper, ledger_of, newest_steps
 
@@ -53,7 +54,7 @@ class Story:
     """A run as it is told in events, and what of its time went into each part."""
 
     t: float = T
-    events: list[JsonObject] = field(default_factory=list)
+    events: list[Stamped[Fact]] = field(default_factory=list)
     expected: dict[str, float] = field(default_factory=dict)
     attempt: int = 0
     reached: int | None = None
@@ -64,23 +65,24 @@ class Story:
         self.expected[part] = self.expected.get(part, 0.0) + seconds
 
     def tell(self, kind: str, **values: Any) -> None:
-        self.events.append({"t": self.t, "event": kind, "attempt": self.attempt, **values})
+        of_hang = {"cause": "unknown", "message": "m", "remedy": "r", "confidence": 0.5}
+        self.events.append(fact({"t": self.t, "event": kind, "attempt": self.attempt, **of_hang, **values}))
 
     def starts(self, waits: float = 0.0) -> None:
         if waits:
-            self.events.append(NodesAsked("Slurm", self.t).line(self.t))
+            self.events.append(Stamped("", self.t, None, NodesAsked("Slurm")))
             self.passes("scheduler", waits)
-        self.events.append(RunStart("r", "u").line(self.t))
+        self.events.append(Stamped("", self.t, None, RunStart("r", "u")))
 
     def prepares(self, seconds: float, part: str = "preflight") -> None:
         self.expected[part] = self.expected.get(part, 0.0) + self.judging
         self.judging = 0.0
-        self.tell(AttemptStart.kind)
+        self.tell("attempt-start")
         self.passes(part, seconds)
 
     def ranks_start(self, seconds: float) -> None:
         for rank in (0, 1):
-            self.events.append(RankStarted("h1", rank, 70 + rank, self.t + 0.001 * rank).line(self.t, self.attempt))
+            self.events.append(Stamped("h1", self.t + 0.001 * rank, self.attempt, StartedMessage(rank, 70 + rank, 0)))
         self.passes("start", seconds)
 
     def steps(self, first: int, last: int, each: float) -> None:
@@ -95,38 +97,37 @@ class Story:
         if self.reached is not None and first >= self.reached:
             redone_t = first_t
         seen = StepsSeen(first, first_t, last, self.t, self.reached, redone_t)
-        self.events.append(seen.line(self.t + 0.3, self.attempt))
+        self.events.append(Stamped("", self.t + 0.3, self.attempt, seen))
         self.reached = max(last, self.reached or 0)
 
     def fails(self, teardown: float, decision: str = "retry") -> None:
         """A rank fails, and the controller hears of it a little later."""
         heard = self.t + min(0.3, teardown)
-        failed = RankExit("h1", 1, self.t, False, None, 9, 71, 0)
-        self.events.append(failed.line(heard, self.attempt))
-        self.events.append(FailureNoted(heard).line(heard, self.attempt))
-        self.events.append(EndingBegun("failure", 1.0, 1).line(heard, self.attempt))
+        self.events.append(Stamped("h1", self.t, self.attempt, ExitMessage(1, signal=9, pid=71)))
+        self.events.append(Stamped("", heard, self.attempt, FailureNoted()))
+        self.events.append(Stamped("", heard, self.attempt, EndingBegun("failure", 1.0, 1)))
         self.ends(teardown, decision)
 
     def finishes(self, teardown: float) -> None:
         """All ranks end by themselves."""
         for rank in (0, 1):
-            self.events.append(RankExit("h1", rank, self.t - 0.1 + 0.1 * rank, False, 0, None, 7, 0).line(self.t, 0))
-        self.events.append(EndingBegun("done", 1.0, 0).line(self.t + min(0.3, teardown), self.attempt))
+            self.events.append(Stamped("h1", self.t - 0.1 + 0.1 * rank, 0, ExitMessage(rank, code=0, pid=7)))
+        self.events.append(Stamped("", self.t + min(0.3, teardown), self.attempt, EndingBegun("done", 1.0, 0)))
         self.ends(teardown)
 
     def ends(self, teardown: float, decision: str = "finish") -> None:
         self.passes("teardown", teardown)
-        self.events.append(NodeClean("h1", (), self.t).line(self.t, self.attempt))
+        self.events.append(Stamped("h1", self.t, self.attempt, EndedMessage(left=())))
         self.judging = 0.4
         self.t += self.judging
-        self.tell(AttemptEnd.kind, outcome="x", decision=decision)
+        self.tell("attempt-end", outcome="x", decision=decision)
         self.attempt += 1
 
     def run_ends(self) -> None:
         """The controller ends, and so what it did after the last rank is part of the teardown."""
         self.expected["teardown"] = self.expected.get("teardown", 0.0) + self.judging
         self.judging = 0.0
-        self.events.append(RunEnd(4).line(self.t))
+        self.events.append(Stamped("", self.t, None, RunEnd(4)))
 
     def is_over(self, seconds: float = 0.0) -> TimeLedger:
         self.passes("teardown", seconds)
@@ -185,9 +186,9 @@ def test_a_standstill_that_passes_by_is_none_of_the_useful_time() -> None:
     story.tell("hang-noted", quiet=10.0)
     story.passes("hang", 3.0)
     story.tell("hang-noted", quiet=13.0)
-    story.events.append(StepsWentOn(story.t).line(story.t + 1.0, 0))
+    story.events.append(Stamped("", story.t, 0, StepsWentOn()))
     story.passes("useful", 5.0)
-    story.events.append(StepsSeen(0, first_t, 9, story.t).line(story.t, 0))
+    story.events.append(Stamped("", story.t, 0, StepsSeen(0, first_t, 9, story.t)))
     story.finishes(1.0)
     story.is_over()
 
@@ -197,12 +198,12 @@ def test_a_lost_node_is_a_hang_until_it_is_noticed_and_a_lost_spare_is_nothing()
     story.starts()
     story.prepares(1.0)
     story.ranks_start(1.0)
-    story.events.append(NodeLost("spare", story.t, story.t + 4.0).line(story.t + 4.0, 0))
+    story.events.append(Stamped("spare", story.t + 4.0, 0, NodeLost(story.t)))
     story.steps(0, 20, 1.0)
     story.passes("after_last_step", 0.5)  # an interrupted step: the node was heard until then
     heard = story.t
     story.passes("hang", 60.0)
-    story.events.append(NodeLost("h1", heard, story.t).line(story.t, 0))
+    story.events.append(Stamped("h1", story.t, 0, NodeLost(heard)))
     story.fails(3.0, "finish")
     story.is_over()
 
@@ -212,7 +213,7 @@ def test_ranks_that_save_after_a_stop_still_compute() -> None:
     story.starts()
     story.prepares(1.0)
     story.ranks_start(1.0)
-    stop = {"t": story.t + 4.5, "event": EndingBegun.kind, "attempt": 0, "reason": "ctrl-c"}
+    stop: Stamped[Fact] = Stamped("", story.t + 4.5, 0, EndingBegun("ctrl-c"))
     story.steps(0, 6, 1.0)
     story.events.insert(-1, stop)
     story.ends(2.0)
@@ -250,12 +251,12 @@ def test_an_attempt_that_shows_no_step_while_others_do_has_not_come_beyond_its_s
 def test_the_tests_before_a_program_and_a_port_that_was_taken_are_preflight() -> None:
     story = Story()
     story.starts()
-    story.tell(AttemptStart.kind)
-    story.events.append(RankStarted("h1", 0, 70, T + 1.0).line(T + 1.0, 0))
+    story.tell("attempt-start")
+    story.events.append(Stamped("h1", T + 1.0, 0, StartedMessage(0, 70, 0)))
     story.passes("preflight", 9.0)
-    story.events.append(SuiteEnd("tested").line(story.t, 0))
+    story.events.append(Stamped("", story.t, 0, AttemptEnd(outcome="tested")))
     story.prepares(2.0)
-    story.tell(AttemptStart.kind)  # again, with another port
+    story.tell("attempt-start")  # again, with another port
     story.passes("preflight", 1.0)
     story.ranks_start(2.0)
     story.steps(0, 3, 1.0)
@@ -269,11 +270,11 @@ def test_a_job_that_slurm_puts_back_into_the_queue_waits_twice() -> None:
     story.prepares(1.0)
     story.ranks_start(2.0)
     story.steps(0, 5, 1.0)
-    story.tell(EndingBegun.kind, reason="engine")
+    story.tell("ending", reason="engine")
     story.ends(1.0)
     story.run_ends()
     story.passes("scheduler", 50.0)
-    story.events.append(RunStart("r", "u").line(story.t))
+    story.events.append(Stamped("", story.t, None, RunStart("r", "u")))
     story.prepares(2.0, "restart")
     story.ranks_start(2.0)
     story.steps(6, 9, 1.0)
@@ -282,19 +283,23 @@ def test_a_job_that_slurm_puts_back_into_the_queue_waits_twice() -> None:
 
 
 def test_nodes_that_join_are_waited_for_before_there_is_a_run_directory() -> None:
-    asked = NodesAsked("join", T).line(T + 30.0)
-    events = [asked, RunStart("r", "u").line(T + 30.0), AttemptStart().line(T + 30.0, 0), RunEnd(1).line(T + 40.0)]
+    asked = Stamped("", T, None, NodesAsked("join"))
+    events = [
+        asked,
+        Stamped("", T + 30.0, None, RunStart("r", "u")),
+        Stamped("", T + 30.0, 0, AttemptStart()),
+        Stamped("", T + 40.0, None, RunEnd(1)),
+    ]
     assert parts(ledger_of(events, NOTHING)) == {"scheduler": 30.0, "unaccounted": 10.0}
-    assert asked["t"] == T
 
 
 def test_pods_are_waited_for_until_node_0_begins() -> None:
     events = [
-        RunStart("r", "u").line(T + 0.1),
-        NodesAsked("kubernetes", T).line(T + 0.2),
-        AttemptStart().line(T + 30.0, 0),
-        EndingBegun("failure", 1.0, 0).line(T + 35.0, 0),
-        RunEnd(1).line(T + 40.0),
+        Stamped("", T + 0.1, None, RunStart("r", "u")),
+        Stamped("", T, None, NodesAsked("kubernetes")),
+        Stamped("", T + 30.0, 0, AttemptStart()),
+        Stamped("", T + 35.0, 0, EndingBegun("failure", 1.0, 0)),
+        Stamped("", T + 40.0, None, RunEnd(1)),
     ]
     ledger = ledger_of(events, NOTHING)
     assert parts(ledger) == {"scheduler": 30.0, "preflight": 5.0, "teardown": 5.0}
@@ -302,12 +307,16 @@ def test_pods_are_waited_for_until_node_0_begins() -> None:
 
 def test_what_came_after_a_controller_died_is_not_accounted_for() -> None:
     """Nobody knows how long the ranks went on: their lease ended them."""
-    events = [RunStart("r", "u").line(T), AttemptStart().line(T, 0), RankStarted("h1", 0, 7, T + 1.0).line(T + 1.0, 0)]
-    seen = StepsSeen(0, T + 2.0, 0, T + 2.0).line(T + 2.5, 0)
+    events = [
+        Stamped("", T, None, RunStart("r", "u")),
+        Stamped("", T, 0, AttemptStart()),
+        Stamped("h1", T + 1.0, 0, StartedMessage(0, 7, 0)),
+    ]
+    seen = Stamped("", T + 2.5, 0, StepsSeen(0, T + 2.0, 0, T + 2.0))
     status = StatusDocument(t=T + 12.0, nodes=(NodeStatus("h1", ranks=(RankStatus(0, step=9, last_output=T + 11.0),)),))
     so_far = ledger_of([*events, seen], status)
     assert parts(so_far) == {"preflight": 1.0, "start": 1.0, "useful": 9.0, "after_last_step": 1.0}
-    over = ledger_of([*events, seen, RunEnd(4).line(T + 100.0)], status)
+    over = ledger_of([*events, seen, Stamped("", T + 100.0, None, RunEnd(4))], status)
     assert parts(over) == {"preflight": 1.0, "start": 1.0, "unaccounted": 98.0}
 
 
@@ -317,16 +326,16 @@ def test_a_job_whose_controller_died_goes_on_with_the_steps_that_status_had(tmp_
     status = StatusDocument(t=T + 20.0, nodes=(NodeStatus("h1", ranks=ranks),))
     assert newest_steps(seen, status) == StepsSeen(5, T + 2.0, 9, T + 11.0, 8, T + 11.0)
     events = [
-        RunStart("r", "u").line(T),
-        AttemptStart().line(T, 0),
-        RankStarted("h1", 0, 7, T + 1.0).line(T + 1.0, 0),
-        StepsSeen(0, T + 2.0, 9, T + 11.0).line(T + 99.0, 0),
-        RunStart("r", "u").line(T + 99.0),
-        AttemptStart().line(T + 99.0, 1),
-        RankStarted("h1", 0, 7, T + 100.0).line(T + 100.0, 1),
-        StepsSeen(4, T + 101.0, 12, T + 109.0, 9, T + 106.0).line(T + 109.0, 1),
-        EndingBegun("done", 1.0, 0).line(T + 109.0, 1),
-        RunEnd(0).line(T + 110.0),
+        Stamped("", T, None, RunStart("r", "u")),
+        Stamped("", T, 0, AttemptStart()),
+        Stamped("h1", T + 1.0, 0, StartedMessage(0, 7, 0)),
+        Stamped("", T + 99.0, 0, StepsSeen(0, T + 2.0, 9, T + 11.0)),
+        Stamped("", T + 99.0, None, RunStart("r", "u")),
+        Stamped("", T + 99.0, 1, AttemptStart()),
+        Stamped("h1", T + 100.0, 1, StartedMessage(0, 7, 0)),
+        Stamped("", T + 109.0, 1, StepsSeen(4, T + 101.0, 12, T + 109.0, 9, T + 106.0)),
+        Stamped("", T + 109.0, 1, EndingBegun("done", 1.0, 0)),
+        Stamped("", T + 110.0, None, RunEnd(0)),
     ]
     assert parts(ledger_of(events, NOTHING)) == {
         "preflight": 1.0,
@@ -347,8 +356,8 @@ def test_what_ranks_wait_for_stragglers_is_taken_from_the_useful_time() -> None:
     begin = story.t
     story.steps(0, 20, 1.0)
     for since, share in ((0, 0.5), (5, 0.1), (5, 0.9)):  # the third says the second again
-        wait = StragglerWait(begin + since, begin + since + 5.0, share)
-        story.events.insert(-1, wait.line(story.t, 0))
+        wait = StragglerWait(begin + since, share)
+        story.events.insert(-1, Stamped("", begin + since + 5.0, 0, wait))
     for part, seconds in (("useful", -3.0), ("slow_share", 3.0)):
         story.expected[part] = story.expected.get(part, 0.0) + seconds
     story.finishes(1.0)
@@ -372,15 +381,15 @@ def test_live_and_saved_ledgers_agree(tmp_path: Any, ahead_s: float) -> None:
     story.finishes(1.0)
     for event in story.events:
         keeper.take(event)
-        run.append_event(event)
-    late = NodeClean("h1", (), story.t + 0.5 + ahead_s).line(story.t + 0.5 + ahead_s, story.attempt)
+        run.append(event)
+    late = Stamped("h1", story.t + 0.5 + ahead_s, story.attempt, EndedMessage(left=()))
     keeper.take(late)
-    run.append_event(late)
+    run.append(late)
     live = keeper.ledger(story.t + 0.5)
     written = write_result(run, ResultDocument("r"), False, ended_t=story.t + 0.5)
     assert written.time_ledger == live and written.goodput == live.goodput
     assert run.read_result() == written
-    assert ledger_of(run.read_events()[0], NOTHING) == live
+    assert ledger_of(run.read_facts()[0], NOTHING) == live
 
 
 # -- properties ----------------------------------------------------------------------------------------
@@ -398,7 +407,7 @@ def stories(draw: st.DrawFn) -> Story:
         if number and draw(st.booleans()):  # Slurm starts the job again
             story.run_ends()
             story.passes("scheduler", draw(seconds))
-            story.events.append(RunStart("r", "u").line(story.t))
+            story.events.append(Stamped("", story.t, None, RunStart("r", "u")))
         preparation = "restart" if has_run else "preflight"
         if draw(st.booleans()):  # the port was taken
             story.prepares(draw(seconds), preparation)
@@ -420,9 +429,9 @@ def stories(draw: st.DrawFn) -> Story:
         if how == "lost":
             heard = story.t
             story.passes("hang", draw(seconds))
-            story.events.append(NodeLost("h1", heard, story.t).line(story.t, story.attempt))
+            story.events.append(Stamped("h1", story.t, story.attempt, NodeLost(heard)))
         if how == "stop":
-            story.tell(EndingBegun.kind, reason="ctrl-c")
+            story.tell("ending", reason="ctrl-c")
             story.ends(draw(seconds))
         else:
             story.fails(draw(seconds))
@@ -472,9 +481,10 @@ lines = st.fixed_dictionaries(
 @example([{"event": "attempt-start", "t": 50.0}, {"event": "run-start", "t": 5.0}], 20.0)
 def test_events_in_any_order_give_parts_that_add_up(events: list[JsonObject], now: float) -> None:
     keeper = Timekeeper()
-    for event in events:
-        keeper.take(event)
-    for ledger in (keeper.ledger(now), ledger_of(events, StatusDocument(t=now))):
+    facts = list(read_lines(events))
+    for stamped in facts:
+        keeper.take(stamped)
+    for ledger in (keeper.ledger(now), ledger_of(facts, StatusDocument(t=now))):
         assert all(value >= 0 for value in parts(ledger).values())
         assert total(ledger) == pytest.approx(ledger.wall, abs=max(ROUNDING, 1e-9 * ledger.wall))
         assert ledger.goodput is None or 0 <= ledger.goodput <= 1

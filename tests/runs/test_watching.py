@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from allranks.protocol.frames import RANK_LOG
+from allranks.protocol.run_facts import PlainNote
 from allranks.runs.directory import RunDirectory
 from allranks.runs.watching import EVENTS_READ, WARNINGS_KEPT, RunWatch, printed_loss
 
@@ -15,7 +16,7 @@ def run_in(tmp_path: Path) -> RunDirectory:
 
 
 def warn(run: RunDirectory, message: object) -> None:
-    run.append_event({"event": "finding", "id": "slow-rank", "status": "warn", "message": message})
+    run.append_line({"t": 1.0, "event": "finding", "id": "slow-rank", "status": "warn", "message": message})
 
 
 def test_warnings_are_of_this_attempt_and_each_once(tmp_path: Path) -> None:
@@ -23,10 +24,10 @@ def test_warnings_are_of_this_attempt_and_each_once(tmp_path: Path) -> None:
     watch = RunWatch(run)
     for message in ("one", "two", "one", 7):
         warn(run, message)
-    run.append_event({"event": "finding", "status": "fail", "message": "no warning"})
+    run.append_line({"t": 1.0, "event": "finding", "status": "fail", "message": "no warning"})
     watch.look()
     assert watch.warnings == ("two", "one")
-    run.append_event({"event": "attempt-start", "attempt": 1})
+    run.append_line({"t": 1.0, "event": "attempt-start", "attempt": 1})
     warn(run, "three")
     watch.look()
     assert watch.warnings == ("three",)
@@ -39,14 +40,14 @@ def test_warnings_are_of_this_attempt_and_each_once(tmp_path: Path) -> None:
 def test_of_a_long_file_the_end_is_read_and_a_shorter_one_is_another(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     with (run.path / "events.jsonl").open("w") as file:
-        file.writelines(f'{{"event": "note", "message": "{"x" * 1000} {number}"}}\n' for number in range(2000))
+        file.writelines(f'{{"t": 1, "event": "note", "message": "{"x" * 1000} {number}"}}\n' for number in range(2000))
     assert (run.path / "events.jsonl").stat().st_size > EVENTS_READ
     watch = RunWatch(run)
     watch.look()
-    assert str(watch.events[-1]["message"]).endswith(" 1999")
-    (run.path / "events.jsonl").write_text('{"event": "note", "message": "new"}\n')
+    assert str(watch.events[-1].fact).endswith(" 1999')")
+    (run.path / "events.jsonl").write_text('{"t": 1, "event": "note", "message": "new"}\n')
     watch.look()
-    assert watch.events[-1]["message"] == "new"
+    assert watch.events[-1].fact == PlainNote("new")
 
 
 def test_the_loss_is_that_of_the_lowest_rank_and_the_last_whole_row(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from allranks.gang.session import reachable_nodes
 from allranks.gang.tasks import run_loop
 from allranks.gang.transport import Transport
 from allranks.protocol.codec import document_line, omit_empty
+from allranks.protocol.run_facts import OutputsTemporary, of_kind
 from allranks.report.terminal import clean
 from allranks.runs.directory import RunDirectory, safe_name
-from allranks.runs.events import OutputsTemporary, read_back
 from allranks.settings.document import from_document
 from allranks.text import count_of, format_size
 
@@ -119,7 +119,7 @@ def _sources(run: RunDirectory) -> Mapping[str, str]:
     result = run.read_result()
     if result is not None and result.outputs:
         return result.outputs
-    temporary = [event for _, event in read_back(OutputsTemporary, run.read_events()[0])]
+    temporary = [noted.fact for noted in of_kind(run.read_facts()[0], OutputsTemporary)]
     if not temporary:
         return {}
     return temporary[-1].nodes

@@ -15,6 +15,8 @@ from allranks import exitcodes
 from allranks.engines.following import FollowerView, StartedRun
 from allranks.errors import AllranksError
 from allranks.protocol.codec import document_line, omit_none
+from allranks.protocol.messages import StartedMessage
+from allranks.protocol.run_facts import RunEnd
 from allranks.report import can_write_pages
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
@@ -121,11 +123,10 @@ def _await_ranks(run: RunDirectory, pid: int, view: FollowerView) -> ResultDocum
     offset = 0
     while True:
         has_ended = _has_ended(pid)  # asked first: a daemon writes its last event, then it ends
-        events, offset = run.read_events(offset)
-        names = {event.get("event") for event in events}
-        for event in events:
-            view.event(event)
-        if names & {"rank-started", "run-end"} or has_ended:
+        facts, offset = run.read_facts(offset)
+        for stamped in facts:
+            view.event(stamped)
+        if has_ended or any(isinstance(stamped.fact, (StartedMessage, RunEnd)) for stamped in facts):
             break
         time.sleep(0.1)
     result = run.read_result()

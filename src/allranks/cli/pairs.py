@@ -41,7 +41,7 @@ def run_pairs(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Tr
     ]
     if not printing.as_json:
         for finding in findings:
-            sys.stdout.write(finding_line(finding.to_json()) + "\n")
+            sys.stdout.write(finding_line(finding) + "\n")
     dead = dead_pairs(evidence["nodes"])
     rest = without(named(cluster, evidence["hosts"]), set(evidence["nodes"]), dead)
     if len(rest.nodes) < 2:

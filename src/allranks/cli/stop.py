@@ -17,6 +17,7 @@ from allranks.engines import engine_of
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.protocol.codec import document_line, encode, omit_none
+from allranks.protocol.run_facts import SaveAsked, SaveDone, of_kind
 from allranks.report.live import choose_view
 from allranks.report.sentences import event_line
 from allranks.runs.directory import RunDirectory
@@ -161,11 +162,10 @@ def _save_first(run: RunDirectory, controller: Process | None, seconds: float) -
     ends = time.monotonic() + seconds
     is_asked = False
     while time.monotonic() < ends and not run.has_ended:
-        events, offset = run.read_events(offset)
-        names = [event.get("event") for event in events]
-        is_asked = is_asked or "save-asked" in names
-        if "saved" in names:
-            return f"{run.name}: {event_line(events[names.index('saved')], 0)}"
+        facts, offset = run.read_facts(offset)
+        is_asked = is_asked or any(of_kind(facts, SaveAsked))
+        for saved in of_kind(facts, SaveDone):
+            return f"{run.name}: {event_line(saved, 0)}"
         time.sleep(0.05)
     if is_asked:
         return f"{run.name}: not all ranks have saved within {seconds:g} s"

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, Hang, Where
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.foreign import ErrorCall, ErrorDetails
 from allranks.protocol.jsontext import Json
 
 from .exceptions import Raised
-from .hangs.attribute import Hang
 
 CHANNEL = "channel"  # `check` of a finding that says why this machine could not open a channel again
 

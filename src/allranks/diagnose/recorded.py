@@ -7,109 +7,104 @@ added by `runs/recorded_incident.py`. Events: docs/architecture.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from allranks.findings import Finding
-from allranks.protocol.codec import DecodeError, decode, decode_each, decode_parts
-from allranks.protocol.jsontext import Json
+from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.messages import ExitMessage, FaultMessage, StartedMessage
+from allranks.protocol.run_facts import (
+    AttemptStart,
+    Fact,
+    FailureNoted,
+    GateProved,
+    HangConcluded,
+    HangNoted,
+    InitTimeout,
+    Kind,
+    LauncherPaused,
+    NodeFactsKept,
+    NodeLost,
+    PlanMade,
+    RankBecame,
+    RankDeparted,
+    RankEntered,
+    RankInitialised,
+    RankLeaving,
+    Stamped,
+    StopAsked,
+    of_kind,
+)
 
-from .hangs.attribute import Hang
 from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, NotedHang, Pause
 
 COUNTED = ("warn", "fail")  # what is in order is not evidence of a failure
 
 
-@dataclass(frozen=True)
-class RunEvent:
-    """What a judge takes of a line of events.jsonl; what is absent there has its default."""
-
-    event: str = ""
-    attempt: int | None = None
-    t: float = 0.0
-    node: str = ""
-    rank: int = -1
-    reason: str = ""
-    pid: int | None = None
-    code: int | None = None
-    signal: int | None = None
-    expected: bool = False
-    oom_kills: int = 0
-    waits: bool = False
-    threads: tuple[str, ...] = ()
-    program: str = ""
-    world_size: int = 0
-    ranks: Mapping[str, int] = field(default_factory=dict)
-    addresses: tuple[str, ...] = ()
-    gpus: int = 0
-    memory: int = 0
-    quiet: float = 0.0
-    deepspeed: Mapping[str, int] = field(default_factory=dict)
-    at: str = ""
-
-
-def last_attempt(lines: Iterable[Json]) -> int:
+def last_attempt(facts: Iterable[Stamped[Fact]]) -> int:
     """Find the number of the attempt that was started last."""
-    events = [decode_parts(RunEvent, line) for line in lines]
-    return max((event.attempt or 0 for event in _all(events, "attempt-start")), default=0)
+    return max((start.attempt or 0 for start in of_kind(facts, AttemptStart)), default=0)
 
 
-def fold(lines: Iterable[Json], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
-    """Make the Incident of an attempt from the events; exits are without error files and logs.
+def fold(facts: Iterable[Stamped[Fact]], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
+    """Make the Incident of an attempt from the facts of its run; exits are without error files and logs.
 
     `nodes` are those of the attempt by node rank, the master first. Raise DecodeError where an end does not have its
-    node and time: another version wrote the events.
+    node: another version wrote it.
     """
-    read = [(decode_parts(RunEvent, line), line) for line in lines]
-    events = [event for event, _ in read if (event.attempt or 0) <= attempt]
-    of_attempt = [event for event in events if event.attempt == attempt]
-    lines_of: dict[str, list[Json]] = {}
-    for event, line in read:
-        if event.attempt == attempt:
-            lines_of.setdefault(event.event, []).append(line)
-    if any(not event.node for event in _all(of_attempt, "rank-exit")):
+    so_far = [stamped for stamped in facts if (stamped.attempt or 0) <= attempt]
+    of_attempt = [stamped for stamped in so_far if stamped.attempt == attempt]
+    ends = list(of_kind(of_attempt, ExitMessage))
+    if any(not end.node for end in ends):
         raise DecodeError("events: expected the node of each end, got none")
-    plan = (_all(events, "plan") or [RunEvent()])[-1]
-    started = (_all(of_attempt, "attempt-start") or [RunEvent()])[-1]
-    pids = {e.rank: e.pid for e in _all(of_attempt, "rank-started") if e.pid is not None}
-    facts = {e.node: e for e in _all(events, "facts")}
+    plan = newest(of_kind(so_far, PlanMade))
+    started = newest(of_kind(of_attempt, AttemptStart))
+    failed = newest(of_kind(of_attempt, FailureNoted))
+    hang = newest(of_kind(of_attempt, HangConcluded))
+    noted = newest(of_kind(of_attempt, HangNoted))
+    stopped = next(of_kind(so_far, StopAsked), None)
+    pids = {start.fact.rank: start.fact.pid for start in of_kind(of_attempt, StartedMessage) if start.fact.pid}
+    known = {kept.node: kept.fact for kept in of_kind(so_far, NodeFactsKept)}
     ranks = _ranks(of_attempt, nodes, launcher)
-    last_left = {e.rank: e for e in _all(of_attempt, "rank-leaving")}
-    last_joined = {e.rank: e for e in _all(of_attempt, "rank-entered", "rank-departed")}
+    last_left = {leaving.fact.rank: leaving for leaving in of_kind(of_attempt, RankLeaving)}
+    last_joined = {s.fact.rank: s for s in of_attempt if isinstance(s.fact, (RankEntered, RankDeparted))}
+    departed = {one.fact.rank: one for one in of_kind(last_joined.values(), RankDeparted)}
     return Incident(
         attempt=attempt,
-        world_size=plan.world_size,
+        world_size=0 if plan is None else plan.fact.world_size,
         ranks_by_node=ranks,
-        exits=tuple(_exit(e, pids) for e in _all(of_attempt, "rank-exit")),
-        faults=decode(tuple[AgentFault, ...], lines_of.get("fault", [])),
-        lost=decode(tuple[LostNode, ...], lines_of.get("node-lost", [])),
-        findings=tuple(
-            finding for finding in decode_each(Finding, lines_of.get("finding")) if finding.status in COUNTED
-        ),
-        initialised=frozenset(e.rank for e in _all(of_attempt, "rank-initialised")),
+        exits=tuple(_exit(end, pids) for end in ends),
+        faults=tuple(AgentFault(f.node, f.fact.id, f.fact.message, f.t) for f in of_kind(of_attempt, FaultMessage)),
+        lost=tuple(LostNode(lost.node, lost.t, lost.fact.last_heard) for lost in of_kind(of_attempt, NodeLost)),
+        findings=tuple(f.fact for f in of_kind(of_attempt, Finding) if f.fact.status in COUNTED),
+        initialised=frozenset(one.fact.rank for one in of_kind(of_attempt, RankInitialised)),
         init_entered=frozenset(last_joined),
-        departed={rank: e.t for rank, e in last_joined.items() if e.event == "rank-departed"},
-        departed_at={rank: e.at for rank, e in last_joined.items() if e.event == "rank-departed" and e.at},
-        init_timeout_hit=bool(_all(of_attempt, "init-timeout")),
-        hang=next(iter(decode_each(Hang, lines_of.get("hang", [])[-1:])), None),
-        noted=_noted(_all(of_attempt, "hang-noted"), lines_of.get("hang-noted", [])),
-        stop_reason=next((e.reason for e in _all(events, "stop-asked")), None),
-        started_t=started.t,
-        detected_t=next((e.t for e in reversed(_all(of_attempt, "failed"))), None),
+        departed={rank: one.t for rank, one in departed.items()},
+        departed_at={rank: one.fact.at for rank, one in departed.items() if one.fact.at},
+        init_timeout_hit=any(of_kind(of_attempt, InitTimeout)),
+        hang=None if hang is None else hang.fact.hang,
+        noted=None if noted is None else NotedHang(noted.t, noted.fact.quiet, noted.fact.hang),
+        stop_reason=None if stopped is None else stopped.fact.reason,
+        started_t=0.0 if started is None else started.t,
+        detected_t=None if failed is None else failed.t,
         master="".join(nodes[:1]),
-        addresses=own_addresses({node: e.addresses for node, e in facts.items()}),
+        addresses=own_addresses({node: facts.addresses for node, facts in known.items()}),
         pids=pids,
         gpus={
             rank: at
             for node, of_node in ranks.items()
             for at, rank in enumerate(of_node)
-            if node in facts and len(of_node) <= facts[node].gpus
+            if node in known and len(of_node) <= known[node].gpus
         },
-        left={rank: Left(e.t, e.code or 0, e.threads) for rank, e in last_left.items() if e.waits},
-        pauses=tuple(decode_each(Pause, lines_of.get("launcher-paused"))),
-        became={e.rank: e.program for e in _all(of_attempt, "rank-became")},
-        memory={node: e.memory for node, e in facts.items() if e.memory},
-        deepspeed=next((e.deepspeed for e in facts.values() if e.deepspeed), {}),
+        left={r: Left(one.t, one.fact.code, one.fact.threads) for r, one in last_left.items() if one.fact.waits},
+        pauses=tuple(Pause(p.t, p.fact.seconds, p.fact.slept) for p in of_kind(of_attempt, LauncherPaused)),
+        became={one.fact.rank: one.fact.program for one in of_kind(of_attempt, RankBecame)},
+        memory={node: facts.memory for node, facts in known.items() if facts.memory},
+        deepspeed=next((facts.deepspeed for facts in known.values() if facts.deepspeed), {}),
     )
+
+
+def newest(facts: Iterable[Stamped[Kind]]) -> Stamped[Kind] | None:
+    """Give the last of some facts; None where there is none."""
+    return next(iter([*facts][-1:]), None)
 
 
 def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
@@ -121,41 +116,31 @@ def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
     return {address: next(iter(nodes)) for address, nodes in owners.items() if len(nodes) == 1}
 
 
-def _all(events: Iterable[RunEvent], *kinds: str) -> list[RunEvent]:
-    return [event for event in events if event.event in kinds]
-
-
-def _ranks(of_attempt: Sequence[RunEvent], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
+def _ranks(of_attempt: Sequence[Stamped[Fact]], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
     """Give the plan's ranks by node; of a `command` launcher one a node stands for all, once it is started."""
-    plans = _all(of_attempt, "plan")
-    if not plans:
+    plan = newest(of_kind(of_attempt, PlanMade))
+    if plan is None:
         return dict.fromkeys(nodes, ())
-    is_one = launcher == "command" and bool(_all(of_attempt, "gate-proved"))
+    is_one = launcher == "command" and any(of_kind(of_attempt, GateProved))
     by_node = {}
     first = 0
-    for node, count in plans[-1].ranks.items():
+    for node, count in plan.fact.ranks.items():
         ranks = tuple(range(first, first + count))
         by_node[node] = ranks[:1] if is_one else ranks
         first += count
     return by_node
 
 
-def _noted(events: Sequence[RunEvent], lines: Sequence[Json]) -> NotedHang | None:
-    """Read the newest standstill with which the run went on."""
-    for hang in decode_each(Hang, lines[-1:]):
-        return NotedHang(events[-1].t, events[-1].quiet, hang)
-    return None
-
-
-def _exit(event: RunEvent, pids: Mapping[int, int]) -> ExitRecord:
+def _exit(end: Stamped[ExitMessage], pids: Mapping[int, int]) -> ExitRecord:
+    fact = end.fact
     return ExitRecord(
-        event.rank,
-        event.node,
-        event.code,
-        event.signal,
-        event.t,
-        event.expected,
-        event.attempt or 0,
-        event.oom_kills,
-        pid=event.pid or pids.get(event.rank),
+        fact.rank,
+        end.node,
+        fact.code,
+        fact.signal,
+        end.t,
+        fact.expected,
+        end.attempt or 0,
+        fact.oom_kills,
+        pid=fact.pid or pids.get(fact.rank),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from allranks.protocol.run_facts import Fact, Stamped
 from allranks.runs.documents import Document, ResultDocument, StatusDocument
 
 from .following import FollowerView
@@ -17,7 +18,7 @@ from .following import FollowerView
 class RunFollower(Protocol):
     """Something that goes out of a run while it is followed."""
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Take an event that people see."""
 
     def status(self, status: StatusDocument) -> None:
@@ -46,10 +47,10 @@ class AnnouncingView:
         """Begin: what the run is."""
         self._view.opening(info)
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Show an event, and pass it on."""
-        self._view.event(event)
-        self._pass_on(lambda outlet: outlet.event(event))
+        self._view.event(stamped)
+        self._pass_on(lambda outlet: outlet.event(stamped))
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Show bytes of a rank, as they came."""

@@ -10,9 +10,9 @@ from allranks.gang import session as sessions
 from allranks.gang.session import Session
 from allranks.gang.transport import NodeReach
 from allranks.preflight.pasted_figures import refuse_contradictions
+from allranks.protocol.run_facts import PlainNote, Stamped
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument
-from allranks.runs.events import PlainNote
 from allranks.runs.result import over_when_interrupted
 from allranks.settings.layers import Resolved
 
@@ -114,7 +114,7 @@ class ControlledRun:
 
 def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:
     """Become the controller of a run, in the place of one that has died or lets go."""
-    view.event(PlainNote(f"taking over {run.name}").line(time.time()))
+    view.event(Stamped("", time.time(), None, PlainNote(f"taking over {run.name}")))
     return ControlledRun(sessions.adopt(run, view, reach_nodes))
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from allranks.errors import Interrupted, NodeError, UsageError
 from allranks.exitcodes import TERMINATED
 from allranks.findings import Finding, Verdict
+from allranks.protocol.run_facts import Fact, Stamped
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument, StatusDocument
 from allranks.runs.reading import LogReader
@@ -65,7 +66,7 @@ class NoView:
     def opening(self, info: Document) -> None:
         """Begin: what the run is."""
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Show an event."""
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
@@ -253,10 +254,10 @@ class Display:
         if offset:
             self.reader.skip_to_end()
 
-    def turn(self, view: FollowerView, on_event: Callable[[Document], None] = lambda event: None) -> None:
+    def turn(self, view: FollowerView, on_event: Callable[[Stamped[Fact]], None] = lambda event: None) -> None:
         """Show what is new in a view; `on_event` gets each event before it is shown."""
         now = time.time()
-        events, self._offset = self._run.read_events(self._offset)
+        events, self._offset = self._run.read_facts(self._offset)
         for event in events:
             on_event(event)
             view.event(event)
@@ -275,7 +276,7 @@ class Watched(FollowedRun):
 
     def __init__(self, run: RunDirectory, view: FollowerView) -> None:
         super().__init__(run, view)
-        self._display = Display(run, run.read_events()[1])
+        self._display = Display(run, run.read_lines()[1])
         self._display.reader.skip_to_end()
 
     def turn(self) -> ResultDocument | None:

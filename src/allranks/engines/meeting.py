@@ -24,9 +24,9 @@ from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
+from allranks.protocol.run_facts import RunStart, Stamped
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, NamedNode, ResultDocument
-from allranks.runs.events import FindingMade, RunStart
 from allranks.runs.opening import Opening, write_opening
 from allranks.runs.result import least_result, write_result
 from allranks.settings import RunSpec
@@ -138,8 +138,8 @@ class Meeting:
         nodes = [NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items()]
         began = time.time() - (time.monotonic() - self._started)
         write_opening(run, Opening(self._spec, "", nodes, JOINED, os.getcwd(), began, controller=None))
-        run.append_event(RunStart(run.name, "").line(time.time()))
-        run.append_event(FindingMade(ended.finding).line(time.time()))
+        run.append(Stamped("", time.time(), None, RunStart(run.name, "")))
+        run.append(Stamped("", time.time(), None, ended.finding))
         result = least_result(run, ended.exit, ended.verdict, [ended.finding])
         write_result(run, result, ended.exit in (CTRL_C, TERMINATED))
         return NotStarted(run, result)

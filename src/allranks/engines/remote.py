@@ -17,9 +17,9 @@ from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMIN
 from allranks.plan.render.pod_spec import object_name
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.run_facts import JobProgress, NodesAsked, PlainNote, RunStart, Stamped
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Left, NamedNode, ResultDocument
-from allranks.runs.events import JobProgress, NodesAsked, PlainNote, RunStart
 from allranks.runs.opening import Opening, controller_identity, write_first_status, write_opening
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
@@ -55,8 +55,8 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
         more={"engine": document},
     )
     write_opening(run, opening)
-    run.append_event(RunStart(run.name, name).line(time.time()))
-    run.append_event(NodesAsked(opening.source, now).line(time.time()))
+    run.append(Stamped("", time.time(), None, RunStart(run.name, name)))
+    run.append(Stamped("", now, None, NodesAsked(opening.source)))
     write_first_status(run, "starting", listed)
     return run
 
@@ -112,16 +112,16 @@ class RemoteRun(FollowedRun):
 
     def say(self, message: str) -> None:
         """Show how the engine's job gets on, and keep it as an event."""
-        event = JobProgress(self.name, message).line(time.time())
-        self.run.append_event(event)
-        self.view.event(event)
+        stamped = Stamped("", time.time(), None, JobProgress(self.name, message))
+        self.run.append(stamped)
+        self.view.event(stamped)
 
     def pass_signal(self, name: str) -> None:
         """Say once that the ranks take no signals from here."""
         if name not in self._lost_signals:
             self._lost_signals.add(name)
             message = f"SIG{name} is not passed on: {self._engine} runs take no signals from here"
-            self.view.event(PlainNote(message).line(time.time()))
+            self.view.event(Stamped("", time.time(), None, PlainNote(message)))
 
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Remove what the run made, and write the result with what is left of it."""

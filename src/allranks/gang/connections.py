@@ -22,7 +22,7 @@ from allranks.protocol.orders import (
     SignalOrder,
     StartOrder,
 )
-from allranks.runs.events import LauncherPaused, NodeBack, NodeLost, NodeReady, NodeSilent
+from allranks.protocol.run_facts import LauncherPaused, NodeBack, NodeLost, NodeReady, NodeSilent
 
 from .ending import Ending
 from .gathering import Gathering
@@ -86,7 +86,7 @@ class Connections:
         if roster.state is State.GATHERING:
             return self.gathering.on_first_hello(node, event, now)
         node.state = "ready"
-        return [NodeReady(node.name, event.hostname), *self._resend(node)]
+        return [roster.stamp(NodeReady(event.hostname), node.name), *self._resend(node)]
 
     def on_fault(self, event: Fault, now: float) -> list[Action]:
         """End the gang because of an agent's own trouble."""
@@ -98,7 +98,7 @@ class Connections:
         if node.gone:
             return []
         node.state = "silent"
-        return [NodeSilent(event.node)]
+        return [self.roster.stamp(NodeSilent(), event.node)]
 
     def on_back(self, event: Event, now: float) -> list[Action]:
         """Take a node back that is heard again in time."""
@@ -108,7 +108,7 @@ class Connections:
         node.state = "ready"
         if self.roster.state in (State.RUNNING, State.ENDING):
             node.state = "running"
-        return [NodeBack(event.node)]
+        return [self.roster.stamp(NodeBack(), event.node)]
 
     def on_lost(self, event: Lost, now: float) -> list[Action]:
         """Give up a node whose lease is over: its agent, if it lives, ends its ranks now, and so do all others."""
@@ -118,12 +118,13 @@ class Connections:
             rank.state = "lost"
         self.roster.lost.append(event)
         self.ending.fence(now)
-        return [NodeLost(event.node, event.last_heard, event.t), *self.ending.fail(now)]
+        lost = self.roster.stamp(NodeLost(event.last_heard), event.node, event.t)
+        return [lost, *self.ending.fail(now)]
 
     def on_paused(self, event: Paused, now: float) -> list[Action]:
         """Keep a pause of the controller: what nodes did meanwhile, they did because of it."""
         self.roster.pauses.append(Pause(event.t, event.seconds, event.slept))
-        return [LauncherPaused(event.seconds, event.slept, event.t)]
+        return [self.roster.stamp(LauncherPaused(event.seconds, event.slept), t=event.t)]
 
     # -- an agent that was away ------------------------------------------------------------------------
 

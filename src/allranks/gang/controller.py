@@ -29,6 +29,7 @@ from allranks.protocol.messages import (
     DrainedMessage,
     DroppedMessage,
     EndedMessage,
+    ExitMessage,
     GotMessage,
     HelloMessage,
     Message,
@@ -39,25 +40,23 @@ from allranks.protocol.messages import (
     read_message,
 )
 from allranks.protocol.orders import AckOrder, CountersOrder, EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
-from allranks.protocol.usage import NodeUsage
-from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, Master, NodeEntry, ResultDocument, StatusDocument
-from allranks.runs.errorfiles import save_error
-from allranks.runs.events import (
-    EventRecord,
-    FindingMade,
+from allranks.protocol.run_facts import (
+    Fact,
     FirstStep,
     HangNoted,
     NodeConnecting,
     NodesChecked,
     OutputDropped,
     PlainNote,
-    RankExit,
+    Stamped,
     StepsResumed,
     StepsSeen,
     StepsWentOn,
-    TemplateNoted,
 )
+from allranks.protocol.usage import NodeUsage
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document, Master, NodeEntry, ResultDocument, StatusDocument
+from allranks.runs.errorfiles import save_error
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import change_nodes, controller_identity, write_status
 from allranks.runs.preflight import document, save
@@ -326,7 +325,7 @@ class Controller:
             elif isinstance(action, AttemptOver):
                 self._attempt_over()
             else:
-                self.note(action)
+                self._take(action)
 
     def _pattern_off(self, option: str, why: str) -> None:
         """Go on without a pattern of the user's that is too slow."""
@@ -386,23 +385,30 @@ class Controller:
 
         change_nodes(self.run_dir, placed)
 
-    def keep(self, event: EventRecord) -> Document:
-        """Write an event of the present attempt, and return its line."""
-        line = event.line(round(time.time(), 6), self.roster.attempt)
-        self.run_dir.append_event(line)
-        self.timekeeper.take(line)
-        if isinstance(event, HangNoted):
-            self.progress.span.stands_still = True
-        return line
+    def keep(self, fact: Fact, node: str = "", t: float | None = None) -> Stamped[Fact]:
+        """Write a fact of the present attempt, which is of now where no time says else."""
+        return self._keep(Stamped(node, round(time.time(), 6) if t is None else t, self.roster.attempt, fact))
 
-    def note(self, event: EventRecord) -> None:
-        """Write an event of the present attempt, with what belongs to it, and show it."""
-        if isinstance(event, RankExit):
-            save_error(self.run_dir, self.roster.attempt, event.rank, event.error)
-        line = self.keep(event)
-        if isinstance(event, NodesChecked):
+    def note(self, fact: Fact, node: str = "", t: float | None = None) -> None:
+        """Write a fact of the present attempt, and show it."""
+        self.view.event(self.keep(fact, node, t))
+
+    def _keep(self, stamped: Stamped[Fact]) -> Stamped[Fact]:
+        self.run_dir.append(stamped)
+        self.timekeeper.take(stamped)
+        if isinstance(stamped.fact, HangNoted):
+            self.progress.span.stands_still = True
+        return stamped
+
+    def _take(self, stamped: Stamped[Fact]) -> None:
+        """Write a fact that the gang has stamped, with what belongs to it, and show it."""
+        fact = stamped.fact
+        if isinstance(fact, ExitMessage):
+            save_error(self.run_dir, self.roster.attempt, fact.rank, fact.error)
+        self._keep(stamped)
+        if isinstance(fact, NodesChecked):
             self._save_look()
-        self.view.event(line)
+        self.view.event(stamped)
 
     def _save_look(self) -> None:
         """evidence/preflight.json, as `allranks check` leaves it."""
@@ -427,7 +433,7 @@ class Controller:
         node = member.node
         renewing = member.has_greeted or member.is_adopted
         if not renewing:
-            self.note(NodeConnecting(node.name))
+            self.note(NodeConnecting(), node.name)
         pause = 0.2
         while not member.lost and not self._over.is_set():
             channel = Channel(
@@ -456,7 +462,7 @@ class Controller:
         if failure.where.node is None and all(f.check != CHANNEL for f in self.roster.findings):
             finding = failure._replace(status="warn", check=CHANNEL)
             self.roster.findings.append(finding)
-            self.note(FindingMade(finding))
+            self.note(finding)
 
     async def _await_hello(self, member: Member, channel: Channel) -> None:
         """Wait for the agent's first word; raise ChannelFailed where it does not come.
@@ -566,8 +572,7 @@ class Controller:
         elif isinstance(message, RefusedMessage):
             self.undecodable.of_node(member.node.name, message.source, message.why)
         elif isinstance(message, TemplateMessage):
-            name = member.node.name
-            self.keep(TemplateNoted(message.state, name, message.modules, message.seconds, message.ranks, message.why))
+            self.keep(message, member.node.name)
             self._event(member, message)
         elif isinstance(message, ReplacedMessage):
             self._leave_to_another()
@@ -692,7 +697,7 @@ class Controller:
             why = "bound" if message.bounded else "full"
             ranks = self.dropped.setdefault(name, {})
             ranks[stream.rank] = ranks.get(stream.rank, 0) + fresh
-            self.note(OutputDropped(name, stream.rank, fresh, ranks[stream.rank], why))
+            self.note(OutputDropped(stream.rank, fresh, ranks[stream.rank], why), name)
 
     def _watch_run_directory(self) -> None:
         if self.run_dir.write_failure:
@@ -703,7 +708,7 @@ class Controller:
             self._disk_was_full = True
             finding = run_disk_full(str(self.run_dir.path), why)
             self.roster.findings.append(finding)
-            self.note(FindingMade(finding))
+            self.note(finding)
 
     def unfetched(self, name: str) -> bool:
         """Tell whether a node's log in the run directory ends before the node's own does."""
@@ -842,7 +847,7 @@ class Controller:
         """Write down when steps were shown: the first, the first that no attempt had reached, and the last."""
         span = self.progress.span
         if span.went_on_t is not None:
-            self.note(StepsWentOn(span.went_on_t))
+            self.note(StepsWentOn(), t=span.went_on_t)
             span.went_on_t = None
         noted = self._noted_steps
         shown = span.seen

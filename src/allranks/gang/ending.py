@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from allranks.diagnose.hangs.compared import odd_call, read_called
 from allranks.diagnose.words import ABORT
 from allranks.findings import Finding
+from allranks.protocol.messages import EndedMessage
 from allranks.protocol.orders import EndOrder
-from allranks.runs.events import EndingBegun, FailureNoted, InitTimeout, NodeClean, StopAsked
+from allranks.protocol.run_facts import EndingBegun, FailureNoted, InitTimeout, StopAsked
 
 from .remarks import called_unlike
 from .roster import Roster
@@ -47,7 +48,7 @@ class Ending:
             return []
         roster.failed_t = roster.event_t
         roster.failed_at = now
-        return [FailureNoted(roster.event_t)]
+        return [roster.stamp(FailureNoted())]
 
     def refuse(self, failures: Iterable[Finding], now: float) -> list[Action]:
         """Keep what forbids the start, and end."""
@@ -58,7 +59,7 @@ class Ending:
         """End the gang because the time for its start is over."""
         self.roster.init_timeout_hit = True
         seconds = round(now - self.roster.attempt_at, 1)
-        return [InitTimeout(seconds), *self.fail(now)]
+        return [self.roster.stamp(InitTimeout(seconds)), *self.fail(now)]
 
     def end(self, now: float, grace: float, reason: str) -> list[Action]:
         """Ask every node to end its ranks; again with a shorter grace where that is under way already."""
@@ -71,7 +72,7 @@ class Ending:
         self._deadline = now + grace + END_PATIENCE
         order = EndOrder(grace, reason, reason == "failure" and self._may_be_unlike())
         started = sum(1 for r in roster.ranks() if r.pid is not None and r.exit is None and r.state != "lost")
-        actions: list[Action] = [EndingBegun(reason, grace, started)]
+        actions: list[Action] = [roster.stamp(EndingBegun(reason, grace, started))]
         for node in roster.nodes.values():
             if node.node_dir and not node.gone:
                 actions.append(Send(node.name, order))
@@ -116,7 +117,7 @@ class Ending:
         if roster.state is State.OVER:
             return []
         roster.stop_reason = roster.stop_reason or event.reason
-        return [StopAsked(event.reason), *self.end(now, event.grace, event.reason)]
+        return [roster.stamp(StopAsked(event.reason)), *self.end(now, event.grace, event.reason)]
 
     def on_tick(self, event: Event, now: float) -> list[Action]:
         """Time limits of the end."""
@@ -138,7 +139,9 @@ class Ending:
         node.ended = True
         node.left = event.left
         node.state = "ended"
-        actions: list[Action] = [NodeClean(event.node, event.left, event.t)]
+        actions: list[Action] = [
+            roster.stamp(EndedMessage(event.attempt, event.left, event.reason), event.node, event.t)
+        ]
         if event.reason == "lease":
             fault = Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over")
             actions.append(roster.add_fault(fault))

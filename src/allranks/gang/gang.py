@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from allranks.cluster import Cluster
-from allranks.runs.events import AttemptStart, PlainNote, TreeListed
+from allranks.protocol.run_facts import AttemptStart, PlainNote, TreeListed
 from allranks.settings import RunSpec
 
 from .connections import Connections
@@ -54,10 +54,12 @@ class Gang:
 
     def begin(self) -> list[Action]:
         """Return the first actions."""
+        start = self.roster.stamp(AttemptStart())
         tree = self.roster.setting.tree
         if tree is None:
-            return [AttemptStart()]
-        return [AttemptStart(), TreeListed(tree.root, tree.files, tree.bytes, tree.sha256, tree.left_out)]
+            return [start]
+        listed = TreeListed(tree.root, tree.files, tree.bytes, tree.sha256, tree.left_out)
+        return [start, self.roster.stamp(listed)]
 
     def handle(self, event: Event, now: float, t: float) -> list[Action]:
         """Decide about an event. `now` counts seconds of a clock that is never set, and every limit goes by it;
@@ -74,7 +76,7 @@ class Gang:
         if name == "ignore" or (comes_late and not name):
             return []
         if not name:
-            return [PlainNote(f"{type(event).__name__} of {event.node} came out of order")]
+            return [roster.stamp(PlainNote(f"{type(event).__name__} of {event.node} came out of order"))]
         actions = self.handler(name)(event, now)
         self.connections.remember(actions)
         return actions
@@ -109,6 +111,6 @@ class Gang:
         self.pace.begin_attempt()
         self.stragglers.begin_attempt()
         self.connections.forget(old for old, new in (replace or {}).items() if old == new)
-        actions: list[Action] = [AttemptStart()]
+        actions: list[Action] = [roster.stamp(AttemptStart())]
         actions += self.spares.change_nodes(replace or {}, pause)
         return actions + self.gathering.begin_attempt(now, is_paused=pause > 0)

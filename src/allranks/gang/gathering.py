@@ -5,7 +5,7 @@ from __future__ import annotations
 from allranks.findings import Finding
 from allranks.plan.plan import make_plan
 from allranks.preflight.judge import judge
-from allranks.runs.events import NodeReady, NodesChecked, TreeArrived
+from allranks.protocol.run_facts import NodeReady, NodesChecked, TreeArrived
 
 from .ending import Ending
 from .members import NodeState
@@ -53,7 +53,7 @@ class Gathering:
         """First word of an agent."""
         roster = self.roster
         node.state = "ready"
-        ready = NodeReady(node.name, event.hostname)
+        ready = roster.stamp(NodeReady(event.hostname), node.name)
         if roster.has_unreachable:
             return [ready, *self._check(now)]
         return [ready, first_order(roster.spec, roster.setting, node)]
@@ -70,7 +70,7 @@ class Gathering:
         if failure is not None:
             return self.ending.refuse([failure], now)
         node.synced = True
-        actions: list[Action] = [TreeArrived(node.name, event.path, event.files)]
+        actions: list[Action] = [roster.stamp(TreeArrived(event.path, event.files), node.name)]
         if not roster.has_unreachable:
             actions.append(first_order(roster.spec, roster.setting, node))
         return actions
@@ -79,7 +79,7 @@ class Gathering:
         """Once every node has been looked at: judge, then begin the rendezvous check."""
         roster = self.roster
         node = roster.nodes[event.node]
-        actions: list[Action] = [node.take_facts(event.facts)]
+        actions: list[Action] = [roster.stamp(node.take_facts(event.facts), node.name)]
         if event.error:
             return actions + self._look_failed(prelude_failed(node.name, event.error), now)
         if roster.refused_by_check:
@@ -137,7 +137,7 @@ class Gathering:
         failures = [f for f in findings if f.status == "fail"]
         actions: list[Action] = []
         if checks:
-            actions.append(NodesChecked(len(checks)))
+            actions.append(roster.stamp(NodesChecked(len(checks))))
         actions += roster.add_passing(findings)
         if failures:
             roster.refused_by_check = True

@@ -8,7 +8,7 @@ launcher of process groups in which there never was one.
 from __future__ import annotations
 
 from allranks.findings import Finding, Status, Where
-from allranks.runs.events import AllInitialised, RankBecame, RankDeparted, RankEntered, RankInitialised
+from allranks.protocol.run_facts import AllInitialised, RankBecame, RankDeparted, RankEntered, RankInitialised
 from allranks.settings.tools import FRAMEWORKS, read_tool
 
 from .ending import Ending
@@ -55,20 +55,20 @@ class ProcessGroups:
             return actions
         leaving = rank.departure.hear(event, now)
         if leaving is not None:
-            return [*actions, leaving]
+            return [*actions, self.roster.stamp(leaving, event.node, event.t)]
         if event.what == "became":
             rank.became = event.program
-            return [*actions, RankBecame(event.node, event.rank, event.program, event.t)]
+            return [*actions, self.roster.stamp(RankBecame(event.rank, event.program), event.node, event.t)]
         if event.what == "init-entered":
             rank.entered = True
             rank.departed_t = None
             self.roster.last_sign_at = now
-            return [*actions, RankEntered(event.node, event.rank, event.t)]
+            return [*actions, self.roster.stamp(RankEntered(event.rank), event.node, event.t)]
         if event.what == "destroyed":
             rank.entered = True
             rank.departed_t = event.t
             rank.departed_at = event.at
-            return [*actions, RankDeparted(event.node, event.rank, event.t, event.at)]
+            return [*actions, self.roster.stamp(RankDeparted(event.rank, event.at), event.node, event.t)]
         if event.what == "never-joined":
             rank.never_joined = True
         if event.what == "initialised" and rank.initialised_t is None:
@@ -81,13 +81,13 @@ class ProcessGroups:
         roster.last_sign_at = now
         if rank.exit is None:
             rank.state = "initialised"
-        actions: list[Action] = [RankInitialised(event.node, event.rank, event.t)]
+        actions: list[Action] = [roster.stamp(RankInitialised(event.rank), event.node, event.t)]
         times = [r.initialised_t for r in roster.ranks() if r.initialised_t is not None]
         count = len(roster.ranks())
         if roster.initialised_t is None and len(times) == count:
             roster.initialised_t = max(times)
             seconds = round(roster.initialised_t - roster.started, 3)
-            actions.append(AllInitialised(seconds, count, roster.initialised_t))
+            actions.append(roster.stamp(AllInitialised(seconds, count), t=roster.initialised_t))
         return actions
 
     def _trains_alone(self, event: Report) -> Finding | None:

@@ -7,21 +7,21 @@ called is asked for, four times within the limit: a program that prints nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs import ras
-from allranks.diagnose.hangs.attribute import Hang, attribute
+from allranks.diagnose.hangs.attribute import attribute
 from allranks.diagnose.hangs.doing import StackSample, doing
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.diagnose.hangs.uneven import out_of_data
 from allranks.diagnose.incident import NotedHang
 from allranks.diagnose.recorded import own_addresses
-from allranks.findings import Finding, Where, place_of
+from allranks.findings import Finding, Hang, Where, place_of
 from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import CountersOrder, StacksOrder
-from allranks.runs.events import HangConcluded, HangNoted, HangSuspected, PlainNote
+from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected, PlainNote
 
 from .ending import Ending
 from .remarks import moved_by_look
@@ -93,7 +93,7 @@ class HangWatch:
             return self._ask_counters(event.since, now)
         if since > suspicion.since:
             self.suspicion = None
-            return [PlainNote("ranks go on: no hang")]
+            return [self.roster.stamp(PlainNote("ranks go on: no hang"))]
         if suspicion.waiting:
             if now - suspicion.asked_at < PATIENCE:
                 return []
@@ -151,7 +151,7 @@ class HangWatch:
             return self.ending.fail(now)  # the exception is known: no stack is needed
         suspicion = Suspicion(since, now, set())
         self.suspicion = suspicion
-        return [HangSuspected(round(now - since, 1)), *self._ask_stacks(suspicion, now)]
+        return [self.roster.stamp(HangSuspected(round(now - since, 1))), *self._ask_stacks(suspicion, now)]
 
     def _ask_counters(self, since: float, now: float) -> list[Action]:
         """Ask for the counters where nothing else is seen for a while. A pattern wants its own sign of life."""
@@ -200,19 +200,20 @@ class HangWatch:
         quiet = now - suspicion.since
         hang = self._attribute(suspicion, names, quiet)
         if hang is None:
-            return [PlainNote("no rank waits for others: it may be busy. It is sampled again later")]
+            return [roster.stamp(PlainNote("no rank waits for others: it may be busy. It is sampled again later"))]
         if hang.slow or roster.spec.recovery.on_hang == "report":
             self.noted = NotedHang(roster.event_t, round(quiet, 1), hang)
-            return [HangNoted(round(quiet, 1), hang), roster.add_finding(self._hang_finding(hang, names, quiet))]
+            noted = roster.stamp(HangNoted(round(quiet, 1), hang))
+            return [noted, roster.add_finding(self._hang_finding(hang, names, quiet))]
         self.hang = hang
-        return [HangConcluded(round(quiet, 1), hang), *self.ending.fail(now)]
+        return [roster.stamp(HangConcluded(round(quiet, 1), hang)), *self.ending.fail(now)]
 
     def _go_on(self, suspicion: Suspicion, now: float) -> list[Action]:
         """Drop the suspicion, as collectives go on; a --hang-pattern that has not recurred is a finding."""
         self._counted.moved_at = now
         spec = self.roster.spec
         if spec.limits.hang_pattern is None:
-            return [PlainNote("collectives go on: no hang")]
+            return [self.roster.stamp(PlainNote("collectives go on: no hang"))]
         self._rest_until = now + spec.limits.hang_timeout
         quiet = f"no log line has matched --hang-pattern {spec.limits.hang_pattern} for {now - suspicion.since:.0f} s"
         remedy = "see what the ranks print with `allranks logs`, or correct the pattern"
@@ -242,7 +243,7 @@ class HangWatch:
         ras_lines = ras.evidence(suspicion.ras, pids)
         if hang is None or not ras_lines:
             return hang
-        return replace(hang, evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:]))
+        return hang._replace(evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:]))
 
     def _addresses(self) -> dict[str, str]:
         """Map addresses that one node alone has to that node."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from allranks.findings import Verdict
-from allranks.runs.documents import AttemptRecord, Replacement
+from allranks.protocol.attempts import AttemptEnd, Replacement
 from allranks.text import cut
 
 from .gang import Gang
@@ -19,10 +19,10 @@ class History:
     """The attempts of one run, in order; tests before the program are none."""
 
     def __init__(self) -> None:
-        self.attempts: list[AttemptRecord] = []
+        self.attempts: list[AttemptEnd] = []
         self._failed: list[Tried] = []
 
-    def resume(self, attempts: Sequence[AttemptRecord]) -> None:
+    def resume(self, attempts: Sequence[AttemptEnd]) -> None:
         """Take over the attempts of a controller before this one: they count against the retries."""
         self.attempts += attempts
         for record in attempts:
@@ -57,7 +57,7 @@ class History:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = verdict._replace(decision=f"{again}: {decision.reason}")
             gang.roster.last_verdict = cut(" ".join(verdict.finding.message.split()), LONGEST_VERDICT)
-        record = AttemptRecord(
+        record = AttemptEnd(
             attempt=gang.roster.attempt,
             outcome=outcome,
             step=step,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from allranks.diagnose.incident import Left
 from allranks.findings import Finding, Where
-from allranks.runs.events import RankLeaving
+from allranks.protocol.run_facts import RankLeaving
 from allranks.text import join_words, with_reason
 
 from .states import Report
@@ -53,7 +53,7 @@ class Departure:
         else:
             return None
         waits = self.ended_t is not None
-        return RankLeaving(event.node, event.rank, event.what, self.code, self.threads, waits, event.t)
+        return RankLeaving(event.rank, event.what, self.code, self.threads, waits)
 
     def to_left(self) -> Left | None:
         """For the judge; None where no process outlived its program."""

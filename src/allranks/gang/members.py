@@ -13,9 +13,9 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.protocol.processes import RemainingProcess
+from allranks.protocol.run_facts import NodeFactsKept
 from allranks.protocol.usage import NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus
-from allranks.runs.events import NodeFactsKept
 
 from .lingering import Departure
 from .states import Exit
@@ -125,7 +125,7 @@ class NodeState:
         self.plan_facts = read_facts(facts)
         addresses = tuple(outer_addresses(self.plan_facts))
         self.deepspeed = of_deepspeed(facts)
-        return NodeFactsKept(self.name, addresses, self.memory, gpu_count(self.plan_facts), self.deepspeed)
+        return NodeFactsKept(addresses, self.memory, gpu_count(self.plan_facts), self.deepspeed)
 
     def status(self, progress: Mapping[int, RankProgress]) -> NodeStatus:
         """Return the node's part of status.json; `progress` is that of the ranks that have shown any."""

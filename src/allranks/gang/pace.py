@@ -18,8 +18,8 @@ from allranks.diagnose.slowdown import (
     slowdown_finding,
 )
 from allranks.protocol.orders import UsageOrder
+from allranks.protocol.run_facts import PlainNote
 from allranks.protocol.usage import NodeUsage
-from allranks.runs.events import PlainNote
 
 from .roster import Roster
 from .states import Action, Send, StepShown, Used
@@ -92,7 +92,7 @@ class PaceWatch:
             words = recovery_words(self._slowdown, paces)
             self._slowdown = None
             self._paces.paces = paces[-SAMPLES:]
-            return [PlainNote(words)]
+            return [self.roster.stamp(PlainNote(words))]
         slowdown = find_slowdown(paces)
         if slowdown is None or self._said >= MOST_SAID or event.t < slowdown.t + PATIENCE:
             return []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allranks.protocol.orders import SignalOrder
-from allranks.runs.events import PlainNote, SignalPassed
+from allranks.protocol.run_facts import PlainNote, SignalPassed
 
 from .members import NodeState
 from .roster import Roster
@@ -85,18 +85,18 @@ class UserSignals:
             return []
         running = [r for r in roster.processes() if r.pid is not None and r.exit is None and r.state != "lost"]
         if roster.testing or not running:
-            return [_not_passed_on(event)]
+            return [self.roster.stamp(_not_passed_on(event))]
         signal = SignalOrder(roster.attempt, self._before + len(self._passed_on) + 1, event.name)
         self._passed_on.append(signal)
         passed = SignalPassed(f"SIG{event.name}", len(running), event.source or None)
         sent: list[Action] = [Send(n.name, signal) for n in roster.nodes.values() if not n.gone]
-        return [passed, *sent, *self.saving.ask(now, f"SIG{event.name}")]
+        return [roster.stamp(passed), *sent, *self.saving.ask(now, f"SIG{event.name}")]
 
     def on_early_signal(self, event: UserSignal, now: float) -> list[Action]:
         """Before the ranks run it would have to wait, and then end those that handle it later."""
         if not self._ways.is_new(event.name, event.source, now):
             return []
-        return [_not_passed_on(event)]
+        return [self.roster.stamp(_not_passed_on(event))]
 
 
 def _not_passed_on(event: UserSignal) -> PlainNote:

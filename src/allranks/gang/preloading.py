@@ -8,9 +8,9 @@ from __future__ import annotations
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import against_template, preload_order
 from allranks.plan.ranks import Attempt, NodePlan
+from allranks.protocol.messages import TemplateMessage
 from allranks.protocol.orders import ImportsOrder
 from allranks.protocol.processes import ImportRecord
-from allranks.runs.events import TemplateNoted
 
 from .members import NodeState
 from .places import place_for
@@ -57,7 +57,7 @@ class Preloading:
         if not against or not is_expected or self._why_told or self.roster.testing:
             return []
         self._why_told = True
-        return [TemplateNoted("off", why=against)]
+        return [self.roster.stamp(TemplateMessage("off", self.roster.attempt, why=against))]
 
     def _order(self, node: NodeState, planned: NodePlan, imports: ImportRecord | None) -> Send:
         """Have a node import for the ranks of a place. The master's address and the interfaces are not known yet."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_metrics
-from allranks.runs.events import StepsSeen
+from allranks.protocol.run_facts import StepsSeen
 
 from .matching import Match, Matching
 from .members import RankProgress, Resumption

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
-from allranks.runs.events import GateListening, GateProved, PlanMade
+from allranks.protocol.run_facts import GateListening, GateProved, PlanMade
 
 from .ending import Ending
 from .members import RankState
@@ -49,7 +49,11 @@ class RendezvousCheck:
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.take_ranks({r: RankState(r, r - planned.first_rank) for r in ranks})
         plan = PlanMade(roster.plan.world_size, roster.rank_counts)
-        return [plan, Send(roster.master.name, listen_order(roster.spec, self._token())), *self.preloading.begin()]
+        return [
+            roster.stamp(plan),
+            Send(roster.master.name, listen_order(roster.spec, self._token())),
+            *self.preloading.begin(),
+        ]
 
     @property
     def port_was_taken(self) -> bool:
@@ -84,7 +88,7 @@ class RendezvousCheck:
         if not addresses:
             return self.ending.refuse([no_address(roster.spec, roster.master.name)], now)
         order = probe_order(roster.spec, addresses, event.port, self._token())
-        note = GateListening(roster.master.name, tuple(addresses), event.port)
+        note = roster.stamp(GateListening(tuple(addresses), event.port), roster.master.name)
         return [note, *(Send(name, order) for name in roster.nodes)]
 
     def on_probed(self, event: Probed, now: float) -> list[Action]:
@@ -106,5 +110,6 @@ class RendezvousCheck:
             return actions + self.ending.refuse(failures, now)
         roster.master_addr = choice.address
         seconds = round(now - self._began_at, 3)
-        actions.append(GateProved(master, choice.address, roster.master_port, seconds, roster.rank_counts))
+        proved = GateProved(choice.address, roster.master_port, seconds, roster.rank_counts)
+        actions.append(roster.stamp(proved, master))
         return actions + self.running.start(choice.environment)

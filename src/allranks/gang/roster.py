@@ -12,8 +12,9 @@ from allranks.cluster import Cluster
 from allranks.diagnose.incident import Pause
 from allranks.findings import Finding, typed_here
 from allranks.plan.ranks import Plan
+from allranks.protocol.messages import FaultMessage
 from allranks.protocol.plan_facts import NodeFacts
-from allranks.runs.events import FaultReported, FindingMade, NodeFactsKept
+from allranks.protocol.run_facts import Fact, Stamped
 from allranks.settings import RunSpec
 
 from .members import NodeState, RankState
@@ -125,20 +126,26 @@ class Roster:
                 nodes[name] = present
         self.nodes = nodes
 
+    # -- facts ---------------------------------------------------------------------------------------
+
+    def stamp(self, fact: Fact, node: str = "", t: float | None = None) -> Stamped[Fact]:
+        """Stamp what was decided or has happened: on which node, and when where that was not just now."""
+        return Stamped(node, self.event_t if t is None else t, self.attempt, fact)
+
     # -- findings and faults -------------------------------------------------------------------------
 
-    def add_finding(self, finding: Finding) -> FindingMade:
+    def add_finding(self, finding: Finding) -> Stamped[Fact]:
         """Keep a finding; its event."""
         kept = typed_here(finding, self.cluster.local_names)
         self.findings.append(kept)
-        return FindingMade(kept)
+        return self.stamp(kept)
 
-    def add_passing(self, findings: Sequence[Finding]) -> list[FindingMade]:
+    def add_passing(self, findings: Sequence[Finding]) -> list[Stamped[Fact]]:
         """Keep the warnings among findings; the events of all that forbid nothing."""
         self.findings += [f for f in findings if f.status == "warn"]
-        return [FindingMade(f) for f in findings if f.status != "fail"]
+        return [self.stamp(f) for f in findings if f.status != "fail"]
 
-    def add_in_order(self, finding: Finding) -> FindingMade:
+    def add_in_order(self, finding: Finding) -> Stamped[Fact]:
         """Keep a finding of a node in the order of the host list, whichever node failed first."""
         note = self.add_finding(finding)
         self.findings.sort(key=self._index_of)
@@ -148,10 +155,10 @@ class Roster:
         node = self.nodes.get(finding.where.node or "")
         return node.index if node is not None else -1
 
-    def add_fault(self, fault: Fault) -> FaultReported:
+    def add_fault(self, fault: Fault) -> Stamped[Fact]:
         """Keep a fault; its event."""
         self.faults.append(fault)
-        return FaultReported(fault.node, fault.id, fault.message, fault.t)
+        return self.stamp(FaultMessage(fault.id, fault.message, fault.rank), fault.node, fault.t)
 
     # -- questions -----------------------------------------------------------------------------------
 
@@ -174,7 +181,7 @@ class Roster:
         """Whether every node has been looked at."""
         return all(n.facts is not None for n in self.nodes.values())
 
-    def share_checks(self) -> list[NodeFactsKept]:
+    def share_checks(self) -> list[Stamped[Fact]]:
         """Give every virtual node what the checks of the first have seen of their one machine; what is to be kept."""
         first = next((node for node in self.everyone.values() if node.index == 0), None)
         if not self.spec.target.local or first is None or first.facts is None:
@@ -185,7 +192,7 @@ class Roster:
             if node.facts is not None and not seen.keys() <= node.facts.keys():
                 kept = node.take_facts({**seen, **node.facts})
                 if kept.deepspeed:  # all else is the node's own, and was kept
-                    changed.append(kept)
+                    changed.append(self.stamp(kept, node.name))
         return changed
 
     @property

@@ -9,9 +9,10 @@ from allranks.findings import Finding
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
+from allranks.protocol.messages import ExitMessage, StartedMessage
 from allranks.protocol.orders import StacksOrder, SuiteNodes
+from allranks.protocol.run_facts import OutputsTemporary
 from allranks.runs.documents import TEMPORARY
-from allranks.runs.events import FindingMade, OutputsTemporary, RankExit, RankStarted
 
 from .ending import Ending
 from .groups import ProcessGroups
@@ -74,7 +75,7 @@ class Running:
                 node.ranks = dict(list(node.ranks.items())[:1])
         if temporary and not roster.testing and not self._temporary_outputs_noted:
             self._temporary_outputs_noted = True
-            actions.append(OutputsTemporary(temporary))
+            actions.append(roster.stamp(OutputsTemporary(temporary)))
         return actions
 
     # -- events ------------------------------------------------------------------------------------
@@ -88,7 +89,8 @@ class Running:
         self.roster.last_sign_at = now
         if rank.state == "waiting":
             rank.state = "started"
-        return [RankStarted(event.node, event.rank, event.pid, event.t)]
+        started = StartedMessage(event.rank, event.pid, event.attempt)
+        return [self.roster.stamp(started, event.node, event.t)]
 
     def on_exit(self, event: Exit, now: float) -> list[Action]:
         """Record how a rank ended. Any exit code but 0, and any signal, ends the gang."""
@@ -106,18 +108,17 @@ class Running:
             rank.state = "killed"
         else:
             rank.state = "failed"
-        kept = RankExit(
-            event.node,
+        kept = ExitMessage(
             event.rank,
-            event.t,
-            event.expected,
-            event.code,
-            event.signal,
-            rank.pid,
-            event.oom_kills,
-            event.error,
+            event.attempt,
+            code=event.code,
+            signal=event.signal,
+            expected=event.expected,
+            oom_kills=event.oom_kills,
+            error=event.error,
+            pid=rank.pid,
         )
-        actions: list[Action] = [kept, *self.saving.check(now)]
+        actions: list[Action] = [roster.stamp(kept, event.node, event.t), *self.saving.check(now)]
         if roster.state is not State.RUNNING:
             return actions
         if event.signal == ABORT and self._peers_may_speak_until is None:
@@ -154,7 +155,7 @@ class Running:
             return []
         findings = self.audit_findings(event.findings)
         self.roster.findings += [finding for finding in findings if finding.status != "ok"]
-        notes: list[Action] = [FindingMade(finding) for finding in findings]
+        notes: list[Action] = [self.roster.stamp(finding) for finding in findings]
         if any(finding.status == "fail" for finding in findings):
             return notes + self.ending.fail(now)
         return notes

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from allranks.protocol.attempts import SavedStep
 from allranks.protocol.messages import RankSaving
 from allranks.protocol.orders import SaveOrder
-from allranks.runs.documents import SavedStep
-from allranks.runs.events import SaveAgreed, SaveAsked, SaveDone, StopAsked
+from allranks.protocol.run_facts import SaveAgreed, SaveAsked, SaveDone, StopAsked
 from allranks.text import group
 
 from .ending import Ending
@@ -106,7 +106,7 @@ class Saving:
         self._saved_before = self.saved
         self._requests += 1
         self._round = SaveRound(self._requests, now)
-        return [SaveAsked(reason), *self._say(self._round)]
+        return [self.roster.stamp(SaveAsked(reason)), *self._say(self._round)]
 
     def on_first_call(self, event: Report, now: float) -> list[Action]:
         """Take note that a rank calls should_save: from now on it can be asked."""
@@ -159,7 +159,7 @@ class Saving:
         is_last = round_.proposals >= MOST_PROPOSALS
         if round_.phase == "proposed" and ((is_fresh and is_ahead) or is_last):
             round_.phase = "agreed"
-            return [SaveAgreed(round_.step, len(callers), round_.proposals), *self._say(round_)]
+            return [self.roster.stamp(SaveAgreed(round_.step, len(callers), round_.proposals)), *self._say(round_)]
         is_another = round_.phase == "proposed"
         round_.overtaken += is_another and not is_ahead
         margin = MARGINS[min(round_.overtaken, len(MARGINS) - 1)]
@@ -192,7 +192,7 @@ class Saving:
         round_.saved = saved
         self._over_at = now
         done = SaveDone(saved.step, saved.ranks, saved.of, round(now - round_.began_at, 3), saved.others)
-        return [done, *self._stop_now(now)]
+        return [self.roster.stamp(done), *self._stop_now(now)]
 
     # -- stops -------------------------------------------------------------------------------------
 
@@ -202,14 +202,14 @@ class Saving:
             ends_at = min(self._stop.ends_at, now + event.grace)
             save_until = min(self._stop.save_until, _save_until(now, ends_at))
             self._stop = StopAfterSave(self._stop.reason, save_until, ends_at)
-            return [StopAsked(event.reason), *self.on_tick(now)]
+            return [self.roster.stamp(StopAsked(event.reason)), *self.on_tick(now)]
         recently = self._over_at is not None and now - self._over_at < RECENT
         if not self.callers or event.grace <= 0 or recently:
             return self.ending.on_stop(event, now)
         self.roster.stop_reason = self.roster.stop_reason or event.reason
         ends_at = now + event.grace
         self._stop = StopAfterSave(event.reason, _save_until(now, ends_at), ends_at)
-        return [StopAsked(event.reason), *self.ask(now, event.reason)]
+        return [self.roster.stamp(StopAsked(event.reason)), *self.ask(now, event.reason)]
 
     def on_tick(self, now: float) -> list[Action]:
         """End the ranks once the time that a stop gives to save is over."""

@@ -27,12 +27,26 @@ from allranks.findings import SURE, Finding, Verdict
 from allranks.plan.environment import HandedOver, forwarded, handed_over
 from allranks.preflight.check import Check
 from allranks.preflight.judge import hardware_checks, of_level
-from allranks.protocol.codec import decode_parts
+from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.frames import PROTOCOL, RANK_LOG, Stream
+from allranks.protocol.run_facts import (
+    AllInitialised,
+    AttemptStart,
+    ControllerAttached,
+    Fact,
+    FirstStep,
+    NodesAsked,
+    OutputDropped,
+    PlainNote,
+    RetryDecided,
+    RunStart,
+    Stamped,
+    StepsSeen,
+    SuitePassed,
+    of_kind,
+)
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
-    AttemptRecord,
-    Document,
     Master,
     NodeEntry,
     ProgramExit,
@@ -40,23 +54,6 @@ from allranks.runs.documents import (
     StatusDocument,
     Timing,
     Unfetched,
-)
-from allranks.runs.events import (
-    AllInitialised,
-    AttemptEnd,
-    AttemptStart,
-    ControllerAttached,
-    FindingMade,
-    FirstStep,
-    NodesAsked,
-    OutputDropped,
-    PlainNote,
-    RetryDecided,
-    RunStart,
-    StepsSeen,
-    SuiteEnd,
-    SuitePassed,
-    read_back,
 )
 from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
 from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
@@ -147,10 +144,10 @@ class Session:
         except Exception as error:
             return self._failed_itself(error)
 
-    def remember_times(self, events: Iterable[Document]) -> None:
+    def remember_times(self, facts: Iterable[Stamped[Fact]]) -> None:
         """Take what the run directory has of the run's time so far."""
-        for event in events:
-            self.controller.timekeeper.take(event)
+        for stamped in facts:
+            self.controller.timekeeper.take(stamped)
 
     def stop_from_afar(self, reason: str) -> None:
         """End the run because a node wants it, from any thread. Every node may: that is never a second signal."""
@@ -253,7 +250,7 @@ class Session:
         against = self._against_retry()
         resumed = self.controller.progress.resumed()
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), against, resumed)
-        self.controller.note(AttemptEnd(self.history.attempts[-1]))
+        self.controller.note(self.history.attempts[-1])
         if decision.kind == "retry" and self.verdict is not None:
             self.controller.note(RetryDecided(decision.reason, self.verdict))
         return decision
@@ -284,7 +281,7 @@ class Session:
         """Write down why the engine took the nodes back, so that `diagnose` knows it too."""
         if finding is not None:
             roster.findings.append(finding)
-            self.controller.keep(FindingMade(finding))
+            self.controller.keep(finding)
 
     def _audit(self, gang: Gang) -> None:
         """Judge all of the data, in the place of what was found while the program ran."""
@@ -296,7 +293,7 @@ class Session:
 
         conclusion = auditor.conclude(roster.layout(), roster.attempt)
         for one in gang.running.audit_findings(conclusion.fresh):
-            self.controller.note(FindingMade(one))
+            self.controller.note(one)
         rest = [one for one in roster.findings if one.check != OF_DATA]
         roster.findings = [*rest, *gang.running.audit_findings(conclusion.findings)]
 
@@ -313,7 +310,7 @@ class Session:
             outcome = "tested"
         else:
             outcome = "failed"
-        self.controller.note(SuiteEnd(outcome))
+        self.controller.note(AttemptEnd(roster.attempt, outcome))
         if outcome != "tested" or not quick:
             return "finish"
         seconds = roster.attempt_seconds(time.monotonic())
@@ -512,10 +509,10 @@ def create(
         if again is not None:
             keep_newest_steps(run)
         if reach.awaited_since is not None:
-            run.append_event(NodesAsked(cluster.source, reach.awaited_since).line(time.time()))
-        run.append_event(RunStart(run.name, setting.uid).line(time.time()))
+            run.append(Stamped("", reach.awaited_since, None, NodesAsked(cluster.source)))
+        run.append(Stamped("", time.time(), None, RunStart(run.name, setting.uid)))
         session = Session(spec, cluster, setting, run, view_for(), reach, archive=archive)
-        session.remember_times(run.read_events()[0])
+        session.remember_times(run.read_facts()[0])
         if again is not None:
             continue_run(session)
         return session
@@ -530,7 +527,7 @@ def continue_run(session: Session) -> None:
     for attempt in session.history.attempts:
         session.controller.progress.came_to(attempt.step)
     numbers = [attempt.attempt for attempt in session.history.attempts]
-    numbers += [attempt for attempt, _ in read_back(AttemptStart, run.read_events()[0])]
+    numbers += [start.attempt or 0 for start in of_kind(run.read_facts()[0], AttemptStart)]
     session.controller.roster.attempt = max(numbers, default=-1) + 1
 
 
@@ -538,15 +535,15 @@ def keep_newest_steps(run: RunDirectory) -> None:
     """Write down how far an attempt came whose controller died: status.json has it, and is about to be replaced."""
     attempt = -1
     last: StepsSeen | None = None
-    for number, steps in read_back(StepsSeen, run.read_events()[0]):
-        attempt = number
-        last = steps
+    for steps in of_kind(run.read_facts()[0], StepsSeen):
+        attempt = steps.attempt or 0
+        last = steps.fact
     status = run.read_status()
     if last is None or attempt != status.attempt:
         return
     newest = newest_steps(last, status)
     if newest != last:
-        run.append_event(newest.line(time.time(), attempt))
+        run.append(Stamped("", time.time(), attempt, newest))
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
@@ -665,7 +662,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
         state.incarnation = entry.life or 0
     _remember(session, run, document.started or session.started)
     take_control(run)
-    run.append_event(ControllerAttached(os.getpid()).line(time.time()))
+    run.append(Stamped("", time.time(), None, ControllerAttached(os.getpid())))
     return session
 
 
@@ -697,44 +694,47 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     progress = session.controller.progress
     session.started = roster.started = started
     roster.began_at = time.monotonic() - max(0.0, time.time() - started)
-    events = run.read_events()[0]
-    session.controller.logs.resume(events)
-    session.remember_times(events)
-    _remember_steps(session.controller, events, run.read_status())
-    ends = [event for event in events if event.get("event") == AttemptEnd.kind and "decision" in event]
-    session.history.resume([decode_parts(AttemptRecord, end) for end in ends])
-    for _, step in read_back(FirstStep, events):
-        progress.first_step_at = roster.began_at + step.seconds
+    facts = run.read_facts()[0]
+    session.controller.logs.resume(facts)
+    session.remember_times(facts)
+    _remember_steps(session.controller, facts, run.read_status())
+    ends = [end.fact for end in of_kind(facts, AttemptEnd) if end.fact.decision is not None]
+    session.history.resume(ends)
+    for step in of_kind(facts, FirstStep):
+        progress.first_step_at = roster.began_at + step.fact.seconds
         progress.first_step_told = True
-    for attempt, initialised in read_back(AllInitialised, events):
-        if attempt == roster.attempt:
-            roster.initialised_t = started + initialised.seconds
-    if any(read_back(SuitePassed, events)):
+    for initialised in of_kind(facts, AllInitialised):
+        if initialised.attempt == roster.attempt:
+            roster.initialised_t = started + initialised.fact.seconds
+    if any(of_kind(facts, SuitePassed)):
         roster.testing = False
-    for attempt, dropped in read_back(OutputDropped, events):
+    for dropped in of_kind(facts, OutputDropped):
         if dropped.node in session.controller.members:
-            _remember_drop(session.controller, attempt, dropped)
+            _remember_drop(session.controller, dropped)
 
 
-def _remember_steps(controller: Controller, events: list[Document], status: StatusDocument) -> None:
+def _remember_steps(controller: Controller, facts: list[Stamped[Fact]], status: StatusDocument) -> None:
     """Take over how far attempts came; of the present one, status.json is newer than its last event."""
     roster = controller.roster
     present: StepsSeen | None = None
-    for attempt, steps in read_back(StepsSeen, events):
+    for steps in of_kind(facts, StepsSeen):
+        attempt = steps.attempt or 0
         if attempt < roster.attempt:
-            controller.progress.came_to(steps.furthest)
+            controller.progress.came_to(steps.fact.furthest)
         elif attempt == roster.attempt:
-            present = steps
+            present = steps.fact
     if present is not None:
         controller.resume_steps(newest_steps(present, status))
 
 
-def _remember_drop(controller: Controller, attempt: int, event: OutputDropped) -> None:
-    ranks = controller.dropped.setdefault(event.node, {})
-    ranks[event.rank] = ranks.get(event.rank, 0) + event.bytes
-    streams = controller.members[event.node].dropped
-    stream = Stream(RANK_LOG, event.rank, attempt)
-    streams[stream] = streams.get(stream, 0) + event.bytes
+def _remember_drop(controller: Controller, dropped: Stamped[OutputDropped]) -> None:
+    rank = dropped.fact.rank
+    count = dropped.fact.bytes
+    ranks = controller.dropped.setdefault(dropped.node, {})
+    ranks[rank] = ranks.get(rank, 0) + count
+    streams = controller.members[dropped.node].dropped
+    stream = Stream(RANK_LOG, rank, dropped.attempt or 0)
+    streams[stream] = streams.get(stream, 0) + count
 
 
 def detach_stdio(log: Path) -> None:

@@ -12,7 +12,7 @@ from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.plan.plan import room_on
 from allranks.preflight.judge import judge
-from allranks.runs.events import (
+from allranks.protocol.run_facts import (
     NodeBack,
     NodeReachedAgain,
     NodeReady,
@@ -88,7 +88,7 @@ class HotSpares:
             least = min(needs)
             return self._drop(node, f"it has room for {count_of(room, 'rank')}, and every node runs {least} or more")
         node.state = STANDS_BY
-        actions: list[Action] = [SpareReady(node.name)]
+        actions: list[Action] = [roster.stamp(SpareReady(), node.name)]
         if roster.setting.keeps_launch:
             actions.append(Send(node.name, keep_order(roster.spec, roster.setting)))
         return actions + self.preloading.of_spare(node)
@@ -111,7 +111,7 @@ class HotSpares:
         if is_first:
             node.state = "ready"
             return [
-                NodeReady(node.name, event.hostname),
+                self.roster.stamp(NodeReady(event.hostname), node.name),
                 first_order(self.roster.spec, self.roster.setting, node),
             ]
         if node.facts is None:
@@ -125,13 +125,13 @@ class HotSpares:
         if failure is not None:
             return self._drop(node, failure.message, failure.remedy)
         node.synced = True
-        arrived = TreeArrived(node.name, event.path, event.files)
+        arrived = self.roster.stamp(TreeArrived(event.path, event.files), node.name)
         return [arrived, first_order(self.roster.spec, self.roster.setting, node)]
 
     def on_facts(self, event: FactsCollected, now: float) -> list[Action]:
         """Judged beside the nodes, once those have been."""
         node = self.roster.spares[event.node]
-        actions: list[Action] = [node.take_facts(event.facts)]
+        actions: list[Action] = [self.roster.stamp(node.take_facts(event.facts), node.name)]
         if event.error:
             return actions + self._drop(node, event.error, "try the --prelude by hand on the node")
         actions += self.roster.share_checks()
@@ -151,7 +151,7 @@ class HotSpares:
         if node.state not in (STANDS_BY, "ready"):
             return []
         node.state = "silent"
-        return [NodeSilent(event.node)]
+        return [self.roster.stamp(NodeSilent(), event.node)]
 
     def on_back(self, event: Event, now: float) -> list[Action]:
         """Heard again, in time."""
@@ -159,7 +159,7 @@ class HotSpares:
         if node.state != "silent":
             return []
         node.state = "ready"
-        return [NodeBack(event.node), *self.judge_waiting()]
+        return [self.roster.stamp(NodeBack(), event.node), *self.judge_waiting()]
 
     def on_lost(self, event: Lost, now: float) -> list[Action]:
         """Silent for the whole lease."""
@@ -196,7 +196,7 @@ class HotSpares:
         roster.cluster = Cluster(nodes, roster.cluster.source, spares)
         if roster.plan is not None:
             roster.plan = roster.plan.with_node(old, entry)
-        return [NodeReplaced(old, new)]
+        return [roster.stamp(NodeReplaced(new), old)]
 
     def _reach_again(self, old: NodeState, pause: float) -> list[Action]:
         """Reach a node again with a new agent; only its place stays."""
@@ -204,7 +204,7 @@ class HotSpares:
         if old.ranks and not old.drained:
             roster.findings.append(logs_cut(old.name, old.node_dir, roster.attempt - 1))
         roster.exchange(old.name, NodeState(old.name, old.index, address=old.address, incarnation=old.incarnation + 1))
-        return [NodeReachedAgain(old.name), Reach(old.name, pause)]
+        return [roster.stamp(NodeReachedAgain(), old.name), Reach(old.name, pause)]
 
 
 def shipping_failure(tree: Tree | None, event: Shipped) -> Finding | None:

@@ -19,8 +19,8 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RankSaving
 from allranks.protocol.orders import Order
 from allranks.protocol.processes import ImportRecord, RemainingProcess
+from allranks.protocol.run_facts import Fact, Stamped
 from allranks.protocol.usage import NodeUsage
-from allranks.runs.events import EventRecord
 
 
 class State(enum.Enum):
@@ -345,7 +345,7 @@ class Reach:
     pause: float = 0.0
 
 
-Action = Send | EventRecord | AttemptOver | Reach
+Action = Send | Stamped[Fact] | AttemptOver | Reach
 
 # -- the table -----------------------------------------------------------------------------------------
 

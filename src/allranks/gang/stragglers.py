@@ -27,7 +27,7 @@ from allranks.diagnose.stragglers.slow_links import SlowLink, find_slow_links, l
 from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 from allranks.protocol.orders import MOST_CALLS, CallTimesOrder
-from allranks.runs.events import PlainNote, StragglerWait
+from allranks.protocol.run_facts import PlainNote, StragglerWait
 
 from .roster import Roster
 from .states import Action, CallTimes, EachSecond, Send
@@ -184,7 +184,7 @@ class StragglerWatch:
         if since is None or since >= t:
             return []
         share = found.share if found is not None and found.top in self._warned else 0.0
-        return [StragglerWait(since, t, round(share, 4))]
+        return [self.roster.stamp(StragglerWait(since, round(share, 4)), t=t)]
 
     def _take(self, look: Look) -> None:
         """Add the steps of a look to what is known, and keep how late each rank is now."""
@@ -276,7 +276,7 @@ class StragglerWatch:
                 recovered.append(rank)
         if not recovered:
             return []
-        return [PlainNote(no_longer_late(recovered, self.roster.node_of_rank()))]
+        return [self.roster.stamp(PlainNote(no_longer_late(recovered, self.roster.node_of_rank())))]
 
     # -- links -------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class ExitMessage(NamedTuple):
     oom_kills: int = 0
     error: Optional[JsonObject] = None
     calls: Mapping[int, Tuple[CalledGroup, ...]] = {}
+    pid: Optional[int] = None
 
 
 class RankSummary(NamedTuple):
@@ -144,8 +145,8 @@ class StartedMessage(NamedTuple):
     """A rank's process runs; `start_time` in clock ticks since boot."""
 
     rank: int
-    pid: int
-    attempt: int
+    pid: int = 0
+    attempt: int = 0
     start_time: int = 0
     t: Optional[float] = None
 

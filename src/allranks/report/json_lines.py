@@ -8,6 +8,7 @@ import sys
 from typing import TextIO
 
 from allranks.protocol.codec import SCHEMA, encode
+from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, write_line
 from allranks.runs.documents import ResultDocument, StatusDocument
 
 from .sentences import Document
@@ -33,11 +34,11 @@ class LinesView:
         """Write the first document: run, nodes, command."""
         self._write({"opening": info})
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Write an event of events.jsonl."""
-        if event.get("event") == "attempt-start":
+        if isinstance(stamped.fact, AttemptStart):
             self._offsets.clear()
-        self._write({"event": event})
+        self._write({"event": write_line(stamped)})
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Bytes of a rank's log, in order, with their offset; as text where they are whole UTF-8."""

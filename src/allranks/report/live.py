@@ -7,14 +7,14 @@ import time
 from collections import deque
 from typing import TextIO
 
-from allranks.findings import Verdict
-from allranks.protocol.codec import decode_parts
+from allranks.findings import Finding, Verdict
+from allranks.protocol.run_facts import EndingBegun, Fact, OutputDropped, RetryDecided, Stamped
 from allranks.runs.documents import ResultDocument, StatusDocument
 
 from .fold import Folder
 from .nodetable import NODES_SHOWN, table_lines
 from .screen import Screen
-from .sentences import Document, closing_lines, event_line, opening_lines
+from .sentences import Document, closing_lines, event_line, finding_line, opening_lines
 from .terminal import paint_line, shows_colour
 
 FLUSH_EVERY = 0.2
@@ -37,8 +37,8 @@ class LiveView:
         self._table: list[str] = []
         self._paused = False
         self.held_lines = deque[str](maxlen=HELD)
-        self._failures: list[Document] = []  # findings that end the attempt: its verdict says most of them
-        self._end: tuple[object, object] | None = None  # reason and attempt of the end that was said
+        self._failures: list[Finding] = []  # findings that end the attempt: its verdict says most of them
+        self._end: tuple[str, int | None] | None = None  # reason and attempt of the end that was said
         self._status: StatusDocument | None = None
         self._flushed = self._redrawn = 0.0
 
@@ -54,42 +54,43 @@ class LiveView:
             self.began = time.time()
         self._print(opening_lines(info))
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Show an event of events.jsonl, where a person wants to see it."""
-        self._note_lost_output(event)
-        if event.get("event") == "finding" and event.get("status") == "fail":
-            self._failures.append(event)
+        fact = stamped.fact
+        self._note_lost_output(fact)
+        if isinstance(fact, Finding) and fact.status == "fail":
+            self._failures.append(fact)
             return
-        line = event_line(event, self._nodes)
-        if line is None or self._is_said(event):
+        line = event_line(stamped, self._nodes)
+        if line is None or self._is_said(stamped):
             return
         others = []
-        if event.get("event") == "retry":
-            others = self._take_failures(decode_parts(Verdict, event["verdict"]))
+        if isinstance(fact, RetryDecided):
+            others = self._take_failures(fact.verdict)
         self._print([*self._folder.lines(time.time()), *map(self._coloured, [*others, line])])
 
-    def _is_said(self, event: Document) -> bool:
+    def _is_said(self, stamped: Stamped[Fact]) -> bool:
         """Tell whether an end has been said. With less time for the same reason it comes again, behind a note on it."""
-        if event.get("event") != "ending":
+        if not isinstance(stamped.fact, EndingBegun):
             return False
-        end = (event.get("reason"), event.get("attempt"))
-        is_said = end == self._end and bool(event.get("grace"))
+        end = (stamped.fact.reason, stamped.attempt)
+        is_said = end == self._end and bool(stamped.fact.grace)
         self._end = end
         return is_said
 
     def _take_failures(self, verdict: Verdict | None) -> list[str]:
         """Write the failures that a verdict does not say, few of many; they are said once."""
         cause = verdict.cause if verdict is not None else None
-        lines = [event_line(event, self._nodes) for event in self._failures if event.get("id") != cause]
+        lines = [finding_line(finding) for finding in self._failures if finding.id != cause]
         self._failures.clear()
         more = len(lines) - FAILURES_SHOWN
-        shown = [line for line in lines[:FAILURES_SHOWN] if line is not None]
+        shown = lines[:FAILURES_SHOWN]
         if more > 0:
             shown.append(f"… {more} more, all are in events.jsonl")
         return shown
 
-    def _note_lost_output(self, event: Document) -> None:
-        if event.get("event") == "dropped" or event.get("id") == "disk-full":
+    def _note_lost_output(self, fact: Fact) -> None:
+        if isinstance(fact, OutputDropped) or (isinstance(fact, Finding) and fact.id == "disk-full"):
             self.screen.logs_complete = self._folder.logs_complete = False
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
@@ -168,9 +169,9 @@ class QuietView(LiveView):
     def opening(self, info: Document) -> None:
         """Show nothing of the start."""
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Show nothing: what failed stands at the end."""
-        self._note_lost_output(event)
+        self._note_lost_output(stamped.fact)
 
     def closing(self, result: ResultDocument) -> None:
         """Show the rest of the output, and what failed."""
@@ -190,7 +191,7 @@ class JsonView(LiveView):
     def opening(self, info: Document) -> None:
         """Nothing: the document at the end has it."""
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Nothing: events.jsonl has it."""
 
     def status(self, status: StatusDocument, now: float) -> None:

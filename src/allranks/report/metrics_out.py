@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from allranks.errors import UsageError
-from allranks.runs.documents import Document, ResultDocument, StatusDocument
+from allranks.protocol.run_facts import Fact, HangConcluded, RetryDecided, Stamped
+from allranks.runs.documents import ResultDocument, StatusDocument
 from allranks.runs.regular import replacing
 
 from .openmetrics import CONTENT_TYPE_LATEST, RunFigures, openmetrics_text
@@ -162,11 +163,11 @@ class RunMetrics:
         self._file = file
         self._figures = RunFigures(StatusDocument())
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Count retries and hangs."""
-        if event.get("event") == "retry":
+        if isinstance(stamped.fact, RetryDecided):
             self._figures = self._figures._replace(restarts=self._figures.restarts + 1)
-        elif event.get("event") == "hang":
+        elif isinstance(stamped.fact, HangConcluded):
             self._figures = self._figures._replace(hangs=self._figures.hangs + 1)
 
     def status(self, status: StatusDocument) -> None:

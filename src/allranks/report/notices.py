@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
-from allranks.runs.documents import Document, ResultDocument
+from allranks.findings import Finding
+from allranks.protocol.run_facts import NAMES, Fact, HangConcluded, HangNoted, RetryDecided, Stamped
+from allranks.runs.documents import ResultDocument
 from allranks.text import cut
 
 from .redact import Redactor, plain
 from .sentences import closing_lines, event_line
 
 LONGEST = 4000  # characters: Telegram takes 4,096, Discord 2,000 a part and apprise divides for it
-EVENTS = {"retry": "warning", "hang": "failure", "hang-noted": "warning"}
+KINDS = {RetryDecided: "warning", HangConcluded: "failure", HangNoted: "warning"}  # of a notification, by the fact
 WARNINGS = (
     "slow-rank",
     "slowdown",
@@ -37,14 +39,15 @@ class Notice(NamedTuple):
     kind: str
 
 
-def notice_of_event(event: Document, place: RunPlace, nodes: int) -> Notice | None:
+def notice_of_event(stamped: Stamped[Fact], place: RunPlace, nodes: int) -> Notice | None:
     """Word an event of a run that goes on; None where it is not worth a notification."""
-    name = str(event.get("event"))
-    kind = EVENTS.get(name)
-    if name == "finding" and event.get("status") == "warn" and event.get("id") in WARNINGS:
+    fact = stamped.fact
+    name = NAMES[type(fact)]
+    kind = KINDS.get(type(fact))
+    if isinstance(fact, Finding) and fact.status == "warn" and fact.id in WARNINGS:
         kind = "warning"
-        name = str(event.get("id"))
-    line = event_line(event, nodes) if kind is not None else None
+        name = fact.id
+    line = event_line(stamped, nodes) if kind is not None else None
     if kind is None or line is None:
         return None
     return _notice(f"{place.run}: {name}", line, place, kind)

@@ -15,7 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from allranks.runs.documents import Document, ResultDocument, StatusDocument
+from allranks.protocol.run_facts import Fact, Stamped
+from allranks.runs.documents import ResultDocument, StatusDocument
 from allranks.text import join_words
 
 from .notices import Notice, RunPlace, notice_of_end, notice_of_event
@@ -89,9 +90,9 @@ class Notifier:
         self._count = 0
         self._complained: set[str] = set()
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Tell of a retry, a hang or a warning."""
-        notice = notice_of_event(event, self._place(self._status.run), len(self._status.nodes))
+        notice = notice_of_event(stamped, self._place(self._status.run), len(self._status.nodes))
         if notice is not None and self._count < MOST:
             self._count += 1
             self._waiting.append(notice)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup, escape
 
 from allranks.findings import Finding, Verdict, explain_command
-from allranks.protocol.codec import decode_each, decode_parts, encode
+from allranks.protocol.codec import decode_parts, encode
+from allranks.protocol.run_facts import of_kind, read_lines
 from allranks.runs.documents import (
     ResultDocument,
     RunDocument,
@@ -54,11 +55,12 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     result = decode_parts(SuiteResult, record.result)
     status = decode_parts(StatusDocument, record.status)
     verdict = decode_parts(Verdict, record.verdict)
-    facts = facts_of(record.preflight)
+    node_facts = facts_of(record.preflight)
     nodes, aliases = _nodes(run, status)
     culprit = verdict.finding.where.rank
-    line = timeline(record.events, nodes, aliases)
-    ledger = result.time_ledger or ledger_of(record.events, status)
+    facts = list(read_lines(record.events))
+    line = timeline(facts, nodes, aliases)
+    ledger = result.time_ledger or ledger_of(facts, status)
     return render(
         "run.html",
         script=Markup(script),
@@ -76,7 +78,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         others=verdict.runners_up[:LINES],
         detected=_duration(verdict.detected_after_s),
         findings=findings_of(
-            result.findings or tuple(decode_each(Finding, [e for e in record.events if e.get("event") == "finding"])),
+            result.findings or tuple(found.fact for found in of_kind(facts, Finding)),
             verdict.finding.message,
         ),
         attempts=_attempts(result),
@@ -94,8 +96,8 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         logs=_logs(record.excerpts),
         logs_left_out=record.logs_left_out,
         environment=_environment(record, run, status),
-        machines=machine_groups(facts)[:NODES],
-        hosts=addresses(facts)[:NODES],
+        machines=machine_groups(node_facts)[:NODES],
+        hosts=addresses(node_facts)[:NODES],
         hidden=[(place.file, place.kind, place.count, ", ".join(map(str, place.lines))) for place in hidden],
     )
 

@@ -10,13 +10,42 @@ from typing import Any
 
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Finding, Verdict, Where, explain_command
-from allranks.protocol.codec import decode_parts
+from allranks.protocol.attempts import AttemptEnd, SavedStep
+from allranks.protocol.messages import EndedMessage, ExitMessage, FaultMessage
+from allranks.protocol.run_facts import (
+    AllInitialised,
+    AttemptStart,
+    EndingBegun,
+    Fact,
+    FirstStep,
+    GateProved,
+    HangSuspected,
+    JobProgress,
+    JoinProgress,
+    LauncherPaused,
+    NodeBack,
+    NodeLost,
+    NodeReachedAgain,
+    NodeReplaced,
+    NodeSilent,
+    OutputDropped,
+    PlainNote,
+    RetryDecided,
+    SaveAgreed,
+    SaveAsked,
+    SaveDone,
+    SignalPassed,
+    SpareReady,
+    Stamped,
+    StepsResumed,
+    SuitePassed,
+    TreeListed,
+    on,
+)
 from allranks.runs.documents import (
     TEMPORARY,
-    AttemptRecord,
     Left,
     ResultDocument,
-    SavedStep,
 )
 from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
 
@@ -28,25 +57,6 @@ Document = dict[str, Any]
 NODES_SHOWN = 8  # by name in the opening lines
 FILES_SHOWN = 4
 RUNNER_UP_WIDTH = 160  # characters of what else it may be
-# Events that one sentence tells.
-_SENTENCES = {
-    "test-passed": "collective tests passed on {count} in {seconds:.1f} s: starting the program",
-    "hang-suspected": "nothing has moved for {quiet:.0f} s: taking stack samples of every rank",
-    "first-step": "first step after {seconds:.1f} s",
-    "fault": "note: {node}: {message}",
-    "signal": "{signal} sent to {count}",
-    "save-asked": "{reason}: all ranks that call should_save are asked to save at one step",
-    "save-agreed": "{count} save at step {step}",
-    "job": "job       {job}: {message}",
-    "join": "join      {message}",
-    "note": "note: {message}",
-    "node-silent": "{node} is silent: reconnecting",
-    "node-back": "{node} is back",
-    "node-lost": "{node} is lost: nothing heard for the whole lease",
-    "spare-ready": "spare     {node} is ready",
-    "node-replaced": "{by} takes the place of {node}",
-    "node-anew": "reaching {node} again",
-}
 # Who asked for the end, as a terminal has it.
 _ASKED = {"ctrl-c": "Ctrl-C", "sigterm": "SIGTERM or `allranks stop`"}
 
@@ -79,55 +89,40 @@ def _node(node: Document) -> str:
     return name
 
 
-def event_line(event: Document, nodes: int) -> str | None:
-    """Write the line for an event that a person wants to see; None for the others.
+def event_line(stamped: Stamped[Fact], nodes: int) -> str | None:
+    """Write the line for a fact that a person wants to see; None for the others.
 
-    None also for an event that lacks a field, or has another type there: it comes from a file or from a pod, damaged
-    or of another version, and stands in events.jsonl as it came.
+    `nodes` are in the run; who follows a run from elsewhere may not know them yet.
     """
-    try:
-        return _line_of(event, nodes)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return None
-
-
-def _line_of(event: Document, nodes: int) -> str | None:
-    """Write the line; raise what a missing or wrong field makes of it."""
-    event = on_one_line(event)
-    kind = str(event.get("event"))
-    if kind in _SENTENCES:
-        ranks = event.get("ranks")
-        count = ranks if isinstance(ranks, int) else 0
-        values = {"job": None, "message": None, **event, "count": count_of(count, "rank")}
-        return _SENTENCES[kind].format_map(values)
-    writer = _WRITERS.get(kind)
-    if kind == "gate-proved":
-        return _rendezvous_line(event, nodes)
-    if writer is not None:
-        return writer(event)
-    return None
+    stamped = on_one_line(stamped)
+    if isinstance(stamped.fact, GateProved):
+        return _rendezvous_line(stamped.node, stamped.fact, nodes)
+    write = _WRITERS.get(type(stamped.fact))
+    return None if write is None else write(stamped)
 
 
 def on_one_line(value: Any) -> Any:
-    """Put every text of a document on one line, where it stands in a sentence of ours: nodes and programs write in it.
+    """Put every text of a fact on one line, where it stands in a sentence of ours: nodes and programs write in it.
 
     A remedy is of ours, and has as many lines as commands.
     """
     if isinstance(value, str):
         return one_line(value)
-    if isinstance(value, dict):
-        return {name: item if name == "remedy" else on_one_line(item) for name, item in value.items()}
+    if hasattr(value, "_fields"):
+        fields = value._asdict().items()
+        return value._replace(**{name: item if name == "remedy" else on_one_line(item) for name, item in fields})
+    if isinstance(value, Mapping):
+        return {name: on_one_line(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [on_one_line(item) for item in value]
+        return type(value)(map(on_one_line, value))
     return value
 
 
-def _rendezvous_line(event: Document, nodes: int) -> str:
-    ranks = event.get("ranks") or {}
-    count = len(ranks) or nodes  # who follows a run from elsewhere may not know its nodes yet
+def _rendezvous_line(node: str, proved: GateProved, nodes: int) -> str:
+    count = len(proved.ranks) or nodes
     who = f"all {count} nodes" if count > 1 else "the node"
-    place = f"{event['node']} {event['address']}:{event['port']}"
-    return f"master    {place}, reached by {who} in {event['seconds']:.2f} s\nranks     {counts_text(ranks)}"
+    place = f"{node} {proved.address}:{proved.port}"
+    return f"master    {place}, reached by {who} in {proved.seconds:.2f} s\nranks     {counts_text(proved.ranks)}"
 
 
 def counts_text(ranks: Mapping[str, int]) -> str:
@@ -139,57 +134,56 @@ def counts_text(ranks: Mapping[str, int]) -> str:
     return f"{total} in all: " + ", ".join(f"{name} {count}" for name, count in ranks.items())
 
 
-def _initialised_line(event: Document) -> str:
-    ranks = event["ranks"]
+def _initialised_line(stamped: Stamped[AllInitialised]) -> str:
+    ranks = stamped.fact.ranks
     who = "the rank"
     if ranks > 1:
         who = f"all {ranks} ranks"
-    seconds = f"{event['seconds']:.1f} s"
-    if event.get("attempt"):
+    seconds = f"{stamped.fact.seconds:.1f} s"
+    if stamped.attempt:
         return f"{who} initialised {seconds} after the start of the run"
     return f"{who} initialised in {seconds}"
 
 
-def _attempt_line(event: Document) -> str | None:
-    if not event.get("attempt"):
+def _attempt_line(stamped: Stamped[AttemptStart]) -> str | None:
+    if not stamped.attempt:
         return None
-    return f"attempt   {event['attempt']}"
+    return f"attempt   {stamped.attempt}"
 
 
-def _dropped_line(event: Document) -> str | None:
+def _dropped_line(stamped: Stamped[OutputDropped]) -> str | None:
     """Warn once of each source: how much it was in the end stands in the closing lines."""
-    if event["bytes"] < event.get("total", event["bytes"]):
+    dropped = stamped.fact
+    if dropped.bytes < dropped.total:
         return None
     why = "it finds no room there"
-    if event.get("why") == "bound":
+    if dropped.why == "bound":
         why = "what waits there has its share of the disk"
-    return f"rank {event.get('rank')}'s output on {event.get('node')} is being dropped: {why}"
+    return f"rank {dropped.rank}'s output on {stamped.node} is being dropped: {why}"
 
 
-def _paused_line(event: Document) -> str:
-    how = "this machine slept" if event["slept"] else "this process did not run"
-    return f"note: {how} for {event['seconds']:.0f} s"
+def _paused_line(stamped: Stamped[LauncherPaused]) -> str:
+    how = "this machine slept" if stamped.fact.slept else "this process did not run"
+    return f"note: {how} for {stamped.fact.seconds:.0f} s"
 
 
-def _tree_line(event: Document) -> str:
+def _tree_line(stamped: Stamped[TreeListed]) -> str:
     """Say what --sync ships, and what it leaves out."""
-    files = f"{event['files']:,} {plural(event['files'], 'file')}"
-    line = f"sync      {files}, {event['bytes'] / (1 << 20):.1f} MB of {event['root']}"
-    left_out = event.get("left_out")
-    if left_out:
-        return f"{line}\nnote: left out as large {list_first(left_out, FILES_SHOWN)}"
+    tree = stamped.fact
+    line = f"sync      {tree.files:,} {plural(tree.files, 'file')}, {tree.bytes / (1 << 20):.1f} MB of {tree.root}"
+    if tree.left_out:
+        return f"{line}\nnote: left out as large {list_first(tree.left_out, FILES_SHOWN)}"
     return line
 
 
-def _retry_line(event: Document) -> str:
-    verdict = decode_parts(Verdict, event["verdict"])
-    return "\n".join(["", *verdict_lines(verdict), ""])
+def _retry_line(stamped: Stamped[RetryDecided]) -> str:
+    return "\n".join(["", *verdict_lines(stamped.fact.verdict), ""])
 
 
-def _ending_line(event: Document) -> str | None:
+def _ending_line(stamped: Stamped[EndingBegun]) -> str | None:
     """Say how long the ranks have to save, or that those that still run are ended after a failure."""
-    ranks = event.get("ranks")
-    reason = event["reason"]
+    ranks = stamped.fact.ranks
+    reason = stamped.fact.reason
     if reason == "failure":
         if not ranks:
             return None
@@ -202,70 +196,113 @@ def _ending_line(event: Document) -> str | None:
     if ranks == 0:
         return f"{asked}: ending the run"
     who = "all ranks" if ranks is None else count_of(ranks, "rank")
-    if not event["grace"]:
+    if not stamped.fact.grace:
         return f"{asked}: ending {who} at once"
-    line = f"{asked}: ending {who}, with {event['grace']:g} s to save"
+    line = f"{asked}: ending {who}, with {stamped.fact.grace:g} s to save"
     if reason == "ctrl-c":
         line += ". Ctrl-C again ends them at once"
     return line
 
 
-def _exit_line(event: Document) -> str | None:
-    if event.get("expected") or event.get("code") == 0:
+def _exit_line(stamped: Stamped[ExitMessage]) -> str | None:
+    end = stamped.fact
+    if end.expected or end.code == 0:
         return None
-    how = f"signal {event['signal']}" if "signal" in event else f"code {event.get('code')}"
-    return f"rank {event['rank']} on {event.get('node')} ended with {how}"
+    how = f"code {end.code}" if end.signal is None else f"signal {end.signal}"
+    return f"rank {end.rank} on {stamped.node} ended with {how}"
 
 
-def _clean_line(event: Document) -> str | None:
-    if not event.get("left"):
+def _clean_line(stamped: Stamped[EndedMessage]) -> str | None:
+    if not stamped.fact.left:
         return None
-    left = [f"pid {process['pid']} in state {process['state']} ({process['command']})" for process in event["left"]]
-    return f"processes on {event.get('node')} could not be ended: {', '.join(left)}"
+    left = [f"pid {process.pid} in state {process.state} ({process.command})" for process in stamped.fact.left]
+    return f"processes on {stamped.node} could not be ended: {', '.join(left)}"
 
 
-def _resumed_line(event: Document) -> str:
+def _resumed_line(stamped: Stamped[StepsResumed]) -> str:
     """Say where a further attempt goes on, and warn of one that begins from nothing."""
-    attempt = event["attempt"]
-    step = event["step"]
-    reached = event["reached"]
-    if event["starts_over"]:
+    attempt = stamped.attempt
+    step, reached, lost, starts_over = stamped.fact
+    if starts_over:
         return (
             f"warning: attempt {attempt} begins at step {step} although step {reached} was reached. No checkpoint was "
             "loaded"
         )
-    lost = f"{count_of(event['lost'], 'step')} of those up to {reached} {plural(event['lost'], 'is', 'are')} done again"
-    return f"attempt {attempt} goes on at step {step}, {lost}"
+    words = f"{count_of(lost, 'step')} of those up to {reached} {plural(lost, 'is', 'are')} done again"
+    return f"attempt {attempt} goes on at step {step}, {words}"
 
 
-def _saved_line(event: Document) -> str:
-    return f"{decode_parts(SavedStep, event).sentence} in {event['seconds']:.1f} s"
+def _saved_line(stamped: Stamped[SaveDone]) -> str:
+    step, ranks, of, seconds, others = stamped.fact
+    return f"{SavedStep(step, ranks, of, others).sentence} in {seconds:.1f} s"
 
 
-def finding_line(finding: Document) -> str:
+def _agreed_line(stamped: Stamped[SaveAgreed]) -> str:
+    return f"{count_of(stamped.fact.ranks, 'rank')} save at step {stamped.fact.step}"
+
+
+def _asked_line(stamped: Stamped[SaveAsked]) -> str:
+    return f"{stamped.fact.reason}: all ranks that call should_save are asked to save at one step"
+
+
+def _signal_line(stamped: Stamped[SignalPassed]) -> str:
+    return f"{stamped.fact.signal} sent to {count_of(stamped.fact.ranks, 'rank')}"
+
+
+def _passed_line(stamped: Stamped[SuitePassed]) -> str:
+    count = count_of(stamped.fact.ranks, "rank")
+    return f"collective tests passed on {count} in {stamped.fact.seconds:.1f} s: starting the program"
+
+
+def _suspected_line(stamped: Stamped[HangSuspected]) -> str:
+    return f"nothing has moved for {stamped.fact.quiet:.0f} s: taking stack samples of every rank"
+
+
+def _finding_line(stamped: Stamped[Finding]) -> str:
+    return finding_line(stamped.fact)
+
+
+def finding_line(finding: Finding) -> str:
     """Write a finding as one or two lines."""
-    sign = {"fail": "FAIL", "warn": "warning", "unknown": "unknown"}.get(str(finding.get("status")), "note")
-    line = f"{sign}: {one_line(str(finding.get('message')))}"
-    remedy = finding.get("remedy")
-    if remedy and sign == "warning":
-        return f"{line}\n    {remedy}"
+    sign = {"fail": "FAIL", "warn": "warning", "unknown": "unknown"}.get(finding.status, "note")
+    line = f"{sign}: {one_line(finding.message)}"
+    if finding.remedy and sign == "warning":
+        return f"{line}\n    {finding.remedy}"
     return line
 
 
-_WRITERS: dict[str, Callable[[Document], str | None]] = {
-    "tree": _tree_line,
-    "all-initialised": _initialised_line,
-    "attempt-start": _attempt_line,
-    "finding": finding_line,
-    "dropped": _dropped_line,
-    "launcher-paused": _paused_line,
-    "retry": _retry_line,
-    "ending": _ending_line,
-    "rank-exit": _exit_line,
-    "saved": _saved_line,
-    "resumed": _resumed_line,
-    "node-clean": _clean_line,
-}
+_WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
+    (
+        on(SuitePassed, _passed_line),
+        on(HangSuspected, _suspected_line),
+        on(FirstStep, lambda stamped: f"first step after {stamped.fact.seconds:.1f} s"),
+        on(FaultMessage, lambda stamped: f"note: {stamped.node}: {stamped.fact.message}"),
+        on(SignalPassed, _signal_line),
+        on(SaveAsked, _asked_line),
+        on(SaveAgreed, _agreed_line),
+        on(SaveDone, _saved_line),
+        on(JobProgress, lambda stamped: f"job       {stamped.fact.job}: {stamped.fact.message}"),
+        on(JoinProgress, lambda stamped: f"join      {stamped.fact.message}"),
+        on(PlainNote, lambda stamped: f"note: {stamped.fact.message}"),
+        on(NodeSilent, lambda stamped: f"{stamped.node} is silent: reconnecting"),
+        on(NodeBack, lambda stamped: f"{stamped.node} is back"),
+        on(NodeLost, lambda stamped: f"{stamped.node} is lost: nothing heard for the whole lease"),
+        on(SpareReady, lambda stamped: f"spare     {stamped.node} is ready"),
+        on(NodeReplaced, lambda stamped: f"{stamped.fact.by} takes the place of {stamped.node}"),
+        on(NodeReachedAgain, lambda stamped: f"reaching {stamped.node} again"),
+        on(TreeListed, _tree_line),
+        on(AllInitialised, _initialised_line),
+        on(AttemptStart, _attempt_line),
+        on(Finding, _finding_line),
+        on(OutputDropped, _dropped_line),
+        on(LauncherPaused, _paused_line),
+        on(RetryDecided, _retry_line),
+        on(EndingBegun, _ending_line),
+        on(ExitMessage, _exit_line),
+        on(StepsResumed, _resumed_line),
+        on(EndedMessage, _clean_line),
+    )
+)
 
 
 def verdict_lines(verdict: Verdict, with_runners_up: bool = False) -> list[str]:
@@ -369,14 +406,14 @@ def _bytes(count: int) -> str:
     return f"{count:,} {plural(count, 'byte')}"
 
 
-def attempt_lines(attempts: Sequence[AttemptRecord]) -> list[str]:
+def attempt_lines(attempts: Sequence[AttemptEnd]) -> list[str]:
     """Write a line an attempt, where there were several. Why no further one follows stands in the verdict above."""
     if len(attempts) < 2:
         return []
     return [_attempt(attempt) for attempt in attempts]
 
 
-def _attempt(attempt: AttemptRecord) -> str:
+def _attempt(attempt: AttemptEnd) -> str:
     line = f"attempt {attempt.attempt}  {attempt.outcome} after {attempt.seconds or 0.0:.1f} s"
     if attempt.step is not None:
         line += f" at step {attempt.step}"

@@ -6,12 +6,14 @@ import re
 import sys
 from typing import TextIO
 
+from allranks.findings import Finding
+from allranks.protocol.run_facts import Fact, GateProved, NodeBack, NodeLost, NodeSilent, PlainNote, Stamped, TreeListed
 from allranks.runs.documents import ResultDocument, SuiteResult
 
 from .live import LiveView
 from .sentences import Document, left_lines, verdict_lines
 
-SHOWN = ("tree", "gate-proved", "finding", "note", "node-silent", "node-back", "node-lost")
+SHOWN = (TreeListed, GateProved, Finding, PlainNote, NodeSilent, NodeBack, NodeLost)
 UNNAMED = "  cause   unknown"  # of no label's kind: the sentence says what it is
 FINDINGS = 8
 LONGEST = 2000  # characters of a line
@@ -36,10 +38,10 @@ class TestView(LiveView):
             names = ", ".join(n["name"] for n in info["nodes"][:8]) + (", …" if self._nodes > 8 else "")
             self._print([f"test      {info['run']}", f"nodes     {names}"])
 
-    def event(self, event: Document) -> None:
+    def event(self, stamped: Stamped[Fact]) -> None:
         """Of nodes, not of ranks: those are tests, not a program."""
-        if not self._silent and event.get("event") in SHOWN:
-            super().event(event)
+        if not self._silent and isinstance(stamped.fact, SHOWN):
+            super().event(stamped)
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Whole lines of rank 0."""

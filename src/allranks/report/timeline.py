@@ -8,25 +8,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from allranks.protocol.codec import DecodeError, decode
-from allranks.protocol.jsontext import Json
-from allranks.runs.events import (
+from allranks.protocol.attempts import AttemptEnd
+from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage
+from allranks.protocol.run_facts import (
+    NAMES,
     AllInitialised,
+    AttemptStart,
     ControllerAttached,
+    EndingBegun,
+    Fact,
+    FirstStep,
+    GateListening,
     GateProved,
     HangConcluded,
     HangSuspected,
+    NodeBack,
     NodeConnecting,
     NodeLost,
     NodeReady,
     NodeReplaced,
     NodeSilent,
+    RankInitialised,
+    Stamped,
     SuitePassed,
 )
 from allranks.text import count_of, cut, group
 
 LONGEST = 100  # characters of a name or a note
-LATEST = 1e11  # unix seconds: beyond, a clock is wrong
 CONNECTING = "connecting"
 READY = "ready"
 RENDEZVOUS = "rendezvous"
@@ -39,39 +47,21 @@ DONE = "done"
 FAILED = "failed"
 ENDED = "ended"
 UNCLEAN = "unclean"
-NODE_STATES = {
-    NodeConnecting.kind: CONNECTING,
-    NodeReady.kind: READY,
-    NodeSilent.kind: SILENT,
-    NodeLost.kind: LOST,
+NODE_STATES: dict[type, str] = {
+    NodeConnecting: CONNECTING,
+    NodeReady: READY,
+    NodeSilent: SILENT,
+    NodeLost: LOST,
 }
-OF_THE_RUN = {
-    GateProved.kind: "master reached",
-    AllInitialised.kind: "all initialised",
-    SuitePassed.kind: "tests passed",
-    HangSuspected.kind: "hang suspected",
-    HangConcluded.kind: "hang",
-    ControllerAttached.kind: "launcher attached",
-    NodeReplaced.kind: "node replaced",
+OF_THE_RUN: dict[type, str] = {
+    GateProved: "master reached",
+    AllInitialised: "all initialised",
+    SuitePassed: "tests passed",
+    HangSuspected: "hang suspected",
+    HangConcluded: "hang",
+    ControllerAttached: "launcher attached",
+    NodeReplaced: "node replaced",
 }
-
-
-@dataclass(frozen=True)
-class TimelineEvent:
-    """What a timeline takes of a line of events.jsonl."""
-
-    t: float
-    event: str
-    node: str | None = None
-    rank: int | None = None
-    attempt: int = 0
-    code: int | None = None
-    signal: str | int | None = None
-    expected: bool = False
-    left: tuple[object, ...] | None = None
-    outcome: str | None = None
-    reason: str | None = None
-    seconds: object = None  # of other kinds: whatever they have
 
 
 @dataclass(frozen=True)
@@ -131,19 +121,16 @@ class Timeline:
     moments: tuple[Moment, ...]
 
 
-def timeline(events: Iterable[Json], nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]) -> Timeline:
-    """Read the events, as JSON values, into rows.
+def timeline(
+    facts: Iterable[Stamped[Fact]], nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]
+) -> Timeline:
+    """Fold the facts of a run into rows.
 
     `nodes` has those of the plan with their ranks, so that one that never came has a row; `aliases` names by address.
     """
     reader = _Reader(nodes, aliases)
-    for value in events:
-        try:
-            event = decode(TimelineEvent, value)
-        except DecodeError:
-            continue
-        if 0 <= event.t < LATEST:
-            reader.take(event)
+    for stamped in facts:
+        reader.take(stamped)
     return reader.close()
 
 
@@ -155,61 +142,67 @@ class _Reader:
         self._moments: list[Moment] = []
         self._times: list[float] = []
 
-    def take(self, event: TimelineEvent) -> None:
-        self._times.append(event.t)
-        if event.node is not None:
-            name = _cut(self._aliases.get(event.node, event.node))
+    def take(self, stamped: Stamped[Fact]) -> None:
+        self._times.append(stamped.t)
+        fact = stamped.fact
+        if stamped.node:
+            name = _cut(self._aliases.get(stamped.node, stamped.node))
             node = self._nodes.setdefault(name, TimelineRow(name))
-            if event.rank is None:
-                self._of_node(event, node)
+            if isinstance(fact, (StartedMessage, RankInitialised, ExitMessage)):
+                self._of_rank(stamped, fact, node)
             else:
-                self._of_rank(event, node, self._ranks.setdefault(event.rank, TimelineRow(name, event.rank)))
-        self._of_run(event)
+                self._of_node(stamped, node)
+        self._of_run(stamped)
 
-    def _of_node(self, event: TimelineEvent, node: TimelineRow) -> None:
-        if event.event in NODE_STATES:
-            node.change(event.t, NODE_STATES[event.event], event.attempt)
-        elif event.event == "node-back":
+    def _of_node(self, stamped: Stamped[Fact], node: TimelineRow) -> None:
+        t, fact, attempt = stamped.t, stamped.fact, stamped.attempt or 0
+        if type(fact) in NODE_STATES:
+            node.change(t, NODE_STATES[type(fact)], attempt)
+        elif isinstance(fact, NodeBack):
             running = any(row.node == node.node and row.state is not None for row in self._ranks.values())
-            node.change(event.t, RUNNING if running else READY, event.attempt)
-        elif event.event == "node-clean":
-            if event.left:
-                text = f"{count_of(len(event.left), 'process', 'processes')} could not be ended"
-                node.moments.append(Moment(event.t, UNCLEAN, text))
-            node.change(event.t, None)
+            node.change(t, RUNNING if running else READY, attempt)
+        elif isinstance(fact, EndedMessage):
+            if fact.left:
+                text = f"{count_of(len(fact.left), 'process', 'processes')} could not be ended"
+                node.moments.append(Moment(t, UNCLEAN, text))
+            node.change(t, None)
 
-    def _of_rank(self, event: TimelineEvent, node: TimelineRow, row: TimelineRow) -> None:
-        if event.event == "rank-started":
+    def _of_rank(
+        self, stamped: Stamped[Fact], fact: StartedMessage | RankInitialised | ExitMessage, node: TimelineRow
+    ) -> None:
+        row = self._ranks.setdefault(fact.rank, TimelineRow(node.node, fact.rank))
+        attempt = stamped.attempt or 0
+        if isinstance(fact, StartedMessage):
             row.node = node.node
-            row.change(event.t, STARTED, event.attempt)
+            row.change(stamped.t, STARTED, attempt)
             if node.state not in (RUNNING, LOST):
-                node.change(event.t, RUNNING, event.attempt)
-        elif event.event == "rank-initialised":
-            row.change(event.t, INITIALISED, event.attempt)
-        elif event.event == "rank-exit":
-            row.change(event.t, None)
-            row.moments.append(_exit(event))
+                node.change(stamped.t, RUNNING, attempt)
+        elif isinstance(fact, RankInitialised):
+            row.change(stamped.t, INITIALISED, attempt)
+        else:
+            row.change(stamped.t, None)
+            row.moments.append(_exit(stamped.t, fact))
 
-    def _of_run(self, event: TimelineEvent) -> None:
-        t = event.t
-        if event.event == "gate-listening":
+    def _of_run(self, stamped: Stamped[Fact]) -> None:
+        t, fact, attempt = stamped.t, stamped.fact, stamped.attempt or 0
+        if isinstance(fact, GateListening):
             for node in self._nodes.values():
                 if node.state in (READY, None):
-                    node.change(t, RENDEZVOUS, event.attempt)
-        elif event.event == "attempt-start" and event.attempt:
-            self._note(t, "attempt", f"attempt {event.attempt}")
-        elif event.event == "attempt-end":
+                    node.change(t, RENDEZVOUS, attempt)
+        elif isinstance(fact, AttemptStart) and attempt:
+            self._note(t, "attempt", f"attempt {attempt}")
+        elif isinstance(fact, AttemptEnd):
             self._stop(t)
-            outcome = _cut(event.outcome or "ended")
-            self._note(t, FAILED if outcome == "failed" else "end", f"attempt {event.attempt} {outcome}")
-        elif event.event == "ending":
-            self._note(t, "ending", f"ending: {_cut(event.reason or '')}")
-        elif event.event == "first-step":
-            if isinstance(event.seconds, (int, float)) and event.seconds >= 0:
-                t = min(t, self._times[0] + event.seconds)
+            outcome = _cut(fact.outcome or "ended")
+            self._note(t, FAILED if outcome == "failed" else "end", f"attempt {attempt} {outcome}")
+        elif isinstance(fact, EndingBegun):
+            self._note(t, "ending", f"ending: {_cut(fact.reason)}")
+        elif isinstance(fact, FirstStep):
+            if fact.seconds >= 0:
+                t = min(t, self._times[0] + fact.seconds)
             self._note(t, "first-step", "first step")
-        elif event.event in OF_THE_RUN:
-            self._note(t, event.event, OF_THE_RUN[event.event])
+        elif type(fact) in OF_THE_RUN:
+            self._note(t, NAMES[type(fact)], OF_THE_RUN[type(fact)])
 
     def _note(self, t: float, kind: str, text: str) -> None:
         self._moments.append(Moment(t, kind, text))
@@ -242,11 +235,11 @@ def choose_rows(line: Timeline, culprits: Iterable[int], most: int) -> tuple[lis
     return [line.rows[at] for at in chosen], len(line.rows) - len(chosen)
 
 
-def _exit(event: TimelineEvent) -> Moment:
-    how = f"code {event.code}" if event.signal is None else f"signal {_cut(str(event.signal))}"
-    if event.expected:
-        return Moment(event.t, ENDED, f"ended by allranks ({how})")
-    return Moment(event.t, DONE if event.code == 0 else FAILED, f"ended with {how}")
+def _exit(t: float, end: ExitMessage) -> Moment:
+    how = f"code {end.code}" if end.signal is None else f"signal {end.signal}"
+    if end.expected:
+        return Moment(t, ENDED, f"ended by allranks ({how})")
+    return Moment(t, DONE if end.code == 0 else FAILED, f"ended with {how}")
 
 
 def _cut(text: str) -> str:

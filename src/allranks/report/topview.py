@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from allranks.findings import Verdict
 from allranks.protocol.codec import omit_empty
+from allranks.protocol.run_facts import Fact, Stamped
 from allranks.protocol.usage import NodeUsage
-from allranks.runs.documents import Document, Master, NodeStatus, RankStatus
+from allranks.runs.documents import Master, NodeStatus, RankStatus
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
@@ -98,7 +99,7 @@ class TopSnapshot:
 
 def top_lines(
     snapshot: TopSnapshot,
-    events: Sequence[Document],
+    events: Sequence[Stamped[Fact]],
     width: int,
     height: int,
     colour: bool = False,
@@ -334,22 +335,20 @@ def _latest(node: NodeStatus) -> str:
     return f"{latest.rank}: {format_time(latest.lateness_s or 0.0)}"
 
 
-def event_lines(events: Sequence[Document], nodes: int, width: int, most: int) -> list[str]:
+def event_lines(events: Sequence[Stamped[Fact]], nodes: int, width: int, most: int) -> list[str]:
     """Write the newest events that a person wants to see, with their time of day."""
     lines: list[str] = []
-    for event in reversed(events):
+    for stamped in reversed(events):
         if len(lines) >= most:
             break
-        sentence = event_line(event, nodes)
+        sentence = event_line(stamped, nodes)
         if sentence is None:
             continue
         first = next((line for line in sentence.split("\n") if line.strip()), "")
-        lines.insert(0, _fit(f"{_time_of_day(event.get('t'))} {first}", width))
+        lines.insert(0, _fit(f"{_time_of_day(stamped.t)} {first}", width))
     return lines
 
 
-def _time_of_day(t: object) -> str:
-    """Write the local time of day; blanks where an event has none."""
-    if not isinstance(t, (int, float)) or isinstance(t, bool) or not 0 <= t < 1e11:
-        return " " * 8
+def _time_of_day(t: float) -> str:
+    """Write the local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(t))

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
@@ -30,6 +30,9 @@ from .documents import (
     result_record,
 )
 from .regular import open_regular, read_end, replacing
+
+if TYPE_CHECKING:
+    from allranks.protocol.run_facts import Fact, Stamped
 
 Lives = Callable[["RunDirectory"], bool]
 Record = TypeVar("Record")
@@ -230,16 +233,18 @@ class RunDirectory:
 
     def _end_by_events(self) -> Document | None:
         """Make the least result of the event that the run has ended; it is the last one of all."""
+        from allranks.protocol.run_facts import RunEnd, read_line  # late, as in read_facts
+
         try:
             end = read_end(self.path / "events.jsonl", LAST_EVENT)
             event = read_object(end.strip().rpartition(b"\n")[2], LAST_EVENT)
         except (OSError, DecodeError):
             return None
-        code = event.get("exit")
-        if event.get("event") != "run-end" or not isinstance(code, int):
+        stamped = read_line(event)
+        if stamped is None or not isinstance(stamped.fact, RunEnd):
             return None
         verdict = self.read_document("verdict.json")
-        return {"run": self.name, "directory": str(self.path), "exit": code, "verdict": verdict}
+        return {"run": self.name, "directory": str(self.path), "exit": stamped.fact.exit, "verdict": verdict}
 
     def read_run(self) -> RunDocument:
         """Read run.json; fields that it lacks are empty."""
@@ -256,8 +261,14 @@ class RunDirectory:
             return None
         return result_record(document)
 
-    def append_event(self, event: Document) -> None:
-        """One line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
+    def append(self, stamped: Stamped[Fact]) -> None:
+        """Write a fact down; a full disk is kept in `write_failure`, never raised."""
+        from allranks.protocol.run_facts import write_line  # late, as in read_facts
+
+        self.append_line(write_line(stamped))
+
+    def append_line(self, event: Document) -> None:
+        """Write one line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
         line = (b"\n" if self._torn else b"") + json.dumps({"schema": SCHEMA, **event}).encode() + b"\n"
         written = 0
         self.events_written += len(line)
@@ -274,8 +285,17 @@ class RunDirectory:
                 self.write_failure = os.strerror(errno.ENOSPC)
         self._torn = 0 < written < len(line) or (self._torn and not written)
 
-    def read_events(self, offset: int = 0) -> tuple[list[Document], int]:
-        """Whole events from a byte offset on, and the offset to go on from."""
+    def read_facts(self, offset: int = 0) -> tuple[list[Stamped[Fact]], int]:
+        """Read the facts from a byte offset of events.jsonl on, and the offset to go on from."""
+        from allranks.protocol.run_facts import (
+            read_lines,  # late: `status` and `ps` read no facts, and do without 10 ms
+        )
+
+        lines, offset = self.read_lines(offset)
+        return list(read_lines(lines)), offset
+
+    def read_lines(self, offset: int = 0) -> tuple[list[Document], int]:
+        """Read whole lines of events.jsonl from a byte offset on, and the offset to go on from."""
         try:
             with open_regular(self.path / "events.jsonl") as file:
                 file.seek(offset)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from allranks.findings import Finding, Verdict, Where
+from allranks.findings import Finding, Verdict
+from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.codec import decode_parts, fitting, needs, omit_empty, omit_none
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.usage import NodeUsage
-from allranks.text import count_of, list_first
 
 GOING_ON = ("starting", "gating", "proving", "running", "ending")  # states of a run, in their order
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
@@ -158,56 +158,6 @@ class StatusDocument:
 # -- verdict.json, result.json -------------------------------------------------------------------------------
 
 
-class Replacement(NamedTuple):
-    """A node whose place a hot spare has taken."""
-
-    node: str = ""
-    by: str = ""
-
-
-class SavedStep(NamedTuple):
-    """Where ranks were asked to save: `ranks` of those that call should_save did at `step`, the `others` elsewhere."""
-
-    step: int = 0
-    ranks: int = 0
-    of: int = 0
-    others: Mapping[str, int] = {}
-
-    @property
-    def sentence(self) -> str:
-        """Say what was saved.
-
-        >>> SavedStep(120, 4, 4).sentence, SavedStep(120, 3, 4, {"2": 121}).sentence
-        ('step 120 saved on 4 of 4 ranks', 'step 120 saved on 3 of 4 ranks (rank 2 at step 121)')
-        """
-        sentence = f"step {self.step} saved on {self.ranks} of {count_of(self.of, 'rank')}"
-        if not self.others:
-            return sentence
-        return f"{sentence} ({list_first([f'rank {rank} at step {step}' for rank, step in self.others.items()], 4)})"
-
-
-@omit_empty("first_step", "lost_steps", "saved")
-class AttemptRecord(NamedTuple):
-    """An attempt that is over; `decision` is what followed, `step` the furthest, or the culprit's.
-
-    Of a further attempt, `first_step` is where it went on, and `lost_steps` were done again.
-    """
-
-    attempt: int = 0
-    outcome: str = ""
-    cause: str | None = None
-    culprit: Where | None = None
-    step: int | None = None
-    seconds: float | None = None
-    decision: str = ""
-    reason: str = ""
-    replaced: tuple[Replacement, ...] = ()
-    verdict: Verdict | None = None
-    saved: SavedStep | None = None
-    first_step: int | None = None
-    lost_steps: int | None = None
-
-
 @omit_none
 class Timing(NamedTuple):
     """Seconds from the start of a run to its end, its process groups and its first step."""
@@ -272,7 +222,7 @@ class ResultDocument:
     program_exit: ProgramExit = field(default_factory=ProgramExit)
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
-    attempts: tuple[AttemptRecord, ...] = ()
+    attempts: tuple[AttemptEnd, ...] = ()
     timing: Timing = field(default_factory=Timing)
     left: Left = field(default_factory=dict)
     unfetched: Mapping[str, Unfetched] = field(default_factory=dict)

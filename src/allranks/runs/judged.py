@@ -16,6 +16,7 @@ from allranks.diagnose.verdict import judge, judge_logs
 from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import fitting
 from allranks.protocol.frames import FLIGHT
+from allranks.protocol.run_facts import SuitePassed, of_kind
 
 from .directory import RunDirectory, attempt_folder
 from .documents import GOING_ON
@@ -106,7 +107,7 @@ def _concluded(run: RunDirectory) -> Verdict | None:
 def _was_test(run: RunDirectory) -> bool:
     """Whether the last attempt ran the collective tests, not a program."""
     asked = bool(run.read_run().spec.get("test"))
-    return asked and not any(e.get("event") == "test-passed" for e in run.read_events()[0])
+    return asked and not any(of_kind(run.read_facts()[0], SuitePassed))
 
 
 def _without(run: RunDirectory, read: Verdict | None) -> Verdict:

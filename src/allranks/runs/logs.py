@@ -21,10 +21,9 @@ from allranks.protocol.frames import (
     stream_key,
 )
 from allranks.protocol.jsontext import DecodeError
+from allranks.protocol.run_facts import Fact, LogContinued, Stamped, of_kind
 
 from .directory import RunDirectory, safe_name
-from .documents import Document
-from .events import LogContinued, read_back
 from .index import EVERY, note
 from .regular import size_of
 
@@ -145,15 +144,16 @@ class LogWriter:
     def _begin_at(self, node_index: int, stream: Stream, base: int) -> None:
         """Let a stream begin behind what its file has, and note that for a controller that takes over."""
         self._bases[(node_index, stream)] = base
-        self._run.append_event(LogContinued(node_index, stream_key(stream), base).line(time.time()))
+        self._run.append(Stamped("", time.time(), None, LogContinued(node_index, stream_key(stream), base)))
 
-    def resume(self, events: Iterable[Document]) -> None:
+    def resume(self, facts: Iterable[Stamped[Fact]]) -> None:
         """Take over what the last controller has noted."""
-        for _, event in read_back(LogContinued, events):
+        for noted in of_kind(facts, LogContinued):
+            event = noted.fact
             parts = event.stream.split("/")
             if len(parts) == len(Stream._fields) and all(part.isdecimal() for part in parts):
-                self._bases[(event.index, Stream(*map(int, parts)))] = event.at
-                self._newcomers.add(event.index)
+                self._bases[(event.index_, Stream(*map(int, parts)))] = event.at
+                self._newcomers.add(event.index_)
 
     def sizes(self, node_index: int, node_name: str) -> dict[str, int]:
         """How much of each of a node's streams is here, as its files say."""

@@ -14,6 +14,7 @@ from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.agents import of_rank
 from allranks.protocol.frames import METRICS, RANK_LOG
 from allranks.protocol.jsontext import DecodeError, read_metrics
+from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
 
 from .directory import RunDirectory
 from .documents import Document, RunDocument
@@ -25,20 +26,20 @@ TAIL = 16 << 10  # bytes at either end of a failed rank's log
 
 def read_incident(run: RunDirectory) -> Incident | None:
     """None where the events do not tell of an attempt: an empty or foreign directory, a disk that was full."""
-    events, _ = run.read_events()
-    if not any(e.get("event") == "attempt-start" for e in events):
+    facts, _ = run.read_facts()
+    if not any(of_kind(facts, AttemptStart)):
         return None
     try:
-        return _read(run, run.read_run(), events)
+        return _read(run, run.read_run(), facts)
     except (AttributeError, KeyError, TypeError, ValueError):  # written by another version, or damaged
         return None
 
 
-def _read(run: RunDirectory, document: RunDocument, events: list[Document]) -> Incident:
+def _read(run: RunDirectory, document: RunDocument, facts: list[Stamped[Fact]]) -> Incident:
     nodes = {node.name: node.index or 0 for node in document.nodes}
     launcher = str(document.spec.get("launcher") or "direct")
     lease = document.spec.get("lease")
-    incident = fold(events, last_attempt(events), [node.name for node in document.gang], launcher)
+    incident = fold(facts, last_attempt(facts), [node.name for node in document.gang], launcher)
     return replace(
         incident,
         command=document.command,

@@ -11,10 +11,10 @@ from typing import Protocol
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_object
+from allranks.protocol.run_facts import Fact, JoinProgress, Stamped, read_line
 
 from .directory import DOCUMENT_LIMIT, RunDirectory
 from .documents import OVER, Document, NamedNode, ResultDocument, RunDocument, StatusDocument, result_record
-from .events import JoinProgress
 from .logs import LogWriter
 from .opening import write_nodes, write_status
 from .regular import size_of
@@ -23,8 +23,8 @@ from .regular import size_of
 class Shown(Protocol):
     """The part of a view that follows a run."""
 
-    def event(self, event: Document) -> None:
-        """Take an event."""
+    def event(self, stamped: Stamped[Fact]) -> None:
+        """Take a fact."""
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         """Take bytes of a rank, as they came."""
@@ -62,7 +62,7 @@ class Replay:
         elif isinstance(document.get("opening"), dict):
             self._opening(document["opening"])
         elif isinstance(document.get("say"), str):
-            self.view.event(JoinProgress(document["say"]).line(now))
+            self.view.event(Stamped("", now, None, JoinProgress(document["say"])))
         elif isinstance(document.get("exit"), int) and "run" in document:
             self.result = self._as_ours(result_record(document))
 
@@ -81,8 +81,10 @@ class Replay:
             self._attempt = event["attempt"]
         if event.get("event") == "run-end":
             return  # the result says it, once it is complete
-        self.run.append_event(event)
-        self.view.event(event)
+        self.run.append_line(event)
+        stamped = read_line(event)
+        if stamped is not None:
+            self.view.event(stamped)
 
     def _output(self, output: Document, now: float) -> None:
         node = str(output.get("node"))

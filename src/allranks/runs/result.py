@@ -14,10 +14,10 @@ from dataclasses import replace
 from allranks.exitcodes import CTRL_C
 from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import encode
+from allranks.protocol.run_facts import Fact, RunEnd, Stamped
 
 from .directory import RunDirectory
 from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing
-from .events import RunEnd
 from .opening import write_last_status
 from .timeledger import ledger_of
 
@@ -71,14 +71,14 @@ def write_result(
     `status` is the last state of nodes and ranks, where the one on disk is older. `ended_t` is when the run ended (unix
     seconds), else it is now.
     """
-    end = RunEnd(result.exit).line(time.time() if ended_t is None else ended_t)
+    end: Stamped[Fact] = Stamped("", time.time() if ended_t is None else ended_t, None, RunEnd(result.exit))
     if result.time_ledger is None:
-        ledger = ledger_of([*run.read_events()[0], end], run.read_status())
+        ledger = ledger_of([*run.read_facts()[0], end], run.read_status())
         result = replace(result, goodput=ledger.goodput, time_ledger=ledger)
     if result.verdict is not None:
         run.write_document("verdict.json", encode(result.verdict))
     replace_result(run, result)
-    run.append_event(end)
+    run.append(end)
     if stopped:
         state = "stopped"
     elif result.exit:

@@ -7,36 +7,34 @@ the same code, so their ledgers agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from allranks.protocol.codec import decode_each, decode_parts
-from allranks.protocol.jsontext import Json
-
-from .documents import StatusDocument, TimeLedger
-from .events import (
+from allranks.protocol.attempts import AttemptEnd
+from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage
+from allranks.protocol.run_facts import (
     AllInitialised,
-    AttemptEnd,
     AttemptStart,
     EndingBegun,
+    Fact,
     FailureNoted,
     HangConcluded,
     HangNoted,
-    NodeClean,
     NodeLost,
     NodesAsked,
     RankEntered,
-    RankExit,
-    RankStarted,
     RunEnd,
     RunStart,
+    Stamped,
     StepsSeen,
     StepsWentOn,
     StragglerWait,
+    on,
 )
 
-LATEST = 1e11  # unix seconds: beyond, a clock is wrong
+from .documents import StatusDocument, TimeLedger
+
 AT_ONCE = 1.0  # seconds in which a lost node ends the ranks: a spare that is lost ends none
 NOT_STOPPED = ("failure", "done")  # reasons of an end that no person asked for
 SCHEDULER = "scheduler"
@@ -54,26 +52,6 @@ PARTS = (
     "teardown",
     RESTART,
 )
-
-
-class TimedLine(NamedTuple):
-    """What the ledger reads of a line of events.jsonl."""
-
-    t: float = -1.0
-    event: str = ""
-    reason: str = ""
-    decision: str | None = None
-    expected: bool = False
-    code: int | None = None
-    quiet: float = 0.0
-    last_heard: float = 0.0
-    first: int = 0
-    first_t: float = -1.0
-    last_t: float = -1.0
-    reached: int | None = None
-    redone_t: float | None = None
-    since: float = 0.0
-    share: float = 0.0
 
 
 class Interval(NamedTuple):
@@ -108,7 +86,7 @@ class StepTimes(NamedTuple):
     redone: float
 
     @classmethod
-    def of(cls, steps: StepsSeen | TimedLine) -> StepTimes:
+    def of(cls, steps: StepsSeen) -> StepTimes:
         """Take the times of an event; of one that has not come so far again, all its steps were computed before."""
         redone = steps.first_t
         if steps.redone_t is not None:
@@ -229,50 +207,37 @@ class Timekeeper:
         self._follows: str = PREFLIGHT  # the part that goes on from there
         self._latest = 0.0
         self._between_attempts: list[Interval] = []
-        self._readers = {
-            RunStart.kind: self._on_run_start,
-            NodesAsked.kind: self._on_nodes_asked,
-            RunEnd.kind: self._on_run_end,
-            AttemptStart.kind: self._on_attempt_start,
-            AttemptEnd.kind: self._on_attempt_end,
-        }
-        self._attempt_readers = {
-            RankStarted.kind: _on_rank_started,
-            RankEntered.kind: _on_rank_entered,
-            AllInitialised.kind: _on_initialised,
-            StepsSeen.kind: _on_steps,
-            StepsWentOn.kind: _on_went_on,
-            RankExit.kind: _on_rank_exit,
-            NodeClean.kind: _on_node_clean,
-            HangConcluded.kind: _on_hang,
-            HangNoted.kind: _on_hang,
-            NodeLost.kind: _on_node_lost,
-            FailureNoted.kind: _on_end_began,
-            EndingBegun.kind: _on_end_began,
-            StragglerWait.kind: _on_straggler_wait,
-        }
+        self._readers: dict[type, Callable[[Stamped[Any]], None]] = dict(
+            (
+                on(RunStart, self._on_run_start),
+                on(NodesAsked, self._on_nodes_asked),
+                on(RunEnd, self._on_run_end),
+                on(AttemptStart, self._on_attempt_start),
+                on(AttemptEnd, self._on_attempt_end),
+            )
+        )
 
-    def take(self, event: Mapping[str, Json]) -> None:
-        """Take a line of events.jsonl; what is not of time, or is damaged, is left out."""
-        kind = event.get("event")
-        if not isinstance(kind, str) or (kind not in self._readers and kind not in self._attempt_readers):
-            return
-        line = decode_parts(TimedLine, event)
-        if not 0 <= line.t < LATEST:
+    def take(self, stamped: Stamped[Fact]) -> None:
+        """Take a fact; what is not of time is left out."""
+        kind = type(stamped.fact)
+        reader = self._readers.get(kind)
+        if reader is None and kind not in _OF_ATTEMPT:
             return
         if self._begin is None:
-            self._begin = line.t
-            self._boundary = line.t
-        if kind not in self._readers and not self.is_in_attempt:
+            self._begin = stamped.t
+            self._boundary = stamped.t
+        if reader is None and not self.is_in_attempt:
             return
-        self._latest = max(self._latest, line.t)
-        if kind in self._readers:
-            self._readers[kind](line)
-        else:
-            attempt = self.attempts[-1]
-            self._attempt_readers[kind](attempt, line)
-            seen = line.last_t if kind == StepsSeen.kind else line.t  # steps may be written down much later
-            attempt.last_seen = max(attempt.last_seen, seen)
+        self._latest = max(self._latest, stamped.t)
+        if reader is not None:
+            reader(stamped)
+            return
+        attempt = self.attempts[-1]
+        _OF_ATTEMPT[kind](attempt, stamped)
+        seen = stamped.t
+        if isinstance(stamped.fact, StepsSeen):
+            seen = stamped.fact.last_t  # steps may be written down much later
+        attempt.last_seen = max(attempt.last_seen, seen)
 
     def ledger(self, now: float, newest: StepsSeen | None = None) -> TimeLedger:
         """Split the time up to `now` (unix seconds). `newest`: steps of the last attempt that no event has yet."""
@@ -336,20 +301,20 @@ class Timekeeper:
         self._boundary = t
         self._follows = follows
 
-    def _on_nodes_asked(self, line: TimedLine) -> None:
+    def _on_nodes_asked(self, line: Stamped[NodesAsked]) -> None:
         if self.attempts:
             return
         if self._begin is not None and line.t < self._begin:
             self._begin = self._boundary = line.t  # it is written when the nodes have come
         self._pass(line.t, SCHEDULER)
 
-    def _on_run_start(self, line: TimedLine) -> None:
+    def _on_run_start(self, line: Stamped[RunStart]) -> None:
         if self.is_in_attempt:  # its controller died, and the scheduler has started another
             self._end_attempt(self.attempts[-1].last_seen)
             self._follows = SCHEDULER
         self._pass(line.t, self._preparation)
 
-    def _on_run_end(self, line: TimedLine) -> None:
+    def _on_run_end(self, line: Stamped[RunEnd]) -> None:
         if self.is_in_attempt and self.attempts[-1].end_began is None:
             self._end_attempt(self.attempts[-1].last_seen)  # its controller died: what came then is not known
             self._boundary = max(line.t, self._boundary)
@@ -357,7 +322,7 @@ class Timekeeper:
         self._latest = line.t  # a node's clock, corrected under load, may have been ahead of the controller's
         self._pass(line.t, SCHEDULER)  # what follows on an end is another start by the scheduler
 
-    def _on_attempt_start(self, line: TimedLine) -> None:
+    def _on_attempt_start(self, line: Stamped[AttemptStart]) -> None:
         self._end_attempt(line.t)
         if self.attempts and self._follows == "teardown":
             self._boundary = self.attempts[-1].close_when_clean()
@@ -365,9 +330,9 @@ class Timekeeper:
             self._pass(line.t, self._preparation)
         self.attempts.append(AttemptTimes(self._boundary, self._preparation, last_seen=max(line.t, self._boundary)))
 
-    def _on_attempt_end(self, line: TimedLine) -> None:
+    def _on_attempt_end(self, line: Stamped[AttemptEnd]) -> None:
         if self.is_in_attempt:
-            self.attempts[-1].is_suite = line.decision is None
+            self.attempts[-1].is_suite = line.fact.decision is None
         self._end_attempt(line.t)
 
     def _end_attempt(self, t: float) -> None:
@@ -386,20 +351,19 @@ class Timekeeper:
         return RESTART if ran else PREFLIGHT
 
 
-def ledger_of(events: Iterable[Mapping[str, Json]], status: StatusDocument) -> TimeLedger:
-    """Give the ledger of a run from all of its events, up to its end.
+def ledger_of(facts: Iterable[Stamped[Fact]], status: StatusDocument) -> TimeLedger:
+    """Give the ledger of a run from all of its facts, up to its end.
 
-    Of a run that has no end yet `status` is newer than the last event.
+    Of a run that has no end yet `status` is newer than the last fact.
     """
     keeper = Timekeeper()
     steps: StepsSeen | None = None
-    for event in events:
-        keeper.take(event)
-        kind = event.get("event")
-        if kind == AttemptStart.kind:
+    for stamped in facts:
+        keeper.take(stamped)
+        if isinstance(stamped.fact, AttemptStart):
             steps = None
-        elif kind == StepsSeen.kind:
-            steps = next(iter(decode_each(StepsSeen, [dict(event)])), steps)
+        elif isinstance(stamped.fact, StepsSeen):
+            steps = stamped.fact
     if not keeper.is_in_attempt:
         return keeper.ledger(keeper.latest)
     newest = None if steps is None else newest_steps(steps, status)
@@ -416,7 +380,7 @@ def newest_steps(seen: StepsSeen, status: StatusDocument) -> StepsSeen:
             redone_t = seen.redone_t
             if redone_t is None and seen.reached is not None and rank.step >= seen.reached:
                 redone_t = last_t  # it came there before, and when was not kept
-            seen = replace(seen, furthest=rank.step, last_t=last_t, redone_t=redone_t)
+            seen = seen._replace(furthest=rank.step, last_t=last_t, redone_t=redone_t)
     return seen
 
 
@@ -437,75 +401,93 @@ def last_of(noted: float | None, t: float) -> float:
     return max(noted, t)
 
 
-def _on_rank_started(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_rank_started(attempt: AttemptTimes, line: Stamped[StartedMessage]) -> None:
     attempt.ranks_started = first_of(attempt.ranks_started, line.t)
 
 
-def _on_rank_entered(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_rank_entered(attempt: AttemptTimes, line: Stamped[RankEntered]) -> None:
     attempt.has_entered = True
 
 
-def _on_initialised(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_initialised(attempt: AttemptTimes, line: Stamped[AllInitialised]) -> None:
     attempt.initialised = line.t
 
 
-def _on_steps(attempt: AttemptTimes, line: TimedLine) -> None:
-    attempt.steps = StepTimes.of(line)
+def _on_steps(attempt: AttemptTimes, line: Stamped[StepsSeen]) -> None:
+    attempt.steps = StepTimes.of(line.fact)
 
 
-def _on_went_on(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_went_on(attempt: AttemptTimes, line: Stamped[StepsWentOn]) -> None:
     attempt.standstills = [
         standstill if standstill.went_on is not None else standstill._replace(went_on=line.t)
         for standstill in attempt.standstills
     ]
 
 
-def _on_hang(attempt: AttemptTimes, line: TimedLine) -> None:
-    attempt.standstills.append(Standstill(line.t - max(0.0, line.quiet), line.t))
+def _on_hang(attempt: AttemptTimes, line: Stamped[HangConcluded | HangNoted]) -> None:
+    attempt.standstills.append(Standstill(line.t - max(0.0, line.fact.quiet), line.t))
 
 
-def _on_node_lost(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_node_lost(attempt: AttemptTimes, line: Stamped[NodeLost]) -> None:
     if attempt.end_began is None:
-        attempt.lost = Standstill(min(line.last_heard, line.t), line.t)
+        attempt.lost = Standstill(min(line.fact.last_heard, line.t), line.t)
 
 
-def _on_rank_exit(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_rank_exit(attempt: AttemptTimes, line: Stamped[ExitMessage]) -> None:
     attempt.last_exit = last_of(attempt.last_exit, line.t)
-    if not line.expected and line.code != 0:
+    if not line.fact.expected and line.fact.code != 0:
         attempt.failure = first_of(attempt.failure, line.t)
 
 
-def _on_node_clean(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_node_clean(attempt: AttemptTimes, line: Stamped[EndedMessage]) -> None:
     attempt.clean = last_of(attempt.clean, line.t)
 
 
-def _on_end_began(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_end_began(attempt: AttemptTimes, line: Stamped[FailureNoted | EndingBegun]) -> None:
     """Take the moment of what began the end, which is before the controller has heard of it."""
     if attempt.end_began is not None:
         return
     heard = line.t
-    attempt.is_stop = line.event == EndingBegun.kind and line.reason not in NOT_STOPPED
+    reason = line.fact.reason if isinstance(line.fact, EndingBegun) else "failure"
+    attempt.is_stop = reason not in NOT_STOPPED
     happened = heard
-    if line.reason == "done":
+    if reason == "done":
         happened = attempt.last_exit or heard
     elif not attempt.is_stop:
         happened = attempt.failure or heard
     attempt.end_began = min(heard, happened)
 
 
-def _on_straggler_wait(attempt: AttemptTimes, line: TimedLine) -> None:
+def _on_straggler_wait(attempt: AttemptTimes, line: Stamped[StragglerWait]) -> None:
     """Add what was measured; time that was measured before does not count again."""
-    since = line.since
+    since = line.fact.since
     if attempt.waits is not None:
         since = max(since, attempt.waits.until)
     length = line.t - since
-    if length <= 0 or since < 0 or not 0 <= line.share <= 1:
+    if length <= 0 or since < 0 or not 0 <= line.fact.share <= 1:
         return
-    waited = length * line.share
+    waited = length * line.fact.share
     if attempt.waits is None:
         attempt.waits = Waits(since, line.t, waited)
     else:
         attempt.waits = Waits(attempt.waits.since, line.t, attempt.waits.seconds + waited)
+
+
+_OF_ATTEMPT: dict[type, Callable[[AttemptTimes, Stamped[Any]], None]] = {
+    StartedMessage: _on_rank_started,
+    RankEntered: _on_rank_entered,
+    AllInitialised: _on_initialised,
+    StepsSeen: _on_steps,
+    StepsWentOn: _on_went_on,
+    ExitMessage: _on_rank_exit,
+    EndedMessage: _on_node_clean,
+    HangConcluded: _on_hang,
+    HangNoted: _on_hang,
+    NodeLost: _on_node_lost,
+    FailureNoted: _on_end_began,
+    EndingBegun: _on_end_began,
+    StragglerWait: _on_straggler_wait,
+}
 
 
 # -- intervals -----------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ import re
 from collections import deque
 from pathlib import Path
 
+from allranks.findings import Finding
 from allranks.protocol.frames import RANK_LOG
 from allranks.protocol.jsontext import DecodeError, Json, read_metrics
+from allranks.protocol.run_facts import AttemptStart, Fact, Stamped
 
 from .directory import RunCondition, RunDirectory
 from .documents import Document, StatusDocument
@@ -32,7 +34,7 @@ class RunWatch:
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
-        self.events: deque[Document] = deque(maxlen=EVENTS_KEPT)
+        self.events: deque[Stamped[Fact]] = deque(maxlen=EVENTS_KEPT)
         self._warnings: dict[str, None] = {}
         self._offset = max(0, size_of(run.path / "events.jsonl") - EVENTS_READ)
         self._metrics: Path | None = None
@@ -50,7 +52,7 @@ class RunWatch:
         condition = self.run.condition()
         if size_of(self.run.path / "events.jsonl") < self._offset:
             self._offset = 0  # another file stands there
-        fresh, self._offset = self.run.read_events(self._offset)
+        fresh, self._offset = self.run.read_facts(self._offset)
         for event in fresh:
             self._note(event)
         self._read_loss()
@@ -58,14 +60,14 @@ class RunWatch:
             self._read_printed_loss(condition.status)
         return condition
 
-    def _note(self, event: Document) -> None:
-        self.events.append(event)
-        if event.get("event") == "attempt-start":
+    def _note(self, stamped: Stamped[Fact]) -> None:
+        self.events.append(stamped)
+        fact = stamped.fact
+        if isinstance(fact, AttemptStart):
             self._warnings.clear()
-        message = event.get("message")
-        if event.get("event") == "finding" and event.get("status") == "warn" and isinstance(message, str):
-            self._warnings.pop(message, None)
-            self._warnings[message] = None
+        if isinstance(fact, Finding) and fact.status == "warn":
+            self._warnings.pop(fact.message, None)
+            self._warnings[fact.message] = None
             while len(self._warnings) > WARNINGS_KEPT:
                 del self._warnings[next(iter(self._warnings))]
 

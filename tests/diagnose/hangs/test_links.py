@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.diagnose.hangs.attribute import Hang
 from allranks.diagnose.hangs.doing import StackSample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
+from allranks.findings import Hang
 from allranks.protocol.sockets import RankSocket
 
 NAMES = {0: "h1", 1: "h2"}

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from tests.diagnose.hangs.test_attribute import NAMES, at, in_collective, seen
 
-from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, Hang, attribute
+from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, attribute
 from allranks.diagnose.hangs.doing import Doing
 from allranks.diagnose.hangs.frontier import Account, CollectiveFault, account
 from allranks.diagnose.hangs.recorder import Recording, read_recording
+from allranks.findings import Hang
 
 WAITS = seen(in_collective())
 SPINS = seen(at(61, "item"), cpu=4.9)  # a rank of NCCL: the GPU is waited for anywhere

@@ -336,7 +336,7 @@ def test_reasons_of_pods_that_take_turns_are_said_once(
     monkeypatch.setattr(following, "waiting", lambda *_: turns.pop(0) if turns else "")
     for _ in range(9):
         one.ask(0.0)
-    said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
+    said = [event["message"] for event in directory.read_lines()[0] if event["event"] == "job"]
     assert [text[:2] for text in said] == ["2 ", "1 ", "al"], said
 
 
@@ -358,7 +358,7 @@ def test_a_run_that_a_queue_holds_says_so(
     one.ask(0.0)
     job["spec"] = {"suspend": False}
     one.ask(0.0)
-    said = [event["message"] for event in directory.read_events()[0] if event["event"] == "job"]
+    said = [event["message"] for event in directory.read_lines()[0] if event["event"] == "job"]
     assert said == [
         f"0 of 2 pods have started, as the run is suspended: {why}", "0 of 2 pods have started; 2 pods: not made yet",
     ]  # fmt: skip

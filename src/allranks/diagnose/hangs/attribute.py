@@ -9,9 +9,10 @@ goes on (NCCL).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from allranks.findings import Hang
 from allranks.text import count_of, group, join_words, name_with, plural
 
 from ..words import name_by_node, numbers
@@ -25,24 +26,6 @@ MISMATCH = "collective-mismatch"
 UNEVEN = "uneven-data"
 _PROGRESS = (CollectiveFault.MISSING, CollectiveFault.BEHIND)
 Names = Mapping[int, str]
-
-
-@dataclass(frozen=True)
-class Hang:
-    """`cause` is a label; `culprits` keep the others (`victims`) waiting; `slow`: they work, it is not a standstill.
-
-    `nodes` are sender and receiver where a link is at fault.
-    """
-
-    cause: str
-    message: str
-    remedy: str
-    confidence: float
-    culprits: tuple[int, ...] = ()
-    victims: tuple[int, ...] = ()
-    evidence: tuple[str, ...] = ()
-    slow: bool = False
-    nodes: tuple[str, ...] = ()
 
 
 def attribute(
@@ -61,7 +44,7 @@ def attribute(
     hang = _by_stacks(doings, waiting, ended, names, recorded)
     if recorded is None:
         return hang
-    return replace(hang, evidence=(*recorded.lines[:1], *hang.evidence, *recorded.lines[1:]))
+    return hang._replace(evidence=(*recorded.lines[:1], *hang.evidence, *recorded.lines[1:]))
 
 
 def _standing(recording: Recording, item: Doing | None) -> Recording:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from allranks.findings import Hang
 from allranks.protocol.sockets import RankSocket
 from allranks.text import format_rate, format_size, group, join_words
 
-from .attribute import Hang
 from .doing import StackSample
 
 RETRANSMITS = 3  # time-outs in a row, at the least

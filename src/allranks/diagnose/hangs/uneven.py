@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from allranks.findings import Hang
 from allranks.text import plural
 
 from ..words import name_by_node
-from .attribute import MISMATCH, UNEVEN, Hang, Names
+from .attribute import MISMATCH, UNEVEN, Names
 from .doing import ActivityKind, Doing
 from .stacks import Stack
 
@@ -35,7 +35,7 @@ def out_of_data(hang: Hang, doings: Mapping[int, Doing], names: Names) -> Hang:
     message += f"{_named(in_loop, names)} {plural(len(in_loop), 'is', 'are')} still in {goes_on.call} ({goes_on.at})"
     few = min((behind_loop, in_loop), key=len)
     culprits = hang.culprits or (tuple(few) if len(behind_loop) != len(in_loop) else ())
-    return replace(hang, cause=UNEVEN, message=message, remedy=REMEDY, culprits=culprits)
+    return hang._replace(cause=UNEVEN, message=message, remedy=REMEDY, culprits=culprits)
 
 
 def _is_further(one: Stack, other: Stack) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
-from allranks.findings import Where
+from allranks.findings import Hang, Where
 
 from ..candidate import Candidate, Strength
-from ..hangs.attribute import Hang
 from ..incident import Incident
 from ..words import name_ranks, numbers, thread_words
 
@@ -46,8 +44,7 @@ def _left_early(incident: Incident, hang: Hang) -> Hang:
     if hang.cause != "uneven-data" or not left or not left <= ended - incident.departed.keys():
         return hang
     remedy = "`allranks logs --rank {rank}` shows where it left (sys.exit, return, an exception that was caught)"
-    return replace(
-        hang,
+    return hang._replace(
         cause="rank-exited-early",
         message=hang.message.replace("ended with code 0", "ended with code 0 and without destroy_process_group", 1),
         remedy=remedy.format(rank=min(left)),

@@ -8,6 +8,7 @@ from allranks.diagnose.slurm_jobs import SlurmJob, ended
 from allranks.engines.following import verdict_on
 from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding
+from allranks.protocol.run_facts import RunStart, of_kind
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.regular import read_end
@@ -36,7 +37,7 @@ def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> 
 
 def has_begun(run: RunDirectory) -> bool:
     """Return whether a controller has worked in the run."""
-    return any(event.get("event") == "run-start" for event in run.read_events()[0])
+    return any(of_kind(run.read_facts()[0], RunStart))
 
 
 def _how_ended(job: SlurmJob) -> str:

@@ -74,7 +74,7 @@ class Slurm:
 
     def follow(self, run: RunDirectory, view: FollowerView) -> JobFollower:
         """Follow a job that was submitted before, or whose controller is on another host."""
-        return JobFollower(run, _job_of(run), view, run.read_events()[1])
+        return JobFollower(run, _job_of(run), view, run.read_lines()[1])
 
     def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
         """End the job through its controller, else through Slurm, and wait until the run is over.

@@ -10,9 +10,9 @@ from allranks.engines.following import Display, FollowedRun, FollowerView, OnCtr
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict
 from allranks.protocol.codec import encode
+from allranks.protocol.run_facts import Fact, JobProgress, RunStart, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, ResultDocument
-from allranks.runs.events import JobProgress
+from allranks.runs.documents import ResultDocument
 from allranks.runs.result import least_result
 
 from . import jobs
@@ -67,7 +67,7 @@ class JobFollower(FollowedRun):
 
     def _say(self, message: str) -> None:
         """Show how the job gets on."""
-        self.view.event(JobProgress(self._number, message).line(time.time()))
+        self.view.event(Stamped("", time.time(), None, JobProgress(self._number, message)))
 
     def _never_starts(self, job: SlurmJob) -> ResultDocument:
         """Stop following, and leave the job to its owner: nothing is written, it may be changed and start after all."""
@@ -83,8 +83,8 @@ class JobFollower(FollowedRun):
             return SOON
         return LATE
 
-    def _on_event(self, event: Document) -> None:
-        if event.get("event") == "run-start":
+    def _on_event(self, stamped: Stamped[Fact]) -> None:
+        if isinstance(stamped.fact, RunStart):
             self.begun = True
             self._open()
 

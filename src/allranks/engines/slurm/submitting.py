@@ -17,8 +17,8 @@ from allranks.plan.plan import make_plan
 from allranks.plan.render import RenderRequest
 from allranks.plan.render.slurm import batch_script, run_suffix
 from allranks.protocol.codec import document_line
+from allranks.protocol.run_facts import NodesAsked, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.events import NodesAsked
 from allranks.runs.opening import Opening, write_first_status, write_opening
 from allranks.settings import RunSpec
 from allranks.settings.command_line import secret_values
@@ -80,7 +80,7 @@ class Submission:
         opening = Opening(self._spec, "", (), "Slurm", os.getcwd(), time.time(), controller=None, name=named.name)
         write_opening(run, opening)
         write_first_status(run, "queued", name=named.name)
-        run.append_event(NodesAsked("Slurm", opening.started).line(time.time()))
+        run.append(Stamped("", opening.started, None, NodesAsked("Slurm")))
         run.write_document("job.json", {"job": job, "submitted_from": socket.gethostname()})
         (run.path / OUTPUT).symlink_to(os.path.join(os.getcwd(), f"slurm-{job}.out"))
         os.rename(run.path, named.path)
