@@ -115,7 +115,7 @@ def test_what_one_node_may_have_written_down_is_bounded_and_its_beats_are_heard(
     template = {"type": "template", "state": "off", "attempt": 0, "why": "w" * 100_000}
     give(controller, *[template] * 300)
     assert events.stat().st_size < 6 << 20
-    said = [str(e.get("message")) for e in controller.run_dir.read_events()[0]]
+    said = [str(e.get("message")) for e in controller.run_dir.read_lines()[0]]
     assert len([text for text in said if "too much" in text]) == 1
     give(controller, {"type": "pong", "sent": time.time(), "t": time.time()})
     assert second(controller).clock.delay is not None
