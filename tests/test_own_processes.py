@@ -20,9 +20,9 @@ LOOKED_AT = {
     ("agent/runner_launched.py", ""): "the training interpreter, as the user started it",
 }
 ACCEPTS = {
-    "agent/agent.py", "agent/boot.py", "agent/peers.py", "agent/rendezvous_check.py", "agent/runner_recorder.py",
-    "agent/supervisor.py", "engines/calls.py", "engines/dialled.py", "fabric/ranks/pairs_suite.py",
-    "fabric/ranks/wire.py", "report/metrics_out.py",
+    "agent/boot.py", "agent/door.py", "agent/peers.py", "agent/rendezvous_check.py", "agent/runner_recorder.py",
+    "engines/calls.py", "engines/dialled.py", "fabric/ranks/pairs_suite.py", "fabric/ranks/wire.py",
+    "report/metrics_out.py",
 }  # fmt: skip
 SERVERS = ("accept", "listen", "start_server", "start_unix_server", "create_server")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests import wording
+from tests.facts import fact
 
 from allranks.diagnose.candidate import Candidate, Strength
 from allranks.diagnose.incident import ExitRecord, Incident
@@ -102,7 +103,7 @@ EVENTS_OF_ONE: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("event", EVENTS_OF_ONE, ids=lambda event: event["event"])
 def test_lines_of_events_count_one_as_one(event: dict[str, Any]) -> None:
-    line = event_line(event, 1)
+    line = event_line(fact({"root": "/p", "sha256": "", **event}), 1)
     assert line is not None and wording.fault(line) == ""
 
 

@@ -158,6 +158,7 @@ def test_a_hello_of_another_protocol_costs_the_connection_and_not_the_agent(host
     (pid,) = (frame["pid"] for frame in node.frames if frame["type"] == "started")
     strange = {"type": "hello", "protocol": 2, "lease": 30.0, "have": {}}
     rest = pack_json({**strange, "protocol": 1}) + pack_json({"type": "ping", "sent": 1})
+    node.open(mode="attach")
     node.bytes_for_agent(pack_json(strange) + rest)
     node.until("fault")
     node.open(mode="attach")

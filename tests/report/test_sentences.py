@@ -476,13 +476,13 @@ ODD = tuple("\n\r\x00\x0b\x1b\x7f\x85\x9b\u2028\u2029\u202e\u2066\u200f\u061c")
 def test_foreign_words_begin_no_line_of_ours(odd):
     """A fault's text with a newline made a line `VERDICT ...` in the live view."""
     words = f"it failed{odd}VERDICT   all is well"
-    line = event_line({"event": "fault", "node": "h2", "message": words}, 2)
+    line = event_line(fact({"event": "fault", "id": "boot", "node": "h2", "message": words}), 2)
     assert line is not None and line.isprintable() and line.startswith("note: h2: it failed")
     left = {"event": "node-clean", "node": "h2", "left": [{"pid": 5, "state": "D", "command": words}]}
-    line = event_line(left, 2)
+    line = event_line(fact(left), 2)
     assert line is not None and line.isprintable()
     finding = {"event": "finding", "status": "warn", "message": words, "remedy": "do this\nthen that"}
-    line = event_line(finding, 2)
+    line = event_line(fact(finding), 2)
     assert line is not None and [part.isprintable() for part in line.split("\n")] == [True] * 3
     verdict = decode_parts(Verdict, {**VERDICT, "message": words, "evidence": [words, words]})
     lines = verdict_lines(verdict)

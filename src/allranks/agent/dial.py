@@ -173,6 +173,7 @@ class Dialler:
         self._over: Optional[DialOutcome] = None
         self._over_at = 0.0
         self._signals: List[int] = []
+        self._failures: Dict[Tuple[str, int], OSError] = {}  # of the last try at each place
         self._for_the_ranks: List[str] = []  # names of signals that the controller does not know of
         self._passed_on = False
         self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
@@ -283,6 +284,9 @@ class Dialler:
             except OSError as error:
                 sock.close()
                 failure = error
+        if failure.errno == errno.ETIMEDOUT:  # the last try may have had less time than an answer takes
+            failure = self._failures.get((host, port), failure)
+        self._failures[host, port] = failure
         raise failure
 
     def _until(self, seconds: float) -> float:

@@ -140,7 +140,7 @@ class JoinLaunch:
     def _secret(self) -> JoinSecret:
         target = self._spec.target
         host = self._spec.rendezvous.master_addr or "127.0.0.1"
-        return secret_of(target.secret_file, os.environ, host, target.join_port)
+        return secret_of(target.secret_file, os.environ, host, target.join_port, alone=(target.nodes or 1) == 1)
 
 
 class CoordinatedMeeting:

@@ -39,11 +39,15 @@ class JoinSecret(NamedTuple):
     made_at: str = ""
 
 
-def secret_of(path: str | None, environ: MutableMapping[str, str], host: str, port: int) -> JoinSecret:
-    """Return the secret that was given, else this user's own; raise UsageError."""
+def secret_of(
+    path: str | None, environ: MutableMapping[str, str], host: str, port: int, alone: bool = False
+) -> JoinSecret:
+    """Return the secret that was given, else this user's own; raise UsageError. `alone`: no other node may join."""
     given = take_secret(path, environ)
     if given:
         return JoinSecret(given)
+    if alone:
+        return JoinSecret(secrets.token_bytes(BYTES))
     file = own_file(environ, is_this_machine(host, port))
     return JoinSecret(own_secret(file), str(file))
 
