@@ -1,0 +1,53 @@
+"""Runs the parts and keeps the report after each: `python -m bench.gpu [--out DIR] [--limit SECONDS] [NAME …]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from bench.gpu.parts import PARTS, machine
+from bench.gpu.plan import Part, Row, keep, row_of
+
+OUT = Path(__file__).resolve().parents[1] / "out"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(part.name for part in PARTS))
+    parser.add_argument("--out", type=Path, default=OUT, help="directory of gpu.json and gpu.txt")
+    parser.add_argument("--limit", type=float, default=420.0, help="seconds after which no part is begun")
+    parser.add_argument("--at-once", type=int, default=6, help="parts beside each other, of those that may")
+    options = parser.parse_args()
+    wanted = [part for part in PARTS if not options.names or part.name in options.names]
+    end = time.monotonic() + options.limit
+    about = machine()
+    print(about, flush=True)
+    rows: list[Row] = []
+
+    def note(row: Row) -> None:
+        rows.append(row)
+        keep(rows, options.out, about)
+        print(row, flush=True)
+
+    with tempfile.TemporaryDirectory() as place:
+        def run(part: Part) -> Row:
+            if time.monotonic() > end:
+                return Row(part.name, "skipped", 0.0, f"the limit of {options.limit:.0f} s was over", {})
+            return row_of(part, Path(place) / part.name.replace(" ", "-").replace(",", ""))
+
+        with ThreadPoolExecutor(options.at_once) as pool:
+            for future in as_completed([pool.submit(run, part) for part in wanted if not part.alone]):
+                note(future.result())
+        for part in wanted:
+            if part.alone:
+                note(run(part))
+    print(f"report: {options.out / 'gpu.txt'}, gpu.json")
+    return int(any(row.state in ("WRONG", "failed") for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
