@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers fuzz lint bench chaos corpus external pages pictures docs setup system browser clean
+.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers fuzz lint bench gpu chaos corpus external pages pictures docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -166,6 +166,11 @@ SEED ?= 16
 HOURS ?= 4
 chaos: $(VENV)/.test system
 	$(BIN)/python -m bench.chaos --rounds $(ROUNDS) --seed $(SEED) --hours $(HOURS)
+
+# What only a GPU can show, on one machine with one (bench/gpu/): a line a part, kept in bench/out/gpu.txt. PYTHON has torch
+# with CUDA; nothing is installed.
+gpu:
+	$(PYTHON) -m bench.gpu
 
 clean:
 	rm -rf $(VENV) $(LAUNCHERS) $(COLOSSALAI) .venv-torch build dist runs

@@ -34,6 +34,7 @@ def main() -> int:
         print(row, flush=True)
 
     with tempfile.TemporaryDirectory() as place:
+
         def run(part: Part) -> Row:
             if time.monotonic() > end:
                 return Row(part.name, "skipped", 0.0, f"the limit of {options.limit:.0f} s was over", {})

@@ -1,4 +1,4 @@
-"""Starts `allranks` from the source tree as a user would, on virtual nodes that share the GPU, and reads what it left."""
+"""Starts `allranks` from the source tree as a user would, on virtual nodes that share the GPU; reads what it left."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = Path(__file__).parent / "program.py"
-# Each virtual node is a host of its own for NCCL, which refuses two ranks on one GPU where they seem to be on one host.
-# $GROUP_RANK is known in the rank alone. The loopback carries what NVLink or a fabric would.
+PROGRAMS = ROOT / "bench" / "programs"
+# For the tests: each virtual node is a host of its own for NCCL, which refuses two ranks of one host on one GPU.
+# $GROUP_RANK is known in the rank alone. The program of the runs does it itself, as no ranks are forked behind --wrap.
+# The loopback carries what NVLink or a fabric would.
 WRAP = "sh -c 'NCCL_HOSTID=virtual-$GROUP_RANK exec \"$@\"' --"
 SETTINGS = ("NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_SOCKET_IFNAME=lo", "NCCL_IB_DISABLE=1")
 END = 20.0  # seconds for an orderly end after a limit
@@ -104,12 +105,11 @@ def gang(nodes: int, env: Mapping[str, str] | None = None) -> list[str]:
     settings = [*SETTINGS, *(f"{name}={value}" for name, value in (env or {}).items())]
     if visible():
         settings.append("CUDA_VISIBLE_DEVICES=0")
-    return ["--local", str(nodes), "--nproc", "1", "--wrap", WRAP,
-            *(word for setting in settings for word in ("--env", setting))]  # fmt: skip
+    return ["--local", str(nodes), "--nproc", "1", *(word for setting in settings for word in ("--env", setting))]
 
 
 def run(place: Path, limit: float, kind: str, *options: str, nodes: int = 2, env: Mapping[str, str] | None = None,
         source: Path = ROOT / "src") -> Launched:  # fmt: skip
     """`allranks run` of the program of the parts."""
-    return ask(place, limit, "run", *gang(nodes, env), "--runs-dir", str(place / "runs"), *options, "--", str(PROGRAM),
-               *kind.split(), source=source)  # fmt: skip
+    return ask(place, limit, "run", *gang(nodes, env), "--runs-dir", str(place / "runs"), *options, "--",
+               str(PROGRAMS / "gpu.py"), *kind.split(), source=source)  # fmt: skip

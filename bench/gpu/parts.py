@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -9,11 +10,12 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.launching import ROOT, Launched, ask, gang, run, visible
+from bench.gpu.launching import PROGRAMS, ROOT, WRAP, Launched, ask, gang, run, visible
 from bench.gpu.plan import Outcome, Part, Skipped
 
 SMI = ("name", "driver_version", "memory.total", "clocks.sm", "clocks.max.sm", "temperature.gpu", "power.draw",
@@ -116,7 +118,7 @@ def restart(place: Path, limit: float, *, preload: str, source: str = "") -> Out
     up = [event["t"] for event in done.events("all-initialised")]
     seconds = round(up[1] - ended[0], 2) if len(up) > 1 and ended else None
     first = done.result.get("timing", {}).get("initialised")
-    templates = [event for event in done.events("template")]
+    templates = done.events("template")
     line = f"exit {done.exit}: first start {first} s, all ranks initialised {seconds} s after the failed attempt's end"
     return Outcome(line, done.exit == 0, {**done.summary(), "templates": templates, "restart_s": seconds})
 
@@ -136,8 +138,8 @@ def patched(place: Path, pattern: str) -> Path:
 def collective(place: Path, limit: float, *, suite: str) -> Outcome:
     """A suite of the collective tests over NCCL."""
     backend = "nccl" if visible() else "gloo"
-    done = ask(place, limit, "test", *gang(3 if suite != "pairs" else 4), "--backend", backend, "--suite", suite, "--size", "16MB",
-               "--json", "--runs-dir", str(place / "runs"))  # fmt: skip
+    done = ask(place, limit, "test", *gang(4 if suite == "pairs" else 3), "--wrap", WRAP, "--backend", backend,
+               "--suite", suite, "--size", "16MB", "--json", "--runs-dir", str(place / "runs"))  # fmt: skip
     lines = [line for line in done.said.splitlines() if line.startswith('{"schema"')]
     document = json.loads(lines[-1]) if lines else {}
     return Outcome(f"exit {done.exit}, {done.seconds:.1f} s", done.exit == 0,
@@ -154,46 +156,18 @@ def overlap(place: Path, limit: float) -> Outcome:
                    trained.exit == 0 and done.exit == 0, {"said": done.said[-4000:], **trained.summary()})  # fmt: skip
 
 
-FORK = """import os, sys, time
-import torch, torch.distributed as dist
-began = time.monotonic()
-ranks = []
-for rank in range(2):
-    pid = os.fork()
-    if not pid:
-        began = time.monotonic()
-        os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29777",
-                          NCCL_HOSTID=str(rank), NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_SOCKET_IFNAME="lo")
-        torch.cuda.set_device(0)
-        dist.init_process_group("nccl")
-        x = torch.ones(1 << 20, device="cuda")
-        dist.all_reduce(x)
-        assert x.sum().item() == 2 << 20
-        print("rank", rank, round(time.monotonic() - began, 2), flush=True)
-        dist.destroy_process_group()
-        os._exit(0)
-    ranks.append(pid)
-codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
-print("codes", codes)
-sys.exit(max(map(abs, codes)))
-"""
-
-
-def fork(place: Path, limit: float, *, first: str) -> Outcome:
+def fork(place: Path, limit: float, *, first: tuple[str, ...]) -> Outcome:
     """Do children of a process that has imported torch (and done `first`) use the GPU? Plain torch, no allranks."""
     needs_gpu()
-    script = place / "fork.py"
-    script.write_text(FORK.replace("began = time", f"{first}\nbegan = time", 1))
-    done = subprocess.run(["python3", str(script)], capture_output=True, text=True, timeout=limit, check=False)
+    argv = [sys.executable, str(PROGRAMS / "gpu_fork.py"), *first]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=limit, check=False, cwd=place)
     said = (done.stdout + done.stderr)[-1500:]
-    return Outcome(f"{first!r}: exit {done.returncode}: {said.splitlines()[:3]}", None, {"said": said})
+    return Outcome(f"exit {done.returncode}: {said.splitlines()[:3]}", None, {"said": said})
 
 
 def counters(place: Path, limit: float) -> Outcome:
     """NVML by ctypes beside nvidia-smi."""
     needs_gpu()
-    import ctypes
-
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     found: dict[str, Any] = {"init": nvml.nvmlInit_v2()}
     handle = ctypes.c_void_p()
@@ -220,49 +194,31 @@ def counters(place: Path, limit: float) -> Outcome:
 
 
 def timing_cost(place: Path, limit: float) -> Outcome:
-    """What TORCH_NCCL_ENABLE_TIMING costs a step: the same loop with and without, alternating."""
+    """What TORCH_NCCL_ENABLE_TIMING costs: the same loop with and without, alternating."""
     needs_gpu()
-    script = place / "cost.py"
-    script.write_text(COST)
-    figures: dict[str, list[float]] = {"0": [], "1": []}
-    for turn in ("0", "1", "1", "0"):
+    queued: dict[str, list[float]] = {"0": [], "1": []}
+    done: dict[str, list[float]] = {"0": [], "1": []}
+    for turn in ("0", "1", "1", "0", "0", "1"):
         environment = {**os.environ, "TORCH_NCCL_ENABLE_TIMING": turn, "TORCH_FR_BUFFER_SIZE": "2000"}
-        done = subprocess.run(["python3", str(script)], capture_output=True, text=True, timeout=limit / 4, check=True,
-                              env=environment)  # fmt: skip
-        figures[turn].append(float(done.stdout.split()[-1]))
-    ratio = statistics.median(figures["1"]) / statistics.median(figures["0"])
-    return Outcome(f"{ratio:.3f} × without, µs a collective: {figures}", None, {"us": figures, "ratio": ratio})
+        argv = [sys.executable, str(PROGRAMS / "gpu_timing.py")]
+        said = subprocess.run(argv, capture_output=True, text=True, timeout=limit / 6, check=True, env=environment,
+                              cwd=place).stdout.split()  # fmt: skip
+        queued[turn].append(float(said[-2]))
+        done[turn].append(float(said[-1]))
+    more = {name: statistics.median(of["1"]) - statistics.median(of["0"]) for name, of in
+            (("queued", queued), ("done", done))}  # fmt: skip
+    line = f"{more['queued']:+.2f} µs a collective as queued, {more['done']:+.2f} µs as done: {queued} {done}"
+    return Outcome(line, None, {"queued": queued, "done": done})
 
 
-COST = """import os, time
-import torch, torch.distributed as dist, torch.multiprocessing as mp
-def main(rank):
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29778",
-                      NCCL_HOSTID=str(rank), NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_SOCKET_IFNAME="lo")
-    torch.cuda.set_device(0)
-    dist.init_process_group("nccl")
-    x = torch.ones(1 << 10, device="cuda")
-    for _ in range(300):
-        dist.all_reduce(x)
-    torch.cuda.synchronize()
-    began = time.monotonic()
-    for _ in range(4000):
-        dist.all_reduce(x)
-    torch.cuda.synchronize()
-    if not rank:
-        print(round((time.monotonic() - began) / 4000 * 1e6, 2))
-    dist.destroy_process_group()
-if __name__ == "__main__":
-    mp.spawn(main, nprocs=2)
-"""
 HANG = ("--hang-timeout", "20s")
 STRAGGLER = ("straggler",)
 PARTS = (
     Part("counters", counters, 30),
     Part("checks", checks, 60),
     Part("whole check", whole_check, 60),
-    Part("fork after import", partial(fork, first="pass"), 60),
-    Part("fork after available", partial(fork, first="torch.cuda.is_available()"), 60),
+    Part("fork after import", partial(fork, first=()), 60),
+    Part("fork after available", partial(fork, first=("available",)), 60),
     Part("trains", trains),
     Part("exception", partial(fails, kind="exit", causes=("program-exception",))),
     Part("kill", partial(fails, kind="kill", causes=("rank-killed",))),
@@ -271,8 +227,11 @@ PARTS = (
     Part("illegal access", partial(fails, kind="illegal", causes=("cuda-kernel-fault",), gpu=True)),
     Part("hang", partial(fails, kind="sleep", causes=STRAGGLER, options=HANG), 120),
     Part("hang, group 40 s", partial(fails, kind="sleep", causes=STRAGGLER, timeout=40), 150),
-    Part("watchdog first", partial(fails, kind="sleep", causes=STRAGGLER, options=("--hang-timeout", "0"), timeout=15),
-         150),  # fmt: skip
+    Part(
+        "watchdog first",
+        partial(fails, kind="sleep", causes=STRAGGLER, options=("--hang-timeout", "0"), timeout=15),
+        150,
+    ),
     Part("slow rank", partial(slow, env={}), 150),
     Part("slow rank, timing", partial(slow, env={"TORCH_NCCL_ENABLE_TIMING": "1"}), 150),
     Part("sync tests", partial(collective, suite="sync"), 120, alone=True),
@@ -282,4 +241,4 @@ PARTS = (
     Part("restart, forked", partial(restart, preload="retries", source='return "the ranks see GPUs"'), 90, alone=True),
     Part("overlap", overlap, 90, alone=True),
     Part("cost of timing", timing_cost, 120, alone=True),
-)  # fmt: skip
+)

@@ -16,7 +16,7 @@ class Skipped(Exception):
 
 @dataclass
 class Outcome:
-    """What a part found: `ok` None where there is nothing to hold it against, `line` for people, `facts` for machines."""
+    """What a part found: `ok` None where nothing is to be held against it, `line` for people, `facts` for machines."""
 
     line: str
     ok: bool | None = None
@@ -56,7 +56,7 @@ def row_of(part: Part, directory: Path) -> Row:
         outcome = part.run(directory, part.limit)
     except Skipped as reason:
         state, line = "skipped", str(reason)
-    except Exception as error:  # noqa: BLE001  the other parts go on
+    except Exception as error:  # the other parts go on
         state, line = "failed", f"{type(error).__name__}: {error}"
     else:
         state = {None: "seen", True: "ok", False: "WRONG"}[outcome.ok]

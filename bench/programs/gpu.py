@@ -1,4 +1,4 @@
-"""Trains on the GPU over NCCL, without one over Gloo: `program.py KIND [STEPS [GROUP_TIMEOUT]]`.
+"""Trains on the GPU over NCCL, without one over Gloo: `gpu.py KIND [STEPS [GROUP_TIMEOUT]]`.
 
 Rank 1 does what KIND says at step 30: `exit`, `kill`, `oom`, `assert`, `illegal`, `sleep` (it never comes back), `slow`
 (100 ms more in each step from then on), `restart` (kills itself, in the first attempt), `profile` (every rank writes a
@@ -23,6 +23,8 @@ AT, ODD = 30, 1
 ILLEGAL = 'extern "C" __global__ void fault(float *where) { *((float *)0x10) = 1.0f; }'
 rank = int(os.environ["RANK"])
 attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+# Each rank is a host of its own for NCCL, which refuses two ranks of one host on one GPU.
+os.environ["NCCL_HOSTID"] = f"virtual-{rank}"
 cuda = torch.cuda.is_available()
 device = torch.device("cuda", 0) if cuda else torch.device("cpu")
 
@@ -41,7 +43,8 @@ def go_wrong() -> None:
         table = torch.zeros(8, 4, device=device)
         table[torch.tensor([99], device=device)].sum().item()
     if KIND == "illegal":
-        torch.cuda._compile_kernel(ILLEGAL, "fault")((1, 1, 1), (1, 1, 1), (torch.ones(1, device=device),))
+        compile_kernel = torch.cuda._compile_kernel  # noqa: SLF001  it has no public name
+        compile_kernel(ILLEGAL, "fault")((1, 1, 1), (1, 1, 1), (torch.ones(1, device=device),))
         torch.cuda.synchronize()
 
 
