@@ -38,6 +38,8 @@ OWN_NAMES = (
     "ALLRANKS_ASK_SOCKET",
     "ALLRANKS_SAVE_FILE",
     "NCCL_DEBUG_FILE",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 )
 
 # A template: gives the process and the read end of its output, None where the rank is to be started.

@@ -373,15 +373,14 @@ def call_times(module: ModuleType, most: int) -> JsonObject:
         kind = "%s %d" % (what, kind_of(entry)[1])
         if kind not in one["kinds"]:
             one["kinds"].append(kind)
-        started = entry.get("time_discovered_started_ns") or 0
         row = {
             "sequence": entry["collective_seq_id"],
             "kind": one["kinds"].index(kind),
             "created": created // 1000 - base * 1000000,
-            "started": started and started // 1000 - base * 1000000,
+            "duration": round(1000 * (entry.get("duration_ms") or 0)),
         }
         for key, value in row.items():
-            if key != "started" or one["on_device"]:
+            if key != "duration" or one["on_device"]:
                 one.setdefault(key, []).append(value)
     return {"base": base, "groups": list(groups.values()), "collections": gc.get_stats()[-1]["collections"]}
 

@@ -164,9 +164,12 @@ class Incident:
         return next((e.node for e in self.exits if e.rank == rank), "")
 
     def complete(self, where: Where) -> Where:
-        """Add the process and the GPU of a place's rank, as far as they are known."""
+        """Add the node, the process and the GPU of a place's rank, as far as they are known."""
         if where.rank is None:
             return where
+        if where.node is None:
+            nodes = (name for name, ranks in self.ranks_by_node.items() if where.rank in ranks)
+            where = where._replace(node=next(nodes, None))
         ended = next((e.pid for e in self.exits if e.rank == where.rank), None)
         pid = self.pids.get(where.rank, ended)
         gpu = self.gpus.get(where.rank)

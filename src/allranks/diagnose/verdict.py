@@ -58,6 +58,7 @@ def judge(incident: Incident, logs: Evidence | None = None, concluded: Verdict |
         return None
     if logs is not None:
         verdict = _complete(verdict, judge_logs(logs))
+        verdict = verdict._replace(finding=verdict.finding._replace(where=incident.complete(verdict.finding.where)))
     local = incident.local_nodes
     runners_up = tuple(typed_here(finding, local) for finding in verdict.runners_up)
     return verdict._replace(finding=typed_here(verdict.finding, local), runners_up=runners_up)

@@ -35,6 +35,12 @@ WITHHELD_NAMES = (
 # Set unless the node's own session, the prelude or the user says otherwise.
 RECORDER = "TORCH_FR_BUFFER_SIZE"
 OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+# Where torch's watchdog writes the recorder before it aborts; torch adds the rank. Its default is one directory of the
+# user for all runs.
+DUMPS = "TORCH_FR_DUMP_TEMP_FILE"
+OLD_DUMPS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+# For how long the device of each rank was in a collective: the only sign of a slow rank where work is queued ahead.
+TIMING = "TORCH_NCCL_ENABLE_TIMING"
 WEAK = (
     "MLFLOW_RUN_NAME",
     "NCCL_DEBUG",
@@ -44,6 +50,9 @@ WEAK = (
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     RECORDER,
     OLD_RECORDER,
+    DUMPS,
+    OLD_DUMPS,
+    TIMING,
     "WANDB_NAME",
     "WANDB_RUN_GROUP",
 )
@@ -99,6 +108,10 @@ class Place:
     def flight(self, rank: int) -> str:
         """Where the agent keeps a rank's flight-recorder dumps (agent/asking.py has the same name)."""
         return f"{self.node_dir}/flight_rank_{rank:03d}.jsonl"
+
+    def torch_dump(self, rank: int | str, attempt: int) -> str:
+        """Where torch's watchdog writes a rank's flight recorder; torch adds the rank to what this is without one."""
+        return f"{self.node_dir}/torch_a{attempt}_rank_{rank}"
 
     def ras(self) -> str:
         """Where the agent keeps what NCCL's RAS says (agent/ask_ras.py has the same name)."""
@@ -189,7 +202,7 @@ def rank_environment(launch: NodeLaunch, process: PlannedProcess) -> dict[str, s
     if process.per_rank:
         environment.update(_contract(launch, process))
     environment.update(_debug(launch, process, environment))
-    environment.update(_recorder(launch.spec, launch.place))
+    environment.update(_recorder(launch))
     environment.update(launch.place.interfaces)
     environment.update(_trackers({**environment, **launch.spec.launch.env}, launch.place.run))
     environment.update(launch.spec.launch.env)
@@ -266,12 +279,18 @@ def _trackers(environment: Mapping[str, str], run: str) -> dict[str, str]:
     return {name: run for names in used for name in names if name not in environment}
 
 
-def _recorder(spec: RunSpec, place: Place) -> dict[str, str]:
-    """Switches torch's flight recorder on. Under its old name torch 2.9 and later would warn, earlier ones know no
-    other; what the user set under either stays."""
-    if {RECORDER, OLD_RECORDER} & {*spec.launch.env, *place.forwarded}:
-        return {}
-    return {OLD_RECORDER if older_than(place.torch, (2, 9)) else RECORDER: RECORDED}
+def _recorder(launch: NodeLaunch) -> dict[str, str]:
+    """Switch torch's flight recorder on, with its dumps in the run's own place. Under an old name a newer torch would
+    warn, an earlier one knows no other; what the user set under either stays."""
+    place = launch.place
+    dumps = place.torch_dump("", launch.attempt.number)
+    named = (
+        (OLD_RECORDER if older_than(place.torch, (2, 9)) else RECORDER, {RECORDER, OLD_RECORDER}, RECORDED),
+        (OLD_DUMPS if older_than(place.torch, (2, 8)) else DUMPS, {DUMPS, OLD_DUMPS}, dumps),
+        (TIMING, {TIMING}, "1"),
+    )
+    set_already = {*launch.spec.launch.env, *place.forwarded}
+    return {name: value for name, names, value in named if not names & set_already}
 
 
 def _debug(launch: NodeLaunch, process: PlannedProcess, so_far: Mapping[str, str]) -> dict[str, str]:

@@ -202,6 +202,7 @@ def _followed(launch: NodeLaunch) -> tuple[FollowedFile, ...]:
             "nccl": place.nccl_log(rank, attempt.number),
             "stacks": place.stacks(rank),
             "flight": place.flight(rank),
+            "dump": place.torch_dump(rank, attempt.number),
         }
         if launch.spec.recovery.audit_data and not attempt.tests:
             paths["audit"] = place.audit(f"{rank:03d}", attempt.number)

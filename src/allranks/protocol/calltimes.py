@@ -12,13 +12,14 @@ from .jsontext import JsonObject
 from .records import NamedTuple
 
 
-@omit_empty("started")
+@omit_empty("duration")
 class GroupCalls(NamedTuple):
     """The newest collectives of a process group as one rank called them, in the order of the calls.
 
     `size` and `first` (its lowest global rank) tell groups of one name apart. `kinds` are `OPERATION ELEMENTS`, and
     `kind` says which of them each call is. `created` are microseconds from `RankCalls.base` to the call; on a device
-    (NCCL) that is when it was queued, and `started` says when the device began it, 0 where torch does not know it.
+    (NCCL) that is when it was queued, and `duration` says for how many microseconds the device was in it, 0 where it
+    still is or torch does not measure it (TORCH_NCCL_ENABLE_TIMING).
     """
 
     name: str
@@ -29,7 +30,7 @@ class GroupCalls(NamedTuple):
     sequence: Tuple[int, ...] = ()
     kind: Tuple[int, ...] = ()
     created: Tuple[int, ...] = ()
-    started: Tuple[int, ...] = ()
+    duration: Tuple[int, ...] = ()
 
 
 @omit_empty("error")

@@ -30,8 +30,17 @@ TREE = 5
 FLIGHT = 6
 RAS = 7
 AUDIT = 8  # what a rank's loaders gave
-OF_ATTEMPT = (NCCL_LOG, AUDIT)  # of these each attempt has a file of its own
-FOLLOWED = {"metrics": METRICS, "nccl": NCCL_LOG, "stacks": STACKS, "flight": FLIGHT, "ras": RAS, "audit": AUDIT}
+DUMP = 9  # what torch's watchdog has written of a rank's flight recorder
+OF_ATTEMPT = (NCCL_LOG, AUDIT, DUMP)  # of these each attempt has a file of its own
+FOLLOWED = {
+    "metrics": METRICS,
+    "nccl": NCCL_LOG,
+    "stacks": STACKS,
+    "flight": FLIGHT,
+    "ras": RAS,
+    "audit": AUDIT,
+    "dump": DUMP,
+}
 
 _HEAD = struct.Struct(">IB")
 _OUTPUT = struct.Struct(">BIHQ")

@@ -17,7 +17,7 @@ from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Verdict
 from allranks.protocol.codec import SCHEMA, decode_parts
-from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
+from allranks.protocol.frames import AUDIT, DUMP, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import (
@@ -319,6 +319,8 @@ class RunDirectory:
             return self.path / "evidence" / "stacks" / f"rank_{rank:03d}.txt"
         if kind == FLIGHT:
             return self.path / "evidence" / "flight" / f"rank_{rank:03d}.jsonl"
+        if kind == DUMP:
+            return self.path / "evidence" / "flight" / f"dump_a{attempt}_rank_{rank:03d}"
         if kind == RAS:
             return self.path / "evidence" / "ras" / f"node_{node_index:02d}_{safe_name(node_name)}.txt"
         again = attempt_folder(attempt)

@@ -15,7 +15,7 @@ from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge, judge_logs
 from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import fitting
-from allranks.protocol.frames import FLIGHT
+from allranks.protocol.frames import DUMP, FLIGHT
 from allranks.protocol.run_facts import SuitePassed, of_kind
 
 from .directory import RunDirectory, attempt_folder
@@ -78,18 +78,19 @@ def complete(verdict: Verdict, run: RunDirectory) -> Verdict:
     logs = log_files(run, verdict.attempt)
     if not logs or sum(path.stat().st_size for path in logs) > AT_ONCE:
         return verdict
-    return judge(NOTHING, read_logs(logs), verdict) or verdict
+    return judge(read_incident(run) or NOTHING, read_logs(logs), verdict) or verdict
 
 
 def log_files(run: RunDirectory, attempt: int) -> list[Path]:
-    """Give the logs of an attempt, and the kernel logs and messages kept as evidence."""
+    """Give the logs of an attempt, the kernel logs and messages kept as evidence, and what torch's watchdog dumped."""
     folder = run.path / "logs" / attempt_folder(attempt)
     logs = find_logs([str(folder)]) if folder.is_dir() else []
     if not attempt:
         logs = [p for p in logs if not any(part.startswith("attempt_") for part in p.relative_to(folder).parts)]
     evidence = run.path / "evidence"
     texts = [p for p in find_logs([str(evidence)]) if p.suffix in (".log", ".txt")] if evidence.is_dir() else []
-    return logs + [p for p in texts if not {"stacks", "ras"} & set(p.relative_to(evidence).parts)]
+    dumps = sorted(run.log_path(0, "", DUMP, 0, attempt).parent.glob(f"dump_a{attempt}_rank_*"))
+    return [*logs, *(p for p in texts if not {"stacks", "ras"} & set(p.relative_to(evidence).parts)), *dumps]
 
 
 def recorder_files(run: RunDirectory, since: float) -> list[Path]:

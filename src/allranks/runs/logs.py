@@ -10,6 +10,7 @@ from pathlib import Path
 
 from allranks.protocol.frames import (
     AUDIT,
+    DUMP,
     FLIGHT,
     METRICS,
     NCCL_LOG,
@@ -166,7 +167,7 @@ class LogWriter:
                 if stream is not None:
                     sizes[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
         for key, end in self.ends.items():
-            if key[0] == node_index and key[1].kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT):
+            if key[0] == node_index and key[1].kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT, DUMP):
                 sizes[stream_key(key[1])] = end - self._bases.get(key, 0)
         return sizes
 

@@ -134,16 +134,37 @@ def test_queueing_on_a_device_is_no_arrival() -> None:
     assert read_steps(calls, CLOCKS) == {}
 
 
-def test_on_a_device_a_rank_is_late_by_what_others_have_waited() -> None:
-    calls = recorded(lambda rank, step: 0.05 if rank == 5 and step >= 40 else 0.0, on_device=True)
-    started = {}
+def timed(calls: dict[int, RankCalls], ahead: float = 0.0) -> dict[int, RankCalls]:
+    """The same as a device measures it: each was in a collective from when it came there until 2 ms after the last.
+    All but rank 5 had queued it `ahead` seconds before their devices came to it."""
+    came = {rank: of_rank.groups[0].created for rank, of_rank in calls.items()}
+    ends = [max(times) + 2000 for times in zip(*came.values(), strict=True)]
+    found = {}
     for rank, of_rank in calls.items():
         one = of_rank.groups[0]
-        begun = tuple(t + (20_000 if rank != 5 else 0) for t in one.created)  # 20 ms of work were queued before
-        started[rank] = of_rank._replace(groups=(one._replace(started=begun),))
-    found = judge(started)
+        stays = tuple(end - t for end, t in zip(ends, came[rank], strict=True))
+        queued = tuple(t - round(ahead * 1e6) * (rank != 5) for t in came[rank])
+        found[rank] = of_rank._replace(groups=(one._replace(created=queued, duration=stays),))
+    return found
+
+
+@pytest.mark.parametrize("ahead", [0.0, 0.7])
+def test_on_a_device_a_rank_is_late_by_what_others_have_waited(ahead: float) -> None:
+    """Ranks that queue far ahead of their devices are no earlier for it."""
+    calls = recorded(lambda rank, step: 0.05 if rank == 5 and step >= 40 else 0.0, calls=3, on_device=True)
+    found = judge(timed(calls, ahead))
     assert found is not None and found.ranks == (5,)
-    assert found.late == pytest.approx(0.03, abs=0.004), "50 ms late, of which the others worked 20"
+    assert found.late == pytest.approx(0.05, abs=0.004)
+    assert found.since_t == pytest.approx(BASE + 40 * 0.1, abs=0.3)
+
+
+def test_a_device_that_still_is_in_a_collective_says_nothing_of_it() -> None:
+    calls = timed(recorded(lambda rank, step: 0.05 if rank == 5 and step >= 30 else 0.0, on_device=True))
+    one = calls[2].groups[0]
+    calls[2] = calls[2]._replace(groups=(one._replace(duration=(*one.duration[:-7], *[0] * 7)),))
+    (_, steps) = read_steps(calls, CLOCKS)[KEY]
+    assert steps[-1].sequence == 80 - 7 - 1
+    assert judge(calls) is not None
 
 
 def test_ranks_that_have_other_calls_are_compared_where_both_have_them() -> None:

@@ -4,8 +4,9 @@ A rank is late by the time from the call of the usual rank (the median) to its o
 of the calls, and a rank's lateness of a step is its greatest in it: a data loader delays one call of many. Medians
 over steps are compared, so one long step (a checkpoint, an evaluation) counts for nothing.
 
-On a device (NCCL) the time of a call is when it was queued, while the device may have other work. There a rank is late
-only against the time at which the devices of others began to wait, where torch knows that (TORCH_NCCL_ENABLE_TIMING).
+On a device (NCCL) the time of a call is when it was queued, while the device may have other work. There the end is
+common to all ranks, and the device of a rank came to a collective as long before it as it was in the collective: that
+is measured by the device itself (TORCH_NCCL_ENABLE_TIMING), and no clocks are compared.
 """
 
 from __future__ import annotations
@@ -137,30 +138,28 @@ def _usual_operation(members: Mapping[int, tuple[RankCalls, GroupCalls]]) -> str
 def _steps_of(
     members: Mapping[int, tuple[RankCalls, GroupCalls]], clocks: Mapping[int, ClockEstimate]
 ) -> list[GroupStep]:
-    arrivals = {rank: _arrivals(*of_rank, clocks[rank]) for rank, of_rank in members.items()}
-    if any(of_rank is None for of_rank in arrivals.values()):
-        return []
-    times = {rank: of_rank for rank, of_rank in arrivals.items() if of_rank is not None}
-    common = sorted(set.intersection(*(set(of_rank) for of_rank in times.values())))
+    calls = {rank: _calls(*of_rank, clocks[rank]) for rank, of_rank in members.items()}
+    if any(one.on_device for _, one in members.values()):
+        calls = _device_arrivals(calls, {rank: _durations(one) for rank, (_, one) in members.items()})
+    common = sorted(set.intersection(*map(set, calls.values())))
     common = [number for number in common if number > WARM_UP]
     if len(common) < 2:
         return []
     one = next(iter(members.values()))[1]
     kinds = dict(zip(one.sequence, one.kind, strict=True))
     period = _period([kinds[number] for number in common])
-    usual = {number: middle([of_rank[number].called for of_rank in times.values()]) for number in common}
-    waiting = {number: middle([of_rank[number].waits for of_rank in times.values()]) for number in common}
+    usual = {number: middle([of_rank[number] for of_rank in calls.values()]) for number in common}
     steps = []
     for at in range(0, len(common) - period, period):
         numbers = common[at : at + period]
         late: dict[int, float] = {}
         waits: dict[int, float] = {}
-        for rank, of_rank in times.items():
-            late[rank] = max(of_rank[number].called - waiting[number] for number in numbers)
+        for rank, of_rank in calls.items():
+            late[rank] = max(of_rank[number] - usual[number] for number in numbers)
             waited = 0.0
             for offset, number in enumerate(numbers):
-                wait = max(0.0, of_rank[number].called - waiting[number])
-                until_next = usual[common[at + offset + 1]] - waiting[number]
+                wait = max(0.0, of_rank[number] - usual[number])
+                until_next = usual[common[at + offset + 1]] - usual[number]
                 if until_next >= WAITED * wait:  # else the usual rank went on without it
                     waited += wait
             waits[rank] = waited
@@ -169,23 +168,31 @@ def _steps_of(
     return steps
 
 
-class _Arrival(NamedTuple):
-    """When a rank called a collective, and from when it waits there: on a device once that has begun it."""
-
-    called: float
-    waits: float
-
-
-def _arrivals(calls: RankCalls, one: GroupCalls, clock: ClockEstimate) -> dict[int, _Arrival] | None:
-    """Give the times by number, on our clock; None where they do not say when a rank waits."""
-    begun = one.started if one.on_device else one.created
-    if len(begun) != len(one.created) or (one.on_device and not all(begun)):
-        return None
+def _calls(calls: RankCalls, one: GroupCalls, clock: ClockEstimate) -> dict[int, float]:
+    """Give the times of the calls by number, on our clock."""
     start = calls.base - clock.offset
-    return {
-        number: _Arrival(start + created / 1e6, start + since / 1e6)
-        for number, created, since in zip(one.sequence, one.created, begun, strict=True)
-    }
+    return {number: start + created / 1e6 for number, created in zip(one.sequence, one.created, strict=True)}
+
+
+def _durations(one: GroupCalls) -> dict[int, float]:
+    """Give for how long the device was in each collective that it has done, in seconds."""
+    return {number: duration / 1e6 for number, duration in zip(one.sequence, one.duration, strict=False) if duration}
+
+
+def _device_arrivals(
+    queued: Mapping[int, Mapping[int, float]], durations: Mapping[int, Mapping[int, float]]
+) -> dict[int, dict[int, float]]:
+    """Give when the device of each rank came to each collective that all have done.
+
+    The last to queue it and the shortest stay bound its end from below. An error of that is the same for all ranks.
+    """
+    arrivals: dict[int, dict[int, float]] = {rank: {} for rank in queued}
+    for number in set.intersection(*map(set, durations.values())):
+        stays = {rank: of_rank[number] for rank, of_rank in durations.items()}
+        end = max(of_rank[number] for of_rank in queued.values()) + min(stays.values())
+        for rank, stay in stays.items():
+            arrivals[rank][number] = end - stay
+    return arrivals
 
 
 def middle(values: Iterable[float]) -> float:
