@@ -25,7 +25,8 @@ from allranks.protocol.messages import HelloMessage, Message, StartedMessage, re
 from allranks.protocol.orders import HelloOrder, Order, PingOrder, RankOrder, StartOrder, pack_order
 
 Kind = TypeVar("Kind")
-RUN_TAG = "real-1/node_00"
+RUN = f"real-{os.getpid()}"  # tests that run beside this one end only their own
+RUN_TAG = f"{RUN}/node_00"
 
 
 class RealAgent:
@@ -90,7 +91,7 @@ def real_agent(cwd: str | None = None) -> Iterator[RealAgent]:
 @contextmanager
 def channel(mode: str, place: str, cwd: str | None = None) -> Iterator[RealAgent]:
     """Start a relay: with an agent, or to the one that is there (`attach`)."""
-    header = AgentHeader(mode, "real-1", "node_00", RUN_TAG, lease=60.0, grace=0.1, node_dir=place)
+    header = AgentHeader(mode, RUN, "node_00", RUN_TAG, lease=60.0, grace=0.1, node_dir=place)
     words = [sys.executable, "-I", "-S", "-c", BOOT]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cwd)
     assert process.stdin is not None and process.stdout is not None

@@ -80,14 +80,14 @@ from allranks.protocol.orders import (
 )
 from allranks.protocol.processes import ImportRecord
 
-from .attempt import RankAttempt
+from .attempt import END_SECONDS, RankAttempt
 from .cgroups import join_own
 from .door import Door
 from .exitwatcher import ExitWatcher
 from .forked_tasks import Nothing, Samples, Task
 from .forking import TASK_SECONDS, Forking, FoundRecord, KeptRecord
 from .journal import AgentBegun, DroppedBytes, Journal, LeaseOver, Released
-from .link import Link, PipeNote, describe_error, hello, log_traceback, still_followed, write_note
+from .link import AgentNote, Link, describe_error, hello, log_traceback, still_followed, write_note
 from .node_check import NodeCheck, check_node
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
@@ -113,6 +113,8 @@ if TYPE_CHECKING:
 
 TICK = 1.0  # seconds between samples of the supervisor and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start
+LEAST_PATIENCE = 5.0  # seconds that a beat may be late, however short the lease is: a loaded machine has its hiccups
+ENDING_SECONDS = 2 * END_SECONDS + 5.0  # what an end takes beyond its grace, at most
 FILE_TICK = 0.25  # seconds between reads of followed files while ranks run
 FAILURES = 5  # errors of its own after which an agent gives up
 LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
@@ -226,7 +228,7 @@ class Agent:
         processes = map(read_process, (os.getpid(), self._supervisor_pid))
         keepers = tuple((p.pid, p.start) for p in processes if p is not None)
         self._journal.note(AgentBegun(os.getpid(), keepers, machine(), time.time()))
-        self._tell_group()
+        self._beat()
         while self._result is None:
             try:
                 for key, _ in self._selector.select(self._timeout()):
@@ -299,6 +301,7 @@ class Agent:
             patience = min(patience, UNGREETED)
         if self._holder_gone() or now - self._heard > patience:
             self._lease_over()
+        self._beat()
 
     def _note_drops(self) -> None:
         """In the journal, for whoever comes after this process; the first of them in the node's log too."""
@@ -330,12 +333,22 @@ class Agent:
 
     # -- the supervisor ---------------------------------------------------------------------------------
 
-    def _tell_group(self) -> None:
-        """Tell the supervisor the control group of the ranks."""
+    def _beat(self) -> None:
+        """Tell the supervisor that this loop runs, and by when the ranks will have ended without a controller.
+
+        It ends them where no beat comes, or that time has passed. Nothing here waits for it.
+        """
         try:
-            self._supervisor.send(write_note(PipeNote(self._group)))
+            self._supervisor.send(write_note(self._note()), socket.MSG_DONTWAIT)
         except OSError:
-            pass
+            pass  # it has ended, or has not run for long: `_check_supervisor` sees both
+
+    def _note(self) -> AgentNote:
+        ends_by = self._heard + self._lease + self._header.grace
+        if self._attempt is not None:
+            ends_by = max(ends_by, self._attempt.next_deadline() or 0.0)
+        patience = max(self._lease, LEAST_PATIENCE)
+        return AgentNote(self._group, patience=patience, ends_by=ends_by + ENDING_SECONDS)
 
     def _on_supervisor(self) -> None:
         """Read the supervisor's one kind of message, an error of its own. At the end of the stream it has ended."""
@@ -376,10 +389,10 @@ class Agent:
     def _pass_pipe(self, rank: Rank) -> None:
         """Hands the supervisor the pipe's read end, and follows it here."""
         assert self._attempt is not None
-        note = write_note(PipeNote(self._group, rank.rank, self._attempt.number))
+        note = write_note(self._note()._replace(rank=rank.rank, attempt=self._attempt.number))
         try:
             rights = array.array("i", [rank.pipe])
-            self._supervisor.sendmsg([note], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            self._supervisor.sendmsg([note], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_DONTWAIT)
         except OSError as error:
             self._log("the supervisor did not take a pipe: %s" % error)
         self._selector.register(rank.pipe, selectors.EVENT_READ, lambda: self._on_output(rank))
@@ -623,14 +636,16 @@ class Agent:
         self._reported.clear()
         self._reported_in_all = 0
         self._signalled = set()  # a sample of the attempt before may still come
-        self._attempt = RankAttempt(
-            order.attempt, self._header.run_tag, self._group, self._outlet, self._tell, self._forking
-        )
+        self._attempt = self._begin_attempt(order.attempt)
         for stream, path in files.items():
             self._outlet.add_file(stream, os.path.join(self._header.cwd, path))
         if self._make_directories(order):
             self._attempt.awaited = tuple(rank.rank for rank in order.ranks)
             self._forking.begin(order, self._base, partial(self._start_ranks, self._attempt, order))
+
+    def _begin_attempt(self, number: int) -> RankAttempt:
+        tag = self._header.run_tag
+        return RankAttempt(number, tag, self._group, self._outlet, self._tell, self._forking, self._beat)
 
     def _start_ranks(self, attempt: RankAttempt, order: StartOrder) -> None:
         """Start the ranks, once what they are forked from is ready."""
@@ -670,7 +685,7 @@ class Agent:
         self._forget_master_port()
         self._forking.cancel()
         if self._attempt is None:
-            self._attempt = RankAttempt(0, self._header.run_tag, self._group, self._outlet, self._tell, self._forking)
+            self._attempt = self._begin_attempt(0)
         if self._attempt.ended:
             self._attempt.tell_ended("already")
             self._drain_reported = False

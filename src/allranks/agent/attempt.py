@@ -23,7 +23,7 @@ from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import RemainingProcess
 
 from .cgroups import members
-from .files import read_text
+from .files import read_left, read_text
 from .forking import Forking
 from .outlet import Outlet
 from .processes import (
@@ -48,7 +48,10 @@ END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reporte
 
 
 class RankAttempt:
-    """Ranks of one attempt. `tell` takes messages for the controller and the journal; `forking` may give ranks."""
+    """Ranks of one attempt. `tell` takes messages for the controller and the journal; `forking` may give ranks.
+
+    `beat` is called again and again while an end takes seconds.
+    """
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class RankAttempt:
         outlet: Outlet,
         tell: Callable[[Message], None],
         forking: Forking,
+        beat: Callable[[], None],
     ) -> None:
         self.number = number
         self._group = group
@@ -67,6 +71,7 @@ class RankAttempt:
         self._outlet = outlet
         self._tell = tell
         self._forking = forking
+        self._beat = beat
         self._end_at: Optional[float] = None
         self._reason = ""
         self._began_end = 0.0
@@ -227,6 +232,7 @@ class RankAttempt:
             self._reap()
 
     def _reap(self) -> None:
+        self._beat()
         self.reaped(reap_children())
 
     def _everything(self) -> List[Process]:
@@ -267,7 +273,7 @@ def _error_order(error: JsonObject) -> float:
 def read_error_file(path: str) -> Optional[JsonObject]:
     """Read a rank's error file; None where there is none, or it says nothing."""
     try:
-        return clean_error(read_json(read_text(path, ERROR_FILE_LIMIT + 1), ERROR_FILE_LIMIT))
+        return clean_error(read_json(read_left(path, ERROR_FILE_LIMIT + 1), ERROR_FILE_LIMIT))
     except DecodeError:
         return None
 
@@ -277,7 +283,7 @@ def _calls(rank: int, error_files: Sequence[str]) -> Dict[int, Tuple[CalledGroup
     calls = {}
     for number, path in enumerate(error_files, rank):
         try:
-            text = read_text(path + ".calls", CALLS_FILE_LIMIT + 1)  # agent/runner_torch.py has the same name
+            text = read_left(path + ".calls", CALLS_FILE_LIMIT + 1)  # agent/runner_torch.py has the same name
             groups = clean_called(read_json(text, CALLS_FILE_LIMIT))
         except DecodeError:
             continue

@@ -16,7 +16,7 @@ from typing import AbstractSet, Dict, Optional
 
 from allranks.protocol.records import NamedTuple
 
-from .files import names_in, size_of
+from .files import names_in, open_left, size_of
 from .native import position
 from .observing import STACKS_SIGNAL, catches
 from .processes import Process, send_signal, signal_mask
@@ -123,6 +123,6 @@ def _tgkill(pid: int, thread: int) -> bool:
 
 
 def _tail(path: str, start: int) -> str:
-    with open(path, "rb") as file:
+    with open(open_left(path), "rb") as file:
         file.seek(start)
         return file.read(LIMIT).decode("utf-8", "replace")

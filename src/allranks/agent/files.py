@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from typing import List, Optional
 
 LIMIT = 64 << 10  # bytes
+# How a file is opened that a program may have replaced: no FIFO waits for its other end, no link leads elsewhere.
+LEFT_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 PART = 64 << 10  # bytes of one read
 
 
@@ -15,7 +19,7 @@ def read_file(path: str, limit: int = LIMIT) -> bytes:
     Without a file object, which asks four more system calls of each file: an end looks at every process of the machine.
     """
     data = b""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         while len(data) < limit:
             part = os.read(fd, min(limit - len(data), PART))
@@ -41,7 +45,7 @@ def read_ends(path: str, first: int, last: int) -> bytes:
     Where something is left out between them a line ends there, and the one after it is cut short.
     """
     try:
-        with open(path, "rb") as file:
+        with open(open_left(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size <= first + last:
                 return file.read(first + last)
@@ -55,6 +59,24 @@ def read_ends(path: str, first: int, last: int) -> bytes:
 def read_text(path: str, limit: int = LIMIT) -> str:
     """Give the text of a file without surrounding blanks; none where it cannot be read."""
     return read_bytes(path, limit).decode("utf-8", "replace").strip()
+
+
+def open_left(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a file that a program may have replaced; raise OSError where it is not a regular file."""
+    fd = os.open(path, flags | LEFT_FLAGS, 0o600)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return fd
+
+
+def read_left(path: str, limit: int = LIMIT) -> str:
+    """Give the text of a file that a program has left; none where it cannot be read."""
+    try:
+        with open(open_left(path), "rb") as file:
+            return file.read(limit).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
 
 
 def read_link(path: str) -> str:
@@ -117,7 +139,7 @@ def names_in(path: str) -> List[str]:
 def append(path: str, data: bytes) -> None:
     """Add to a file of evidence; a full disk loses it."""
     try:
-        with open(path, "ab") as file:
+        with open(open_left(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
             file.write(data)
     except OSError:
         pass

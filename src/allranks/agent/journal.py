@@ -21,7 +21,7 @@ from allranks.protocol.messages import (
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.records import NamedTuple
 
-from .files import read_ends
+from .files import open_left, read_ends
 
 NAME = "journal.jsonl"
 LIMIT = 64 << 20  # bytes of its end, where the newest stands
@@ -83,7 +83,7 @@ class Journal:
 
     def __init__(self, node_dir: str) -> None:
         path = os.path.join(node_dir, NAME)
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = open_left(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._may_be_cut = os.fstat(self._fd).st_size > 0  # by the process before this one
 
     def note(self, entry: Entry) -> None:

@@ -148,22 +148,27 @@ def want(selector: selectors.BaseSelector, fd: int, events: int) -> None:
         selector.modify(fd, events)
 
 
-class PipeNote(NamedTuple):
-    """What an agent sends its supervisor: its control group; with the read end of a pipe, whose output that is."""
+class AgentNote(NamedTuple):
+    """What an agent sends its supervisor at each turn of its loop; with the read end of a pipe, whose output that is.
 
-    group: Optional[str] = None
+    Times are seconds of CLOCK_MONOTONIC, which both have.
+    """
+
+    group: Optional[str] = None  # the control group of its ranks
     rank: Optional[int] = None
     attempt: Optional[int] = None
+    patience: float = 0.0  # seconds in which another note comes, while the agent's loop runs
+    ends_by: float = 0.0  # when its ranks have ended if no controller is heard from now on
 
 
-def write_note(note: PipeNote) -> bytes:
+def write_note(note: AgentNote) -> bytes:
     """Make the datagram of a note."""
     return write_json(encode(note))
 
 
-def read_note(data: bytes) -> PipeNote:
+def read_note(data: bytes) -> AgentNote:
     """Read the datagram of a note; raise DecodeError."""
-    return decode(PipeNote, read_json(data))
+    return decode(AgentNote, read_json(data))
 
 
 def log_traceback() -> None:

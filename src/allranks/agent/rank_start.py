@@ -11,6 +11,7 @@ from typing import Callable, Dict, List, NoReturn, Optional, Tuple
 from allranks.protocol.messages import ExitMessage
 from allranks.protocol.orders import RankOrder
 
+from .files import open_left
 from .observing import Observed
 from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_process
 
@@ -141,7 +142,7 @@ def _write_files(order: RankOrder) -> None:
     """Write what a launcher reads (a hostfile, a configuration) into the node directory; raise RankStartError."""
     for path, text in order.files.items():
         try:
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            with open(open_left(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
                 file.write(text)
         except OSError as error:
             raise RankStartError("rank %d could not write %s: %s" % (order.rank, path, error.strerror)) from None

@@ -17,7 +17,7 @@ from allranks.protocol.frames import OutputFrame
 from allranks.protocol.messages import GotMessage, ShippedMessage
 from allranks.protocol.orders import ShipOrder
 
-from .files import remove_tree, text_of_errno, write_all
+from .files import open_left, remove_tree, text_of_errno, write_all
 
 NAME = "tree"
 MANIFEST = "tree.json"
@@ -198,7 +198,7 @@ def has_results(node_dir: str) -> bool:
     if not os.path.isdir(target):
         return False
     try:
-        with open(os.path.join(node_dir, MANIFEST)) as file:
+        with open(open_left(os.path.join(node_dir, MANIFEST))) as file:
             shipped = dict(json.load(file))
     except FileNotFoundError:
         return False  # it was never unpacked whole, no program ran there

@@ -18,7 +18,7 @@ from typing import List, Optional, Sequence, Set, Tuple
 from allranks.protocol.messages import AddressProbe, PortFailure, ProbedMessage
 from allranks.protocol.orders import ProbeOrder
 
-from .files import read_text, remove_file, text_of_errno
+from .files import open_left, read_text, remove_file, text_of_errno
 from .netfacts import host_name, resolve
 from .portowner import who_holds
 
@@ -172,7 +172,7 @@ class Nonce:
         self._path = os.path.join(directory, nonce_name(token))
         try:
             os.makedirs(directory, exist_ok=True)
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
+            os.close(open_left(self._path, os.O_WRONLY | os.O_CREAT))
         except OSError as error:
             return "could not write to %s: %s" % (directory, error.strerror)
         return None

@@ -1,8 +1,8 @@
 """The supervisor: the agent's parent, and the guarantee that nothing outlives a run.
 
-It does little, so that little can go wrong: it waits. When the agent dies, or is found stopped twice, it
-ends its whole tree, drains the output pipes into the spool and serves the agent's socket so that the
-controller can fetch what is left and learn what happened.
+It does little, so that little can go wrong: it waits. When the agent dies, is stopped or does not beat any
+more, it ends its whole tree, and touches no disk before. Then it drains the output pipes into the spool and
+serves the agent's socket so that the controller can fetch what is left and learn what happened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .cgroups import members
 from .cgroups import remove as remove_group
 from .door import Door
 from .journal import AgentDeath, Journal, Past, read_journal
-from .link import Link, describe_error, hello, log_traceback, read_note, still_followed
+from .link import AgentNote, Link, describe_error, hello, log_traceback, read_note, still_followed
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
 from .processes import (
@@ -46,8 +46,50 @@ TICK = 1.0
 END_SECONDS = 5.0
 DRAIN_SECONDS = 5.0
 FAILURES = 5  # errors of its own after which it gives up
+LONGEST_LOOK = 2 * TICK  # what counts of the time between two looks: the rest of it, this process itself did not run
+FIRST_PATIENCE = 30.0  # seconds for the agent's first beat: a loaded machine imports slowly
 RELEASED = 0
 LEASE_OVER = 3
+
+
+class AgentWatch:
+    """Tells from its beats and its state whether an agent holds its ranks, and by when it had to end them.
+
+    It counts the seconds that this process ran too: neither a sleeping machine nor a loaded one ends ranks.
+    """
+
+    def __init__(self, lease: float, now: float) -> None:
+        self.now = now
+        self._awake = 0.0
+        self._beat_at = 0.0  # seconds awake, as is `_ends_by`
+        self._patience = max(FIRST_PATIENCE, lease)
+        self._ends_by = float("inf")
+        self._stops = 0
+
+    def pass_time(self, now: float) -> None:
+        """Count the time since the last call, before what came meanwhile is read."""
+        self._awake += min(now - self.now, LONGEST_LOOK)
+        self.now = now
+
+    def beats(self, note: AgentNote) -> None:
+        """Take a beat, and what it says."""
+        self._beat_at = self._awake
+        self._patience = note.patience
+        self._ends_by = self._awake + note.ends_by - self.now
+
+    def look(self, agent: Optional[Process]) -> Optional[str]:
+        """Say why the agent's ranks have to be ended, None while it holds them. Called a second apart."""
+        state = "?" if agent is None else agent.state
+        # A shell's momentary stop is none, nor is what a tracer does (state t).
+        self._stops = self._stops + 1 if state == "T" else 0
+        if self._stops >= 2:
+            return "was stopped (SIGSTOP)"
+        quiet = self._awake - self._beat_at
+        if quiet > self._patience:
+            return "did not answer for %.0f s (state %s)" % (quiet, state)
+        if self._awake > self._ends_by:
+            return "did not end its ranks with the lease (state %s)" % state
+        return None
 
 
 class Supervisor:
@@ -63,7 +105,7 @@ class Supervisor:
         self._link = link
         self._group: Optional[str] = None
         self._pipes: Dict[Stream, int] = {}
-        self._stops = 0
+        self._watch = AgentWatch(header.lease, time.monotonic())
         self._next_sample = time.monotonic() + TICK
         self._agent_status: Optional[int] = None  # as waitpid gave it
 
@@ -76,7 +118,10 @@ class Supervisor:
             selector.register(wake, selectors.EVENT_READ)
             selector.register(self._link, selectors.EVENT_READ)
             how = self._wait(selector, wake)
-        left = end_all(self._below if how == "released" else self._everything, reap_children, END_SECONDS)
+        # By lineage first: reading environments waits for a process that maps a file of a stalled disk.
+        left = end_all(self._below, reap_children, END_SECONDS)
+        if how != "released":
+            left = end_all(self._everything, reap_children, END_SECONDS)
         remove_group(self._group)
         if how == "released":
             remove(self._dir)
@@ -84,7 +129,7 @@ class Supervisor:
             self._after_death(how, left)
 
     def _wait(self, selector: selectors.BaseSelector, wake: int) -> str:
-        """Until the agent has ended or is stopped; says how.
+        """Until the agent has ended or holds its ranks no longer; says how.
 
         Raises an error of its own that comes again and again: the agent knows of it and ends the ranks.
         """
@@ -106,18 +151,19 @@ class Supervisor:
         return how
 
     def _poll_agent(self, selector: selectors.BaseSelector, wake: int) -> Optional[str]:
-        """Wait for a tick or an event; say how the agent has ended, None while it lives."""
+        """Wait for a tick or an event; say how the agent has ended or why it counts as ended, None while it lives."""
         selector.select(max(0.0, self._next_sample - time.monotonic()))
+        now = time.monotonic()
+        self._watch.pass_time(now)
         clear_wake(wake)
         statuses = reap_children()
         self._agent_status = statuses.get(self._agent, self._agent_status)
         self._take_pipes()
         if self._agent_status is not None:
             return _how(self._agent_status)
-        if time.monotonic() >= self._next_sample:
-            self._next_sample = time.monotonic() + TICK
-            if self._agent_is_stopped():
-                return "was stopped (SIGSTOP)"
+        if now >= self._next_sample:
+            self._next_sample = now + TICK
+            return self._watch.look(read_process(self._agent))
         return None
 
     def _report_defect(self, error: Exception) -> None:
@@ -127,15 +173,6 @@ class Supervisor:
             self._link.send(describe_error(error).encode("utf-8", "backslashreplace"))
         except OSError:
             pass  # the agent has ended, or knows of the last ones
-
-    def _agent_is_stopped(self) -> bool:
-        """Two samples a second apart: a shell's momentary stop is none, nor is what a tracer does (state t)."""
-        process = read_process(self._agent)
-        if process is not None and process.state == "T":
-            self._stops += 1
-        else:
-            self._stops = 0
-        return self._stops >= 2
 
     def _take_pipes(self) -> None:
         while True:
@@ -151,6 +188,7 @@ class Supervisor:
                     fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
             note = read_note(data)
             self._group = note.group
+            self._watch.beats(note)
             for fd in fds:
                 os.set_inheritable(fd, False)
                 assert note.rank is not None and note.attempt is not None
@@ -176,13 +214,15 @@ class Supervisor:
         """Drain the pipes, note the agent's death, and serve whoever comes until the lease is over."""
         outlet = Outlet(os.path.join(self._dir, "spool"))
         outlet.add_existing_spools()
-        Journal(self._dir).note(AgentDeath(how, tuple(remaining(left)), time.time()))
+        death = AgentDeath(how, tuple(remaining(left)), time.time())
         try:
+            Journal(self._dir).note(death)
             self._drain(outlet)
         except Exception:
             log_traceback()  # what was drained is served
         outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(self._dir, "node.log"))
-        keeper = Keeper(self._dir, outlet, read_journal(self._dir), self._header.cwd)
+        past = read_journal(self._dir)._replace(death=death)
+        keeper = Keeper(self._dir, outlet, past, self._header.cwd)
         if keeper.serve(self._listener, self._header.lease):
             remove(self._dir)
 
