@@ -32,8 +32,8 @@ if rank == 1:
 while not all(os.path.exists(f"up-{one}") for one in range(3)):
     time.sleep(0.05)
 print(f"[rank{rank}]:[E1127 22:40:13.110 ProcessGroupNCCL.cpp:683] [Rank {rank}] Watchdog caught collective "
-      "operation timeout: WorkNCCL(SeqNum=65, OpType=ALLREDUCE, NumelIn=1049600, NumelOut=1049600, Timeout(ms)=15000) ran for 15084 "
-      "milliseconds before timing out.", file=sys.stderr)
+      "operation timeout: WorkNCCL(SeqNum=65, OpType=ALLREDUCE, NumelIn=1049600, NumelOut=1049600, Timeout(ms)=15000) "
+      "ran for 15084 milliseconds before timing out.", file=sys.stderr)
 os.abort()
 """
 

@@ -165,14 +165,15 @@ class Incident:
 
     def complete(self, where: Where) -> Where:
         """Add the node, the process and the GPU of a place's rank, as far as they are known."""
-        if where.rank is None:
+        rank = where.rank
+        if rank is None:
             return where
         if where.node is None:
-            nodes = (name for name, ranks in self.ranks_by_node.items() if where.rank in ranks)
+            nodes = (name for name, ranks in self.ranks_by_node.items() if rank in ranks)
             where = where._replace(node=next(nodes, None))
-        ended = next((e.pid for e in self.exits if e.rank == where.rank), None)
-        pid = self.pids.get(where.rank, ended)
-        gpu = self.gpus.get(where.rank)
+        ended = next((e.pid for e in self.exits if e.rank == rank), None)
+        pid = self.pids.get(rank, ended)
+        gpu = self.gpus.get(rank)
         return where._replace(pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
 
     def ranks_of(self, nodes: Iterable[str]) -> frozenset[int]:
