@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.diagnose.hangs.test_attribute import at, in_collective
@@ -191,6 +192,30 @@ def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:
     drive.answer(h0=WAITS, h1=WAITS)
     assert "hang" in drive.quiet(0.2)
     assert drive.hang is not None and drive.hang.culprits == (2,)
+
+
+def test_ranks_whose_groups_give_up_sooner_are_looked_at_before() -> None:
+    """NCCL's watchdog aborts after 100 s: in the middle with the recorders, and again shortly before."""
+    drive = Hang()
+    drive.roster.spec = replace(drive.roster.spec, limits=replace(drive.roster.spec.limits, hang_timeout=600.0))
+    drive.roster.note_limit(100.0)
+    assert drive.quiet(49) == []
+    assert drive.quiet(1)[0] == "hang-suspected"
+    assert drive.last("stacks")["ask"] == "dump"
+    drive.answer(h0=WAITS, h1=WAITS, h2=LOADS)
+    assert drive.quiet(34) == [], "it may come to it yet"
+    asked = drive.quiet(1)
+    assert sorted(asked) == [f"stacks>h{i}" for i in range(3)]
+    drive.answer(h0=WAITS, h1=WAITS, h2=LOADS)
+    concluded = drive.quiet(0.2)
+    assert "hang" in concluded[0], concluded
+
+
+def test_a_limit_of_the_groups_that_is_longer_changes_nothing() -> None:
+    drive = Hang()
+    drive.roster.note_limit(1800.0)
+    assert "hang-suspected" in drive.quiet(60)
+    assert drive.last("stacks")["ask"] == "look"
 
 
 def test_never() -> None:

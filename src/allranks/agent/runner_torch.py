@@ -101,7 +101,7 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
         report(runner, "init-entered", named.get("world_size"), named.get("backend", args[0] if args else None))
         recorder.expect()
         result = start(*args, **named)
-        report(runner, "initialised", module.get_world_size(), module.get_backend())
+        report(runner, "initialised", module.get_world_size(), module.get_backend(), limit=limit_of(module))
         recorder.start()
         return result
 
@@ -117,6 +117,20 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
 
     module.init_process_group = init_process_group
     module.destroy_process_group = destroy_process_group
+
+
+def limit_of(module: Any) -> Optional[float]:
+    """Return after how many seconds the default group gives up a collective; None where this torch does not say it.
+
+    NCCL's watchdog then aborts the process; Gloo raises in the rank that waits."""
+    limits = []
+    group = module.group.WORLD
+    for device in getattr(group, "_device_types", ()):
+        try:
+            limits.append(group._get_backend(device).options._timeout.total_seconds())
+        except Exception:  # no backend of this device, or one that is built otherwise
+            pass
+    return min(limits, default=None)
 
 
 # Targets of processes that work for their program and train nothing.
@@ -310,10 +324,10 @@ def place_of_call(runner: Known) -> str:
     return ""
 
 
-def report(runner: Known, event: str, size: Any, backend: Any, at: str = "") -> None:
-    """Tell the agent a process group's size, as planned where it is not known, and its backend."""
+def report(runner: Known, event: str, size: Any, backend: Any, at: str = "", limit: Optional[float] = None) -> None:
+    """Tell the agent a process group's size, as planned where it is not known, its backend, and its limit."""
     try:
         size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-        runner.report(event, world_size=size or None, backend=str(backend or ""), at=at)
+        runner.report(event, world_size=size or None, backend=str(backend or ""), at=at, limit=limit)
     except Exception:
         pass

@@ -81,7 +81,8 @@ class ProcessGroups:
         roster.last_sign_at = now
         if rank.exit is None:
             rank.state = "initialised"
-        actions: list[Action] = [roster.stamp(RankInitialised(event.rank), event.node, event.t)]
+        roster.note_limit(event.limit)
+        actions: list[Action] = [roster.stamp(RankInitialised(event.rank, event.limit), event.node, event.t)]
         times = [r.initialised_t for r in roster.ranks() if r.initialised_t is not None]
         count = len(roster.ranks())
         if roster.initialised_t is None and len(times) == count:

@@ -2,6 +2,10 @@
 
 Output and metrics arrive by themselves (`Quiet` says since when there are none). How many collectives the ranks have
 called is asked for, four times within the limit: a program that prints nothing moves too.
+
+Where the ranks' process groups give up before the limit, they are looked at in the middle of that time, while all of
+them are there, and once more shortly before its end: NCCL's watchdog ends a process without a word on the others. Until
+then a rank that works for long may come, as it may without us.
 """
 
 from __future__ import annotations
@@ -33,11 +37,18 @@ PATIENCE = 22.0  # seconds for the answers: a node gives its own sampling 20
 STARTING = 60.0  # seconds that a program may take until its first sign: it imports torch, from a cold disk
 ENDED_GRACE = 30.0  # seconds without a sign after a rank has ended with 0 while others go on
 ASKED = 4  # times that the counters are asked for within the limit
+MOST_UNASKED = 15.0  # seconds between two questions, so that a hang is noticed so late at most
+LEAD = 15.0  # seconds at least from the last look to the end of a process group, and a tenth of its limit
+LEAD_SHARE = 0.1
+MOST_LEAD_SHARE = 0.25
 
 
 @dataclass
 class Suspicion:
-    """One suspected hang: the stack samples by rank, first and second, and NCCL's words (`ras`)."""
+    """One suspected hang: the stack samples by rank, first and second, and NCCL's words (`ras`).
+
+    `again_at`: when the second is taken at the earliest; 0 where nothing is waited for between the two.
+    """
 
     since: float  # the last sign of life
     asked_at: float
@@ -45,6 +56,7 @@ class Suspicion:
     samples: list[dict[int, StackSample]] = field(default_factory=lambda: [{}])
     sampled_at: list[float] = field(default_factory=list)
     ras: list[str] = field(default_factory=list)
+    again_at: float = 0.0
 
 
 @dataclass
@@ -101,7 +113,7 @@ class HangWatch:
         if len(suspicion.sampled_at) == 2:
             return self._conclude(suspicion, now)
         is_first = len(suspicion.samples) == 1 and len(suspicion.sampled_at) == 1
-        if is_first and now - suspicion.sampled_at[0] >= GAP:
+        if is_first and now - suspicion.sampled_at[0] >= GAP and now >= suspicion.again_at:
             suspicion.samples.append({})
             return self._ask_stacks(suspicion, now)
         return []
@@ -129,8 +141,20 @@ class HangWatch:
 
     # -- suspicion -----------------------------------------------------------------------------------
 
-    def _is_suspect(self, since: float, now: float) -> bool:
+    def _limit(self) -> float:
+        """Seconds of silence until the first look; 0 where nobody wants one."""
         limit = self.roster.spec.limits.hang_timeout
+        if self.roster.group_limit is None:
+            return limit
+        return min(limit, self.roster.group_limit / 2)
+
+    def _last_look(self, group_limit: float) -> float:
+        """Seconds of silence until the second look: as late as the ranks' process groups allow."""
+        lead = min(max(LEAD, LEAD_SHARE * group_limit), MOST_LEAD_SHARE * group_limit)
+        return min(self.roster.spec.limits.hang_timeout, group_limit - lead)
+
+    def _is_suspect(self, since: float, now: float) -> bool:
+        limit = self._limit()
         if not limit or now < self._rest_until or self.roster.testing:
             return False
         ended = [r.exit_at for r in self.roster.ranks() if r.exit is not None and r.exit.code == 0]
@@ -151,7 +175,12 @@ class HangWatch:
             return self.ending.fail(now)  # the exception is known: no stack is needed
         suspicion = Suspicion(since, now, set())
         self.suspicion = suspicion
-        return [self.roster.stamp(HangSuspected(round(now - since, 1))), *self._ask_stacks(suspicion, now)]
+        fact = HangSuspected(round(now - since, 1))
+        group_limit = self.roster.group_limit
+        if group_limit is not None and self._limit() <= now - since < self.roster.spec.limits.hang_timeout:
+            suspicion.again_at = since + self._last_look(group_limit)
+            fact = fact._replace(limit=group_limit)
+        return [self.roster.stamp(fact), *self._ask_stacks(suspicion, now)]
 
     def _ask_counters(self, since: float, now: float) -> list[Action]:
         """Ask for the counters where nothing else is seen for a while. A pattern wants its own sign of life."""
@@ -159,7 +188,7 @@ class HangWatch:
         counted = self._counted
         if not spec.limits.hang_timeout or spec.limits.hang_pattern or self.roster.testing:
             return []
-        if now - max(since, counted.asked_at) < spec.limits.hang_timeout / ASKED:
+        if now - max(since, counted.asked_at) < min(self._limit() / ASKED, MOST_UNASKED):
             return []
         if since > counted.asked_at:
             counted.by_rank = {}  # of an earlier silence
@@ -169,11 +198,11 @@ class HangWatch:
         return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in running.items()]
 
     def _ask_stacks(self, suspicion: Suspicion, now: float) -> list[Action]:
-        """All nodes for all ranks that run; the second time for their recorders too."""
+        """All nodes for all ranks that run; for their recorders too where it is the last time, or may be."""
         suspicion.asked_at = now
         running = self.roster.running_ranks()
         suspicion.waiting.update(running)
-        word = "look" if len(suspicion.samples) == 1 else "dump"
+        word = "dump" if suspicion.again_at or len(suspicion.samples) == 2 else "look"
         return [Send(name, StacksOrder(tuple(ranks), word)) for name, ranks in running.items()]
 
     def _sample_is_complete(self, suspicion: Suspicion, now: float) -> None:

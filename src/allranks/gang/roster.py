@@ -66,8 +66,14 @@ class Roster:
         self.init_timeout_hit = False
         self.refused_by_check = False
         self.initialised_t: float | None = None
+        self.group_limit: float | None = None  # seconds after which a process group gives up a collective
         self.failed_t: float | None = None
         self.failed_at: float | None = None
+
+    def note_limit(self, limit: float | None) -> None:
+        """Keep the shortest limit of the ranks' process groups, in seconds."""
+        if limit:
+            self.group_limit = min(limit, self.group_limit or limit)
 
     def begin_further_attempt(self, now: float, t: float, pause: float) -> None:
         """Forget what belongs to the attempt before; nothing is tried for `pause` seconds."""

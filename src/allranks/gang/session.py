@@ -38,6 +38,7 @@ from allranks.protocol.run_facts import (
     NodesAsked,
     OutputDropped,
     PlainNote,
+    RankInitialised,
     RetryDecided,
     RunStart,
     Stamped,
@@ -706,6 +707,9 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     for initialised in of_kind(facts, AllInitialised):
         if initialised.attempt == roster.attempt:
             roster.initialised_t = started + initialised.fact.seconds
+    for rank in of_kind(facts, RankInitialised):
+        if rank.attempt == roster.attempt:
+            roster.note_limit(rank.fact.limit)
     if any(of_kind(facts, SuitePassed)):
         roster.testing = False
     for dropped in of_kind(facts, OutputDropped):

@@ -120,7 +120,7 @@ class Report(Event):
 
     `size` is the process group's. Of a program that leaves: the `code` of its process and the names of the `threads`
     that this waits for; `program` is what a rank has become by exec; `at` is where it has
-    destroyed its process group."""
+    destroyed its process group. `limit`: seconds after which that gives up a collective."""
 
     rank: int
     what: str
@@ -130,6 +130,7 @@ class Report(Event):
     program: str = ""
     step: int | None = None
     at: str = ""
+    limit: float | None = None
 
 
 @dataclass(frozen=True)

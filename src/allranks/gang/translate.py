@@ -154,4 +154,5 @@ def _report(node: str, message: ReportMessage, t: float) -> Report:
         message.program[:MOST_LETTERS],
         message.step,
         message.at[:MOST_LETTERS],
+        message.limit,
     )

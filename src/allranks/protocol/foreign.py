@@ -193,7 +193,7 @@ class ReportMessage(NamedTuple):
 
     `step` is that of the first call of should_save. `code` and `threads` are of a program that leaves: its exit code,
     and the threads that its process waits for; `program` is what a rank has become by exec; `at` is where it has called
-    destroy_process_group."""
+    destroy_process_group. `limit`: seconds after which its process group gives up a collective."""
 
     event: str
     rank: int
@@ -206,14 +206,17 @@ class ReportMessage(NamedTuple):
     program: str = ""
     step: Optional[int] = None
     at: str = ""
+    limit: Optional[float] = None
 
 
+LONGEST_LIMIT = 1e10  # seconds
 BOUNDS = (
     ("rank", 0, MOST_RANKS),
     ("pid", 1, 1 << 31),
     ("world_size", 0, MOST_RANKS),
     ("code", -255, 255),
     ("step", -LARGEST_STEP, LARGEST_STEP),
+    ("limit", 0, LONGEST_LIMIT),
 )
 
 

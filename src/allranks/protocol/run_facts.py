@@ -243,10 +243,12 @@ class RankEntered(NamedTuple):
     rank: int
 
 
+@omit_empty("limit")
 class RankInitialised(NamedTuple):
-    """The rank is through init_process_group."""
+    """The rank is through init_process_group; its group gives up a collective after `limit` seconds."""
 
     rank: int
+    limit: Optional[float] = None
 
 
 class RankDeparted(NamedTuple):
@@ -360,10 +362,12 @@ class SaveDone(NamedTuple):
     others: Mapping[str, int] = {}
 
 
+@omit_empty("limit")
 class HangSuspected(NamedTuple):
-    """Nothing has moved for `quiet` seconds: stack samples are taken."""
+    """Nothing has moved for `quiet` seconds: stack samples are taken. The ranks would give up after `limit`."""
 
     quiet: float = 0.0
+    limit: Optional[float] = None
 
 
 @spread("hang")

@@ -255,7 +255,10 @@ def _passed_line(stamped: Stamped[SuitePassed]) -> str:
 
 
 def _suspected_line(stamped: Stamped[HangSuspected]) -> str:
-    return f"nothing has moved for {stamped.fact.quiet:.0f} s: taking stack samples of every rank"
+    line = f"nothing has moved for {stamped.fact.quiet:.0f} s: taking stack samples of every rank"
+    if stamped.fact.limit is None:
+        return line
+    return f"{line}. Their process group gives up after {stamped.fact.limit:.0f} s"
 
 
 def _finding_line(stamped: Stamped[Finding]) -> str:
