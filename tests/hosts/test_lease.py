@@ -197,6 +197,20 @@ def test_attach_takes_over_and_loses_nothing(bed2: Bed, tmp_path: Path) -> None:
     nothing_left(launch)
 
 
+def test_a_replaced_controller_ends_with_the_run(bed2: Bed, tmp_path: Path) -> None:
+    """Exit 0 says that the program has ended: the old command says how the run ends in the new one's hands."""
+    launch = begun(bed2, tmp_path)
+    former = launch.process
+    assert former is not None
+    begin(launch, "attach", "--take-over", "--json")
+    launch.until("controller-attached")
+    until_logs_grow(launch)
+    launch.signal(signal.SIGINT)
+    assert launch.result()["exit"] == 130
+    assert former.wait(BOUND) == 130
+    nothing_left(launch)
+
+
 def test_ctrl_c_in_attach_ends_all(bed2: Bed, tmp_path: Path) -> None:
     launch = orphaned(bed2, tmp_path)
     begin(launch, "attach", "--json")

@@ -198,7 +198,12 @@ ATTACH = Declared(
     ("attach",),
     "attach.command",
     arguments=(RUN,),
-    options=(SettingRow("take_over", FLAG, "replace a controller that lives"), QUIET_RUN, RUNS_DIR, AS_JSON),
+    options=(
+        SettingRow("take_over", FLAG, "replace a controller that lives. It then follows the run"),
+        QUIET_RUN,
+        RUNS_DIR,
+        AS_JSON,
+    ),
 )
 STOP = Declared(
     "stop",

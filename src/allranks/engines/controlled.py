@@ -18,7 +18,7 @@ from allranks.settings.layers import Resolved
 
 from . import reach_nodes
 from .dry_run import describe
-from .following import FollowerView
+from .following import FollowerView, Watched, follow
 from .keys import KeyQuestion
 from .orphans import end_dead_runs
 from .reachable_nodes import find_cluster
@@ -61,7 +61,7 @@ def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: Follower
         for sentence in cluster.avoided:
             session.say_note(sentence)
         reach.begin(session)
-    return ControlledRun(session)
+    return ControlledRun(session, view)
 
 
 def opening(session: Session) -> Document:
@@ -86,25 +86,33 @@ class ControlledRun:
     leaves_page = True
     awaits_ranks = True
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, view: FollowerView) -> None:
         self.session = session
         self.run = session.run_dir
+        self._view = view
 
     def show_in(self, view: FollowerView) -> None:
         """Show what comes in another view from now on."""
+        self._view = view
         self.session.take_view(view)
 
     def follow(self, asks: bool) -> ResultDocument | None:
-        """Control the run until it is over; None where another controller has taken it over."""
+        """Control the run until it is over; None where a daemon of this terminal's has taken it over.
+
+        Where another's command has taken it over, it is followed to its end: exit 0 says that the program has ended.
+        """
         question = KeyQuestion()
         try:
             result = self.session.run(question.ask if asks else None)
         finally:
             question.close()
             self.session.reach.end()
-        if self.session.controller.replaced:
+        if not self.session.controller.replaced:
+            return result
+        if self.session.handed_over:
             return None
-        return result
+        self.leaves_page = False  # the controller does
+        return follow(Watched(self.run, self._view))
 
     def linger(self, result: ResultDocument) -> None:
         """Stay as long as the engine needs this process after the end."""
@@ -115,7 +123,7 @@ class ControlledRun:
 def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:
     """Become the controller of a run, in the place of one that has died or lets go."""
     view.event(Stamped("", time.time(), None, PlainNote(f"taking over {run.name}")))
-    return ControlledRun(sessions.adopt(run, view, reach_nodes))
+    return ControlledRun(sessions.adopt(run, view, reach_nodes), view)
 
 
 def end_without_controller(run: RunDirectory, grace: float, view: FollowerView) -> list[str]:

@@ -131,7 +131,7 @@ class JoinLaunch:
             reach = NodeReach(meeting.transport())
             reach.awaited_since = meeting.opened_t
             controlled = begin(dataclasses.replace(self._resolved, spec=spec), cluster, reach, view)
-            return CoordinatedRun(controlled.session, meeting)
+            return CoordinatedRun(controlled.session, view, meeting)
 
     def meet(self, view: FollowerView) -> CoordinatedMeeting:
         """Return node 0's meeting, for a check or a test of the nodes that come."""
@@ -213,8 +213,8 @@ class CoordinatedMeeting:
 class CoordinatedRun(ControlledRun):
     """The run on the nodes that came, in the hands of this process."""
 
-    def __init__(self, session: Session, meeting: CoordinatedMeeting) -> None:
-        super().__init__(session)
+    def __init__(self, session: Session, view: FollowerView, meeting: CoordinatedMeeting) -> None:
+        super().__init__(session, view)
         self._meeting = meeting
         meeting.hand_to(session)
 

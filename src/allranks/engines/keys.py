@@ -60,6 +60,7 @@ class KeyQuestion:
 
 def hand_over(session: Session) -> None:
     """Start a daemon that takes the run over; this controller ends when it is replaced."""
+    session.handed_over = True
     path = str(session.run_dir.path)
     log = session.run_dir.path / "controller.log"
     with log.open("ab") as out:

@@ -106,6 +106,7 @@ class Session:
         self.setting = setting
         self.run_dir = run
         self.adopted = adopted
+        self.handed_over = False  # to a daemon, which this process has started
         self.verdict: Verdict | None = None
         self.tested: Tested | None = None
         self.history = History()
