@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="directory of gpu.json and gpu.txt")
     parser.add_argument("--limit", type=float, default=420.0, help="seconds after which no part is begun")
     parser.add_argument("--at-once", type=int, default=6, help="parts beside each other, of those that may")
+    parser.add_argument("--keep", action="store_true", help="keep what the runs left as runs.tar.gz beside the report")
     options = parser.parse_args()
     wanted = [part for part in PARTS if not options.names or part.name in options.names]
     end = time.monotonic() + options.limit
@@ -46,6 +48,8 @@ def main() -> int:
         for part in wanted:
             if part.alone:
                 note(run(part))
+        if options.keep:
+            shutil.make_archive(str(options.out / "runs"), "gztar", place)
     print(f"report: {options.out / 'gpu.txt'}, gpu.json")
     return int(any(row.state in ("WRONG", "failed") for row in rows))
 

@@ -1,8 +1,8 @@
 """Trains on the GPU over NCCL, without one over Gloo: `gpu.py KIND [STEPS [GROUP_TIMEOUT]]`.
 
-Rank 1 does what KIND says at step 30: `exit`, `kill`, `oom`, `assert`, `illegal`, `sleep` (it never comes back), `slow`
-(100 ms more in each step from then on), `restart` (kills itself, in the first attempt), `profile` (every rank writes a
-trace), or nothing (`train`).
+Rank 1 does what KIND says at step 30, or 60: `exit`, `kill`, `oom`, `assert`, `illegal`, `sleep` (it never comes back),
+`slow` (100 ms more in each step from then on), `restart` (kills itself, in the first attempt), `profile` (every rank
+writes a trace), or nothing (`train`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import torch.distributed as dist
 KIND = sys.argv[1]
 STEPS = int(sys.argv[2]) if len(sys.argv) > 2 else 60
 TIMEOUT = timedelta(seconds=float(sys.argv[3])) if len(sys.argv) > 3 else None
-AT, ODD = 30, 1
+AT = 60 if KIND == "slow" else 30
+ODD = 1
 ILLEGAL = 'extern "C" __global__ void fault(float *where) { *((float *)0x10) = 1.0f; }'
 rank = int(os.environ["RANK"])
 attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

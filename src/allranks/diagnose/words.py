@@ -101,7 +101,10 @@ def speaks_of_amd(texts: Iterable[str]) -> bool:
 
 
 # What C++ and CUDA add to every message (c10/util/Backtrace.cpp, c10/cuda/CUDAException.cpp): from there on no news.
-_BOILERPLATE = re.compile(r"Exception raised from |frame #\d|CUDA kernel errors might be|Traceback \(most recent call")
+_BOILERPLATE = re.compile(
+    r"Exception raised from |frame #\d|CUDA kernel errors might be|Search for `cuda\w+' in http|"
+    r"Traceback \(most recent call"
+)
 JOINED = 6  # lines of a text that are put on one
 
 

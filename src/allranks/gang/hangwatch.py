@@ -142,7 +142,7 @@ class HangWatch:
     # -- suspicion -----------------------------------------------------------------------------------
 
     def _limit(self) -> float:
-        """Seconds of silence until the first look; 0 where nobody wants one."""
+        """Seconds of silence until the first look; 0 where there shall be none."""
         limit = self.roster.spec.limits.hang_timeout
         if self.roster.group_limit is None:
             return limit
