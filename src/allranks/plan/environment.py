@@ -39,8 +39,6 @@ OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 # user for all runs.
 DUMPS = "TORCH_FR_DUMP_TEMP_FILE"
 OLD_DUMPS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-# For how long the device of each rank was in a collective: the only sign of a slow rank where work is queued ahead.
-TIMING = "TORCH_NCCL_ENABLE_TIMING"
 WEAK = (
     "MLFLOW_RUN_NAME",
     "NCCL_DEBUG",
@@ -52,7 +50,6 @@ WEAK = (
     OLD_RECORDER,
     DUMPS,
     OLD_DUMPS,
-    TIMING,
     "WANDB_NAME",
     "WANDB_RUN_GROUP",
 )
@@ -287,7 +284,6 @@ def _recorder(launch: NodeLaunch) -> dict[str, str]:
     named = (
         (OLD_RECORDER if older_than(place.torch, (2, 9)) else RECORDER, {RECORDER, OLD_RECORDER}, RECORDED),
         (OLD_DUMPS if older_than(place.torch, (2, 8)) else DUMPS, {DUMPS, OLD_DUMPS}, dumps),
-        (TIMING, {TIMING}, "1"),
     )
     set_already = {*launch.spec.launch.env, *place.forwarded}
     return {name: value for name, names, value in named if not names & set_already}
