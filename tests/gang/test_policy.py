@@ -87,7 +87,7 @@ def test_retries_are_counted() -> None:
     attempts = [tried("segfault-native", step=10 * n, attempt=n) for n in range(3)]
     assert on(*attempts[:2], retries=2).kind == "retry"
     last = on(*attempts, retries=2)
-    assert last.kind == "finish" and last.reason.startswith("the 2 retries are used up")
+    assert last == Decision("finish", "the 2 retries are used up")
     assert on(attempts[0], retries=0) == Decision("finish", "no retry was asked for (--retries)")
 
 
@@ -153,7 +153,16 @@ def test_a_lost_node_must_be_replaced_or_is_reached_again() -> None:
     assert on(lost, spares={"h5": None}).replace == {"h2": "h5"}
     alone = on(lost)
     assert (alone.kind, alone.replace) == ("retry", {"h2": "h2"})
-    assert "No spare is left for h2: allranks connects again" in alone.reason
+    assert "The run has no spares (--spares 0): allranks connects to h2 again" in alone.reason
+    assert "No spare is left: allranks connects to h2 again" in on(lost, asked_spares=1).reason
+
+
+def test_a_node_that_was_waited_for_in_vain_takes_no_further_retry() -> None:
+    lost = tried("node-network-down", where=H2, unusable_nodes=("h2",))
+    parts: dict[str, Any] = {"ran": False, "unusable_nodes": ("h2",), "stayed_away": ("h2",), "step": None}
+    away = tried("ssh-unreachable", where=H2, attempt=1, **parts)
+    assert on(lost, away, node_wait=300.0) == Decision("finish", "h2 did not come back within 5m (--node-wait)")
+    assert on(lost, away, node_wait=300.0, spares={"h5": None}).replace == {"h2": "h5"}
 
 
 def test_a_killed_agent_is_no_failure_of_the_program() -> None:
@@ -208,7 +217,7 @@ def test_starts_that_fail_alike_are_tried_again_after_longer_pauses() -> None:
     decisions = [on(*starts[: n + 1], retries=7) for n in range(8)]
     assert [d.pause for d in decisions] == [2.0, 5.0, 10.0, 20.0, 30.0, 30.0, 30.0, 0.0]
     assert [d.replace for d in decisions[:7]] == [{"h2": "h2"}] * 7
-    again = "No spare is left for h2: allranks connects again. The next attempt begins in 2 s"
+    again = "The run has no spares (--spares 0): allranks connects to h2 again. The next attempt begins in 2 s"
     assert decisions[0].reason.endswith(again)
     assert decisions[7].reason.startswith("the 7 retries are used up")
 

@@ -30,6 +30,7 @@ def show(progress: Progress, *steps: int, rank: int = 0) -> None:
     [
         pytest.param([0, 1, 2, 7], [5], Resumption(5, 7, 3, False), id="from a checkpoint"),
         pytest.param([0, 1, 2, 7], [8], Resumption(8, 7, 0, False), id="nothing lost"),
+        pytest.param([0, 10, 20], [30], Resumption(21, 20, 0, False), id="nothing lost, every tenth step is shown"),
         pytest.param([0, 1, 2, 7], [0], Resumption(0, 7, 8, True), id="from nothing"),
         pytest.param([1, 2, 7], [1], Resumption(1, 7, 7, True), id="from nothing, counted from 1"),
         pytest.param([1], [1], Resumption(1, 1, 1, False), id="it had come to the first step alone"),
@@ -60,7 +61,7 @@ def test_how_far_all_attempts_and_ranks_came_counts(progress: Progress) -> None:
 def test_what_is_said() -> None:
     lines = [event_line(Stamped("", 1.0, 2, StepsResumed(*one)), 1) for one in ((5, 7, 3, False), (0, 7, 8, True))]
     assert lines == [
-        "attempt 2 goes on at step 5, 3 steps of those up to 7 are done again",
+        "attempt 2 resumed after step 4, 3 steps lost",
         "warning: attempt 2 begins at step 0 although step 7 was reached. No checkpoint was loaded",
     ]
 

@@ -263,8 +263,36 @@ def test_without_a_spare_the_node_is_reached_anew() -> None:
     assert start["ranks"][0]["env"]["ALLRANKS_MARK"] == "uid-1/node_01_1", "a further agent has its own directory"
 
 
+def test_a_lost_node_is_waited_for_within_one_attempt() -> None:
+    """A host that reboots is away for minutes: no retry goes by meanwhile, and no time of --init-timeout."""
+    drive = lost(ready(spares=0, node_wait=300.0, init_timeout=30.0), "h1")
+    drive.retry(h1="h1")
+    assert drive.unreachable("h1") == ["node-awaited", "reach>h1 in 2 s"]
+    drive.tick("100")
+    assert drive.unreachable("h1") == ["node-awaited", "reach>h1 in 15 s"]
+    drive.tick("40")
+    play("hello h1 | node-ready setup>h1\nfacts h1 | facts listen>h0\nlistening | gate-listening probe>*", drive)
+    assert drive.roster.attempt == 1
+
+
+def test_a_lost_node_that_stays_away_ends_the_attempt() -> None:
+    drive = lost(ready(spares=0, node_wait=300.0), "h1")
+    drive.retry(h1="h1")
+    drive.tick("299")
+    assert drive.unreachable("h1") == ["node-awaited", "reach>h1 in 1 s"]
+    drive.tick("1")
+    play("unreachable h1 | finding ending end>h0\nended h0 | node-clean\ndrained h0 | OVER", drive)
+    assert drive.roster.nodes["h1"].is_away
+
+
+def test_a_node_that_never_answered_is_not_waited_for() -> None:
+    drive = Drive(2, retries=1)
+    drive.hello("h0")
+    assert "node-awaited" not in drive.unreachable("h1")
+
+
 def test_a_node_that_cannot_be_reached_anew_ends_it() -> None:
-    drive = lost(ready(spares=0), "h1")
+    drive = lost(ready(spares=0, node_wait=0.0), "h1")
     drive.retry(h1="h1")
     play("unreachable h1 | finding ending end>h0\nended h0 | node-clean\ndrained h0 | OVER", drive)
     assert drive.roster.unusable_nodes == ("h1",) and not [r for r in drive.roster.ranks() if r.pid is not None]

@@ -156,7 +156,7 @@ def test_a_new_agent_where_agent_or_supervisor_was_killed(launch: Launch, who: s
     assert (result["exit"], result["verdict"]) == (0, None), result
     assert outcomes(result) == [(0, "failed"), (1, "done")]
     first = result["attempts"][0]
-    assert first["culprit"] == {"node": "h2"} and "No spare is left for h2: allranks connects again" in first["reason"]
+    assert first["culprit"] == {"node": "h2"} and "(--spares 0): allranks connects to h2 again" in first["reason"]
     assert launch.log(1, 1).endswith("done\n")
     metrics = metrics_file.read_text().splitlines()
     assert [json.loads(line)["attempt"] for line in metrics] == [0, 1], "one file, whichever agent sent it"
@@ -221,7 +221,7 @@ def test_a_host_that_answers_at_the_second_try(bed2: Bed, launch: Launch) -> Non
     bed2.host("h2").reject_port(22)
     launch.start(program("tell.py"), "--retries", "3")
     (again,) = launch.until("retry")
-    assert again["reason"].endswith("No spare is left for h2: allranks connects again. The next attempt begins in 2 s")
+    assert again["reason"].endswith("(--spares 0): allranks connects to h2 again. The next attempt begins in 2 s")
     bed2.host("h2").clear_network_faults()
     result = launch.result()
     assert (result["exit"], result["verdict"]) == (0, None), launch.stderr

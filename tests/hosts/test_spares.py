@@ -135,13 +135,28 @@ def test_a_host_that_is_dead_at_the_start_gives_its_place(bed4: Bed, launch: Lau
 
 @pytest.mark.slow
 def test_a_lost_host_without_a_spare_is_named(bed4: Bed, launch: Launch) -> None:
-    launch.start(program("v_retry.py", "9", "wait"), "--retries", "1", *LEASE).until_running(4)
+    wait = ("--node-wait", "5s")
+    launch.start(program("v_retry.py", "9", "wait"), "--retries", "3", *wait, *LEASE).until_running(4)
     bed4.host("h2").power_off()
     result = launch.result()
     assert (result["exit"], outcomes(result)) == (4, [(0, "failed"), (1, "failed")])
     assert result["verdict"]["where"]["node"] == "h2"
-    assert "allranks connects again" in result["attempts"][0]["reason"]
-    assert result["attempts"][1]["reason"].startswith("the retry is used up")
+    assert "allranks connects to h2 again" in result["attempts"][0]["reason"]
+    assert result["attempts"][1]["reason"] == "h2 did not come back within 5s (--node-wait)"
+    assert launch.all_gone()
+
+
+def test_a_host_that_reboots_is_waited_for_in_one_retry(bed4: Bed, launch: Launch) -> None:
+    launch.start(program("v_retry.py", "1", "wait"), "--retries", "1", *LEASE, json_=False).until_running(4)
+    bed4.host("h2").power_off()
+    first, second = launch.until("node-awaited", 2)
+    assert (first["node"], first["attempt"]) == (second["node"], second["attempt"]) == ("h2", 1)
+    assert first["waited"] < second["waited"] and first["left"] > second["left"]
+    bed4.host("h2").power_on()
+    result = launch.end()
+    assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "done")]), result
+    assert re.search(r"^waiting for h2, \d+ s of 5m \(--node-wait\): .*h2", launch.stdout, re.M), launch.stdout
+    assert launch.log(1, 1).endswith("done\n")
     assert launch.all_gone()
 
 

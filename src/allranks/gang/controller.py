@@ -322,6 +322,7 @@ class Controller:
                 self._send(self.members[action.node], action.order)
             elif isinstance(action, Reach):
                 self._reach_anew(self.members[action.node], action.pause)
+                self._write_places()
             elif isinstance(action, AttemptOver):
                 self._attempt_over()
             else:

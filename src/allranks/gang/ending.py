@@ -58,7 +58,7 @@ class Ending:
     def fail_init_timeout(self, now: float) -> list[Action]:
         """End the gang because the time for its start is over."""
         self.roster.init_timeout_hit = True
-        seconds = round(now - self.roster.attempt_at, 1)
+        seconds = round(now - self.roster.start_at, 1)
         return [self.roster.stamp(InitTimeout(seconds)), *self.fail(now)]
 
     def end(self, now: float, grace: float, reason: str) -> list[Action]:

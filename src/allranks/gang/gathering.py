@@ -5,7 +5,7 @@ from __future__ import annotations
 from allranks.findings import Finding
 from allranks.plan.plan import make_plan
 from allranks.preflight.judge import judge
-from allranks.protocol.run_facts import NodeReady, NodesChecked, TreeArrived
+from allranks.protocol.run_facts import NodeAwaited, NodeReady, NodesChecked, TreeArrived
 
 from .ending import Ending
 from .members import NodeState
@@ -14,8 +14,10 @@ from .remarks import prelude_failed, too_small, world_size_differs
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .spares import HotSpares, shipping_failure
-from .states import Action, Event, FactsCollected, Hello, Shipped, State, Unreachable
+from .states import Action, Event, FactsCollected, Hello, Reach, Shipped, State, Unreachable
 
+SHORTEST_PAUSE = 2.0  # seconds between two tries to reach a lost node again
+LONGEST_PAUSE = 15.0
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 
 
@@ -92,8 +94,12 @@ class Gathering:
         return actions + self._judge(now)
 
     def on_unreachable(self, event: Unreachable, now: float) -> list[Action]:
-        """End the start for all: a node cannot be reached, and the others are looked at no further."""
-        self.roster.nodes[event.node].state = "unreachable"
+        """End the start for all, unless the node was lost and may come back: the others are looked at no further."""
+        node = self.roster.nodes[event.node]
+        again = self._await(node, event, now)
+        if again:
+            return again
+        node.state = "unreachable"
         return self._failed_on_a_node(event.finding, now)
 
     def on_tick(self, event: Event, now: float) -> list[Action]:
@@ -102,9 +108,32 @@ class Gathering:
             return self._check(now)
         if 0 < self.roster.resume_at <= now:
             return self._resume(now)
+        if any(self._time_left(n, now) > 0 for n in self.roster.nodes.values()):
+            self.roster.start_at = now  # the time for the start counts after that for a lost node
+            return []
         return self.ending.on_tick_of_start(event, now)
 
     # -- decisions -----------------------------------------------------------------------------------
+
+    def _time_left(self, node: NodeState, now: float) -> float:
+        """How long a lost node is still waited for; 0 for one that is there, or was never lost."""
+        if not node.is_away or node.awaited_from is None:
+            return 0.0
+        return max(0.0, node.awaited_from + self.roster.spec.recovery.node_wait - now)
+
+    def _await(self, node: NodeState, event: Unreachable, now: float) -> list[Action]:
+        """Reach a lost node again within --node-wait; nothing where the start has failed anyway."""
+        roster = self.roster
+        left = self._time_left(node, now)
+        if not left or roster.has_unreachable or roster.refused_by_check:
+            return []
+        waited = roster.spec.recovery.node_wait - left
+        pause = min(max(SHORTEST_PAUSE, waited / 4), LONGEST_PAUSE, left)
+        node.incarnation += 1  # of an agent whose first word got lost, nothing is taken for the next one's
+        return [
+            roster.stamp(NodeAwaited(round(waited, 1), round(left, 1), event.finding.message), node.name),
+            Reach(node.name, pause),
+        ]
 
     def _look_failed(self, finding: Finding, now: float) -> list[Action]:
         self.roster.refused_by_check = True

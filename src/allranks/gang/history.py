@@ -78,7 +78,14 @@ class History:
         if against:
             return Decision("finish", against)
         recovery = gang.roster.spec.recovery
-        means = Means(recovery.retries, recovery.on_hang, gang.spares.ready, gang.roster.ranks_by_node)
+        means = Means(
+            recovery.retries,
+            recovery.on_hang,
+            gang.spares.ready,
+            gang.roster.ranks_by_node,
+            recovery.spares,
+            recovery.node_wait,
+        )
         return decide(self._failed, means)
 
 
@@ -93,6 +100,7 @@ def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tr
         hung=gang.hang_watch.hang is not None,
         unusable_nodes=roster.unusable_nodes,
         refused=roster.refused_by_check,
+        stayed_away=tuple(n.name for n in roster.nodes.values() if n.is_away and n.gone),
     )
 
 

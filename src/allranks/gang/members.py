@@ -90,6 +90,7 @@ class NodeState:
     outputs: str | None = None  # where the program's files stay on the node
     left: tuple[RemainingProcess, ...] = ()
     incarnation: int = 0
+    awaited_from: float | None = None  # it was lost, and is waited for since then
     usage: NodeUsage | None = None  # what its machine did last
     preloads: bool = False  # its agent has been asked to import for the ranks
 
@@ -102,6 +103,11 @@ class NodeState:
     def gone(self) -> bool:
         """Nothing more is to be expected from it."""
         return self.state in ("lost", "unreachable")
+
+    @property
+    def is_away(self) -> bool:
+        """It was lost and has not come back yet."""
+        return self.awaited_from is not None and not self.node_dir
 
     def gpu_of(self, rank: RankState) -> int | None:
         """Return the GPU that a rank takes by its local number, as torch programs do; None: the node has too few."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, UNKNOWN, Charge, likeliest
 from allranks.findings import Verdict
-from allranks.text import join_words
+from allranks.text import format_duration, join_words
 
 LIVED = 300.0  # seconds that count as progress where a program shows no step
 # Seconds before a start that failed is tried again, by how many have failed in a row: a name server, sshd and a port
@@ -70,7 +70,7 @@ class Tried:
 
     `step` is how far the rank at fault was, else the furthest of all; None where the program shows none. On
     `unusable_nodes` no rank can be started any more: lost, or without agent or supervisor. `ran`: ranks were started.
-    `refused`: a check of the nodes failed.
+    `refused`: a check of the nodes failed. `stayed_away`: nodes that were waited for in vain.
     """
 
     verdict: Verdict
@@ -81,6 +81,7 @@ class Tried:
     hung: bool = False
     refused: bool = False
     unusable_nodes: tuple[str, ...] = ()
+    stayed_away: tuple[str, ...] = ()
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -93,12 +94,17 @@ class Tried:
 
 @dataclass(frozen=True)
 class Means:
-    """What there is: retries, spares with the ranks each can take (None: any number), ranks a node has."""
+    """What there is: retries, spares with the ranks each can take (None: any number), ranks a node has.
+
+    `asked_spares` is how many spares the run began with, `node_wait` how long a lost node is waited for.
+    """
 
     retries: int
     on_hang: str = "stop"
     spares: Mapping[str, int | None] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)
+    asked_spares: int = 0
+    node_wait: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -148,9 +154,9 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     if against:
         return Decision("finish", against)
     if number > means.retries:
-        return Decision("finish", f"{_count(means.retries)} used up. Else it would be tried again: {row.why}")
+        return Decision("finish", f"{_count(means.retries)} used up")
     pause = _pause(history, replace)
-    reasons = [row.why, *_replacements(replace, last.verdict.attempt + 1)]
+    reasons = [row.why, *_replacements(replace, last.verdict.attempt + 1, means)]
     if pause:
         reasons.append(f"The next attempt begins in {pause:g} s")
     return Decision("retry", ". ".join(reasons), replace, pause)
@@ -172,7 +178,7 @@ def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Ma
     """Say why no attempt follows; empty where one may follow."""
     last = history[-1]
     if not last.ran:
-        return _against_start(history, row, replace)
+        return _against_start(history, row, replace, means)
     if row.again == "never":
         return row.why
     if row.again == "hang" and means.on_hang != "restart":
@@ -187,11 +193,14 @@ def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Ma
     return ""
 
 
-def _against_start(history: Sequence[Tried], row: PolicyRow, replace: Mapping[str, str]) -> str:
+def _against_start(history: Sequence[Tried], row: PolicyRow, replace: Mapping[str, str], means: Means) -> str:
     """Of an attempt without ranks: what passes by itself is tried again, however often it has come."""
     last = history[-1]
     if _is_replaced(last, replace) and (len(history) > 1 or (last.unusable_nodes and row.name == "node")):
         return ""
+    if last.stayed_away:
+        limit = format_duration(means.node_wait)
+        return f"{join_words(last.stayed_away)} did not come back within {limit} (--node-wait)"
     if last.refused:
         return "a check of the nodes failed, and would fail again"
     if row.again == "always":
@@ -235,11 +244,12 @@ def _replace(last: Tried, row: PolicyRow, means: Means) -> dict[str, str]:
     return places
 
 
-def _replacements(replace: Mapping[str, str], attempt: int) -> list[str]:
+def _replacements(replace: Mapping[str, str], attempt: int, means: Means) -> list[str]:
     reasons = [f"{old} was replaced by {new} in attempt {attempt}" for old, new in replace.items() if new != old]
     same = [old for old, new in replace.items() if new == old]
     if same:
-        reasons.append(f"No spare is left for {join_words(same)}: allranks connects again")
+        spares = "No spare is left" if means.asked_spares else "The run has no spares (--spares 0)"
+        reasons.append(f"{spares}: allranks connects to {join_words(same)} again")
     return reasons
 
 

@@ -228,7 +228,8 @@ class Progress:
         if first is None or self.reached is None:
             return None
         starts_over = self.origin is not None and first <= self.origin < self.reached
-        return Resumption(first, self.reached, max(0, self.reached - first + 1), starts_over)
+        step = min(first, self.reached + 1)  # a program that shows every tenth step has done those between
+        return Resumption(step, self.reached, self.reached + 1 - step, starts_over)
 
     def slowest_step(self) -> int | None:
         """Give the step of the rank that is behind all others, of those that show one."""

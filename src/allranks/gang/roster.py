@@ -58,6 +58,7 @@ class Roster:
         self.attempt_started = t
         self.attempt_at = now
         self.resume_at = now + pause if pause else 0.0
+        self.start_at = now + pause  # from when the time for the start counts
         self.last_sign_at = now
         self.exits: list[Exit] = []
         self.faults: list[Fault] = []
@@ -274,8 +275,7 @@ class Roster:
 
     def is_past_init_limit(self, now: float) -> bool:
         """Whether the time for the start is over, for the first time in this attempt."""
-        seconds = now - max(self.attempt_at, self.resume_at)
-        return seconds > self.spec.limits.init_timeout and not self.init_timeout_hit
+        return now - self.start_at > self.spec.limits.init_timeout and not self.init_timeout_hit
 
     @property
     def unusable_nodes(self) -> tuple[str, ...]:

@@ -203,7 +203,10 @@ class HotSpares:
         roster = self.roster
         if old.ranks and not old.drained:
             roster.findings.append(logs_cut(old.name, old.node_dir, roster.attempt - 1))
-        roster.exchange(old.name, NodeState(old.name, old.index, address=old.address, incarnation=old.incarnation + 1))
+        fresh = NodeState(old.name, old.index, address=old.address, incarnation=old.incarnation + 1)
+        if old.node_dir or old.is_away:
+            fresh.awaited_from = roster.attempt_at
+        roster.exchange(old.name, fresh)
         return [roster.stamp(NodeReachedAgain(), old.name), Reach(old.name, pause)]
 
 

@@ -160,6 +160,14 @@ class NodeReachedAgain(NamedTuple):
     """It gets another agent."""
 
 
+class NodeAwaited(NamedTuple):
+    """It was lost and can't be reached yet, and why: after `waited` seconds, `left` are left of --node-wait."""
+
+    waited: float
+    left: float
+    message: str = ""
+
+
 class NodeReplaced(NamedTuple):
     """A hot spare has taken its place."""
 
@@ -432,6 +440,7 @@ Fact = Union[
     NodeBack,
     NodeLost,
     NodeReachedAgain,
+    NodeAwaited,
     NodeReplaced,
     NodeFactsKept,
     NodesChecked,
@@ -493,6 +502,7 @@ KINDS: Dict[str, Type[Fact]] = {
     "node-back": NodeBack,
     "node-lost": NodeLost,
     "node-anew": NodeReachedAgain,
+    "node-awaited": NodeAwaited,
     "node-replaced": NodeReplaced,
     "facts": NodeFactsKept,
     "looked": NodesChecked,

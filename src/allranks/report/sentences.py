@@ -23,6 +23,7 @@ from allranks.protocol.run_facts import (
     JobProgress,
     JoinProgress,
     LauncherPaused,
+    NodeAwaited,
     NodeBack,
     NodeLost,
     NodeReachedAgain,
@@ -47,7 +48,7 @@ from allranks.runs.documents import (
     Left,
     ResultDocument,
 )
-from allranks.text import count_of, cut, format_ranks, list_first, name_with, plural
+from allranks.text import count_of, cut, format_duration, format_ranks, list_first, name_with, plural
 
 from .ledgerwords import goodput_line
 from .terminal import one_line
@@ -228,8 +229,18 @@ def _resumed_line(stamped: Stamped[StepsResumed]) -> str:
             f"warning: attempt {attempt} begins at step {step} although step {reached} was reached. No checkpoint was "
             "loaded"
         )
-    words = f"{count_of(lost, 'step')} of those up to {reached} {plural(lost, 'is', 'are')} done again"
-    return f"attempt {attempt} goes on at step {step}, {words}"
+    return f"attempt {attempt} {_resumed_after(step, lost)}"
+
+
+def _resumed_after(step: int, lost: int) -> str:
+    """Say where an attempt that goes on at `step` took up what those before it had done."""
+    return f"resumed after step {step - 1}, {count_of(lost, 'step')} lost"
+
+
+def _awaited_line(stamped: Stamped[NodeAwaited]) -> str:
+    waited, left, message = stamped.fact
+    limit = format_duration(round(waited + left))
+    return f"waiting for {stamped.node}, {waited:.0f} s of {limit} (--node-wait): {message}"
 
 
 def _saved_line(stamped: Stamped[SaveDone]) -> str:
@@ -292,6 +303,7 @@ _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
         on(NodeLost, lambda stamped: f"{stamped.node} is lost: nothing heard for the whole lease"),
         on(SpareReady, lambda stamped: f"spare     {stamped.node} is ready"),
         on(NodeReplaced, lambda stamped: f"{stamped.fact.by} takes the place of {stamped.node}"),
+        on(NodeAwaited, _awaited_line),
         on(NodeReachedAgain, lambda stamped: f"reaching {stamped.node} again"),
         on(TreeListed, _tree_line),
         on(AllInitialised, _initialised_line),
@@ -427,7 +439,7 @@ def _attempt(attempt: AttemptEnd) -> str:
         who = " on ".join(word for word in (rank, place) if word)
         line += f": {attempt.cause}, {who}" if who else f": {attempt.cause}"
     if attempt.first_step is not None:
-        line += f". Went on at step {attempt.first_step}, {count_of(attempt.lost_steps or 0, 'step')} lost"
+        line += f". {_resumed_after(attempt.first_step, attempt.lost_steps or 0).capitalize()}"
     if attempt.saved is not None:
         line += f". {attempt.saved.sentence.capitalize()}"
     if attempt.reason and attempt.decision == "retry":

@@ -117,6 +117,7 @@ class Recovery:
     """What is done about failures, hangs and data that is not split."""
 
     retries: int = 0  # further attempts after a failure that may pass
+    node_wait: float = 300.0  # a lost node is reached again for so long within one attempt, where no spare is left
     spares: int = 0  # so many nodes at the list's end are hot spares for the retries
     avoid: bool = False  # nodes that earlier runs suspect go to the list's end
     on_hang: str = "stop"  # stop, report or restart

@@ -287,6 +287,8 @@ _ROWS = (
     # -- recovery
     SettingRow("retries", whole_number(0, 10_000), "further attempts after a failure that may pass",
                "run render join", variables=("MAX_RETRIES",), common="run join"),
+    SettingRow("node_wait", duration(0), "time in which a lost node may come back in a retry without a spare", _TRAIN,
+               example='"5m"'),
     SettingRow("spares", whole_number(0, MAX_HOSTS), "number of the last hosts that stand by as hot spares", "run"),
     SettingRow("avoid", FLAG, "put nodes that earlier runs suspect at the end of the list, where spares come from",
                "run"),
