@@ -22,6 +22,8 @@ from tests.hosts.conftest import MakeBed
 from tests.hosts.launching import BOUND, PYTHON, Launch, program
 from tests.hosts.waiting import wait_until
 
+from allranks.agent.processes import alive, read_processes
+
 RANKS = 4
 
 
@@ -238,10 +240,15 @@ def own2(make_bed: MakeBed, tmp_path: Path) -> Bed:
     return make_bed(2, own_tmp=True, shared=[tmp_path])
 
 
+def keepers(launch: Launch) -> tuple[set[int], set[int]]:
+    """The pids of agents and of supervisors."""
+    agents = {launch.agent_pid(rank) for rank in range(RANKS)}
+    return agents, {int(Path(f"/proc/{g}/stat").read_text().rsplit(")", 1)[1].split()[1]) for g in agents}
+
+
 def orphan(launch: Launch) -> Launch:
     """Launcher, agents and supervisors are killed in one instant: the documented limit."""
-    agents = {launch.agent_pid(rank) for rank in range(RANKS)}
-    supervisors = {int(Path(f"/proc/{g}/stat").read_text().rsplit(")", 1)[1].split()[1]) for g in agents}
+    agents, supervisors = keepers(launch)
     launch.kill_launcher()
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in (*supervisors, *agents):
@@ -283,6 +290,25 @@ def test_leftovers_are_listed_by_run_and_ended_by_pid(own2: Bed, tmp_path: Path)
         assert uid_of(live) in directory
     assert finish(live)["exit"] == 0
     assert "nothing is left" in live.call("clean", *target).stdout
+
+
+def test_what_an_agent_that_does_not_answer_has_left_is_ended_with_it(own2: Bed, tmp_path: Path) -> None:
+    """Its supervisor is dead, so nothing holds the lease: an agent that only lives is no agent."""
+    launch = begun(own2, tmp_path)
+    agents, supervisors = keepers(launch)
+    launch.kill_launcher()
+    for pid in (*supervisors, *agents):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in supervisors:
+        os.kill(pid, signal.SIGKILL)
+    target = ("--orphans", "--hosts", str(own2.hostfile_names))
+    for answer in words(launch, "clean", *target)["nodes"].values():
+        assert not any(p["live"] for p in answer["processes"])
+        assert sum("ALLRANKS-BOOT" in p["command"] for p in answer["processes"]) == 1, "the agent"
+    assert launch.call("clean", *target, "--yes").returncode == 0
+    assert launch.alive() == []
+    assert alive(read_processes(agents)) == []
+    assert [node_directories(host) for host in own2.hosts] == [[], []]
 
 
 def test_run_end_orphans(own2: Bed, tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from typing import Callable, Dict, List
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.frames import PROTOCOL, Frame, FrameError, OutputFrame
 from allranks.protocol.messages import FaultMessage
-from allranks.protocol.orders import ORDERS, HelloOrder
+from allranks.protocol.orders import ORDERS, HelloOrder, PingOrder, pack_order
 
 from .link import Link
 
 MOST = 8  # connections without a hello at a time: another one takes the place of the oldest
 SECONDS = 10.0  # a controller sends its hello with the bytes that connect it
+KNOCK_SECONDS = 5.0  # in which whoever serves a door refuses any other first frame
 
 
 class Door:
@@ -98,3 +99,17 @@ def _trouble(frame: Frame) -> str:
     if order.protocol != PROTOCOL:
         return "this agent speaks protocol %d, the controller %d" % (PROTOCOL, order.protocol)
     return ""
+
+
+def answers(path: str) -> bool:
+    """Tell whether a process serves the socket of a node: it refuses a first frame that is not a hello."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(KNOCK_SECONDS)
+        sock.connect(path)
+        sock.sendall(pack_order(PingOrder(time.time())))
+        return bool(sock.recv(1))
+    except OSError:
+        return False
+    finally:
+        sock.close()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.header import SweepHeader
 from allranks.protocol.messages import SweptMessage
 from allranks.protocol.processes import SweptProcess
 
+from .door import answers
 from .files import names_in
 from .journal import AgentBegun, read_journal
-from .node_directory import bases, remove
+from .node_directory import bases, remove, scratch
 from .portowner import who_holds
 from .processes import (
     Process,
@@ -21,7 +22,6 @@ from .processes import (
     command_of,
     descendants,
     end_all,
-    lives,
     machine,
     open_names,
     read_process,
@@ -43,16 +43,16 @@ def sweep(header: SweepHeader) -> SweptMessage:
         return SweptMessage(removed=_remove(header.remove, header.node_dir))
     if header.foreign is not None:
         return SweptMessage(foreign=_foreign(header.foreign.port))
-    live = _agents(header.node_dir)
-    orphans = []
-    for process in read_processes(all_pids()):
-        run_tag = run_tag_of(process.pid)
+    live, unanswering = _agents(header.node_dir)
+    tagged = [(run_tag_of(process.pid), process) for process in read_processes(all_pids())]
+    orphans: Dict[int, SweptProcess] = {}
+    for run_tag, process in [*unanswering, *tagged]:
         if run_tag is None or process.has_ended:
             continue
         uid, _, node = run_tag.partition("/")
         orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, run_tag in live)
-        orphans.append(orphan)
-    return SweptMessage(orphans, _directories(header.node_dir, live))
+        orphans.setdefault(process.pid, orphan)
+    return SweptMessage(list(orphans.values()), _directories(header.node_dir, live))
 
 
 def _foreign(port: int) -> List[SweptProcess]:
@@ -108,24 +108,42 @@ def _tag_of(node_dir: str) -> str:
     return "%s/%s" % (os.path.basename(os.path.dirname(node_dir)), os.path.basename(node_dir))
 
 
-def _agents(wanted: Optional[str]) -> Set[str]:
-    """Run tags of which agent or supervisor live, or may live: they run on another machine that sees this disk."""
-    tags = set()
+def _agents(wanted: Optional[str]) -> Tuple[Set[str], List[Tuple[str, Process]]]:
+    """Give run tags whose ranks are held, or may be, and agents and supervisors with their tags that hold none."""
+    live: Set[str] = set()
+    unanswering: List[Tuple[str, Process]] = []
     for path in _run_dirs(wanted):
+        tag = _tag_of(path)
         begun = read_journal(path).begun
         if begun is None:
-            has_agent = _is_being_made(path)
+            if _is_being_made(path):
+                live.add(tag)
+            continue
+        keepers = _keepers(begun)
+        if _is_elsewhere(begun) or _hold(keepers, begun, path):
+            live.add(tag)
         else:
-            has_agent = _may_live(begun)
-        if has_agent:
-            tags.add(_tag_of(path))
-    return tags
+            unanswering += [(tag, process) for process in keepers]
+    return live, unanswering
 
 
-def _may_live(begun: AgentBegun) -> bool:
+def _is_elsewhere(begun: AgentBegun) -> bool:
+    """Tell whether an agent began on another machine that sees this disk."""
     host, boot, space = machine()
-    is_elsewhere = begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
-    return is_elsewhere or any(lives(pid, start) for pid, start in begun.keepers)
+    return begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
+
+
+def _keepers(begun: AgentBegun) -> List[Process]:
+    """Read the agent and the supervisor of a node directory, as far as they live."""
+    found = read_processes(pid for pid, _ in begun.keepers)
+    return [process for process in found if (process.pid, process.start) in begun.keepers and not process.has_ended]
+
+
+def _hold(keepers: Sequence[Process], begun: AgentBegun, path: str) -> bool:
+    """Tell whether the supervisor runs, which ends what an agent does not, or an agent without one answers."""
+    if any(process.pid != begun.pid and not process.is_stopped for process in keepers):
+        return True
+    return any(process.pid == begun.pid for process in keepers) and answers(scratch(path)[1])
 
 
 def _is_being_made(path: str) -> bool:
@@ -142,7 +160,7 @@ def _directories(wanted: Optional[str], live: Set[str]) -> List[str]:
 
 def _remove(paths: Iterable[str], wanted: Optional[str]) -> List[str]:
     """Remove dead runs' directories, only such as this sweep itself would list."""
-    unused = set(_directories(wanted, _agents(wanted)))
+    unused = set(_directories(wanted, _agents(wanted)[0]))
     removed = [path for path in paths if path in unused]
     for path in removed:
         remove(path)

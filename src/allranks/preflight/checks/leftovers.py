@@ -157,7 +157,7 @@ def _lives(host: Host, journal: Optional[JournalStart], age: Optional[float]) ->
         return True
     for pid, start in journal.keepers:
         stat = process_stat(host, pid)
-        if stat is not None and stat.start == start and stat.state not in "ZX":
+        if stat is not None and stat.start == start and stat.state not in "ZXT":  # stopped, it holds nothing
             return True
     return False
 
