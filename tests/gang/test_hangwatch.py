@@ -194,6 +194,23 @@ def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:
     assert drive.hang is not None and drive.hang.culprits == (2,)
 
 
+def test_a_rank_that_is_stopped_while_the_others_end_is_an_answer() -> None:
+    """Nobody waits for it: it was "may be busy" for ever."""
+    drive = Hang()
+    for rank in ("0", "1"):
+        drive.exit(rank, "code=0")
+    drive.since = drive.now
+    drive.quiet(ENDED_GRACE)
+    stopped = {"text": at(41), "state": "T", "cpu": 1.0}
+    drive.answer(h2=stopped)
+    drive.quiet(GAP)
+    drive.answer(h2=stopped)
+    assert "hang" in drive.quiet(0.2)
+    hang = drive.hang
+    assert hang is not None and (hang.cause, hang.culprits) == ("straggler", (2,))
+    assert "rank 2 on h2 is stopped" in hang.message and "rank 0 on h0 and rank 1 on h1 ended with code 0" in hang.message
+
+
 def test_ranks_whose_groups_give_up_sooner_are_looked_at_before() -> None:
     """NCCL's watchdog aborts after 100 s: in the middle with the recorders, and again shortly before."""
     drive = Hang()

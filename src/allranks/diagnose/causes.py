@@ -468,6 +468,14 @@ _TABLE = (
            "Use full paths or the same image on every node, ship this directory with `run --sync`, or name others with "
            "--workdir, --python and --prelude",
            S, Ends.NODE_OR_PROGRAM, "missing-file slurm-config"),
+    _cause("agent-killed", "allranks' own process on a node was killed or stopped",
+           "Run `journalctl -k | grep -i 'killed process'; ps -eo pid,stat,args | grep allranks` on {node}",
+           "Ask who did it (pkill, an administrator, a limit, a frozen container), and run again",
+           Charge.KILLED, Ends.NODE_OR_PROGRAM),
+    _cause("controller-paused", "the launching machine slept, or allranks was stopped there for as long as the lease",
+           "Run `journalctl --since -1h | grep -i suspend` on the launching machine",
+           "Start the run with --detach on a machine that stays awake, or with a longer --lease",
+           Charge.NETWORK, Ends.NODE_OR_PROGRAM),
     # -- neither the program nor the machines ----------------------------------------------------------------
     _cause("internal-error", "allranks itself failed",
            "`allranks report --bundle` makes a zip without secrets, with all logs",

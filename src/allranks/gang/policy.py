@@ -137,7 +137,7 @@ def row_of(tried: Tried) -> PolicyRow:
         return ROWS[Charge.EXIT]
     if raised is not None and cause == "collective-mismatch":
         return ROWS[Charge.PROGRAM]  # torch saw it and raised: nothing hung
-    if tried.unusable_nodes and cause == "unknown":
+    if tried.unusable_nodes and cause in ("agent-killed", "unknown"):
         return ROWS[Charge.NODE]  # an agent was killed: the program did not fail
     return ROWS[CAUSES.get(likeliest(tried.verdict), UNKNOWN).charge]
 

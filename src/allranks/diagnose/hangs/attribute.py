@@ -31,7 +31,7 @@ Names = Mapping[int, str]
 def attribute(
     doings: Mapping[int, Doing], ended: Sequence[int], names: Names, recordings: Sequence[Recording] = ()
 ) -> Hang | None:
-    """Name the ranks that keep the others waiting; None where no rank waits for another.
+    """Name the ranks that keep the others waiting; None where no rank waits for another, and none is stopped.
 
     `ended` are ranks that ended with 0; `names` are nodes by rank.
     """
@@ -40,7 +40,8 @@ def attribute(
     doings = {**doings, **_queued(doings, recordings)}
     waiting = {r: d for r, d in doings.items() if d.kind in (ActivityKind.WAITING, ActivityKind.STARTING)}
     if not waiting:
-        return None
+        stopped = sorted(rank for rank, d in doings.items() if d.kind is ActivityKind.STOPPED)
+        return _outside(ActivityKind.STOPPED, stopped, doings, waiting, names, ended) if stopped else None
     hang = _by_stacks(doings, waiting, ended, names, recorded)
     if recorded is None:
         return hang
@@ -169,16 +170,22 @@ _OUTSIDE = {
 
 
 def _outside(
-    kind: ActivityKind, culprits: list[int], doings: Mapping[int, Doing], waiting: Mapping[int, Doing], names: Names
+    kind: ActivityKind,
+    culprits: list[int],
+    doings: Mapping[int, Doing],
+    waiting: Mapping[int, Doing],
+    names: Names,
+    ended: Sequence[int] = (),
 ) -> Hang:
-    """Blame the ranks that are in no collective while the others wait in one; `kind` is that of the first named."""
+    """Blame the ranks that are in no collective while the others wait in one, or have ended; `kind` is that of the first
+    named."""
     does = _OUTSIDE[kind]
     by_kind = group(culprits, lambda rank: doings[rank].kind)
     parts = [_says_outside(ranks, doings[ranks[0]], names) for _, ranks in by_kind.items()]
     first = by_kind[kind][0]
     return Hang(
         STRAGGLER,
-        f"{join_words(parts)}; {_wait(waiting, names)}",
+        f"{join_words(parts)}; {_others(waiting, ended, names)}",
         does.remedy.format(node=names.get(first, "the node"), rank=first),
         does.confidence,
         tuple(culprits),
@@ -186,6 +193,15 @@ def _outside(
         _evidence(culprits, doings),
         slow=list(by_kind) == [ActivityKind.BUSY],
     )
+
+
+def _others(waiting: Mapping[int, Doing], ended: Sequence[int], names: Names) -> str:
+    """Say what the other ranks do."""
+    if waiting:
+        return _wait(waiting, names)
+    if ended:
+        return f"{_named(sorted(ended), names)} ended with code 0"
+    return "no other rank goes on"
 
 
 def _says_outside(ranks: Sequence[int], item: Doing, names: Names) -> str:

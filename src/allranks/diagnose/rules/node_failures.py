@@ -61,7 +61,7 @@ def node_lost(incident: Incident) -> Candidate | None:
         )
     if incident.local_nodes.issuperset(names):  # they need no link
         message = f"{which} fell silent: the agent on this machine did not run for the whole lease ({when})"
-        return replace(candidate, cause="unknown", confidence=0.7, message=message, remedy=STOPPED_AGENT)
+        return replace(candidate, cause="agent-killed", confidence=0.7, message=message, remedy=STOPPED_AGENT)
     if len(names) > 1 and set(names).issuperset(incident.ranks_by_node):
         message = f"all {len(names)} nodes fell silent ({when}): rather this machine's own link than theirs"
         return replace(candidate, confidence=0.6, message=message, remedy=OUR_LINK)
@@ -108,7 +108,7 @@ def launcher_paused(incident: Incident) -> Candidate | None:
     message += "the nodes ended their ranks, as they do when nothing is heard from it"
     return Candidate(
         "launcher-paused",
-        "unknown",
+        "controller-paused",
         Strength.ROOT,
         message,
         0.95,
@@ -215,7 +215,7 @@ def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> 
     if "killed" in how or "stopped" in how:
         head += ", and not by allranks"
         took = took and f",{took}"
-    return Reading("unknown", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
+    return Reading("agent-killed", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
 
 
 # -- ranks that could not be started ---------------------------------------------------------------------
