@@ -208,7 +208,7 @@ def test_a_rank_that_is_stopped_while_the_others_end_is_an_answer() -> None:
     assert "hang" in drive.quiet(0.2)
     hang = drive.hang
     assert hang is not None and (hang.cause, hang.culprits) == ("straggler", (2,))
-    assert "rank 2 on h2 is stopped" in hang.message and "rank 0 on h0 and rank 1 on h1 ended with code 0" in hang.message
+    assert hang.message.endswith("; rank 0 on h0 and rank 1 on h1 ended with code 0")
 
 
 def test_ranks_whose_groups_give_up_sooner_are_looked_at_before() -> None:

@@ -166,7 +166,8 @@ def test_a_node_that_was_waited_for_in_vain_takes_no_further_retry() -> None:
 
 
 def test_a_killed_agent_is_no_failure_of_the_program() -> None:
-    dead = tried("agent-killed", "the allranks agent on h2 was killed by SIGKILL", H2, step=None, unusable_nodes=("h2",))
+    message = "the allranks agent on h2 was killed by SIGKILL"
+    dead = tried("agent-killed", message, H2, step=None, unusable_nodes=("h2",))
     assert on(dead).replace == {"h2": "h2"}
 
 

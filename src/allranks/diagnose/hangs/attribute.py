@@ -177,8 +177,9 @@ def _outside(
     names: Names,
     ended: Sequence[int] = (),
 ) -> Hang:
-    """Blame the ranks that are in no collective while the others wait in one, or have ended; `kind` is that of the first
-    named."""
+    """Blame the ranks that are in no collective while the others wait in one, or have ended.
+
+    `kind` is that of the first named."""
     does = _OUTSIDE[kind]
     by_kind = group(culprits, lambda rank: doings[rank].kind)
     parts = [_says_outside(ranks, doings[ranks[0]], names) for _, ranks in by_kind.items()]
