@@ -156,6 +156,21 @@ def test_failures_verdicts_and_warnings_have_colours_where_they_are_wanted(small
     assert "[h1 0] FAIL: a word of the program" in plain
 
 
+@pytest.mark.parametrize("cause", ["code-differs", "unknown"])
+def test_a_failure_that_the_verdict_says_is_not_said_twice(cause):
+    """Also of a check of the user's own, whose id is no cause."""
+    out = io.StringIO()
+    view = LiveView(stream=out)
+    said = "h2: train.py is another one"
+    ids = ("code-differs" if cause == "code-differs" else "own-check", "port-blocked")
+    for name, message in zip(ids, (said, "h3 is blocked"), strict=True):
+        view.event(fact({"event": "finding", "id": name, "status": "fail", "message": message}))
+    view.closing(result_record({"exit": 4, "directory": "r", "verdict": {"cause": cause, "message": said}}))
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if said in line] == [f"VERDICT   {said}"]
+    assert "FAIL: h3 is blocked" in lines
+
+
 def test_colours_in_the_table_take_no_room(small):
     out = ColourTerminal()
     screen = Screen(out)

@@ -227,6 +227,10 @@ def test_evidence_that_the_sentence_has_is_not_repeated():
         ),
         ({"event": "attempt-start", "attempt": 1}, "attempt   1"),
         (
+            {"event": "tree", "root": "/w", "files": 4, "bytes": 3210, "sha256": "0"},
+            "sync      4 files, 3.13 KB of /w",
+        ),
+        (
             {"event": "ending", "reason": "sigterm", "ranks": 2, "grace": 30.0},
             "SIGTERM or `allranks stop`: ending 2 ranks, with 30 s to save",
         ),

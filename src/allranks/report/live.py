@@ -80,8 +80,7 @@ class LiveView:
 
     def _take_failures(self, verdict: Verdict | None) -> list[str]:
         """Write the failures that a verdict does not say, few of many; they are said once."""
-        cause = verdict.cause if verdict is not None else None
-        lines = [finding_line(finding) for finding in self._failures if finding.id != cause]
+        lines = [finding_line(finding) for finding in self._failures if not _says(verdict, finding)]
         self._failures.clear()
         more = len(lines) - FAILURES_SHOWN
         shown = lines[:FAILURES_SHOWN]
@@ -149,6 +148,11 @@ class LiveView:
         self._paused = False
         self.screen.finish([*self.held_lines, *self._folder.rest(time.time()), *lines])
         self.held_lines.clear()
+
+
+def _says(verdict: Verdict | None, finding: Finding) -> bool:
+    """Tell whether a verdict speaks of a finding: by its cause, or in its own words."""
+    return verdict is not None and (finding.id == verdict.cause or finding.message in verdict.finding.message)
 
 
 def _is_due(last: float, now: float, every: float) -> bool:

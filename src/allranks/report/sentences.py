@@ -48,7 +48,7 @@ from allranks.runs.documents import (
     Left,
     ResultDocument,
 )
-from allranks.text import count_of, cut, format_duration, format_ranks, list_first, name_with, plural
+from allranks.text import count_of, cut, format_duration, format_ranks, format_size, list_first, name_with, plural
 
 from .ledgerwords import goodput_line
 from .terminal import one_line
@@ -171,7 +171,7 @@ def _paused_line(stamped: Stamped[LauncherPaused]) -> str:
 def _tree_line(stamped: Stamped[TreeListed]) -> str:
     """Say what --sync ships, and what it leaves out."""
     tree = stamped.fact
-    line = f"sync      {tree.files:,} {plural(tree.files, 'file')}, {tree.bytes / (1 << 20):.1f} MB of {tree.root}"
+    line = f"sync      {tree.files:,} {plural(tree.files, 'file')}, {format_size(tree.bytes)} of {tree.root}"
     if tree.left_out:
         return f"{line}\nnote: left out as large {list_first(tree.left_out, FILES_SHOWN)}"
     return line

@@ -171,6 +171,13 @@ def test_ids_are_causes_or_the_checks_own() -> None:
         assert ids and ids <= {*CAUSES, name}
 
 
+def test_a_failure_has_a_cause() -> None:
+    """Else a run that is refused for it ends with "cause unknown"."""
+    for path in CASES:
+        without = [f for f in load(path)["findings"] if f["status"] == "fail" and f["id"] not in CAUSES]
+        assert without == [], path.parent.name
+
+
 def test_every_module_is_a_check_with_an_id() -> None:
     names = {p.stem for p in Path(package.__file__).parent.glob("*.py")} - {"__init__"}
     assert names == set(CHECKS)

@@ -135,8 +135,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     values = values_of(nodes, lambda one: tuple(sorted(one.files.items())))
     if len({one.head for one in nodes.values()}) > 1:
         return
-    remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks run {request.target}"
-    remedy += " --launcher command -- git diff HEAD --stat"
+    remedy = f"copy this machine's code to all nodes with run --sync, or look: allranks exec {request.target}"
+    remedy += " -- git diff HEAD --stat"
     for odd in unlike(values, "differ"):
         files = _odd_files([set(values[node]) for node in odd.nodes + odd.fine])
         evidence = []

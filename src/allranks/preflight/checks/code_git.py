@@ -127,7 +127,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     shown = evidence_of(repositories, lambda node: repositories[node].shown)
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
         top = shlex.quote(repositories[odd.nodes[0]].top)
-        pull = f"allranks run {request.target} --launcher command -- git -C {top} pull --ff-only"
+        pull = f"allranks exec {request.target} -- git -C {top} pull --ff-only"
         yield warn(ID, odd.nodes, odd.message, f"{pull}, or {sync}", shown)
     outside = {node: facts.workdir for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None}
     without = nodes_with(outside, lambda workdir: workdir.exists)

@@ -15,6 +15,7 @@ from ..typed_facts import Request
 ID = "code_script"
 GROUP = "code"
 LEVEL = "quick"
+LABEL = "code-differs"
 LIMIT = 4 << 20
 SYNC = "copy this machine's code to all nodes with run --sync"
 
@@ -55,4 +56,4 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             copy = f"scp -3 {shlex.quote(f'{odd.fine[0]}:{path}')} {shlex.quote(f'{odd.nodes[0]}:{path}')}"
             remedy = f"{copy}, or {SYNC}"
         message = f"{path.rpartition('/')[2]} differs between nodes: {odd.message}"
-        yield fail_if(not request.asked.wrap, ID, odd.nodes, message, remedy, evidence)
+        yield fail_if(not request.asked.wrap, LABEL, odd.nodes, message, remedy, evidence)

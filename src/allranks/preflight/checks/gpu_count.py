@@ -173,7 +173,9 @@ def _against(odd: Dict[str, int], counts: Mapping[str, Count], norm: str, wanted
             remedy = f"load the driver with {remote(node, 'sudo modprobe nvidia')}. Look: {_log(node)}"
             yield fail("cuda-device-unavailable", nodes, message, remedy)
         else:
-            yield fail_if(fails and count <= wanted, ID, nodes, message, _compare(counts, node))
+            is_short = fails and count <= wanted
+            label = "invalid-device-ordinal" if is_short else ID
+            yield fail_if(is_short, label, nodes, message, _compare(counts, node))
 
 
 def _log(node: str) -> str:

@@ -60,7 +60,7 @@ def _absent(interpreters: Interpreters, fine: List[str]) -> Findings:
         rule, _, word = how.partition(": ")
         wanted = f"{word} (from {rule})" if word else how
         show = f"ssh {absent[0]} 'ls /usr/bin/python3*'"
-        remedy = f"name a python that every node has with --python. Look: {show}"
+        remedy = f"name a python that every node has with --python, or install it on {join_names(absent)}. Look: {show}"
         yield fail("remote-path-missing", absent, lack(absent, fine, wanted), remedy)
 
 

@@ -25,6 +25,7 @@ from ..launcher_config import Ranks
 from ..typed_facts import Facts, Request
 
 ID = "limits"
+LABEL = "limit-too-small"
 GROUP = "host"
 LEVEL = "quick"
 UNLIMITED = 1 << 60  # cgroup v1 writes "none" as the largest number of pages
@@ -114,7 +115,7 @@ class Shortage(NamedTuple):
 class Limit(NamedTuple):
     """A limit: its name in a sentence, how to raise it, the least and what is safe for a load.
 
-    `label`: the id of its findings, the check's own where no cause of failure is named so. `setting`: of sysctl.
+    `label`: the id of its findings, a cause of failure. `setting`: of sysctl.
     `ulimit`: its line in /proc/self/limits; `column` 0 is the soft limit, 1 the hard one. `used`: the key of what is
     in use. `is_compared`: nodes should have the same; others differ a little, as they follow from the memory.
     """
@@ -128,7 +129,7 @@ class Limit(NamedTuple):
     column: int = 1
     show: Callable[[int], str] = str
     used: str = ""
-    label: str = ID
+    label: str = LABEL
     is_compared: bool = False
 
     @property
@@ -172,6 +173,7 @@ LIMITS: Dict[str, Limit] = {
         lambda load: load.local * _files_of_a_rank(load),
         setting="fs.file-max=2097152",
         used="files_used",
+        label="too-many-open-files",
     ),
     "stack": Limit(
         "stack limit (ulimit -s)",

@@ -20,7 +20,7 @@ AT_ONCE = 0.9  # seconds: the kernel's own search for a neighbour takes longer
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """port-blocked where the host answers otherwise; else the check's own ID: no way to it at all.
+    """port-blocked where the host answers otherwise; else node-network-down: no way to it at all.
 
     Where the connection stood and no word came, the network is not at fault: the peer was too busy to say.
     """
@@ -42,7 +42,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         else:
             route = remote(a, f"ip route get {pairs[(a, b)].address}")
             remedy = f"see the route ({route}), and whether the link of {b} is up ({remote(b, 'ip -br link')})"
-            yield Finding(ID, "fail", message, remedy, item.where(), evidence)
+            yield Finding("node-network-down", "fail", message, remedy, item.where(), evidence)
 
 
 def _is_mute(result: PeerResult) -> bool:
