@@ -13,7 +13,8 @@ from allranks.findings import Where
 PLACES = {"node", "peer", "rank", "port", "interface", "gpu"}
 LABELS = """
 master-unreachable name-resolution hostname-resolves-to-loopback port-in-use port-blocked wrong-interface no-interface
-peer-died rendezvous-timeout world-size-mismatch rank-missing-or-duplicate orphan-process collective-mismatch straggler
+peer-died rendezvous-timeout world-size-mismatch
+nodes-train-apart rank-missing-or-duplicate orphan-process collective-mismatch straggler
 collective-shape-mismatch uneven-data nccl-ib-error nccl-p2p-error nvlink-error fabric-manager shm-too-small
 nccl-version-mismatch driver-version-mismatch environment-mismatch duplicate-gpu invalid-device-ordinal
 cuda-device-unavailable cuda-out-of-memory host-out-of-memory k8s-out-of-memory gpu-hardware-error ecc-error

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.gang.test_gang import Drive
 
+from allranks.diagnose.causes import exit_code
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
-from allranks.gang.states import Report, State
+from allranks.gang.groups import APART_FOR
+from allranks.gang.states import Report, State, Tick, WorldSeen
+from allranks.protocol.codec import DecodeError
+from allranks.protocol.messages import WorldMessage, read_message
 
 
 def report(drive: Drive, rank: int, what: str, size: int = 0) -> list[str]:
@@ -87,3 +91,100 @@ def test_the_finding_is_the_verdict() -> None:
     gang = ended("accelerate", say=True).gang
     verdict = judge(Incident(0, 2, {"h0": (0,), "h1": (1,)}, findings=tuple(gang.roster.findings)))
     assert verdict is not None and verdict.cause == "world-size-mismatch"
+
+
+def world(drive: Drive, node: str, here: int = 2, size: int = 2, lives: bool = True, is_all: bool = True) -> None:
+    drive.feed(WorldSeen(node, drive.now, 0, WorldMessage(0, 0, size, here, lives, "pg.py", is_all)))
+
+
+def wait(drive: Drive, seconds: float) -> list[str]:
+    drive.now += seconds
+    return drive.feed(Tick("", drive.now))
+
+
+def apart(is_all: bool = True, **spec: object) -> Drive:
+    drive = Drive(count=2, nproc=1, launcher="command", **spec).running()
+    world(drive, "h0", is_all=is_all)
+    world(drive, "h1", is_all=is_all)
+    return drive
+
+
+def statuses(drive: Drive) -> list[tuple[str, str]]:
+    return [(f.id, f.status) for f in drive.roster.findings]
+
+
+def test_nodes_that_train_apart_end_the_run() -> None:
+    drive = apart()
+    assert drive.roster.findings == [], "one node may look at itself for a moment before the training"
+    wait(drive, APART_FOR)
+    (finding,) = drive.roster.findings
+    assert (finding.id, finding.status, drive.roster.state) == ("nodes-train-apart", "fail", State.ENDING)
+    assert finding.message.startswith("each node trains on its own: h0 and h1 have each a world of 2 ranks")
+    line = finding.remedy.split("`")[1]
+    assert line.startswith("allranks run --nproc=2 ") and line.endswith(" pg.py")
+    verdict = judge(Incident(0, 2, {"h0": (0,), "h1": (1,)}, findings=(finding,)))
+    assert verdict is not None and exit_code(verdict, None, program_failed=False) == 1
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_what_may_be_no_more_than_a_preparation_is_a_warning(joins: bool) -> None:
+    """A program or a script can do more after it: the world of the run, or nothing."""
+    drive = apart(is_all=False)
+    wait(drive, 100)
+    assert statuses(drive) == [("nodes-train-apart", "warn")] and drive.roster.state is State.RUNNING
+    if joins:
+        report(drive, 0, "init-entered")
+    for rank in range(2):
+        drive.exit(str(rank), "code=0")
+    assert statuses(drive)[1:] == ([] if joins else [("nodes-train-apart", "fail")])
+
+
+def test_nodes_that_trained_apart_for_a_moment_never_end_with_0() -> None:
+    drive = apart()
+    for rank in range(2):
+        drive.exit(str(rank), "code=0")
+    assert statuses(drive) == [("nodes-train-apart", "fail")]
+
+
+def test_worlds_are_known_to_a_controller_that_was_away() -> None:
+    """Their agents say them again before the exits that end the run."""
+    drive = Drive(count=2, nproc=1, launcher="command").running()
+    for rank, node in enumerate(("h0", "h1")):
+        ended = {str(rank): {"pid": 7, "exit": {"rank": rank, "code": 0}}}
+        worlds = [{"attempt": 0, "number": 0, "size": 2, "here": 2}]
+        drive.hello(node, {"attempt": 0, "ranks": ended, "worlds": worlds})
+    assert statuses(drive) == [("nodes-train-apart", "fail")]
+
+
+def test_training_apart_can_be_meant() -> None:
+    drive = apart(allow=("nodes-train-apart",))
+    wait(drive, APART_FOR)
+    assert [f.status for f in drive.roster.findings] == ["warn"] and drive.roster.state is State.RUNNING
+
+
+@pytest.mark.parametrize("case", ["one node", "joined", "spanning", "over", "part"])
+def test_worlds_that_are_no_reason(case: str) -> None:
+    """An evaluation on one node, the run's own world, one across the nodes, one that was there before the training."""
+    drive = Drive(count=2, nproc=1, launcher="command").running()
+    world(drive, "h0")
+    if case == "joined":
+        report(drive, 0, "init-entered")
+    if case != "one node":
+        world(drive, "h1", lives=case != "over", here=1 if case in ("part", "spanning") else 2)
+    if case == "spanning":
+        world(drive, "h0", here=1)
+    wait(drive, 100)
+    assert drive.roster.findings == [] and drive.roster.state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"here": 3}, {"size": 0, "here": 0}, {"size": 10**9}, {"number": 16}, {"number": -1}, {"here": 0}]
+)
+def test_a_world_that_cannot_be_is_not_read(wrong: dict[str, int]) -> None:
+    with pytest.raises(DecodeError):
+        read_message({"type": "world", "attempt": 0, "number": 0, "size": 2, "here": 2, **wrong})
+
+
+def test_a_program_with_a_newline_stands_in_no_command() -> None:
+    message = read_message({"type": "world", "attempt": 0, "number": 0, "size": 2, "here": 2, "program": "a.py\nrm x"})
+    assert isinstance(message, WorldMessage) and message.program == ""

@@ -65,6 +65,16 @@ def test_an_exception_on_one_rank_ends_all_with_the_verdict_everywhere(joined: J
     joined.nothing_left()
 
 
+def test_nodes_that_train_apart_end_with_the_verdict_everywhere(joined: Joined) -> None:
+    (joined.place / "work").mkdir()
+    (joined.place / "work" / "run.sh").write_text("RANK=0 WORLD_SIZE=1 MASTER_PORT=29501 sleep 999\n")
+    joined.all(["bash", "run.sh"], "--launcher", "command", nnodes=2, order=(1, 0))
+    assert set(joined.codes().values()) == {1}, joined.said("h1")
+    assert joined.document("verdict.json")["cause"] == "nodes-train-apart"
+    assert "each node trains on its own: h1 and h2 have each a world of one rank" in joined.said("h2")
+    joined.nothing_left()
+
+
 def test_a_node_that_never_comes_is_named_on_all_others(joined: Joined) -> None:
     joined.all(STEPS, "--init-timeout", "4s", order=(0, 1, 3))
     assert set(joined.codes().values()) == {4}

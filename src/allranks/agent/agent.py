@@ -441,8 +441,14 @@ class Agent:
                 self._master_port.release()
             if report.event == "initialised":
                 self._forking.initialised(report.rank)
+                self._settle_world(report)
             if not self._exit_watcher.heard(report, self._attempt):
                 self._tell(report)
+
+    def _settle_world(self, report: ReportMessage) -> None:
+        if self._attempt is not None:
+            ranks = sum(max(1, len(rank.error_files)) for rank in self._attempt.ranks.values())
+            self._attempt.worlds.settle(report.world_size, ranks)
 
     def _counted(self, report: ReportMessage) -> ReportMessage:
         """Count a report; raise DecodeError where the program has sent more than a run has use for."""

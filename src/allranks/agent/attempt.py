@@ -35,7 +35,8 @@ from .processes import (
     send_signal,
     would_end,
 )
-from .rank_start import Rank, RankStartError, start_rank
+from .rank_start import Rank, RankStartError, environment_of, start_rank
+from .worlds import Worlds
 
 if TYPE_CHECKING:
     from .asking import Asking  # which few agents need
@@ -80,6 +81,7 @@ class RankAttempt:
         self.left: Optional[List[RemainingProcess]] = None
         self.signals = 0  # number of the last signal that was passed on to the ranks
         self._ooms = _oom_kills()
+        self.worlds = Worlds(number, tell)
 
     @property
     def ending(self) -> bool:
@@ -101,6 +103,7 @@ class RankAttempt:
                 self._tell(FaultMessage("start-failed", str(error), order.rank, time.time()))
                 return
             self.ranks[rank.rank] = rank
+            self.worlds.given(environment_of(order, base))
             self._outlet.add_spool(self.stream(rank))
             pass_pipe(rank)
             process = rank.process
@@ -127,7 +130,8 @@ class RankAttempt:
             self._tell(rank.exit)
 
     def observe(self) -> None:
-        """Tell what the kernel shows of the ranks' processes."""
+        """Tell what the kernel shows of the ranks' processes, and of the worlds below them."""
+        self.worlds.look(bool(self.running()) and not self.ending)
         for rank in self.running():
             change = rank.observed.sample()
             if change is not None:
@@ -249,7 +253,7 @@ class RankAttempt:
         """State for a controller that comes back."""
         ranks = {r.rank: RankSummary(r.process.pid, r.process.start, r.exit) for r in self.ranks.values()}
         awaited = () if self.ending else self.awaited
-        return AttemptSummary(self.number, ranks, self.ending, self.signals, awaited)
+        return AttemptSummary(self.number, ranks, self.ending, self.signals, awaited, self.worlds.told())
 
 
 def remaining(processes: Sequence[Process]) -> List[RemainingProcess]:

@@ -48,6 +48,7 @@ class Ends(enum.Enum):
     """The exit code: where a rank failed, and where none did."""
 
     PROGRAM = (exitcodes.PROGRAM_FAILED, exitcodes.CHECK_FAILED)
+    PROGRAM_ALWAYS = (exitcodes.PROGRAM_FAILED, exitcodes.PROGRAM_FAILED)
     NODE_OR_PROGRAM = (exitcodes.PROGRAM_FAILED, exitcodes.NODE_FAILED)
     NODE = (exitcodes.NODE_FAILED, exitcodes.NODE_FAILED)
     HANG = (exitcodes.HANG, exitcodes.HANG)
@@ -220,6 +221,11 @@ _TABLE = (
            "Compare WORLD_SIZE and the number of GPUs (`nvidia-smi -L | wc -l`) on every node",
            "Use the same --nnodes and --nproc-per-node on every node, and one task a rank under srun",
            S),
+    _cause("nodes-train-apart", "another launcher made a world of its own on each node, and none for all of them",
+           "Look for the launcher in the command or its script, such as torchrun, accelerate or mpirun",
+           "Let allranks start the ranks: `allranks run TARGET train.py`. Or give the launcher $NNODES, $NODE_RANK, "
+           "$NPROC_PER_NODE, $MASTER_ADDR and $MASTER_PORT. Where it is meant, use --allow nodes-train-apart",
+           S, Ends.PROGRAM_ALWAYS),
     _cause("rank-missing-or-duplicate", "two nodes carry the same rank, or one is missing",
            "Compare RANK and --node-rank on every node",
            "Give every node its own --node-rank (0 … nnodes-1), or use --rdzv-backend c10d",

@@ -40,6 +40,7 @@ from .states import (
     Send,
     Started,
     State,
+    WorldSeen,
     read_exit,
 )
 
@@ -151,6 +152,8 @@ class Connections:
             actions += self._adopt_ranks(node, event, now)
         if summary is None or summary.attempt != roster.attempt:
             return actions + self._resend(node, event.dead)
+        for world in summary.worlds:  # before the exits, which are judged by them
+            self.running.groups.on_world(WorldSeen(node.name, event.t, summary.attempt, world), now)
         for number, report in summary.ranks.items():
             rank = node.ranks.get(number)
             if rank is not None:

@@ -7,16 +7,23 @@ launcher of process groups in which there never was one.
 
 from __future__ import annotations
 
+import shlex
+
 from allranks.findings import Finding, Status, Where
+from allranks.protocol.messages import WorldMessage
 from allranks.protocol.run_facts import AllInitialised, RankBecame, RankDeparted, RankEntered, RankInitialised
+from allranks.settings.command_line import as_options
 from allranks.settings.tools import FRAMEWORKS, read_tool
+from allranks.text import join_words
 
 from .ending import Ending
 from .members import RankState
 from .roster import Roster
-from .states import Action, Report
+from .states import Action, Report, WorldSeen
 
 ID = "world-size-mismatch"
+APART = "nodes-train-apart"
+APART_FOR = 5.0  # seconds that worlds of two nodes live together: a check of one node before the training is shorter
 _FIX = {
     "accelerate": "use --launcher accelerate, which sets what it takes. By itself accelerate starts one process a "
     "machine with --cpu, and with distributed_type NO or MULTI_CPU. Without GPUs create Accelerator(cpu=True)",
@@ -32,6 +39,13 @@ class ProcessGroups:
     def __init__(self, roster: Roster, ending: Ending) -> None:
         self.roster = roster
         self.ending = ending
+        self._worlds: dict[tuple[str, int], WorldSeen] = {}  # by node and number
+        self._whole_at: dict[tuple[str, int], float] = {}  # when a world was first seen whole on its node
+
+    def begin_attempt(self) -> None:
+        """Forget the attempt before."""
+        self._worlds.clear()
+        self._whole_at.clear()
 
     @property
     def tool(self) -> str:
@@ -74,6 +88,73 @@ class ProcessGroups:
         if event.what == "initialised" and rank.initialised_t is None:
             actions += self._initialised(rank, event, now)
         return actions
+
+    def on_world(self, event: WorldSeen, now: float) -> None:
+        """Keep a world that another launcher has made below a node's ranks."""
+        key = (event.node, event.world.number)
+        if event.attempt == self.roster.attempt:
+            self._worlds[key] = event
+            if event.is_whole:
+                self._whole_at.setdefault(key, now)
+
+    def on_tick(self, now: float) -> list[Action]:
+        """Refuse worlds that live on two nodes side by side for some seconds, each without the other.
+
+        A warning where the program of a rank may still make the world across the nodes, after what it has started.
+        """
+        lasting = [self._worlds[key] for key, since in self._whole_at.items() if now - since >= APART_FOR]
+        living = [event for event in lasting if event.world.lives]
+        certain = [event for event in living if event.world.is_all]
+        return self._refuse_apart(certain, "trains", now) or self._refuse_apart(living, "may train", now)
+
+    def judge_end(self, now: float) -> list[Action]:
+        """All have ended with 0: refuse nodes that have trained apart, and ranks that never had a process group."""
+        apart = self._refuse_apart(list(self._worlds.values()), "has trained", now)
+        return apart or self.refuse_never_joined(now)
+
+    @property
+    def _is_one_world(self) -> bool:
+        """Whether the run's own world was made, or one that may be on several nodes."""
+        joined = any(r.entered or r.initialised_t is not None for r in self.roster.ranks())
+        return joined or any(not event.is_whole for event in self._worlds.values())
+
+    def _refuse_apart(self, events: list[WorldSeen], verb: str, now: float) -> list[Action]:
+        worlds = {event.node: event.world for event in events}
+        by_node = {node: worlds[node] for node in self.roster.nodes if node in worlds}
+        if self.roster.testing or len(by_node) < 2 or self._is_one_world:
+            return []
+        allowed = APART in self.roster.spec.preflight.allow
+        status: Status = "warn" if allowed or verb == "may train" else "fail"
+        if any(f.id == APART and (status == "warn" or f.status == "fail") for f in self.roster.findings):
+            return []
+        sizes = {f"{world.size} ranks" if world.size > 1 else "one rank" for world in by_node.values()}
+        own = f"a world of {sizes.pop()}" if len(sizes) == 1 else "a world"
+        message = (
+            f"each node {verb} on its own: {join_words(list(by_node), limit=5)} have each {own},"
+            " and no world across the nodes was made"
+        )
+        finding = Finding(APART, status, message, self._instead(next(iter(by_node.values()))))
+        return [self.roster.add_finding(finding), *(self.ending.fail(now) if status == "fail" else ())]
+
+    def _instead(self, world: WorldMessage) -> str:
+        """Say what to type: the launcher without the words before it, else the program of the ranks."""
+        spec = self.roster.spec
+        words = spec.launch.command
+        command = next((words[at:] for at in range(len(words)) if read_tool(words[at:])), ())
+        nproc = spec.launch.nproc
+        launcher = "direct"
+        if tool := read_tool(command):
+            launcher = tool.name
+        elif world.program:
+            command = tuple(world.program.split(" "))
+            nproc = world.size
+        changed = spec.changed(command=command or ("train.py",), nproc=nproc, launcher=launcher)
+        line = shlex.join(["allranks", "run", *as_options(changed, "run", without=("launcher",))]).replace(" -- ", " ")
+        return (
+            f"let allranks start the ranks, with the program's own options behind it: `{line}`. A script gives its"
+            " launcher $NNODES, $NODE_RANK, $NPROC_PER_NODE, $MASTER_ADDR and $MASTER_PORT."
+            f" Where it is meant, use --allow {APART}"
+        )
 
     def _initialised(self, rank: RankState, event: Report, now: float) -> list[Action]:
         roster = self.roster

@@ -20,7 +20,7 @@ from .lingering import remark
 from .places import keep_order, place_for
 from .roster import Roster
 from .saving import Saving
-from .states import Action, Audited, Event, Exit, Report, Send, Started, State
+from .states import Action, Audited, Event, Exit, Report, Send, Started, State, WorldSeen
 
 PEERS_SPEAK = 0.5  # seconds from the abort of a rank in which the others may raise
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
@@ -44,6 +44,7 @@ class Running:
         self._repeats += is_repeat
         self._stacks_asked_at = None
         self._peers_may_speak_until = None
+        self.groups.begin_attempt()
 
     def start(self, interfaces: Mapping[str, Mapping[str, str]]) -> list[Action]:
         """Every node starts its ranks; `interfaces` are the variables that choose each node's network."""
@@ -92,6 +93,11 @@ class Running:
         started = StartedMessage(event.rank, event.pid, event.attempt)
         return [self.roster.stamp(started, event.node, event.t)]
 
+    def on_world(self, event: WorldSeen, now: float) -> list[Action]:
+        """Keep a world that another launcher has made on a node."""
+        self.groups.on_world(event, now)
+        return []
+
     def on_exit(self, event: Exit, now: float) -> list[Action]:
         """Record how a rank ended. Any exit code but 0, and any signal, ends the gang."""
         roster = self.roster
@@ -127,7 +133,7 @@ class Running:
         if event.code != 0:
             return actions + self._fail_when_heard(now)
         if all(r.exit is not None for r in roster.processes()):
-            actions += self.groups.refuse_never_joined(now)
+            actions += self.groups.judge_end(now)
             return actions + self.ending.end(now, roster.spec.limits.grace, "done")
         return actions
 
@@ -171,7 +177,7 @@ class Running:
         """Time limits while ranks run."""
         if self._peers_may_speak_until is not None:
             return self._fail_when_heard(now)
-        actions = self.saving.on_tick(now) or self._watch_departures(now)
+        actions = self.saving.on_tick(now) or self.groups.on_tick(now) or self._watch_departures(now)
         if actions:
             return actions
         if not self.roster.is_past_init_limit(now):

@@ -16,7 +16,14 @@ from allranks.findings import Finding
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 from allranks.protocol.foreign import CalledGroup
 from allranks.protocol.jsontext import JsonObject
-from allranks.protocol.messages import AddressProbe, AttemptSummary, ExitMessage, PortFailure, RankSaving
+from allranks.protocol.messages import (
+    AddressProbe,
+    AttemptSummary,
+    ExitMessage,
+    PortFailure,
+    RankSaving,
+    WorldMessage,
+)
 from allranks.protocol.orders import Order
 from allranks.protocol.processes import ImportRecord, RemainingProcess
 from allranks.protocol.run_facts import Fact, Stamped
@@ -99,6 +106,19 @@ class Started(Event):
     rank: int
     pid: int
     attempt: int
+
+
+@dataclass(frozen=True)
+class WorldSeen(Event):
+    """Another launcher has made a world below a node's ranks."""
+
+    attempt: int
+    world: WorldMessage
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether no rank of it is on another node."""
+        return self.world.here == self.world.size
 
 
 @dataclass(frozen=True)
@@ -317,7 +337,7 @@ class Tick(Event):
 
 
 # A node may say these twice (the end is asked for again after a reconnect), and the second word may come late.
-OF_AN_ATTEMPT = (Started, Exit, Ended, Drained, Audited, SavingAnswer)
+OF_AN_ATTEMPT = (Started, WorldSeen, Exit, Ended, Drained, Audited, SavingAnswer)
 
 
 # -- actions -------------------------------------------------------------------------------------------
@@ -401,6 +421,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         SavingAnswer: "saving.on_answer",
         Tick: "running.on_tick",
         Started: "running.on_started",
+        WorldSeen: "running.on_world",
         Report: "running.on_report",
         Exit: "running.on_exit",
         Ended: "ending.on_ended",
@@ -418,6 +439,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
         **_ALWAYS,
         Tick: "ending.on_tick",
         Started: "running.on_started",
+        WorldSeen: "ignore",
         Report: "running.on_report",
         Exit: "running.on_exit",
         Ended: "ending.on_ended",
@@ -441,6 +463,7 @@ TABLE: dict[State, dict[type[Event], str]] = {
     },
     State.OVER: {
         Stop: "ignore",  # an engine's SIGTERM comes to every node's task, to the last ones late
+        WorldSeen: "ignore",
         Stacks: "ignore",
         Counters: "ignore",
         Used: "ignore",

@@ -24,6 +24,7 @@ from allranks.protocol.messages import (
     StacksMessage,
     StartedMessage,
     TemplateMessage,
+    WorldMessage,
 )
 from allranks.protocol.plan_facts import check_facts
 from allranks.protocol.usage import NodeUsage
@@ -48,6 +49,7 @@ from .states import (
     Started,
     TemplateReady,
     Used,
+    WorldSeen,
     read_exit,
 )
 
@@ -81,6 +83,8 @@ def _plain(node: str, message: Message, t: float) -> Event | None:
         return Probed(node, t, message.results, message.error, message.shared)
     if isinstance(message, StartedMessage):
         return Started(node, t, message.rank, message.pid, message.attempt)
+    if isinstance(message, WorldMessage):
+        return WorldSeen(node, t, message.attempt, message)
     if isinstance(message, TemplateMessage):
         if message.state != "ready":
             return None

@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import List, Mapping, Optional, Tuple, Union
 
 from .calltimes import LinkCount, RankCalls, SuspectLook
-from .codec import Vocabulary, encode, omit_empty, omit_none
-from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name
+from .codec import DecodeError, Vocabulary, encode, omit_empty, omit_none
+from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name, cut
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
+from .orders import MOST_RANKS
 from .processes import ImportRecord, PortOwner, RemainingProcess, SweptProcess
 from .records import NamedTuple
 from .usage import NodeUsage
+
+MOST_WORLDS = 16  # of other launchers, in one attempt on one node
 
 
 @omit_none
@@ -44,6 +47,24 @@ class RankSummary(NamedTuple):
     exit: Optional[ExitMessage] = None
 
 
+@omit_empty("program")
+class WorldMessage(NamedTuple):
+    """A world that another launcher has made below this node's ranks; `number` tells an attempt's worlds apart.
+
+    `size` is its number of ranks, `here` how many of them were seen on this node, `program` what they run. `is_all`:
+    the rank's process does nothing but start it, so that no other world can follow.
+    """
+
+    attempt: int
+    number: int
+    size: int
+    here: int
+    lives: bool = False
+    program: str = ""
+    is_all: bool = False
+
+
+@omit_empty("worlds")
 class AttemptSummary(NamedTuple):
     """The attempt of an agent that was away: its ranks, and how many signals it has passed on.
 
@@ -55,6 +76,7 @@ class AttemptSummary(NamedTuple):
     ending: bool = False
     signals: int = 0
     awaited: Tuple[int, ...] = ()
+    worlds: Tuple[WorldMessage, ...] = ()
 
 
 @omit_none
@@ -343,6 +365,7 @@ Message = Union[
     ListeningMessage,
     ProbedMessage,
     StartedMessage,
+    WorldMessage,
     TemplateMessage,
     ImportsMessage,
     ReportMessage,
@@ -376,6 +399,7 @@ MESSAGES: Vocabulary[Message] = Vocabulary(
         "listening": ListeningMessage,
         "probed": ProbedMessage,
         "started": StartedMessage,
+        "world": WorldMessage,
         "template": TemplateMessage,
         "imports": ImportsMessage,
         "report": ReportMessage,
@@ -413,6 +437,8 @@ def read_message(value: JsonObject) -> Message:
         return _clean_exit(message)
     if isinstance(message, ReportMessage):
         return check_report(message)
+    if isinstance(message, WorldMessage):
+        return _clean_world(message)
     if isinstance(message, HelloMessage):
         summary = message.attempt and _clean_summary(message.attempt)
         return message._replace(hostname=clean_name(message.hostname), attempt=summary)
@@ -425,7 +451,14 @@ def _clean_summary(summary: AttemptSummary) -> AttemptSummary:
         if rank.exit is not None:
             rank = rank._replace(exit=_clean_exit(rank.exit))
         ranks[number] = rank
-    return summary._replace(ranks=ranks)
+    return summary._replace(ranks=ranks, worlds=tuple(map(_clean_world, summary.worlds)))
+
+
+def _clean_world(world: WorldMessage) -> WorldMessage:
+    """Raise DecodeError where there can be no such world. Its program stands in a command to paste."""
+    if not 0 <= world.number < MOST_WORLDS or not 0 < world.here <= world.size <= MOST_RANKS:
+        raise DecodeError("expected a world of at most %d ranks, got %r" % (MOST_RANKS, world))
+    return cut(world._replace(program=world.program if world.program.isprintable() else ""))
 
 
 def _clean_exit(message: ExitMessage) -> ExitMessage:

@@ -1,0 +1,171 @@
+"""Sees the worlds that another launcher makes below the ranks: who says that it is one of how many.
+
+A launcher tells each of its ranks by the environment. What a process was started with stands in /proc, read when the
+process is new. Nothing is asked of the process, and nothing but these variables is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+
+from allranks.protocol.command_words import read_command
+from allranks.protocol.foreign import NAME
+from allranks.protocol.messages import MOST_WORLDS, WorldMessage
+from allranks.protocol.orders import MOST_RANKS
+from allranks.protocol.records import NamedTuple
+
+from .files import read_text
+from .processes import Process, command_line, descendants, environment_of
+
+# agent/runner_launched.py has the same names: torch's own, and those of MPI that launchers and programs read
+RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+WHERE = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
+READ = frozenset((*RANKS, *SIZES, *WHERE))
+LOOKS = 4  # at each process: it has its launcher's environment until it becomes the rank's program (exec)
+MOST_NEW = 256  # processes that are read at one look
+SLOWER_AFTER = 60  # looks; later ones are every tenth second
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
+PACKAGES = ("torch", "accelerate", "deepspeed", "colossalai")  # what `python -m` starts of them ends with its ranks
+STARTS = r"\bpython|run\b|\bmpiexec\b|\baccelerate\b|\bdeepspeed\b|\bcolossalai\b|\.py\b|\.sh\b|\$@"  # may make a world
+
+Key = Tuple[int, Tuple[str, ...]]  # of a world: its size, and where it meets
+
+
+class Membership(NamedTuple):
+    """One rank of a world, as an environment says it. `where` tells worlds of one size apart."""
+
+    rank: int
+    size: int
+    where: Tuple[str, ...]
+
+
+class Worlds:
+    """The worlds below this process in one attempt. `given` are the environments that the ranks were started with."""
+
+    def __init__(self, attempt: int, tell: Callable[[WorldMessage], None]) -> None:
+        self._attempt = attempt
+        self._tell = tell
+        self._given: Set[Membership] = set()
+        self._looks = 0
+        self._seen: Dict[Tuple[int, int], int] = {}  # looks at a process, by pid and start
+        self._ranks: Dict[Key, Set[int]] = {}
+        self._members: Dict[Key, Set[Tuple[int, int]]] = {}
+        self._told: Dict[Key, WorldMessage] = {}
+        self._settled = False
+
+    def given(self, environment: Mapping[str, str]) -> None:
+        """Know what a rank was started with: what inherits that is of no world of its own."""
+        member = membership("%s=%s" % (name, environment[name]) for name in READ if name in environment)
+        if member is not None:
+            self._given.add(member)
+
+    def settle(self, size: Optional[int], ranks: int) -> None:
+        """Look no more where a process group has more ranks than this node: the run's own world is made."""
+        self._settled = self._settled or (size or 0) > ranks
+
+    def look(self, running: bool) -> None:
+        """Once a second: read new processes, and tell what has changed."""
+        self._looks += 1
+        if self._settled or not running or (self._looks > SLOWER_AFTER and self._looks % 10):
+            return
+        living = {process.pid: process for process in descendants([os.getpid()])}
+        present = {(process.pid, process.start) for process in living.values()}
+        self._seen = {key: looks for key, looks in self._seen.items() if key in present}
+        new = [p for p in living.values() if self._seen.get((p.pid, p.start), 0) < LOOKS]
+        for process in new[:MOST_NEW]:
+            key = (process.pid, process.start)
+            self._seen[key] = self._seen.get(key, 0) + 1
+            self._read(process, living)
+        for world, told in self._told.items():
+            now = told._replace(here=len(self._ranks[world]), lives=not self._members[world].isdisjoint(present))
+            if now != told:
+                self._told[world] = now
+                self._tell(now)
+
+    def told(self) -> Tuple[WorldMessage, ...]:
+        """Give every world of the attempt, for a controller that has not heard of it."""
+        return tuple(message for message in self._told.values() if message.here)
+
+    def _read(self, process: Process, living: Mapping[int, Process]) -> None:
+        member = membership(os.fsdecode(entry) for entry in environment_of(process.pid))
+        if member is None or member in self._given or process.has_ended:
+            return
+        world = (member.size, member.where)
+        if world not in self._told:
+            if len(self._told) == MOST_WORLDS:
+                return
+            self._ranks[world] = set()
+            self._members[world] = set()
+            program = _program_of(command_line(process.pid))
+            is_all = all(map(_only_starts, _above(process.parent, living)))
+            self._told[world] = WorldMessage(self._attempt, len(self._told), member.size, 0, False, program, is_all)
+        self._ranks[world].add(member.rank)
+        self._members[world].add((process.pid, process.start))
+
+
+def membership(entries: Iterable[str]) -> Optional[Membership]:
+    """Read which rank of which world an environment names; None where it names none that there can be."""
+    values = {}
+    for entry in entries:
+        name, _, value = entry.partition("=")
+        if name in READ:
+            values[name] = value
+    rank = _number(values, RANKS)
+    size = _number(values, SIZES)
+    if rank is None or size is None or not 0 <= rank < size <= MOST_RANKS:
+        return None
+    return Membership(rank, size, tuple(values.get(name, "") for name in WHERE))
+
+
+def _number(values: Mapping[str, str], names: Iterable[str]) -> Optional[int]:
+    text = next((values[name] for name in names if name in values), "")
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
+def _program_of(words: List[str]) -> str:
+    """Name the script or module of a rank without its arguments, which may hold secrets; empty for what has none."""
+    read = read_command(words)
+    if read.kind not in ("python-script", "python-module"):
+        return ""
+    return " ".join(read.program[: 2 if read.kind == "python-module" else 1])[:NAME]
+
+
+def _above(pid: int, living: Mapping[int, Process]) -> Iterable[int]:
+    """Give this process and those above it that are below this one."""
+    while pid in living:
+        yield pid
+        pid = living[pid].parent
+
+
+def _only_starts(pid: int) -> bool:
+    """Tell whether a process starts one thing and ends with it: a launcher, a tool around it, a script of one command.
+
+    A program of Python's may train after what it has started, and a script may have a next command that does.
+    """
+    words = command_line(pid)
+    if words and os.path.basename(words[0]).lstrip("-") in SHELLS:
+        return _has_one_command(pid, words)
+    read = read_command(words)
+    if read.kind == "python-module":
+        return (read.target or "").partition(".")[0] in PACKAGES
+    if read.kind == "python-other":  # such as /opt/venv/bin/torchrun
+        return os.path.basename(os.path.dirname("".join(read.program[:1]))) == "bin"
+    return read.kind == "program" and bool(words)
+
+
+def _has_one_command(pid: int, words: List[str]) -> bool:
+    """Tell whether at most one command of a shell's may make a world; False where the script may not be read."""
+    options = [word for word in words[1:] if word.startswith("-")]
+    rest = [word for word in words[1:] if not word.startswith("-")]
+    if not rest:
+        return False
+    text = rest[0]
+    if not any("c" in option for option in options if not option.startswith("--")):
+        path = os.path.join("/proc/%d/cwd" % pid, rest[0])
+        text = read_text(path) if os.path.isfile(path) else ""
+    lines = [line for line in text.replace("\\\n", " ").split("\n") if not line.lstrip().startswith("#")]
+    commands = re.split("[;&|\n]+", "\n".join(lines))
+    return bool(text) and sum(re.search(STARTS, command) is not None for command in commands) <= 1

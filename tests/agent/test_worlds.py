@@ -1,0 +1,117 @@
+"""Worlds that another launcher makes below the ranks are seen in /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from allranks.agent.worlds import Worlds
+from allranks.protocol.messages import WorldMessage
+
+GIVEN = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+OWN = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501", "TORCHELASTIC_RUN_ID": "x"}
+SLEEP = [sys.executable, "-c", "import time; time.sleep(120)"]
+
+
+def start(**variables: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(SLEEP, env={**os.environ, **variables})
+
+
+def look_until(worlds: Worlds, told: list[WorldMessage], here: int) -> WorldMessage:
+    """Look until so many ranks were seen: between fork and exec a process has its parent's environment."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any(message.here == here for message in told):
+        worlds.look(running=True)
+        time.sleep(0.05)
+    return told[-1]
+
+
+def test_a_world_of_its_own_and_one_that_is_inherited() -> None:
+    told: list[WorldMessage] = []
+    worlds = Worlds(3, told.append)
+    worlds.given(GIVEN)
+    processes = [start(**GIVEN), start(**OWN, RANK="0", WORLD_SIZE="2"), start(**OWN, RANK="1", WORLD_SIZE="2")]
+    try:
+        assert look_until(worlds, told, here=2) == WorldMessage(3, 0, 2, 2, lives=True, is_all=True)
+        assert {message.size for message in told} == {2}, "what was given to the ranks is no world of its own"
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    worlds.look(running=True)
+    assert told[-1] == WorldMessage(3, 0, 2, 2, lives=False, is_all=True)
+    assert worlds.told() == (told[-1],), "a controller that comes later is told again"
+
+
+def test_nothing_is_read_once_the_run_has_its_own_world() -> None:
+    told: list[WorldMessage] = []
+    worlds = Worlds(0, told.append)
+    worlds.settle(4, ranks=2)
+    process = start(**OWN, RANK="0", WORLD_SIZE="1")
+    try:
+        for _ in range(3):
+            time.sleep(0.1)
+            worlds.look(running=True)
+    finally:
+        process.kill()
+        process.wait()
+    assert told == []
+
+
+RANK = "sh rank.sh"
+
+
+@pytest.mark.parametrize(
+    ("script", "is_all"),
+    [
+        (f"export A=1\n# python prepare.py\n{RANK}\necho done\n", True),
+        (f"bash -c '{RANK}; true'\n", True),
+        (f"{RANK}\npython train.py\n", False),
+        (f"{RANK}\nsrun \\\n  program\n", False),
+        (f"bash -c '{RANK} && python train.py'\n", False),
+        ("sh ./inner.sh\n", False),
+    ],
+)
+def test_a_script_with_another_command_may_train_later(tmp_path: Path, script: str, is_all: bool) -> None:
+    (tmp_path / "run.sh").write_text(script)
+    (tmp_path / "inner.sh").write_text(f"{RANK}\n./train.sh\n")
+    assert seen(["bash", "run.sh"], tmp_path).is_all is is_all
+
+
+@pytest.mark.parametrize(
+    ("place", "is_all"), [("bin/torchrun", True), ("torch/__main__.py", True), ("launch.py", False), ("-c", False)]
+)
+def test_a_program_of_pythons_may_train_later_unless_it_is_a_launcher(tmp_path: Path, place: str, is_all: bool) -> None:
+    text = f"import subprocess; subprocess.run({RANK.split()})"
+    words = [sys.executable, place]
+    if place == "-c":
+        words.append(text)
+    else:
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+    if place.startswith("torch/"):
+        (tmp_path / "torch" / "__init__.py").touch()
+        words[1:] = ["-u", "-m", "torch"]
+    assert seen(words, tmp_path).is_all is is_all
+
+
+def seen(words: list[str], cwd: Path) -> WorldMessage:
+    """Look at the world of one rank that a command makes."""
+    (cwd / "rank.sh").write_text("RANK=0 WORLD_SIZE=1 MASTER_PORT=29501 exec sleep 120\n")
+    told: list[WorldMessage] = []
+    process = subprocess.Popen(words, cwd=cwd, start_new_session=True)
+    deadline = time.monotonic() + 60
+    try:
+        while not told and time.monotonic() < deadline:
+            Worlds(0, told.append).look(running=True)
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return told[-1]

@@ -1,0 +1,67 @@
+"""A script that gives each node a world of its own never ends with 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests import forked
+from tests.hosts.waiting import wait_until
+from tests.local.running import BOUND
+
+pytestmark = pytest.mark.processes
+
+PROGRAM = """import time
+import torch.distributed as d
+d.init_process_group("gloo")
+d.barrier()
+time.sleep(3)
+"""
+OWN = "--standalone --nproc_per_node 2"
+OF_THE_RUN = (
+    "--nnodes $NNODES --node_rank $NODE_RANK --nproc_per_node $NPROC_PER_NODE"
+    " --master_addr $MASTER_ADDR --master_port $MASTER_PORT"
+)
+
+
+@pytest.mark.parametrize(("options", "code"), [(OWN, 1), (OF_THE_RUN, 0)])
+def test_a_script_with_its_own_torchrun(tmp_path: Path, options: str, code: int) -> None:
+    (tmp_path / "pg.py").write_text(PROGRAM)
+    (tmp_path / "run.sh").write_text(f"{sys.executable} -m torch.distributed.run {options} pg.py\n")
+    words = ["run", "--local", "2", "--launcher", "command", "--json", "bash", "run.sh"]
+    done = forked.call(words, cwd=tmp_path)
+    document = json.loads(done.stdout)
+    verdict = document["verdict"]
+    assert (done.returncode, verdict and verdict["cause"]) == (code, "nodes-train-apart" if code else None)
+    if code:
+        assert "--local=2 --nproc=2 pg.py" in verdict["remedy"]
+
+
+PREPARES = """import os, pathlib, subprocess, sys, time
+rank = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "29501"}
+subprocess.run([sys.executable, "-c", "import time; time.sleep(8)"], env=rank)
+while not pathlib.Path("go").exists():
+    time.sleep(0.1)
+"""
+
+
+def test_a_controller_that_takes_the_run_over_knows_of_them(tmp_path: Path) -> None:
+    """A program may train after what it has started: a warning, until it has ended without."""
+    (tmp_path / "prepares.py").write_text(PREPARES)
+    environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(tmp_path / "runs")}
+    words = ["run", "--local", "2", "--launcher", "command", "--no-check", sys.executable, "prepares.py"]
+    with (tmp_path / "out").open("w") as out:
+        first = forked.popen(words, env=environment, cwd=tmp_path, stdout=out, stderr=out)
+    wait_until(lambda: "may train on its own" in (tmp_path / "out").read_text(), BOUND, "the warning")
+    (run,) = (tmp_path / "runs").iterdir()
+    os.kill(json.loads((run / "run.json").read_text())["controller"]["pid"], signal.SIGKILL)
+    first.wait(BOUND)
+    (tmp_path / "go").touch()
+    done = forked.call(["attach", "--take-over", "--json"], cwd=tmp_path, env=environment)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["verdict"]["cause"]) == (1, "nodes-train-apart")
+    assert document["verdict"]["message"].startswith("each node has trained on its own")
