@@ -253,6 +253,26 @@ def test_data_by_name_and_size(tmp_path: Path, python: str) -> None:
     ]
 
 
+def test_of_two_nodes_the_one_with_a_part_of_the_data_is_odd(tmp_path: Path) -> None:
+    whole, part, own = ({"a": 1, "b": 2}, {"a": 1}, {"a": 1, "c": 3})
+    found = []
+    for sizes in (whole, part, own, {}):
+        top = tmp_path / "data"
+        shutil.rmtree(top, ignore_errors=True)
+        top.mkdir()
+        for name, size in sizes.items():
+            (top / name).write_bytes(bytes(size))
+        found.append(look("data_listing", tmp_path, data_paths=[str(top)]))
+    assert [first_status(found[0], other) for other in found[1:]] == [("fail", "h1"), ("warn", "h0"), ("fail", "h1")]
+    assert first_status(found[1], found[0]) == ("fail", "h0")
+
+
+def first_status(*found: Any) -> tuple[str, str | None]:
+    documents = {f"h{n}": {"data_listing": facts} for n, facts in enumerate(found)}
+    finding = judge({}, documents, [built_in()["data_listing"]])[0]
+    return finding.status, finding.where.node
+
+
 @pytest.mark.parametrize("size", [0, 10, (1 << 20) + 5, (3 << 20) + 1])
 def test_a_file_by_its_ends(tmp_path: Path, size: int) -> None:
     path = tmp_path / "corpus.bin"

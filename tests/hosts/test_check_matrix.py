@@ -363,6 +363,16 @@ def test_one_file_fewer(check: Checker) -> None:
     assert "shard-008" in check.message("data_listing")
 
 
+def test_a_run_that_would_train_on_a_part_of_the_data_is_refused(check: Checker) -> None:
+    data, fewer = data_directory(check.place, "data", 3), data_directory(check.place, "fewer", 1)
+    option = ("--data-path", str(data))
+    with bound(check.bed.host("h4"), fewer, data):
+        refused, allowed = run(check, *option), run(check, *option, "--allow", "data-differs")
+    assert refused.returncode == 3
+    assert "cause   data-differs" in refused.stdout and "h4 lacks shard-001, shard-002" in refused.stdout
+    assert allowed.returncode == 0, allowed.stdout
+
+
 @pytest.mark.slow
 def test_a_tiny_dev_shm(check: Checker) -> None:
     check.bed.host("h3").small_tmpfs("/dev/shm", "64k")

@@ -1,6 +1,6 @@
 """Every --data-path holds the same files, by name and size, on every node.
 
-Of a single file the first and last megabyte are compared too. A directory is listed for at most 20 s and
+Of a single file the first and last megabyte are compared too. Directories are listed for at most 5 s and
 200,000 files, in the order of names.
 """
 
@@ -19,8 +19,10 @@ from ..compare import (
     Findings,
     Nodes,
     by_item,
+    by_value,
     collected,
     evidence_of,
+    fail_if,
     nodes_with,
     remote,
     size,
@@ -28,15 +30,16 @@ from ..compare import (
     split,
     unknown,
     values_of,
-    warn,
 )
 from ..host import Host, ask
 from ..typed_facts import Request
 
 ID = "data_listing"
 GROUP = "data"
-LEVEL = "full"
-SECONDS = 90.0
+LEVEL = "quick"
+LABEL = "data-differs"
+LISTING_SECONDS = 5.0
+SECONDS = 15.0
 PATHS = 8
 SHOWN = 3
 PACKED = 32768  # characters of a listing that travels
@@ -98,7 +101,8 @@ def listing(top, end):
 answer = {}
 for path in PATHS:
     try:
-        answer[path] = listing(path, time.monotonic() + 20 / len(PATHS)) if os.path.isdir(path) else one_file(path)
+        end = time.monotonic() + SECONDS / len(PATHS)
+        answer[path] = listing(path, end) if os.path.isdir(path) else one_file(path)
     except OSError as error:
         answer[path] = dict(kind="unreadable", why=error.strerror)
 print("\nALLRANKS-ANSWER " + json.dumps(answer))
@@ -140,21 +144,29 @@ def collect(host: Host) -> Optional[Dict[str, PathListing]]:
     paths = host.request.asked.data_paths[:PATHS]
     if not paths:
         return None
-    program = f"PATHS, PACKED = {paths!r}, {PACKED}\n{PROGRAM}"
+    program = f"PATHS, PACKED, SECONDS = {paths!r}, {PACKED}, {LISTING_SECONDS}\n{PROGRAM}"
     return ask(host, Dict[str, PathListing], program, SECONDS - 5, anywhere=True)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Warnings: each node may well have its own share of the data. `data_paths` speaks of absent ones."""
+    """Fail where a node lacks what others have; warn where each may have its own share, or a container other mounts.
+
+    `data_paths` speaks of absent ones.
+    """
+    is_bare = not request.asked.wrap
     for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, PathListing])).items():
         late = nodes_with(by_node, lambda one: one.cut == "time")
         if late:
-            message = f"{path} could not be listed within 20 s on {join_names(late)} and is not compared"
+            where = f"within {LISTING_SECONDS:g} s on {join_names(late)}"
+            message = f"{path} could not be listed {where} and is not compared"
             yield unknown(ID, late, message, "name a smaller directory with --data-path")
         listings = {node: one for node, one in by_node.items() if node not in late and one.kind != "unreadable"}
         for odd in split(values_of(listings, lambda one: one.digest)):
-            if odd.fine or not _shares(list(listings.values())):
-                yield _finding(path, listings, odd.nodes, odd.fine)
+            if odd.fine:
+                yield _finding(path, listings, odd.nodes, odd.fine, is_bare)
+            elif not _shares(list(listings.values())):
+                few, many = _part_and_whole(listings)
+                yield _finding(path, listings, few or odd.nodes, many, is_bare)
 
 
 def _shares(listings: Sequence[PathListing]) -> bool:
@@ -168,7 +180,18 @@ def _shares(listings: Sequence[PathListing]) -> bool:
     return True
 
 
-def _finding(path: str, listings: Mapping[str, PathListing], odd: List[str], fine: List[str]) -> Finding:
+def _part_and_whole(listings: Mapping[str, PathListing]) -> Tuple[List[str], List[str]]:
+    """Tell the nodes that have a part of what the others have, and those others; nothing where it is not so."""
+    groups = list(by_value(values_of(listings, lambda one: one.digest)).values())
+    if len(groups) != 2 or not all(listing.names for listing in listings.values()):
+        return [], []
+    for few, many in (groups, groups[::-1]):
+        if listings[few[0]].sizes().items() < listings[many[0]].sizes().items():
+            return few, many
+    return [], []
+
+
+def _finding(path: str, listings: Mapping[str, PathListing], odd: List[str], fine: List[str], is_bare: bool) -> Finding:
     first = odd[0]
     other = fine[0] if fine else odd[-1]
     amount = listings[first].amount
@@ -186,7 +209,8 @@ def _finding(path: str, listings: Mapping[str, PathListing], odd: List[str], fin
     source, target = (first, other) if listings[first].count_ > listings[other].count_ else (other, first)
     full_path = path.rstrip("/") + ("/" if listings[source].kind == "directory" else "")
     copy = remote(source, "rsync -a", full_path, f"{target}:{full_path}")  # it adds and replaces, and removes nothing
-    return warn(ID, odd, message, f"{copy}, unless each node is meant to have its own share", evidence)
+    remedy = f"{copy}, unless each node is meant to have its own share (--allow {LABEL})"
+    return fail_if(bool(fine) and is_bare, LABEL, odd, message, remedy, evidence)
 
 
 def _names(listings: Mapping[str, PathListing], one: str, other: str) -> str:
