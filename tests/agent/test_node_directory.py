@@ -1,8 +1,11 @@
 """The node directory belongs to its user alone: what another user could have prepared there is refused."""
 
 import os
+import shutil
 import stat
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +75,46 @@ def test_the_next_base_is_taken(base: Path, monkeypatch: pytest.MonkeyPatch) -> 
     by_mode(first)
     monkeypatch.setattr(node_directory, "bases", lambda wanted: [str(first), str(second)])
     assert make(None, "run-1", "node_00").startswith(str(second))
+
+
+@pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="no systemd-tmpfiles here")
+def test_a_cleaner_of_old_files_leaves_a_directory_that_is_held(base: Path) -> None:
+    path = Path(make(str(base), "run-1", "node_00"))
+    (path / "runner.py").write_text("")
+    conf = base / "clean.conf"
+    conf.write_text(f"e {base / OWN} - - - 1us\n")
+
+    def clean() -> None:
+        subprocess.run(["systemd-tmpfiles", "--clean", str(conf)], check=True, capture_output=True)
+
+    held = node_directory.hold(str(path))
+    assert held is not None
+    clean()
+    assert (path / "runner.py").exists() and (path / "spool").is_dir()
+    os.close(held)
+    clean()
+    assert not (path / "runner.py").exists(), "it would have been removed"
+
+
+def test_what_was_removed_is_written_again(base: Path) -> None:
+    path = make(str(base), "run-1", "node_00")
+    for name in ("runner.py", "fabric.zip", "node.log"):
+        (Path(path) / name).write_text(name)
+    upkeep = node_directory.Upkeep(path)
+    assert upkeep.restore() == []
+    (Path(path) / "runner.py").unlink()
+    (Path(path) / "node.log").unlink()
+    (Path(path) / "spool").rmdir()
+    assert upkeep.restore() == ["spool", "runner.py"]
+    assert (Path(path) / "runner.py").read_text() == "runner.py"
+
+
+def test_times_are_renewed_each_hour(base: Path) -> None:
+    path = make(str(base), "run-1", "node_00")
+    upkeep = node_directory.Upkeep(path)
+    for place in (path, f"{path}/spool"):
+        os.utime(place, (1e9, 1e9))
+    upkeep.look(time.monotonic())
+    assert os.stat(path).st_mtime == 1e9
+    upkeep.look(time.monotonic() + node_directory.RENEWED)
+    assert min(os.stat(place).st_mtime for place in (path, f"{path}/spool")) > 1.7e9

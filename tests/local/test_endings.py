@@ -66,3 +66,20 @@ def test_a_rank_that_has_become_another_program_says_so(tmp_path: Path) -> None:
     assert message.startswith("rank 1 on local1 ended with code 7")
     assert message.endswith(", after it had become another program by exec: bash"), message
     assert "SECRET" not in message
+
+
+def test_a_further_attempt_gets_the_files_that_a_cleaner_has_taken(tmp_path: Path) -> None:
+    """It failed with "can't open runner.py", and blamed --wrap."""
+    program = """
+import os, pathlib, sys
+place = pathlib.Path(os.environ["ALLRANKS_REPORT_SOCKET"]).parent
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    for path in place.glob("*.py"):
+        path.unlink()
+    print("step 1", flush=True)
+    os.abort()
+print("again", (place / "runner.py").exists(), flush=True)
+"""
+    run = LocalRun(tmp_path, program, "--retries", "1")
+    assert run.result()["exit"] == 0
+    assert "again True" in (run.directory / "logs" / "attempt_1" / "node_00_local0" / "rank_000.log").read_text()

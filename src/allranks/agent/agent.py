@@ -89,7 +89,7 @@ from .forking import TASK_SECONDS, Forking, FoundRecord, KeptRecord
 from .journal import AgentBegun, DroppedBytes, Journal, LeaseOver, Released
 from .link import AgentNote, Link, describe_error, hello, log_traceback, still_followed, write_note
 from .node_check import NodeCheck, check_node
-from .node_directory import kept_outputs, remove
+from .node_directory import Upkeep, kept_outputs, remove
 from .outlet import Outlet
 from .processes import (
     USER_SIGNALS,
@@ -149,6 +149,7 @@ class Agent:
         if not header.engine:  # which finds its processes by a group of its own: nothing is taken out of it
             self._group = join_own("allranks-" + header.run_tag.replace("/", "-"))
         self._journal = Journal(node_dir)
+        self._upkeep = Upkeep(node_dir)
         self._outlet = Outlet(os.path.join(node_dir, "spool"))
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(node_dir, "node.log"))
         self._drops: Dict[str, int] = {}
@@ -288,6 +289,7 @@ class Agent:
 
     def _tick(self, now: float) -> None:
         self._check_supervisor()
+        self._upkeep.look(now)
         self._door.look(now)
         self._note_drops()
         if self._attempt is not None:
@@ -664,14 +666,16 @@ class Agent:
         return rank._replace(workdir=os.path.join(self._header.cwd, rank.workdir))
 
     def _make_directories(self, order: StartOrder) -> bool:
-        for path in order.make:
-            try:
+        """Make the output directory, and again what something has removed of the node's."""
+        try:
+            for name in self._upkeep.restore():
+                self._log("something has removed %s from the node directory: made again" % name)
+            for path in order.make:
                 os.makedirs(os.path.join(self._header.cwd, path), mode=0o700, exist_ok=True)
-            except OSError as error:
-                rank = order.ranks[0].rank
-                text = "rank %d could not make its output directory %s: %s" % (rank, path, error.strerror)
-                self._tell(FaultMessage("start-failed", text, rank, time.time()))
-                return False
+        except OSError as error:
+            text = "rank %d could not make %s: %s" % (order.ranks[0].rank, error.filename, error.strerror)
+            self._tell(FaultMessage("start-failed", text, order.ranks[0].rank, time.time()))
+            return False
         return True
 
     def _on_ping(self, order: PingOrder) -> None:

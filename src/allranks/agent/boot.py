@@ -291,6 +291,7 @@ def _detach_output(log: str) -> None:
 def _supervise(header: AgentHeader, directory: str, listener: socket.socket) -> None:
     os.chdir("/")  # the session's may be removed, or its file system unmounted
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    nodedir.hold(directory)  # by this process and the agent, until both have ended
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agent = os.fork()
     if agent == 0:

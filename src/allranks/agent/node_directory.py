@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
 from typing import List, Optional, Sequence, Tuple
 
 from . import receiver
-from .files import names_in, remove_file, remove_tree
+from .files import names_in, read_bytes, remove_file, remove_tree
 
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 LONGEST_NAME = len("/report.sock")
@@ -122,7 +124,7 @@ def _fill(path: str) -> None:
     """Make the directory and write a probe: a full disk is seen while another base can still be taken."""
     os.mkdir(path, 0o700)
     try:
-        for name in ("spool", "outputs"):
+        for name in DIRECTORIES:
             os.mkdir(os.path.join(path, name), 0o700)
         probe = os.path.join(path, "probe")
         fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -143,6 +145,70 @@ def _remove_empty(directories: Sequence[str]) -> None:
             os.rmdir(directory)
         except OSError:
             return
+
+
+# -- while a run lives ------------------------------------------------------------------------------------
+
+LARGEST_KEPT = 8 << 20  # bytes of a file that is written again
+RENEWED = 3600.0  # seconds between renewals of times; cleaners wait for days
+DIRECTORIES = ("spool", "outputs")
+
+
+def hold(path: str) -> Optional[int]:
+    """Lock the directory for as long as the descriptor is open; None where it cannot be locked.
+
+    What cleans /tmp by age leaves a locked directory alone (tmpfiles.d(5), "Age").
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # a file system without locks, or a cleaner is at it
+        os.close(fd)
+        return None
+    return fd
+
+
+class Upkeep:
+    """Keeps what cleaners would take from the directory of a run that lives."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._next_renewal = time.monotonic() + RENEWED
+        programs = [name for name in names_in(path) if name.endswith((".py", ".zip"))]
+        self._files = {name: read_bytes(os.path.join(path, name), LARGEST_KEPT) for name in programs}
+
+    def look(self, now: float) -> None:
+        """Once an hour set the times of all that lies there to now, for cleaners that know no locks."""
+        if now < self._next_renewal:
+            return
+        self._next_renewal = now + RENEWED
+        for name in ("", *names_in(self._path)):
+            try:
+                os.utime(os.path.join(self._path, name), follow_symlinks=False)
+            except OSError:
+                pass
+
+    def restore(self) -> List[str]:
+        """Write again what is missing of the files that ranks are started with, and of the directories; give the names.
+
+        Raise OSError where that cannot be done."""
+        missing = [name for name in DIRECTORIES if not os.path.isdir(os.path.join(self._path, name))]
+        for name in missing:
+            os.makedirs(os.path.join(self._path, name), 0o700)
+        for name, content in self._files.items():
+            if os.path.lexists(os.path.join(self._path, name)):
+                continue
+            fd = os.open(os.path.join(self._path, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+            missing.append(name)
+        return missing
+
+
+# -- whose it is ------------------------------------------------------------------------------------------
 
 
 def check_private(directory: str, entered: bool = False) -> None:
