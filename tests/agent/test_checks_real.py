@@ -176,9 +176,41 @@ def test_scripts_by_content(tmp_path: Path) -> None:
         found.append(look("code_script", path))
     assert found[0]["size"] == 7
     assert len({one["hash"] for one in found}) == 2
-    assert said("code_script", *found)[0].startswith("train.py differs between nodes: h2 has version ")
+    version = found[2]["hash"][:8]
+    assert said("code_script", *found)[0].startswith(f"h2 has version {version} of train.py (the other 2 have ")
     assert look("code_script", tmp_path, ("-m", "pkg")) is None
     assert look("code_script", tmp_path, ("true",)) is None
+
+
+IMPORTING = """import torch, os.path, conf as c; import late
+from model.net import Net, \\
+    Other
+from model import (heads,  # a module of the package
+    tails)
+    from .  import nothing
+# import never
+"""
+
+
+def test_modules_that_the_script_imports(tmp_path: Path) -> None:
+    """A helper that differs trains with LR 1 on one node and with LR 2 on another."""
+    code = {"train_py": IMPORTING, "conf_py": "LR = 1", "model__net_py": "from ..conf import LR\nfrom . import deep",
+            "model__deep_py": "", "model__tails_py": "", "model__heads__a_py": "", "never_py": ""}  # fmt: skip
+    found = []
+    for number, lr in enumerate((1, 1, 2)):
+        top = plant(tmp_path / str(number), **{**code, "conf_py": f"LR = {lr}"})
+        (top / "model/heads/__init__.py").write_text("")
+        found.append(look("code_script", top))
+    assert sorted(found[0]["imported"]) == [
+        "conf.py", "model/deep.py", "model/heads/__init__.py", "model/net.py", "model/tails.py"
+    ]  # fmt: skip
+    old, new = (one["imported"]["conf.py"][:8] for one in found[1:])
+    assert said("code_script", *found) == [f"h2 has version {new} of conf.py (the other 2 have {old})"]
+    (tmp_path / "2/conf.py").unlink()
+    (tmp_path / "2/model/tails.py").write_text("#")
+    found[2] = look("code_script", tmp_path / "2")
+    (message,) = said("code_script", *found)
+    assert message == f"h2 has no conf.py (the other 2 have {old}), and model/tails.py differs too"
 
 
 def plant(top: Path, **files: str) -> Path:

@@ -450,11 +450,14 @@ def run(check: Checker, *options: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_is_refused_and_can_be_allowed(check: Checker) -> None:
     other = check.place / "other"
     other.mkdir()
-    (other / "train.py").write_text("print('another')\n")
+    for place, word in ((check.work, "train"), (other, "another")):
+        (place / "train.py").write_text("import helper\nprint(helper.WORD)\n")
+        (place / "helper.py").write_text(f"WORD = {word!r}\n")
     with bound(check.bed.host("h4"), other, check.work):
         refused = run(check)
         assert refused.returncode == 3
-        assert "h4" in refused.stdout and "train.py" in refused.stdout
+        assert "cause   code-differs" in refused.stdout and "h4 has version" in refused.stdout
+        assert refused.stdout.count("helper.py (the other 3 have") == 1, "once, in the verdict"
         allowed, unchecked = run(check, "--allow", "code_script"), run(check, "--no-check")
     assert allowed.returncode == 0 and "another" in allowed.stdout
     assert unchecked.returncode == 0 and "another" in unchecked.stdout

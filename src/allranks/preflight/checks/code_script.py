@@ -1,14 +1,31 @@
-"""The training script itself is the same on every node."""
+"""The training script, and the project's own files that it imports, are the same on every node.
+
+Files below the script's directory are found by the import statements in them, at most 300 files of 8 MB in all. What is
+imported by name at run time is seen by `code_tree` alone.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
-from typing import Optional
+from typing import Dict, Iterator, List, Mapping, Optional, Set
 
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of
+from allranks.text import count_of, plural
 
-from ..compare import Findings, Nodes, collected, differences, evidence_of, fail_if, values_of
+from ..compare import (
+    Difference,
+    Findings,
+    Nodes,
+    by_item,
+    collected,
+    differences,
+    evidence_of,
+    fail_if,
+    group,
+    some,
+    values_of,
+)
 from ..host import Host
 from ..typed_facts import Request
 
@@ -17,20 +34,39 @@ GROUP = "code"
 LEVEL = "quick"
 LABEL = "code-differs"
 LIMIT = 4 << 20
+FILES = 300
+BYTES = 8 << 20
+TRIED = 5000  # names of modules, most of which are installed elsewhere
+SHOWN = 4
+IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*)(\w[\w.]*|)[ \t]+import[ \t]+(\([^)]{0,4000}|[^\n#;]*)|import[ \t]+([^\n#;]+))",
+    re.MULTILINE,
+)
 SYNC = "copy this machine's code to all nodes with run --sync"
 
 
 class Content(NamedTuple):
-    """The script and what is in it."""
+    """The script and what is in it; `imported` are hashes of files by their paths below its directory."""
 
     path: str
     size: int
     hash: str
+    imported: Mapping[str, str] = {}
 
     @property
     def shown(self) -> str:
         """Words for evidence."""
         return f"{self.hash[:8]} {count_of(self.size, 'byte')} {self.path}"
+
+    @property
+    def folder(self) -> str:
+        """The script's directory."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def files(self) -> Dict[str, str]:
+        """Hashes by path below the script's directory, the script first."""
+        return {self.path.rpartition("/")[2]: self.hash, **self.imported}
 
 
 def collect(host: Host) -> Optional[Content]:
@@ -38,22 +74,85 @@ def collect(host: Host) -> Optional[Content]:
     script = host.facts.script
     if script.kind != "python-script" or not script.exists:
         return None
+    text = host.read(script.path, LIMIT)
+    folder = script.path.rpartition("/")[0]
+    imported = {name: _hash(found) for name, found in _imported(host, folder, text).items()}
+    return Content(script.path, len(text.encode("utf-8", "replace")), _hash(text), imported)
+
+
+def _hash(text: str) -> str:
     import hashlib  # late: it loads OpenSSL, 3 ms, and a module or a program has no script
 
-    data = host.read(script.path, LIMIT).encode("utf-8", "replace")
-    return Content(script.path, len(data), hashlib.sha256(data).hexdigest()[:16])
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _imported(host: Host, top: str, script: str) -> Dict[str, str]:
+    """Read the files below a directory that a script imports, and those that they import."""
+    found: Dict[str, str] = {}
+    tried: Set[str] = set()
+    waiting = [("", script)]  # the directory of a file below `top`, and its text
+    room = BYTES
+    while waiting:
+        for name in _files_imported(*waiting.pop()):
+            if name in tried:
+                continue
+            tried.add(name)
+            path = f"{top}/{name}"
+            if len(tried) > TRIED or len(found) >= FILES or room <= 0:
+                return found
+            if host.exists(path):
+                text = host.text(path, min(LIMIT, room)) or ""
+                room -= len(text)
+                found[name] = text
+                waiting.append((name.rpartition("/")[0], text))
+    return found
+
+
+def _files_imported(folder: str, text: str) -> Iterator[str]:
+    """Give the paths that the modules of import statements would have below the script's directory."""
+    for dots, module, names, modules in IMPORT.findall(text):
+        if modules:
+            for name in modules.split(","):
+                for word in name.split()[:1]:
+                    yield from _files_of(word.split("."))
+            continue
+        base: List[str] = []
+        if dots:
+            parts = folder.split("/") if folder else []
+            if len(dots) > len(parts) + 1:
+                continue
+            base = parts[: len(parts) + 1 - len(dots)]
+        base = [*base, *filter(None, module.split("."))]
+        yield from _files_of(base)
+        for name in re.sub(r"[(]|#[^\n]*", "", names).split(","):
+            for word in name.split()[:1]:
+                yield from _files_of([*base, word])
+
+
+def _files_of(parts: List[str]) -> Iterator[str]:
+    """Give the files that a module may be, with the packages above it."""
+    if all(part.isidentifier() for part in parts):
+        for depth in range(1, len(parts) + 1):
+            path = "/".join(parts[:depth])
+            yield f"{path}.py"
+            yield f"{path}/__init__.py"
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail where nodes would run different programs; warn under a wrapper, which may well show another file."""
     scripts = collected(facts_by_node, ID, Content)
-    hashes = values_of(scripts, lambda script: script.hash)
+    files = values_of(scripts, lambda script: script.files)
     evidence = evidence_of(scripts, lambda node: scripts[node].shown)
-    for odd in differences("version", hashes, lambda value: value[:8]):
-        path = scripts[odd.nodes[0]].path
+    odds: List[Difference[Optional[str]]] = []
+    for name in by_item(files):
+        hashes = {node: one.get(name) for node, one in files.items()}
+        odds += differences(name, hashes, lambda value: str(value)[:8], phrase="version {value} of {what}")
+    for same in group(odds, lambda odd: tuple(odd.nodes)).values():
+        odd = same[0]
         remedy = SYNC
-        if odd.fine:
-            copy = f"scp -3 {shlex.quote(f'{odd.fine[0]}:{path}')} {shlex.quote(f'{odd.nodes[0]}:{path}')}"
-            remedy = f"{copy}, or {SYNC}"
-        message = f"{path.rpartition('/')[2]} differs between nodes: {odd.message}"
-        yield fail_if(not request.asked.wrap, LABEL, odd.nodes, message, remedy, evidence)
+        if odd.fine and len(same) == 1:
+            paths = [f"{node}:{scripts[node].folder}/{odd.what}" for node in (odd.fine[0], odd.nodes[0])]
+            remedy = f"scp -3 {' '.join(map(shlex.quote, paths))}, or {SYNC}"
+        others = [one.what for one in same[1:]]
+        also = f", and {some(others, SHOWN)} {plural(len(others), 'differs', 'differ')} too" if others else ""
+        yield fail_if(not request.asked.wrap, LABEL, odd.nodes, odd.message + also, remedy, evidence)
