@@ -58,7 +58,7 @@ def offered(place: Path, *words: str) -> list[str]:
         (["run", "--on-hang", ""], ["stop", "report", "restart"]),
         (["run", "--hosts", "log"], ["login1", "login2"]),
         (["check", "--cluster", ""], ["lab", "big"]),
-        (["run", "--local", "1", "--nod"], ["--nodes", "--node-dir"]),
+        (["run", "--local", "1", "--nod"], ["--nodes", "--node-dir", "--node-wait"]),
         (["logs", "--rank", ""], ["0", "1", "2", "3"]),
         (["logs", "--node", "gpu"], ["gpu1", "gpu2"]),
         (["check", "--only", "gpu_ec"], ["gpu_ecc"]),

@@ -38,6 +38,8 @@ def parts(node: Node) -> tuple[str, str | None, int | None, int | None]:
         ("me@h1", ("h1", "me", None, None)),
         ("h1 user=me.x-y_z", ("h1", "me.x-y_z", None, None)),
         ("h1:2222", ("h1", None, 2222, None)),
+        ("[10.203.1.3]:2222", ("10.203.1.3", None, 2222, None)),
+        ("[10.203.1.3]", ("10.203.1.3", None, None, None)),
         ("h1:1024", ("h1", None, 1024, None)),
         ("h1:22", ("h1", None, 22, None)),
         ("h1 port=8", ("h1", None, 8, None)),

@@ -1,5 +1,6 @@
 """Precedence, notes where sources disagree, and messages that name the source and what to set."""
 
+import re
 from typing import Any
 
 import pytest
@@ -368,8 +369,22 @@ def test_the_users_own_file_is_below_all_but_the_defaults() -> None:
 )
 def test_an_option_of_ours_behind_the_program_is_remarked_upon(command: list[str], notes: int) -> None:
     """`allranks run train.py --nproc 2` trains on one rank, as torchrun would, and nothing else says so."""
-    found = [note for note in run({"command": command}).notes if "stands before the program" in note]
+    found = [note for note in run({"command": command, "local": 1}).notes if "stands before the program" in note]
     assert len(found) == notes
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (["train.py", "--hosts", "h1,h2", "--lr", "1"], "--hosts h1,h2 train.py --lr 1"),
+        (["train.py", "--hosts=h1,h2"], "--hosts=h1,h2 train.py"),
+        (["-m", "package.train", "--slurm"], "--slurm -m package.train"),
+    ],
+)
+def test_nodes_that_are_named_behind_the_program_alone_are_refused(words: list[str], right: str) -> None:
+    """The program ran on this machine alone, after a note."""
+    with pytest.raises(UsageError, match=rf"hint: allranks run {re.escape(right)}$"):
+        run({"command": words})
 
 
 MINE = {

@@ -20,7 +20,7 @@ from allranks.cluster import Cluster
 from allranks.cluster.hostlist import fold
 from allranks.cluster.nodes import JOINED
 from allranks.engines.calls import out_of_reach, reached_nodes
-from allranks.engines.reachable_nodes import find_cluster, reached
+from allranks.engines.reachable_nodes import HERE, find_cluster, reached
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED, code_if
 from allranks.gang.execution import Executed, Execution, Job
@@ -103,6 +103,8 @@ def command(
     nodes_of = _nodes_of_target(spec) if run is None else _nodes_of_run(find_run(run, runs_dir), typed, spec)
     with nodes_of as reach:
         say_notes(resolved)
+        if reach.cluster.source == HERE:
+            sys.stderr.write(f"note: {HERE}\n")
         if dry_run:
             click.echo(_described(words, reach.cluster, reach.transport, json_))
             return DONE

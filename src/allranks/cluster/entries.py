@@ -19,6 +19,7 @@ from .names import bracketed, check_host, check_ipv6, check_user, show
 MAX_SLOTS = 1024
 KNOWN = ("slots", "max_slots", "port", "user")
 _INTEGER = re.compile(r"[0-9]{1,9}")
+_IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 _EQUALS = re.compile(r"(?<![ \t])[ \t]*=[ \t]*")
 
 
@@ -101,6 +102,8 @@ def _split_user(item: str, attribute: str | None) -> tuple[str | None, str]:
 def _split_port(hosts: str) -> tuple[str, str | None, bool]:
     """Host, text of the port, and whether the host is an IPv6 address (without brackets then)."""
     literal = re.fullmatch(r"\[([^\[\]]*)\](?::(.*))?", hosts)
+    if literal and _IPV4.fullmatch(literal[1]):  # as known_hosts has them
+        return literal[1], literal[2], False
     if literal and ":" in literal[1]:
         return check_ipv6(literal[1]), literal[2], True
     outside = re.sub(r"\[[^\[\]]*\]", "", hosts)

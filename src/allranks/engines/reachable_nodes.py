@@ -100,11 +100,14 @@ def reached(spec: RunSpec, cluster: Cluster) -> Iterator[Transport]:
         reach.end()
 
 
+HERE = "no --hosts or other target: this machine"  # where the list of nodes came from
+
+
 def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
     """Return the first nodes of --hosts, all where None; virtual nodes where no hosts are named."""
     if spec.target.hosts is None:
         virtual = virtual_cluster(spec.target.local or 1)
-        source = virtual.source if spec.target.local else "no --hosts or other target: this machine"
+        source = virtual.source if spec.target.local else HERE
         return make_cluster(virtual.nodes, source=source, first=first, is_local=lambda host: True)
     path = Path(spec.target.hosts).expanduser()
     if path.is_file():

@@ -23,6 +23,7 @@ arguments.
 from __future__ import annotations
 
 import enum
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ _ALIASES = {
 
 # Options that hardly any training program has.
 _OURS_ALONE = ("--hang-timeout", "--hosts", "--k8s", "--nproc", "--nproc-per-node", "--sky", "--slurm", "--sync")
+_NAME_NODES = ("--hosts", "--k8s", "--sky", "--slurm")
 
 
 class Layer(enum.IntEnum):
@@ -128,7 +130,7 @@ def resolve(
     variables = read_variables(_env_items(options), tables, environ, tables_source)
     notes += variables.notes
     notes += _remarks(values, environ)
-    notes += _misplaced(values.get("command"))
+    notes += _misplaced(values)
     spec = RunSpec.of(**values, env=variables.env, forward=variables.forward)
     refuse_slips(spec.launch.command)
     asked = spec.launch.launcher if "launcher" in values else None
@@ -379,14 +381,27 @@ def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator
         yield "--on-hang restart without --retries only stops. Set --retries 1 or more"
 
 
-def _misplaced(command: Json) -> Iterator[str]:
-    """Yield a remark on an option of allranks behind the program, which has it as an argument of its own."""
-    words = [word for word in _as_tuple(command) if isinstance(word, str)]
+def _misplaced(values: Mapping[str, Json]) -> Iterator[str]:
+    """Yield a remark on an option of allranks behind the program, which has it as an argument of its own.
+
+    Raise UsageError for one that would have named the nodes where none is named: all would be trained here.
+    """
+    words = [word for word in _as_tuple(values.get("command")) if isinstance(word, str)]
     if not words or read_tool(words) is not None:
         return
     behind = [word for word in words[1:] if word.partition("=")[0] in _OURS_ALONE]
-    if behind:
-        yield f"{behind[0]} stands behind {words[0]} and goes to it. An option of allranks stands before the program"
+    if not behind:
+        return
+    names_nodes = [word for word in behind if word.partition("=")[0] in _NAME_NODES]
+    if names_nodes and not any(values.get(name) for name in (*TARGETS, "node_rank")):
+        at = words.index(names_nodes[0])
+        takes = 2 if names_nodes[0] == "--hosts" else 1
+        ordered = [*words[at : at + takes], *words[:at], *words[at + takes :]]
+        raise UsageError(
+            f"{names_nodes[0]} stands behind {words[0]} and would go to it, and no nodes are named before it. Where "
+            f"it is the program's own, set --local 1 before the program\nhint: allranks run {shlex.join(ordered)}"
+        )
+    yield f"{behind[0]} stands behind {words[0]} and goes to it. An option of allranks stands before the program"
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:
