@@ -93,8 +93,16 @@ if out.get("torch") == "?":
     except Exception:
         pass
 sys.path.insert(0, os.getcwd())
+if sys.argv[1]:
+    try:
+        with open(sys.argv[1], "rb") as f:
+            compile(f.read(4000000), sys.argv[1], "exec", dont_inherit=True)
+    except SyntaxError as error:
+        out["syntax"] = ("line %s: %s" % (error.lineno, error.msg)).replace("\t", " ")
+    except Exception:
+        pass
 lacks = []
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     try:
         if sys.meta_path and find(name) is None:
             lacks.append(name)
@@ -437,7 +445,8 @@ def interpreter(order: SetupOrder, program: Words, workdir: str, environ: Mappin
         searched = environ.get("PATH", os.defpath)
         error = "not found or not executable"
         return dict(encode(Interpreter(program.kind, how, error=error, missing=True, searched=searched)))
-    answer = ask(path, workdir, environ, order.modules)
+    script = (program.target if program.kind == "python-script" else "") or ""
+    answer = ask(path, workdir, environ, order.modules, script=script)
     described: JsonObject = encode(answer._replace(kind=program.kind, how=how, path=path))
     if not answer.error:
         described["torch"] = answer.torch  # null where it is absent
@@ -450,11 +459,12 @@ def ask(
     environ: Mapping[str, str],
     modules: Sequence[str] = (),
     seconds: float = INTERPRETER_SECONDS,
+    script: str = "",
 ) -> Interpreter:
-    """Start an interpreter once and read what it says of itself."""
+    """Start an interpreter once and read what it says of itself, and of the syntax of a script."""
     where = workdir if os.path.isdir(workdir) else "/"
     try:
-        ended = run_command([path, "-c", QUESTION, *modules], seconds, ANSWER_LIMIT, environ, where)
+        ended = run_command([path, "-c", QUESTION, script, *modules], seconds, ANSWER_LIMIT, environ, where)
     except (OSError, ValueError) as error:
         return Interpreter(error="could not be started: %s" % error)
     if ended.code is None:
@@ -473,6 +483,7 @@ def _answer(out: str, err: str, code: int) -> Interpreter:
                 torch=values.get("torch"),
                 cuda=values.get("cuda", ""),
                 hip=values.get("hip", ""),
+                syntax=values.get("syntax", "")[:300],
                 lacks=tuple(filter(None, values.get("lacks", "").split(","))),
             )
     last = (err.strip().splitlines() or ["no output"])[-1]

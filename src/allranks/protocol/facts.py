@@ -104,6 +104,7 @@ class Interpreter(NamedTuple):
     """The training interpreter: where it is and which rule chose it, then what it says of itself, or why nothing.
 
     `torch` None: absent. `lacks`: needed modules that it does not have. `searched`: the PATH where it is missing.
+    `syntax`: why it cannot compile the script, with the line.
     """
 
     kind: str = ""
@@ -115,6 +116,7 @@ class Interpreter(NamedTuple):
     cuda: str = ""
     hip: str = ""
     lacks: Tuple[str, ...] = ()
+    syntax: str = ""
     error: str = ""
     missing: Optional[bool] = None
     searched: str = ""

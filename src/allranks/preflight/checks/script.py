@@ -1,4 +1,4 @@
-"""The script, or the program, is there on every node that has the working directory."""
+"""The script, or the program, is there on every node that has the working directory, and a script compiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ LEVEL = "quick"
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """remote-path-missing for a script or program that is absent, permission-denied for an unreadable one."""
+    """remote-path-missing for a script or program that is absent, permission-denied for an unreadable one.
+
+    program-exception for a script that the training interpreter cannot compile."""
     scripts = {}
     for node, facts in facts_by_node.items():  # where the working directory is missing, that is the finding
         if facts.has_read("script") and (facts.workdir.exists or not facts.has_read("workdir")):
@@ -35,6 +37,12 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     closed = [node for node in fine if scripts[node].readable is False]
     if closed:
         yield denied_if(True, closed, scripts[closed[0]].path)
+    broken = [node for node in fine if facts_by_node[node].interpreter.syntax]
+    if broken:
+        interpreter = facts_by_node[broken[0]].interpreter
+        what = f"{scripts[broken[0]].path} does not compile: {interpreter.syntax} (Python {interpreter.version})"
+        is_bare = not request.asked.wrap  # a container may have a newer Python
+        yield fail_if(is_bare, "program-exception", broken, what, "correct that line")
 
 
 def _remedy(request: Request, script: TargetFacts, absent: List[str], is_elsewhere: bool) -> str:
