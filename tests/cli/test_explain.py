@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 from tests.shell import Shell
 
+import allranks
+from allranks.cli.main import run_verb
 from allranks.diagnose.causes import CAUSES
 from allranks.findings import Finding, Verdict, explain_command
+from allranks.gang.members import STANDS_BY, RankState
 from allranks.preflight.check import read_check
 from allranks.preflight.checks import kernel
 from allranks.preflight.registry import built_in
-from allranks.report.explained import check_page, explained, text_of
+from allranks.report.explained import STATES, check_page, explained, text_of
 from allranks.report.sentences import verdict_lines
+from allranks.runs.brief import ORPHANED
+from allranks.runs.documents import GOING_ON, OVER
 
 
 @pytest.fixture(name="shell")
@@ -61,7 +68,7 @@ def test_the_command_prints_the_page(shell: Shell) -> None:
 def test_a_wrong_name_gets_the_nearest(typed: str, meant: str, shell: Shell) -> None:
     answer = shell("explain", typed)
     assert answer.code == 2
-    assert answer.err == f"allranks: {typed}: unknown cause or check\nhint: allranks explain {meant}\n"
+    assert answer.err == f"allranks: {typed}: unknown cause, check or state\nhint: allranks explain {meant}\n"
 
 
 def test_a_name_like_no_other_gets_the_list(shell: Shell) -> None:
@@ -72,8 +79,8 @@ def test_a_name_like_no_other_gets_the_list(shell: Shell) -> None:
 def test_without_a_name_all_are_listed(shell: Shell) -> None:
     answer = shell("explain")
     listed = {line.split()[0] for line in answer.out.splitlines() if line.startswith("  ")}
-    assert listed == {*CAUSES, *built_in()}
-    assert [page["name"] for page in shell("explain", "--json").document["pages"]] == [*CAUSES, *built_in()]
+    assert listed == {*CAUSES, *built_in(), *STATES}
+    assert [page["name"] for page in shell("explain", "--json").document["pages"]] == [*CAUSES, *built_in(), *STATES]
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -88,3 +95,14 @@ def test_a_document_that_was_written_to_elsewhere_leads_to_no_command() -> None:
     for cause in (None, "", "a b; rm", "x\ny", "--json"):
         assert explain_command(cause) == ""
         assert not [line for line in verdict_lines(Verdict(cause=cause)) if "more" in line]
+
+
+def test_each_state_of_a_run_a_node_and_a_rank_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """`status` says "lost" or "orphaned", and `explain lost` knew no such word."""
+    package = Path(allranks.__file__).parent / "gang"
+    assigned = {
+        found for path in package.glob("*.py") for found in re.findall(r'\.state = "([a-z]+)"', path.read_text("utf-8"))
+    }
+    assert {*assigned, *GOING_ON, *OVER, ORPHANED, STANDS_BY, RankState(0, 0).state} <= {*STATES}
+    assert run_verb("explain", ["lost"]) == 0
+    assert "nothing was heard from its node for the whole lease" in " ".join(capsys.readouterr().out.split())

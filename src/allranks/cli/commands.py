@@ -79,7 +79,7 @@ DIAGNOSE = Declared(
 )
 EXPLAIN = Declared(
     "explain",
-    "What a cause or a check means, and what to do about it. Without a name it lists all.",
+    "What a cause, a check or a state means, and what to do about it. Without a name it lists all.",
     ("explain port-blocked",),
     "explain.command",
     arguments=(Argument("name", "[CAUSE | CHECK]", "cause of a verdict, or ID of a check", complete="pages"),),

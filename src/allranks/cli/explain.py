@@ -1,4 +1,4 @@
-"""allranks explain: what a cause or a check means and what to do about it, without the network."""
+"""allranks explain: what a cause, a check or a state means and what to do about it, without the network."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from allranks.exitcodes import DONE
 from allranks.findings import explain_command
 from allranks.gang.plugins import all_checks
 from allranks.protocol.codec import document_line
-from allranks.report.explained import ExplainedPage, explained, list_lines, text_of
+from allranks.report.explained import STATES, ExplainedPage, explained, list_lines, text_of
 from allranks.settings.table import suggestion
 
 WIDEST = 100  # columns: longer lines are hard to read
 
 
 class ListedPage(NamedTuple):
-    """A page, without its sections. `kind`: cause or check."""
+    """A page, without its sections. `kind`: cause, check or state."""
 
     name: str
     kind: str
@@ -58,15 +58,15 @@ def find_page(name: str) -> ExplainedPage:
     """Find the page of a name; raise UsageError that names the nearest one."""
     page = explained(name, {}) or explained(name, all_checks())
     if page is None:
-        meant = suggestion(name, [*CAUSES, *all_checks()])
+        meant = suggestion(name, [*CAUSES, *all_checks(), *STATES])
         hint = "allranks explain"
         if meant:
             hint = explain_command(meant)
-        raise UsageError(f"{name}: unknown cause or check\nhint: {hint}")
+        raise UsageError(f"{name}: unknown cause, check or state\nhint: {hint}")
     return page
 
 
 def all_pages() -> Sequence[ExplainedPage]:
-    """Give the pages of all causes, then of all checks."""
-    pages = [explained(name, all_checks()) for name in (*CAUSES, *all_checks())]
+    """Give the pages of all causes, of all checks, and of all states."""
+    pages = [explained(name, all_checks()) for name in (*CAUSES, *all_checks(), *STATES)]
     return [page for page in pages if page is not None]

@@ -24,7 +24,7 @@ VERBS = {
     "check": "look at all nodes and compare them: what is wrong before a run",
     "test": "collective tests, and which node or link is to blame",
     "diagnose": "why a run failed, from its directory or from any logs",
-    "explain": "what a cause or a check means, and what to do about it",
+    "explain": "what a cause, a check or a state means, and what to do",
     "report": "a page of a run to read, or a zip to send, without secrets",
     "ps": "the runs that go on, and the newest that are over",
     "status": "nodes and ranks of a run: states, steps, last output",

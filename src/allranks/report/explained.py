@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, OF_THE_PROGRAM, Cause, Charge, in_place
 from allranks.exitcodes import MEANINGS, PROGRAM_FAILED
-from allranks.findings import explain_command
 from allranks.gang.policy import ROWS
 from allranks.preflight.check import Check
 from allranks.preflight.compare import Differs, remote
@@ -28,6 +27,42 @@ _LEVELS = {
 }
 
 
+# States that `ps`, `status`, `top` and status.json have: whose they are, what they say, what to do about it.
+STATES = {
+    "starting": ("a run", "nodes are reached and looked at", ""),
+    "gating": ("a run", "each node connects to the master's address and port", ""),
+    "proving": ("a run", "all nodes have reached the master, and ranks begin", ""),
+    "ending": ("a run", "its processes are being ended on all nodes", ""),
+    "running": ("a run or a node", "ranks are there and go on", ""),
+    "done": ("a run", "all ranks ended with code 0", ""),
+    "stopped": ("a run", "a person or a service asked it to end", ""),
+    "orphaned": (
+        "a run",
+        "the allranks that controlled it has died, and nothing says yet that its ranks have ended",
+        "`allranks attach RUN` takes it over within the lease. After it the nodes have ended the ranks.",
+    ),
+    "connecting": ("a node", "it is being reached", ""),
+    "ready": ("a node", "it was reached, and no rank of it has begun", ""),
+    "silent": ("a node", "nothing has been heard from it for some beats, and its lease goes on", ""),
+    "lost": (
+        "a node or a rank",
+        "nothing was heard from its node for the whole lease, so it has ended the ranks by itself",
+        "See whether the node is up with `ssh NODE uptime`. `--node-wait` waits for one that comes back.",
+    ),
+    "unreachable": ("a node", "it could not be reached", "`allranks check` says why."),
+    "ended": ("a node", "its ranks have ended, and its agent has left", ""),
+    "spare": ("a node", "it stands by, and takes the place of a node that fails", ""),
+    "unfit": ("a spare", "a check has failed on it, so it takes no node's place", "`allranks check` says which."),
+    "replaced": ("a node", "a spare has taken its place", ""),
+    "waiting": ("a rank", "it has not been started yet", ""),
+    "started": ("a rank", "its process is there, and it is in no process group yet", ""),
+    "initialised": ("a rank", "it is through init_process_group", ""),
+    "exited": ("a rank", "it ended with code 0", ""),
+    "killed": ("a rank", "a signal ended it", "The verdict says whose."),
+    "failed": ("a run or a rank", "it ended with another code than 0", "`allranks diagnose RUN` says why."),
+}
+
+
 class Section(NamedTuple):
     """A heading and the paragraphs below it."""
 
@@ -36,7 +71,7 @@ class Section(NamedTuple):
 
 
 class ExplainedPage(NamedTuple):
-    """What is said of a cause or a check. `kind`: cause or check."""
+    """What is said of a cause, a check or a state, which is its `kind`."""
 
     name: str
     kind: str
@@ -45,9 +80,11 @@ class ExplainedPage(NamedTuple):
 
 
 def explained(name: str, checks: Mapping[str, Check]) -> ExplainedPage | None:
-    """Give the page of a cause, or of one of the checks; None for another name."""
+    """Give the page of a cause, of one of the checks, or of a state; None for another name."""
     if name in CAUSES:
         return cause_page(CAUSES[name])
+    if name in STATES and name not in checks:
+        return state_page(name)
     if name in checks:
         return check_page(checks[name])
     return None
@@ -70,6 +107,13 @@ def cause_page(cause: Cause) -> ExplainedPage:
         other = join_words(explained_by, "or")
         sections.append(Section("Explained by", (f"Where it is seen too, the fault is {other}.",)))
     return ExplainedPage(cause.id, "cause", _sentence(_capitalised(cause.meaning)), tuple(sections))
+
+
+def state_page(name: str) -> ExplainedPage:
+    """Say what a state means, and what to do about it where anything can be done."""
+    whose, meaning, step = STATES[name]
+    sections = (Section("Next step", (step,)),) if step else ()
+    return ExplainedPage(name, "state", f"Of {whose}: {meaning}.", sections)
 
 
 def _on_amd(cause: Cause) -> tuple[Section, ...]:
@@ -141,16 +185,19 @@ def text_of(page: ExplainedPage, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+_HEADINGS = (("cause", "Causes of a verdict"), ("check", "Checks of the nodes"), ("state", "States"))
+
+
 def list_lines(pages: Sequence[ExplainedPage], width: int) -> list[str]:
-    """Write a line a page for a terminal of so many columns, causes and checks apart."""
+    """Write a line a page for a terminal of so many columns, each kind apart."""
     column = max(len(page.name) for page in pages)
     lines: list[str] = []
-    for kind, heading in (("cause", "Causes of a verdict"), ("check", "Checks of the nodes")):
+    for kind, heading in _HEADINGS:
         lines += ["", heading]
         for page in pages:
             if page.kind == kind:
                 lines.append(cut(f"  {page.name:<{column}}  {page.summary}", width))
-    return [*lines[1:], "", f"{explain_command('NAME')} prints one of them."]
+    return [*lines[1:], "", "`allranks explain NAME` prints one of them."]
 
 
 def markdown_of(page: ExplainedPage) -> str:
