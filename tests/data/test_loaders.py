@@ -74,8 +74,8 @@ def test_a_right_loader_is_left_alone(whole: dict, first: dict, name: str) -> No
 
 
 def test_a_right_loader_is_seen_to_be_complete(whole: dict, first: dict) -> None:
-    assert "disjoint and complete: 4 ranks read 96 samples" in whole["sharded_stream"]["findings"][0]["message"]
-    assert "complete, as together their samplers give all 96" in first["distributed"]["findings"][0]["message"]
+    assert "data is split: 4 ranks read 96 samples" in whole["sharded_stream"]["findings"][0]["message"]
+    assert "Together the samplers cover all 96" in first["distributed"]["findings"][0]["message"]
 
 
 def test_padding_is_counted(whole: dict, first: dict) -> None:

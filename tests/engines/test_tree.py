@@ -234,13 +234,14 @@ def test_without_git_large_checkpoints_are_left_out_and_named(plain: Path) -> No
     sparse(plain / "limit.pt", LARGE)
     listing = list_tree(SPEC, str(plain))
     assert listing.names == ("limit.pt", "small.pt", "table.csv", "train.py")
-    assert listing.tree.left_out == ("ckpt/model.safetensors", "ckpt/step-1.pt")
+    assert listing.tree.left_out == ("ckpt/model.safetensors (16 MB)", "ckpt/step-1.pt (16 MB)")
+    assert listing.tree.limit == LARGE
 
 
 def test_what_is_named_can_be_printed(plain: Path) -> None:
     sparse(plain / os.fsdecode(b"caf\xe9\n\xc3\xa9.pt"), LARGE + 1)
     (name,) = list_tree(SPEC, str(plain)).tree.left_out
-    assert name == "caf\\udce9\\n\u00e9.pt"
+    assert name == "caf\\udce9\\n\u00e9.pt (16 MB)"
     name.encode()
 
 

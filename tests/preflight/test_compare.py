@@ -56,9 +56,9 @@ def test_nothing_is_a_value_too() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (("1", "2"), "no two nodes agree on torch: 1 (h0) and 2 (h1)"),
-        ((None, "2"), "no two nodes agree on torch: none (h0) and 2 (h1)"),
-        (("1", "2", "3"), "no two nodes agree on torch: 1 (h0), 2 (h1) and 3 (h2)"),
+        (("1", "2"), "h0 and h1 differ in torch: 1 and 2"),
+        ((None, "2"), "h0 and h1 differ in torch: none and 2"),
+        (("1", "2", "3"), "h0, h1 and h2 differ in torch: 1, 2 and 3"),
         (("1", "1", "2", "2"), "no majority for torch: 1 (h0 and h1) and 2 (h2 and h3)"),
         (("1", "1", "2", "3"), "no majority for torch: 1 (h0 and h1), 2 (h2) and 3 (h3)"),
     ],
@@ -83,7 +83,7 @@ def test_verb_and_form_of_the_value() -> None:
 def test_what_stands_behind_the_verb_may_hold_the_value_in_its_middle() -> None:
     odd = differences("CPUs", nodes(8, 16, 16), one="may use", many="may use", phrase="{value} {what}")
     assert [d.message for d in odd] == ["h0 may use 8 CPUs (the other 2 may use 16)"]
-    assert said("CPUs", 8, 16) == ["no two nodes agree on CPUs: 8 (h0) and 16 (h1)"]
+    assert said("CPUs", 8, 16) == ["h0 and h1 differ in CPUs: 8 and 16"]
 
 
 def test_a_value_that_is_absent_has_the_plain_verb() -> None:

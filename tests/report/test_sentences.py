@@ -231,6 +231,11 @@ def test_evidence_that_the_sentence_has_is_not_repeated():
             "sync      4 files, 3.13 KB of /w",
         ),
         (
+            {"event": "tree", "root": "/w", "files": 4, "bytes": 3210, "sha256": "0", "left_out": ["data.bin (300 MB)"],
+             "limit": 16 << 20},
+            "sync      4 files, 3.13 KB of /w\nnot shipped, over 16 MB: data.bin (300 MB)",
+        ),
+        (
             {"event": "ending", "reason": "sigterm", "ranks": 2, "grace": 30.0},
             "SIGTERM or `allranks stop`: ending 2 ranks, with 30 s to save",
         ),

@@ -94,11 +94,11 @@ def _fine(case: LoaderCase) -> Finding:
     if number == 1:
         text = f"one rank reads {read} in {case.span}"
     elif case.due is not None and case.complete:
-        text = f"disjoint and complete: {number} ranks read {read}, each by one rank"
+        text = f"data is split: {number} ranks read {read}, each by one rank"
     else:
-        text = f"disjoint: of {read} in {case.span} none was read by two of {number} ranks"
+        text = f"data is split: {read} seen in {case.span}, none by two of {number} ranks"
         if data is not None and case.identity.same is not False and (case.facts.sampler_len or 0) * number >= data:
-            text += f" and complete, as together their samplers give all {data:,}"
+            text += f". Together the samplers cover all {data:,}"
             if not case.identity.same:
                 text += ", if all ranks hold one dataset"
     evidence = [case.identity.why]

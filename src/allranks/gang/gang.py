@@ -58,7 +58,7 @@ class Gang:
         tree = self.roster.setting.tree
         if tree is None:
             return [start]
-        listed = TreeListed(tree.root, tree.files, tree.bytes, tree.sha256, tree.left_out)
+        listed = TreeListed(tree.root, tree.files, tree.bytes, tree.sha256, tree.left_out, tree.limit)
         return [start, self.roster.stamp(listed)]
 
     def handle(self, event: Event, now: float, t: float) -> list[Action]:

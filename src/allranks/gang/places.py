@@ -33,7 +33,8 @@ class Tree:
 
     `sha256` is the archive's; `below` is the caller's position below `root`, which the ranks take too.
 
-    `bytes` is what the files hold, `packed` the archive; `left_out` are checkpoints too large to be shipped.
+    `bytes` is what the files hold, `packed` the archive. `left_out` are checkpoints over `limit` bytes, with their
+    sizes.
     """
 
     root: str
@@ -43,6 +44,7 @@ class Tree:
     packed: int = 0
     sha256: str = ""
     left_out: tuple[str, ...] = ()
+    limit: int = 0
 
     def workdir(self, node_dir: str) -> str:
         """Return the ranks' working directory on a node."""

@@ -61,7 +61,7 @@ class Archive:
 def list_tree(spec: RunSpec, cwd: str) -> Listing:
     """List the files of the caller's tree; raise UsageError where it cannot be shipped."""
     cwd = os.path.realpath(cwd)
-    left_out: list[str] = []
+    left_out: dict[str, int] = {}
     if _in_repository(cwd):
         root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n")))
         paths = _tracked(root)
@@ -72,7 +72,8 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     kept, total = _measured(root, names)
     below = _position(spec, root, cwd)
     _check_command(spec, root, below)
-    tree = Tree(root, below, len(kept), total, left_out=tuple(map(_shown, sorted(left_out))))
+    large = tuple(f"{_shown(name)} ({format_size(left_out[name])})" for name in sorted(left_out))
+    tree = Tree(root, below, len(kept), total, left_out=large, limit=LARGE)
     return Listing(tree, tuple(kept))
 
 
@@ -112,7 +113,7 @@ def _tracked(root: str, below: str = "") -> Iterator[str]:
             yield from _tracked(root, name)
 
 
-def _walked(root: str, left_out: list[str]) -> Iterator[str]:
+def _walked(root: str, left_out: dict[str, int]) -> Iterator[str]:
     """Without git: all but environments, caches and large checkpoints (they go to `left_out`)."""
     count = 0
     for folder, folders, files in os.walk(root):
@@ -123,20 +124,22 @@ def _walked(root: str, left_out: list[str]) -> Iterator[str]:
             continue
         for name in [n for n in files + links if n not in LEFT_OUT]:
             path = os.path.join(folder, name)
-            if name.endswith(CHECKPOINTS) and _is_large(path):
-                left_out.append(os.path.relpath(path, root))
+            shown = os.path.relpath(path, root)
+            size = _size(path) if name.endswith(CHECKPOINTS) else 0
+            if size > LARGE:
+                left_out[shown] = size
             else:
-                yield os.path.relpath(path, root)
+                yield shown
         count += len(files)
         if count > MOST_FILES:
             raise _too_many(root)
 
 
-def _is_large(path: str) -> bool:
+def _size(path: str) -> int:
     try:
-        return os.lstat(path).st_size > LARGE
+        return os.lstat(path).st_size
     except OSError:
-        return False  # removed since its directory was read
+        return 0  # removed since its directory was read
 
 
 def _too_many(root: str) -> UsageError:

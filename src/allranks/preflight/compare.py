@@ -35,6 +35,7 @@ Findings = Iterator[Finding]
 Kind = TypeVar("Kind")
 Item = TypeVar("Item")
 Value = TypeVar("Value", bound=Hashable)
+NAMED = 4  # nodes that stand before their values
 LISTED = 8  # nodes in evidence, values in a sentence
 
 
@@ -340,6 +341,8 @@ def differences(
     def sentence(odd: Difference[Value]) -> str:
         if not odd.fine:
             groups = by_value(values)
+            if len(groups) == len(values) <= NAMED:
+                return f"{join_words(list(values))} differ in {what}: {join_words(list(map(shown, groups)))}"
             head = "no two nodes agree on" if len(groups) == len(values) else "no majority for"
             return f"{head} {what}: {values_shown(groups, shown, LISTED + 1)}"
         rest = f"({odd.rest} {many} {shown(odd.norm)})"

@@ -194,13 +194,14 @@ class NodesChecked(NamedTuple):
 
 
 class TreeListed(NamedTuple):
-    """What --sync ships; `left_out` are checkpoints too large for it."""
+    """What --sync ships; `left_out` are checkpoints over `limit` bytes, with their sizes."""
 
     root: str
     files: int
     bytes: int
     sha256: str
     left_out: Tuple[str, ...] = ()
+    limit: int = 0
 
 
 class TreeArrived(NamedTuple):

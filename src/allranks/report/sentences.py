@@ -173,7 +173,8 @@ def _tree_line(stamped: Stamped[TreeListed]) -> str:
     tree = stamped.fact
     line = f"sync      {tree.files:,} {plural(tree.files, 'file')}, {format_size(tree.bytes)} of {tree.root}"
     if tree.left_out:
-        return f"{line}\nnote: left out as large {list_first(tree.left_out, FILES_SHOWN)}"
+        over = f", over {format_size(tree.limit)}" if tree.limit else ""
+        return f"{line}\nnot shipped{over}: {list_first(tree.left_out, FILES_SHOWN)}"
     return line
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
+from allranks.text import count_of
+
 from ..lab import Lab, LabGroup, NotSupported
 from .rounds import DTYPES, all_gather_round, broadcast_round, rounds, sum_round
 
@@ -37,7 +39,7 @@ def _test_groups(lab: Lab, groups: list[list[int]], where: str) -> str:
         if lab.rank in group.ranks:
             _use_group(lab, group)
     sizes = "-".join(str(size) for size in sorted({len(ranks) for ranks in groups}))
-    return f"{len(groups)} groups of {sizes} ranks {where}  {lab.use(*DTYPES)}"
+    return f"{count_of(len(groups), 'group')} of {sizes} ranks {where}  {lab.use(*DTYPES)}"
 
 
 def _use_group(lab: Lab, group: LabGroup) -> None:
