@@ -238,6 +238,7 @@ OF_THE_WALL = {
     "cli/logs.py command": "--since",
     "gang/controller.py _lose": "when a node was last heard, as it is stored",
     "engines/meeting.py no_start": "when the meeting began, as it is stored",
+    "gang/session.py adopt": "since the controller before us wrote last, as it is stored",
     "gang/session.py _remember": "since the controller before us began",
     "agent/sweep.py _is_being_made": "the age of a file",
     "runs/logs.py _index": "how often the time of output is noted, as it is stored",

@@ -255,7 +255,9 @@ def test_attach_to_a_run_whose_ranks_ended_alone(bed2: Bed, tmp_path: Path) -> N
     begin(launch, "attach", "--json")
     result = launch.result()
     assert result["exit"] == 4
-    assert "lease" in json.dumps(result["verdict"])
+    verdict = result["verdict"]
+    assert (verdict["cause"], verdict["where"]) == ("controller-ended", {}), verdict
+    assert "the lease of 2 s ended the ranks at " in verdict["message"]
     check_logs(launch)
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
@@ -15,11 +16,12 @@ from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
 from allranks.report.nodetable import heading, node_line, styled, widest_label, without_clock
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
-from allranks.runs.directory import RunDirectory
+from allranks.runs.directory import RunCondition, RunDirectory
 from allranks.runs.documents import OVER, Master, NodeStatus, RankStatus
+from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, format_percent
 
-from .chosen_run import find_run
+from .chosen_run import find_run, saved_limit
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,13 @@ class EngineReport:
     engine_error: str = ""
 
 
+class LeaseEnd(NamedTuple):
+    """When the controller of a run ended, and by when the lease had ended its ranks (unix seconds)."""
+
+    controller_t: float
+    ranks_t: float
+
+
 @dataclass(frozen=True)
 class StatusReport:
     """What `status` prints."""
@@ -62,6 +71,7 @@ class StatusReport:
     verdict: Verdict | None
     nodes: tuple[NodeStatus, ...]
     goodput: float | None
+    lease_end: LeaseEnd | None = None
 
 
 def command(run: str | None, watch: bool, quiet: bool, runs_dir: str | None, json_: bool) -> int:
@@ -116,7 +126,22 @@ def describe(run: RunDirectory, now: float) -> StatusReport:
         condition.verdict,
         tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in status.nodes),
         condition.goodput,
+        lease_end(run, condition, now),
     )
+
+
+def lease_end(run: RunDirectory, condition: RunCondition, now: float) -> LeaseEnd | None:
+    """Tell when a run without a controller was ended by its lease; None where it has one, or its ranks may go on.
+
+    A controller writes status.json once a beat, and nothing of a run in pods or on cloud machines is known here.
+    """
+    if condition.state != "orphaned" or run.engine or run.job is not None or not condition.status.t:
+        return None
+    from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
+
+    lease = saved_limit(run, "lease")
+    ended = LeaseEnd(condition.status.t, condition.status.t + beat_of(lease) + lease + saved_limit(run, "grace"))
+    return ended if now > ended.ranks_t else None
 
 
 def _with_age(rank: RankStatus, now: float) -> RankReport:
@@ -151,7 +176,7 @@ def lines(report: StatusReport, colour: bool = False) -> list[str]:
     for node in report.nodes:
         shown = without_clock(node) if report.state in OVER else node
         described.append(styled(node, clean(node_line(shown, time.time(), width), colour=False), colour))
-        if report.state not in OVER:
+        if report.state not in OVER and report.lease_end is None:
             described += _pids(node.ranks, width)
     if report.verdict is not None:
         described.append(f"verdict: {report.verdict.finding.message}")
@@ -178,7 +203,20 @@ def _whereabouts(report: StatusReport) -> list[str]:
         return [f"no process follows it, and its state there is unknown: {report.engine.engine_error}"]
     if report.engine.engine:
         return [f"no process follows it: {report.engine.engine}. `allranks attach` does, `allranks stop` ends it"]
+    if report.lease_end is not None:
+        return [_lease_end_line(report.lease_end, report.nodes)]
     return ["its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"]
+
+
+def _lease_end_line(ended: LeaseEnd, nodes: Sequence[NodeStatus]) -> str:
+    from allranks.diagnose.words import utc  # imported late: few runs have lost their controller
+
+    line = f"its controller ended at {utc(ended.controller_t)}"
+    step = RunProgress.of(nodes).step
+    if step is not None:
+        line += f" with each rank at step {step} or further"
+    line += f", and the lease had ended the ranks by {utc(ended.ranks_t)}"
+    return f"{line}. `allranks attach` fetches their last output and says how the run ended"
 
 
 def _pids(ranks: Sequence[RankStatus], width: int) -> list[str]:

@@ -234,6 +234,11 @@ _TABLE = (
            "Run `ps -eo pid,lstart,cmd | grep python` on {node}",
            "End the processes of earlier runs with `allranks clean --orphans TARGET`",
            N, Ends.NODE, "port-in-use"),
+    _cause("controller-ended", "allranks run ended before the run did, and its ranks by their lease",
+           "Look in controller.log of the run directory, and run `journalctl --since -1h` on the launching machine",
+           "Start it with --detach, so that it outlives the terminal. `allranks attach` takes a run over within its "
+           "--lease",
+           Charge.KILLED, Ends.NODE),
     _cause("rank-killed", "a signal from outside ended a rank, and the sender is not known",
            "Run `journalctl -k --since -1h` on {node}{ask_scheduler}",
            "Look for the sender: the program itself, pkill in a script, a job manager, or the limit of a cgroup or "

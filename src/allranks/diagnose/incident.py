@@ -86,11 +86,12 @@ class LostNode:
 
 @dataclass(frozen=True)
 class Pause:
-    """The launching machine's controller did not run for `seconds`, until `t`: it slept, or was stopped."""
+    """The controller did not run for `seconds`, until `t`: its machine slept, it was stopped, or it had `ended`."""
 
     t: float
     seconds: float
     slept: bool
+    ended: bool = False
 
 
 @dataclass(frozen=True)

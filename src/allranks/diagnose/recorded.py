@@ -95,7 +95,7 @@ def fold(facts: Iterable[Stamped[Fact]], attempt: int, nodes: Sequence[str], lau
             if node in known and len(of_node) <= known[node].gpus
         },
         left={r: Left(one.t, one.fact.code, one.fact.threads) for r, one in last_left.items() if one.fact.waits},
-        pauses=tuple(Pause(p.t, p.fact.seconds, p.fact.slept) for p in of_kind(of_attempt, LauncherPaused)),
+        pauses=tuple(Pause(p.t, *p.fact) for p in of_kind(of_attempt, LauncherPaused)),
         became={one.fact.rank: one.fact.program for one in of_kind(of_attempt, RankBecame)},
         memory={node: facts.memory for node, facts in known.items() if facts.memory},
         deepspeed=next((facts.deepspeed for facts in known.values() if facts.deepspeed), {}),

@@ -226,6 +226,7 @@ class Controller:
         self._over = asyncio.Event()
         self._beat = beat_of(spec.limits.lease)
         self._next_status = self._next_beat = self._next_ack = self._next_look_at_control = 0.0
+        self._status_due = 0.0
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self._dirty = True
         self._resumed_attempt = 0  # the last whose first step was shown
@@ -668,7 +669,7 @@ class Controller:
         node = member.node
         stream = frame.stream
         now = time.monotonic()
-        t = time.time()
+        t = self._made(node.name, stream)
         in_place = stream.kind == METRICS and node.index in self.setting.local_nodes
         if not in_place and not member.behind:  # later frames would leave a hole: they are sent again
             member.behind = not self.logs.write(node.index, node.name, stream, frame.offset, frame.data)
@@ -686,6 +687,14 @@ class Controller:
             self.view.output(node.name, stream.rank, data, t)
         elif stream.kind == METRICS:
             self._dirty = True
+
+    def _made(self, node: str, stream: Stream) -> float:
+        """When output that comes now was made at the latest (unix seconds): that of a rank that has ended, before."""
+        state = self.roster.nodes.get(node)
+        rank = state.ranks.get(stream.rank) if state is not None else None
+        if rank is None or rank.exit is None or rank.exit.attempt != stream.attempt:
+            return time.time()
+        return min(time.time(), rank.exit.t)
 
     def _dropped(self, member: Member, message: DroppedMessage) -> None:
         """Keep what a node has dropped of a stream: it gives the total, and again over a new channel."""
@@ -884,8 +893,10 @@ class Controller:
         status = self.status()
         self.view.status(status, time.time())
         self._history.note(status, time.time())
-        if self._dirty or self.progress.changed():
+        now = time.monotonic()
+        if self._dirty or self.progress.changed() or now >= self._status_due:
             self._dirty = False
+            self._status_due = now + self._beat  # its time says that this process lives
             write_status(self.run_dir, status)
 
     # -- the end -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from allranks import __version__
 from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.causes import exit_code
+from allranks.diagnose.incident import beat_of
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, DONE, HANG
 from allranks.findings import SURE, Finding, Verdict
@@ -73,7 +74,7 @@ from .places import Setting
 from .plugins import all_checks
 from .policy import Decision
 from .roster import Roster
-from .states import State, UserSignal
+from .states import Paused, State, UserSignal
 from .tasks import run_loop
 from .transport import NodeReach, TimeLeft
 
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
 
 
 STANDING_BY = ("ready", "spare", "silent")  # states of a hot spare that may still be of use
+LATE = 2.0  # seconds that a controller on a loaded machine may be late with status.json
 LOGS_SECONDS = 20.0  # for reading the logs of a failed attempt, where the verdict is not sure without them
 
 
@@ -664,7 +666,11 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
         state.incarnation = entry.life or 0
     _remember(session, run, document.started or session.started)
     take_control(run)
-    run.append(Stamped("", time.time(), None, ControllerAttached(os.getpid())))
+    now = time.time()
+    run.append(Stamped("", now, None, ControllerAttached(os.getpid())))
+    alone = now - status.t
+    if status.t and alone > beat_of(spec.limits.lease) + LATE:  # a controller that lives writes it once a beat
+        session.controller.feed(Paused("", now, alone, slept=False, ended=True))
     return session
 
 

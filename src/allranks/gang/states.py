@@ -325,10 +325,11 @@ class Audited(Event):
 @dataclass(frozen=True)
 class Paused(Event):
     """The controller itself did not run for `seconds`: its machine slept, or its process was stopped; `node` is
-    empty."""
+    empty. `ended`: the process had ended, and this one has taken the run over."""
 
     seconds: float
     slept: bool
+    ended: bool = False
 
 
 @dataclass(frozen=True)

@@ -123,10 +123,14 @@ class JoinProgress(NamedTuple):
 
 
 class LauncherPaused(NamedTuple):
-    """The controller itself did not run for `seconds`, until now: its machine slept, or its process was stopped."""
+    """The controller itself did not run for `seconds`, until now: its machine slept, or its process was stopped.
+
+    `ended`: its process had ended, and another controller took the run over then.
+    """
 
     seconds: float
     slept: bool
+    ended: bool = False
 
 
 # -- nodes ---------------------------------------------------------------------------------------------

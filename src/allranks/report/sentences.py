@@ -165,6 +165,8 @@ def _dropped_line(stamped: Stamped[OutputDropped]) -> str | None:
 
 def _paused_line(stamped: Stamped[LauncherPaused]) -> str:
     how = "this machine slept" if stamped.fact.slept else "this process did not run"
+    if stamped.fact.ended:
+        how = "the run had no controller"
     return f"note: {how} for {stamped.fact.seconds:.0f} s"
 
 

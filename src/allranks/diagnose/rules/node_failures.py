@@ -11,7 +11,7 @@ from allranks.text import with_reason
 
 from ..candidate import Candidate, Reading, Strength
 from ..causes import CAUSES
-from ..incident import CHANNEL, AgentFault, Incident, beat_of
+from ..incident import CHANNEL, AgentFault, Incident, Pause, beat_of
 from ..signatures import cause_of
 from ..words import SIGNALS, count_ranks, name_nodes, one_line, utc
 
@@ -84,12 +84,7 @@ def launcher_paused(incident: Incident) -> Candidate | None:
     """
     margin = beat_of(incident.lease) + TICKS
     long = [p for p in incident.pauses if incident.lease and p.seconds + margin >= incident.lease]
-    last_words = {lost.node: lost.last_heard for lost in incident.lost}
-    last_words.update({node: over - incident.lease for node, over in _lease_over_times(incident).items()})
-    nodes_by_pause = {
-        pause: [node for node, t in last_words.items() if pause.t - pause.seconds - margin <= t <= pause.t + TICKS]
-        for pause in long
-    }
+    nodes_by_pause = {pause: _ended_in(incident, pause, margin) for pause in long}
     pause = max(long, key=lambda p: (bool(nodes_by_pause[p]), p.seconds), default=None)
     if pause is None or not nodes_by_pause[pause]:
         return None
@@ -97,6 +92,9 @@ def launcher_paused(incident: Incident) -> Candidate | None:
     nodes = [node for node in incident.ranks_by_node if node in ended]
     nodes += sorted(set(ended).difference(nodes))
     began = pause.t - pause.seconds
+    evidence = f"lease over on: {', '.join(nodes[:8])}"
+    if pause.ended:
+        return _controller_ended(incident, began, pause, evidence)
     what = "allranks itself did not run on the launching machine"
     how = "stopped by a signal, frozen, or starved of its CPU"
     remedy = RUN_ON
@@ -114,7 +112,36 @@ def launcher_paused(incident: Incident) -> Candidate | None:
         0.95,
         min([began, *(n.last_heard for n in incident.lost)]),
         f"{DETACH} {remedy}",
-        evidence=(f"from {utc(began)} to {utc(pause.t)}: {how}", f"lease over on: {', '.join(nodes[:8])}"),
+        evidence=(f"from {utc(began)} to {utc(pause.t)}: {how}", evidence),
+    )
+
+
+def _ended_in(incident: Incident, pause: Pause, margin: float) -> list[str]:
+    """Find the nodes whose ranks a pause has ended, by the last word that they had heard."""
+    last_words = {lost.node: lost.last_heard for lost in incident.lost}
+    last_words.update({node: over - incident.lease for node, over in _lease_over_times(incident).items()})
+    until = pause.t + TICKS
+    if pause.ended and pause.seconds >= incident.lease + margin:  # no agent was left: one that answers is read above
+        last_words.update({fault.node: pause.t for fault in incident.faults if fault.id == "no-run"})
+        until += incident.lease
+    return [node for node, t in last_words.items() if pause.t - pause.seconds - margin <= t <= until]
+
+
+def _controller_ended(incident: Incident, began: float, pause: Pause, nodes: str) -> Candidate:
+    """Explain ended ranks by the end of their controller, of which nothing has said how."""
+    cause = CAUSES["controller-ended"]
+    over = max(_lease_over_times(incident).values(), default=began + incident.lease)
+    message = f"the controller (allranks run) ended at {utc(began)}, before the run did, and no other took it over: "
+    message += f"the lease of {incident.lease:g} s ended the ranks at {utc(over)}"
+    return Candidate(
+        "launcher-paused",
+        cause.id,
+        Strength.ROOT,
+        message,
+        0.95,
+        min([began, *(n.last_heard for n in incident.lost)]),
+        cause.remedy(),
+        evidence=(f"its last word in status.json: {utc(began)}. Attached: {utc(pause.t)}", nodes),
     )
 
 
