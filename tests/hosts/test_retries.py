@@ -70,6 +70,7 @@ def test_retries_are_exhausted(launch: Launch) -> None:
     assert outcomes(result) == [(0, "failed"), (1, "failed")]
     assert result["verdict"]["attempt"] == 1 and "fails on attempt 1" in result["verdict"]["message"]
     assert result["verdict"] == result["attempts"][1]["verdict"]
+    assert "note: retries 1 (from MAX_RETRIES)\n" in launch.stderr
     assert launch.alive() == []
 
 

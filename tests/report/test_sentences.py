@@ -409,12 +409,13 @@ def test_files_that_may_be_lost_are_told_of_at_the_end_and_only_where_there_are_
     assert event_line(fact(event), 1) is None
     ended = {"exit": 0, "directory": "runs/a", "timing": {"total": 1.0}}
     assert closing_lines(result_record(ended)) == ["done after 1.0 s (exit 0), logs in runs/a/logs"]
-    lines = closing_lines(result_record({**ended, "outputs": {"h1": "/tmp/allranks-0/x/outputs"}}))
+    lines = closing_lines(result_record({**ended, "outputs": {"h1": "/tmp/allranks-0/x/node_00/outputs"}}))
     assert lines[:2] == [
-        "outputs   h1:/tmp/allranks-0/x/outputs",
+        "outputs   h1:/tmp/allranks-0/x/node_00/outputs",
         "          such places are temporary: --output-dir PATH names a lasting one",
     ]
-    assert len(closing_lines(result_record({**ended, "outputs": {"h1": "/data/out"}}))) == 2
+    for asked_for in ("/data/out", "/tmp/out"):
+        assert len(closing_lines(result_record({**ended, "outputs": {"h1": asked_for}}))) == 2
 
 
 def test_failures_that_the_verdict_says_are_not_said_before_it() -> None:

@@ -89,6 +89,13 @@ def test_variables_people_have(name: str, value: str, field: str, expected: obje
     assert resolved.notes == ()
 
 
+def test_what_is_taken_from_the_environment_is_said_with_its_value() -> None:
+    """Of the options that the command has, and not where an option overrides it."""
+    environ = {"MAX_RETRIES": "3", "NNODES": "4", "MASTER_ADDR": "h1", "ALLRANKS_RUNS_DIR": "/data/runs"}
+    resolved = run({"retries": None, "nodes": 2, "runs_dir": None}, environ)
+    assert resolved.taken == ("retries 3 (from MAX_RETRIES)",)
+
+
 def test_all_known_variables_are_tried_above() -> None:
     marks = test_variables_people_have.pytestmark  # type: ignore[attr-defined]
     untried = set(VARIABLES) - {case[0] for case in marks[0].args[1]}

@@ -104,8 +104,12 @@ def unknown_name(option: str, name: str, what: str, candidates: Iterable[str]) -
 
 
 def say_notes(resolved: Resolved) -> None:
-    """Write on standard error where settings disagree; standard output is for the answer, with `--json` too."""
-    for note in resolved.notes:
+    """Write on standard error where settings disagree, and which are from variables.
+
+    Standard output is for the answer, with `--json` too.
+    """
+    taken = [", ".join(resolved.taken)] if resolved.taken else []
+    for note in [*taken, *resolved.notes]:
         sys.stderr.write(f"note: {note}\n")
 
 

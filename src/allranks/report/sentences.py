@@ -59,6 +59,7 @@ NODES_SHOWN = 8  # by name in the opening lines
 FILES_SHOWN = 4
 RUNNER_UP_WIDTH = 160  # characters of what else it may be
 # Who asked for the end, as a terminal has it.
+_OWN_OUTPUTS = re.compile(r"/node_\d+(?:_\d+)?/outputs$")  # in a node directory: no --output-dir was given
 _ASKED = {"ctrl-c": "Ctrl-C", "sigterm": "SIGTERM or `allranks stop`"}
 
 
@@ -403,7 +404,7 @@ def _outputs_lines(result: ResultDocument) -> list[str]:
     if not outputs:
         return []
     lines = ["outputs   " + list_first([f"{node}:{path}" for node, path in outputs.items()], FILES_SHOWN)]
-    if any(path.startswith(TEMPORARY) for path in outputs.values()):
+    if any(path.startswith(TEMPORARY) and _OWN_OUTPUTS.search(path) for path in outputs.values()):
         lines.append("          such places are temporary: --output-dir PATH names a lasting one")
     return lines
 

@@ -69,11 +69,15 @@ class Layer(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Resolved:
-    """The spec, remarks where sources disagree, and WORLD_SIZE for the plan to compare."""
+    """The spec, remarks where sources disagree, and WORLD_SIZE for the plan to compare.
+
+    `taken` are options of the command whose values are from variables that other tools have too.
+    """
 
     spec: RunSpec
     notes: tuple[str, ...] = ()
     expected_world_size: int | None = None
+    taken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ def resolve(
     launcher, note = choose_launcher(spec.launch.command, asked)
     if note:
         notes.append(note)
-    return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ))
+    taken = tuple(_taken({field: chosen[field][0] for field in options if field in chosen}))
+    return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ), taken)
 
 
 @dataclass(frozen=True)
@@ -365,6 +370,13 @@ def _env_items(options: Mapping[str, Json]) -> list[Json]:
             raise UsageError(f"--env: found {show(value)}, set NAME=VALUE or NAME")
         items += value
     return items
+
+
+def _taken(chosen: Mapping[str, _Given]) -> Iterator[str]:
+    """Yield each value that a variable of the environment gives, which may have been set for another tool."""
+    for field, given in chosen.items():
+        if given.layer is Layer.ENVIRONMENT and not given.where.startswith("ALLRANKS_"):
+            yield f"{option_name(field).lstrip('-')} {given.value} (from {given.where})"
 
 
 def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator[str]:
