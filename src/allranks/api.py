@@ -40,6 +40,9 @@ def launch(command: Sequence[str], **options: object) -> Document:
     >>> allranks.launch(["train.py"], local=2, nproc=2, env={"SEED": "1"})["exit"]    # doctest: +SKIP
     0
     """
+    if callable(command):
+        name = getattr(command, "__name__", "…")
+        raise UsageError(f"launch({name}): a function has no command. Put it into a script, and give ['train.py']")
     if isinstance(command, str) or not command:
         raise UsageError(f"launch({command!r}): give the command as a list of words, such as ['train.py']")
     return _call("run", options, command)

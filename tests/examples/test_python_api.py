@@ -201,6 +201,8 @@ def test_calls_with_wrong_options(options: dict[str, Any], says: str) -> None:
         allranks.launch(["train.py"], **options)
     with pytest.raises(UsageError, match="list of words"):
         allranks.launch("train.py")
+    with pytest.raises(UsageError, match=r"launch\(print\): a function has no command"):
+        allranks.launch(print)  # type: ignore[arg-type]
 
 
 def test_launch_and_check_give_the_verbs_documents(tmp_path: Path) -> None:
