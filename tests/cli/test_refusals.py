@@ -259,7 +259,14 @@ def test_a_script_that_starts_one_rank(shell: Shell, text: str, options: list[st
 
 @pytest.mark.parametrize("verb", [["run", "--local", "2"], ["render", "slurm", "--nodes", "2"]])
 @pytest.mark.parametrize(
-    "command", ["srun torchrun --nnodes 2 train.py", "/usr/bin/srun -N2 python train.py", "mpirun -n 4 python train.py"]
+    "command",
+    [
+        "srun torchrun --nnodes 2 train.py",
+        "/usr/bin/srun -N2 python train.py",
+        "mpirun -n 4 python train.py",
+        "horovodrun -np 4 python train.py",
+        "pdsh -w h[1-2] torchrun train.py",
+    ],
 )
 def test_a_schedulers_own_starter_is_refused(verb: list[str], command: str, shell: Shell) -> None:
     """Pasted from a batch script: every rank would start all of it."""
@@ -270,6 +277,14 @@ def test_a_schedulers_own_starter_is_refused(verb: list[str], command: str, shel
     assert f"{name} starts processes on all nodes itself" in answer.err
     assert f"hint: leave {name} and its options out" in answer.err
     assert shell("run", "--local", "2", "--dry-run", "--launcher", "command", *command.split()).code == 0
+
+
+@pytest.mark.parametrize("command", ["sbatch job.sh", "kubectl apply -f job.yaml", "ray job submit -- torchrun t.py"])
+def test_what_submits_a_job_is_refused(command: str, shell: Shell) -> None:
+    """Every rank would submit one."""
+    answer = shell("run", "--local", "2", "--dry-run", *command.split())
+    assert answer.code == 2 and "submits a job, and every rank would submit one" in answer.err
+    assert "hint: allranks run --" in answer.err
 
 
 @pytest.mark.parametrize("how", [["./tool"], ["python3", "tool"], ["tool.py"]], ids=" ".join)

@@ -15,7 +15,7 @@ from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
 from allranks.settings.places import anchored
-from allranks.settings.scripts import is_shell_script, launcher_in, script_of, starter_of
+from allranks.settings.scripts import SUBMITTERS, is_shell_script, launcher_in, script_of, starter_of
 from allranks.settings.table import ENGINE_FLAGS, TARGETS, engine_of, suggestion
 from allranks.text import join_words
 
@@ -72,6 +72,8 @@ def refuse_unknown_allowed(names: Sequence[str]) -> None:
 def refuse_launching_script(spec: RunSpec) -> None:
     """UsageError for srun, mpirun or a shell script that starts ranks itself, where each rank would run it."""
     starter = starter_of(spec.launch.command)
+    if starter in SUBMITTERS and spec.launch.launcher == "direct":
+        raise UsageError(f"{starter} submits a job, and every rank would submit one\nhint: {SUBMITTERS[starter]}")
     if starter and spec.launch.launcher == "direct":
         raise UsageError(
             f"{starter} starts processes on all nodes itself, and every rank would run it\n"

@@ -36,7 +36,8 @@ from .runspec import RunSpec
 from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
 from .tools import choose_launcher, read_tool
-from .variables import read_variables
+from .variables import OF_THE_RUN, RESERVED, read_variables
+from .wrappers import Peeled, peel, refuse_unknown_words
 
 TABLES = ("env", "forward")
 NOTIFY = "notify"  # a setting, and the table of the user's own file that has the addresses of what it names
@@ -122,6 +123,9 @@ def resolve(
     cluster = _named_cluster(items, clusters, user_source)
     if cluster is not None:
         items += _file(cluster.keys, cluster.source, cluster.layer)
+    peeled = _peeled(items)
+    environ = {**environ, **peeled.env}
+    items = [*_environment(peeled.env), *items]
     values_by_field = _collect(sorted(items, key=lambda item: item[1].layer))
     notes: list[str] = []
     chosen = _targets(values_by_field, notes)
@@ -132,17 +136,41 @@ def resolve(
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
     tables, tables_source = _tables((config, config_source), cluster, (user_config, user_source))
     variables = read_variables(_env_items(options), tables, environ, tables_source)
-    notes += variables.notes
+    notes += [*variables.notes, *peeled.notes]
     notes += _remarks(values, environ)
+    notes += _left_out(peeled.env)
+    if "command" in values:
+        values["command"] = peeled.command
     notes += _misplaced(values)
-    spec = RunSpec.of(**values, env=variables.env, forward=variables.forward)
+    env = {**variables.env, **{name: value for name, value in peeled.env.items() if name not in OF_THE_RUN}}
+    spec = RunSpec.of(**values, env=env, forward=tuple(name for name in variables.forward if name not in env))
     refuse_slips(spec.launch.command)
     asked = spec.launch.launcher if "launcher" in values else None
+    if asked is None:
+        refuse_unknown_words(spec.launch.command)
     launcher, note = choose_launcher(spec.launch.command, asked)
     if note:
         notes.append(note)
+    if peeled.wrap:
+        inner = peeled.wrap_for(launcher, spec.launch.python)
+        spec = spec.changed(wrap=" ".join(filter(None, (spec.launch.wrap, inner))))
     taken = tuple(_taken({field: chosen[field][0] for field in options if field in chosen}))
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ), taken)
+
+
+def _peeled(items: Iterable[tuple[str, _Given]]) -> Peeled:
+    """Take off what stands before the command that the strongest source names."""
+    given = min((item for field, item in items if field == "command"), key=lambda item: item.layer, default=None)
+    if given is None:
+        return Peeled(())
+    return peel([str(word) for word in _as_tuple(_read("command", given))])
+
+
+def _left_out(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield a remark on each variable before the command that allranks sets for every rank."""
+    for name in env:
+        if name in RESERVED and name not in VARIABLES and name not in ("NODE_RANK", "WORLD_SIZE"):
+            yield f"{name}={env[name]} before the command is left out: allranks sets it for every rank"
 
 
 @dataclass(frozen=True)

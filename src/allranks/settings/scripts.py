@@ -9,7 +9,23 @@ from collections.abc import Sequence
 from .tools import read_tool
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
-_STARTERS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra")
+# Programs that start processes on nodes by themselves, and those that submit a job, with what to type instead.
+_STARTERS = (
+    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "prterun", "horovodrun", "jsrun", "lrun"),
+    *("aprun", "ibrun", "pdsh", "clush", "pssh", "parallel-ssh", "xla_dist", "flux run"),
+)
+SUBMITTERS = {
+    "sbatch": "allranks run --slurm --nodes 2 train.py",
+    "salloc": "allranks run --slurm --nodes 2 train.py",
+    "qsub": "allranks run --hosts $PBS_NODEFILE train.py, inside the job",
+    "bsub": "allranks run --hosts $LSB_DJOB_HOSTFILE train.py, inside the job",
+    "kubectl": "allranks run --k8s --nodes 2 train.py",
+    "sky launch": "allranks run --sky --nodes 2 train.py",
+    "sky exec": "allranks run --sky --nodes 2 train.py",
+    "flux submit": "allranks run --hosts hosts.txt train.py, inside the job",
+    "ray job": "allranks run --hosts hosts.txt train.py, on hosts that ssh reaches",
+    "torchx run": "allranks run --hosts hosts.txt train.py, on hosts that ssh reaches",
+}
 _BEFORE_A_COMMAND = ("exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "!", "{", "(")
 _SEPARATORS = ";&|()"
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -34,9 +50,8 @@ def starter_of(command: Sequence[str]) -> str:
     if not command:
         return ""
     name = command[0].rpartition("/")[2]
-    if name in _STARTERS:
-        return name
-    return ""
+    names = (name, " ".join([name, *command[1:2]]))
+    return next((name for name in names if name in SUBMITTERS or name in _STARTERS), "")
 
 
 def is_shell_script(command: Sequence[str], text: str) -> bool:

@@ -8,9 +8,10 @@ accelerate/commands/launch.py, deepspeed/launcher/runner.py, colossalai/cli/laun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UsageError
+from ..protocol.command_words import read_command
 
 FRAMEWORKS = ("accelerate", "deepspeed", "colossalai")  # a process group is what these are for
 
@@ -24,6 +25,8 @@ _HEADS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("torchrun", ("python", "-m", "torch.distributed.launch")),
     ("deepspeed", ("deepspeed",)),
     ("deepspeed", ("python", "-m", "deepspeed.launcher.runner")),
+    ("deepspeed", ("python", "-m", "deepspeed")),
+    ("accelerate", ("python", "-m", "accelerate.commands.accelerate_cli", "launch")),
     ("colossalai", ("colossalai", "run")),
     ("colossalai", ("python", "-m", "colossalai.cli.cli", "run")),
 )
@@ -82,6 +85,7 @@ class Tool:
     options: tuple[Option, ...]
     program: tuple[str, ...]
     no_python: bool = False
+    flags: tuple[str, ...] = ()
 
     @property
     def python(self) -> str | None:
@@ -112,10 +116,20 @@ class Tool:
 
 def read_tool(command: Sequence[str]) -> Tool | None:
     """None where the command does not begin with one of the tools."""
+    flags = _interpreter_flags(command)
+    plain = (*command[:1], *command[1 + len(flags) :])
     for name, pattern in _HEADS:
-        if _starts(command, pattern):
-            return _read(name, tuple(command[: len(pattern)]), list(command[len(pattern) :]))
+        if _starts(plain, pattern):
+            head = (*command[:1], *flags, *plain[1 : len(pattern)])
+            return replace(_read(name, head, list(plain[len(pattern) :])), flags=flags)
     return None
+
+
+def _interpreter_flags(command: Sequence[str]) -> tuple[str, ...]:
+    """Return what python itself takes before its `-m`: -u, -X faulthandler."""
+    if not command or not _is_python(command[0].rpartition("/")[2]):
+        return ()
+    return read_command(command).flags
 
 
 def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, str]:
@@ -178,7 +192,7 @@ def _starts(command: Sequence[str], pattern: tuple[str, ...]) -> bool:
 
 
 def _is_python(word: str) -> bool:
-    return word.startswith("python") and word[6:].replace(".", "").isdecimal()
+    return word == "python" or (word.startswith("python") and word[6:].replace(".", "").isdecimal())
 
 
 def _read(name: str, head: tuple[str, ...], words: list[str]) -> Tool:

@@ -24,6 +24,9 @@ RESERVED = {
     "MASTER_PORT": ". Set --master-port",
 }
 
+# Say who the nodes and ranks are: before a command they are settings of the run, in no rank's own environment.
+OF_THE_RUN = frozenset({*RESERVED, "NNODES", "NPROC_PER_NODE"})
+
 
 @dataclass(frozen=True)
 class Variables:

@@ -9,10 +9,12 @@ gave are kept, but those that say who the nodes are.
 
 from __future__ import annotations
 
+from allranks.settings import RunSpec
+
 from ..environment import NodeLaunch, PlannedProcess, older_than
 from ..ranks import Attempt, NodePlan
 from .node_launcher import agent, interpreter, through
-from .training_command import kept_options, no_python, read_training
+from .training_command import kept_options, launched_by, no_python, read_training
 
 OURS = (
     "nnodes",
@@ -40,12 +42,18 @@ def torchrun(launch: NodeLaunch) -> list[PlannedProcess]:
         *words.flags,
         "-m",
         module,
-        *kept_options(launch.spec, OURS),
+        *kept_options(launch.spec, (*OURS, *_of_launch_alone(launch.spec, old))),
         *head,
         *no_python(words, "--no-python"),
         *through(words, launch.place),
     )
     return [agent(launch, argv)]
+
+
+def _of_launch_alone(spec: RunSpec, old: bool) -> tuple[str, ...]:
+    """Name what `python -m torch.distributed.launch` takes and its successor does, without being asked."""
+    tool = launched_by(spec)
+    return ("use_env",) if tool is not None and tool.head[-1] == "torch.distributed.launch" and not old else ()
 
 
 def arguments(node: NodePlan, attempt: Attempt) -> dict[str, int | str]:
