@@ -279,6 +279,16 @@ def test_a_schedulers_own_starter_is_refused(verb: list[str], command: str, shel
     assert shell("run", "--local", "2", "--dry-run", "--launcher", "command", *command.split()).code == 0
 
 
+@pytest.mark.parametrize("line", ["torchrun --nnodes {}", "accelerate launch --num_processes 4 --num_machines {}"])
+def test_one_node_in_a_pasted_command_is_none(line: str, shell: Shell) -> None:
+    """The line of one machine becomes the run's. Another number of nodes is a contradiction."""
+    codes = [
+        shell("run", "--local", "2", "--dry-run", "--nproc", "2", *line.format(nodes).split(), "train.py").code
+        for nodes in (1, 2, 3)
+    ]
+    assert codes == [0, 0, 2]
+
+
 @pytest.mark.parametrize("command", ["sbatch job.sh", "kubectl apply -f job.yaml", "ray job submit -- torchrun t.py"])
 def test_what_submits_a_job_is_refused(command: str, shell: Shell) -> None:
     """Every rank would submit one."""

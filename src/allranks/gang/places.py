@@ -234,6 +234,7 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> JsonObje
     """Return what the preflight check is judged against: the order, and what only the judge reads."""
     return {
         **ORDERS.write(setup_order(spec, setting)),
+        "launching": launcher_settings(spec, len(cluster)),
         "virtual": bool(spec.target.local),
         "local": sorted(cluster.local_names),
         "slots": {n.name: n.slots for n in (*cluster.nodes, *cluster.spares)},

@@ -401,7 +401,7 @@ class Pin:
         of = _whole("of", terms.of, MOST_RANKS)
         first = _whole("first_rank", terms.first_rank, MOST_RANKS)
         this = Node(index, "this", "this")
-        wanted, why = ranks_of(spec, this, self._facts)
+        wanted, why = ranks_of(spec, this, self._facts, of)
         if nproc != wanted:
             raise NotPinned(f"{nproc} ranks on a node that runs {wanted} ({why})")
         if first + nproc > world or index >= of or of > self._nodes:

@@ -33,19 +33,21 @@ def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -
     first = 0
     shared_by = len(cluster) if spec.target.local else 1
     for rank, node in enumerate(cluster.nodes):
-        count, reason = ranks_of(spec, node, facts.get(node.name, NodeFacts()), shared_by)
+        count, reason = ranks_of(spec, node, facts.get(node.name, NodeFacts()), len(cluster), shared_by)
         nodes.append(NodePlan(node, count, first, len(cluster), reason, rank))
         first += count
     return Plan(tuple(nodes))
 
 
-def ranks_of(spec: RunSpec, node: Node, facts: NodeFacts, shared_by: int = 1) -> tuple[int, str]:
+def ranks_of(
+    spec: RunSpec, node: Node, facts: NodeFacts, nodes: int | None = None, shared_by: int = 1
+) -> tuple[int, str]:
     """How many ranks a node runs, and what says so; `shared_by` virtual nodes have one machine's GPUs."""
     if spec.launch.nproc is not None:
         return spec.launch.nproc, "--nproc"
     if node.slots is not None:
         return node.slots, "slots in the host list"
-    asked_for = ranks_asked_for(spec)
+    asked_for = ranks_asked_for(spec, nodes)
     if asked_for is not None:
         return asked_for, "the command's own option"
     count = gpu_count(facts) // shared_by

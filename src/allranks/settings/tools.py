@@ -7,6 +7,7 @@ accelerate/commands/launch.py, deepspeed/launcher/runner.py, colossalai/cli/laun
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -142,6 +143,7 @@ def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, 
         raise UsageError(f"{' '.join(tool.head)} has no program. Put it behind: {' '.join(tool.head)} train.py")
     if launcher != "command":
         _refuse_elastic(tool)
+        _refuse_choice_of_nodes(tool)
     if launcher is None:
         note = f"{' '.join(tool.head)} starts once a node and gets the nodes as its options (--launcher {tool.name})"
         return tool.name, note
@@ -170,6 +172,28 @@ def _refuse_elastic(tool: Tool) -> None:
         f"{' '.join(tool.head)} {written} trains on a changing number of nodes, and a run of allranks has one number. "
         f"Leave {written} out. --nodes N is the number, and --retries N starts again after a failure"
     )
+
+
+def _refuse_choice_of_nodes(tool: Tool) -> None:
+    """UsageError where deepspeed is to choose among nodes and GPUs, or to reach the nodes in a way of its own.
+
+    `deepspeed --include h1:0,1`, `--launcher openmpi` (deepspeed/launcher/runner.py).
+    """
+    if tool.name != "deepspeed":
+        return
+    for option in tool.options:
+        if option.name in ("include", "i", "exclude", "e"):
+            does, instead = (
+                "chooses nodes and GPUs",
+                "--hosts names the nodes, --nproc N and CUDA_VISIBLE_DEVICES the GPUs",
+            )
+        elif option.name in ("launcher", "launcher_args"):
+            does, instead = "says how nodes are reached", "allranks starts deepspeed on each node itself"
+        else:
+            continue
+        raise UsageError(
+            f"deepspeed {shlex.join(option.words)} {does}, and allranks does that\nhint: leave it out. {instead}"
+        )
 
 
 def _refuse_holes(tool: Tool) -> None:

@@ -10,13 +10,14 @@ import pytest
 from tests.shell import Shell, command_of
 
 from allranks.cluster import Node
+from allranks.cluster.build import virtual_cluster
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.launchers import LAUNCHERS, deepspeed
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.launchers.deepspeed import hostfile
 from allranks.plan.launchers.training_command import out_of_reach, read_training
-from allranks.plan.plan import ranks_of
+from allranks.plan.plan import make_plan, ranks_of
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec, resolve
@@ -106,6 +107,23 @@ def test_one_number_of_nodes_and_a_verbatim_command_are_taken(command: str, laun
 
 def test_tests_need_torch() -> None:
     assert needed_modules(RunSpec.of(test="sync")) == ["torch"]
+
+
+@pytest.mark.parametrize(
+    "option", ["--include h1:0,1", "-e h2", "--exclude=h2", "--launcher openmpi", "--launcher_args -v"]
+)
+def test_deepspeeds_own_choice_of_nodes_is_refused(option: str) -> None:
+    """It was dropped without a word."""
+    line = f"deepspeed {option} t.py"
+    with pytest.raises(UsageError, match=f"deepspeed {option} (chooses|says).*\nhint: leave it out"):
+        resolve({"command": line.split()}, {}, {}, config_source="allranks.toml")
+    resolve({"command": line.split(), "launcher": "command"}, {}, {}, config_source="allranks.toml")
+
+
+@pytest.mark.parametrize(("line", "ranks"), [("--num_processes 4", 2), ("--num_machines 1 --num_processes 6", 3)])
+def test_processes_of_accelerate_are_those_of_all_machines(line: str, ranks: int) -> None:
+    spec = RunSpec.of(command=("accelerate", "launch", *line.split(), "t.py"), launcher="accelerate", local=2)
+    assert make_plan(spec, virtual_cluster(2), {}).world_size == 2 * ranks
 
 
 def test_every_launcher_can_be_asked_for() -> None:

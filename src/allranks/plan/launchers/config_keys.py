@@ -15,7 +15,7 @@ MODULES = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepsp
 _DEEPSPEED = ("deepspeed", "ds_config", "ds-config")
 
 
-def launcher_settings(spec: RunSpec) -> dict[str, Any]:
+def launcher_settings(spec: RunSpec, nodes: int | None = None) -> dict[str, Any]:
     """{"name", "options" of the launcher; "accelerate": path of its configuration ("": the default one), or None;
     "deepspeed": paths}. "holds": the options are used as they stand, allranks sets none. "ranks_asked_for": ranks of
     a node, where the options say a number."""
@@ -33,7 +33,7 @@ def launcher_settings(spec: RunSpec) -> dict[str, Any]:
         "accelerate": (options.get("config_file") or "") if name == "accelerate" else None,
         "deepspeed": _json_files(words),
         "holds": tool is not None and spec.launch.launcher != tool.name,
-        "ranks_asked_for": ranks_asked_for(spec),
+        "ranks_asked_for": ranks_asked_for(spec, nodes),
     }
 
 

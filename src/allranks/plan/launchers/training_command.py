@@ -34,17 +34,20 @@ def launched_by(spec: RunSpec) -> Tool | None:
     return None
 
 
-def ranks_asked_for(spec: RunSpec) -> int | None:
-    """Read how many ranks a node the launcher in the command is asked for; None where it does not say a number."""
+def ranks_asked_for(spec: RunSpec, nodes: int | None = None) -> int | None:
+    """Read how many ranks a node the launcher in the command is asked for; None where it does not say a number.
+
+    accelerate's num_processes are those of all machines: of the run's nodes, where their number is known.
+    """
     tool = read_tool(spec.launch.command)
     if tool is None or spec.launch.launcher not in ("command", tool.name):
         return None
     if tool.name != "accelerate":
         return _count(tool.value("nproc_per_node", "num_gpus", "num_accelerators"))
     world_size = _count(tool.value("num_processes"))
-    machines = _count(tool.value("num_machines"))
+    machines = nodes or _count(tool.value("num_machines"))
     if world_size is None or machines is None or world_size % machines:
-        return None  # num_processes are those of all machines
+        return None
     return world_size // machines
 
 

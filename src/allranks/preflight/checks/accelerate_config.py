@@ -194,6 +194,8 @@ def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> Findi
         (_PORT, request.asked.master_port or None, "the port of --master-port"),
     ):
         for name in names:
+            if names is _NODES and numbers.get(name) == 1 and not launching.holds:
+                continue  # of a command for one machine: the nodes become the run's
             if None not in (numbers.get(name), must) and numbers[name] != must:
                 message = f"the command says --{name} {numbers[name]}, and it must be {must} ({what})"
                 remedy = f"write --{name} {must}, or leave it out, as allranks passes it."
