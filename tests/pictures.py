@@ -145,7 +145,7 @@ def wording(lines: list[str]) -> list[str]:
     for line in lines:
         if line.startswith("──"):
             line = _SOMETIMES_WORDS.sub("", line)
-        text = " ".join(_NUMBER.sub("N", line).replace("─", "").split())
+        text = " ".join(_NUMBER.sub("N", line).replace("─", "").split()).replace("N min N s", "N s")
         if text and text not in words[-1:] and not _SOMETIMES_LINE.match(line):
             words.append(text)
     return words
