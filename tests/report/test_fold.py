@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.report.fold import CUT, MOST_BYTES, PROGRESS_EVERY, WINDOW, Folder, clean
-from allranks.report.victims import ADDED, HOLD
+from allranks.report.victims import ADDED, FRAMES, HOLD
 
 TRACEBACK = b"""Traceback (most recent call last):
   File "a.py", line 1, in f
@@ -57,6 +57,16 @@ def test_the_traceback_of_a_rank_that_lost_its_peer_is_one_line_of_all_such_rank
         "[h1 0 +2 ranks] end",
     ]
     assert len([line for line in shown if "h2 3" in line]) == len(victim(3).splitlines()), "the culprit's is whole"
+
+
+def test_frames_of_c_plus_plus_are_one_line():
+    """torch 2.11's watchdog, of each rank: 30 lines of addresses."""
+    folder = Folder(shorten=True)
+    lines = [b"[rank2]: Exception raised from checkTimeout at /pytorch/x.cpp:692 (most recent call first):"]
+    lines += [b"[rank2]: frame #%d: c10d::f() + 0x9d (0x7f in /lib/libc10.so)" % number for number in range(12)]
+    folder.feed("h1", 2, b"\n".join([*lines, b"[rank2]: after", b""]), 0.0)
+    shown = folder.lines(WINDOW)
+    assert len(shown) == 3 and shown[1:] == [f"[h1 2] {FRAMES}", "[h1 2] [rank2]: after"]
 
 
 def test_a_traceback_without_an_end_is_displayed_all_the_same():

@@ -1,4 +1,7 @@
-"""Tracebacks of ranks that only lost a peer, as one line each: the live view is about the rank that failed (pure)."""
+"""Tracebacks of ranks that only lost a peer, as one line each: the live view is about the rank that failed (pure).
+
+So are C++ frames, of which torch prints a dozen with each of its errors: the first stands for all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ HOLD = 1.0  # seconds that a traceback waits for its last line
 MOST = 200  # lines of a traceback that wait
 WIDEST = 4096  # characters of such a line
 ADDED = "   (it lost a peer, its traceback is in the log)"
+FRAMES = "  (frames of C++ are in the log)"
+_FRAME = re.compile(r"frame #(\d{1,4}): ")  # c10/util/Backtrace.cpp
 _PREFIX = re.compile(r"\[rank\d{1,7}\]: ?")
 
 Who = tuple[str, int]
@@ -35,6 +40,9 @@ class VictimShortener:
         body = _PREFIX.sub("", text, count=1)
         waiting = self._waiting.get(who)
         if waiting is None:
+            frame = _FRAME.match(body)
+            if frame is not None:
+                return [] if int(frame[1]) else [FRAMES]
             if body != HEADER:
                 return [text]
             self._waiting[who] = _Traceback(now, [text])
