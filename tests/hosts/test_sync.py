@@ -237,6 +237,7 @@ def test_detached_the_tree_is_shipped_all_the_same(bed2: Bed, launch: Launch) ->
     words = ["--hosts", str(bed2.hostfile_names), "--nproc", "1", "--python", PYTHON, "--sync", "--detach"]
     said = launch.call("run", *words, "--", "train.py")
     assert said.returncode == 0, said.stderr
+    assert "keep this machine awake: nodes that hear nothing from it for 1m end their ranks\n" in said.stdout
     (launch.work / "data.txt").write_text("changed later")
     wait_until(lambda: (launch.run_dir / "result.json").exists(), BOUND, "the end of the run")
     assert json.loads((launch.run_dir / "result.json").read_text())["exit"] == 0
