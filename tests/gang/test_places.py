@@ -60,7 +60,7 @@ def test_first_the_tree_then_the_look() -> None:
         ShipDrive(),
     )
     assert drive.said("tree") == [{"root": TREE.root, "files": 12, "bytes": 3456, "sha256": TREE.sha256,
-                                   "left_out": ["big.pt"]}]  # fmt: skip
+                                   "left_out": ["big.pt"], "limit": 0}]  # fmt: skip
     assert drive.last("ship") == {"type": "ship", "sha256": TREE.sha256, "packed": 789, "bytes": 3456, "files": 12}
     looked = {node: m["workdir"] for node, m in drive.sent if m["type"] == "setup"}
     assert looked == {name: f"/tmp/allranks-0/{name}/tree/jobs" for name in ("h0", "h1")}

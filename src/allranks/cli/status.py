@@ -57,6 +57,7 @@ class LeaseEnd(NamedTuple):
     ranks_t: float
 
 
+@omit_empty("lease_end")
 @dataclass(frozen=True)
 class StatusReport:
     """What `status` prints."""

@@ -39,7 +39,8 @@ BYTES = 8 << 20
 TRIED = 5000  # names of modules, most of which are installed elsewhere
 SHOWN = 4
 IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*)(\w[\w.]*|)[ \t]+import[ \t]+(\([^)]{0,4000}|[^\n#;]*)|import[ \t]+([^\n#;]+))",
+    r"^[ \t]*(?:from[ \t]{1,20}(\.{0,20})(\w[\w.]*|)[ \t]{1,20}import[ \t]+(\([^)]{0,4000}|[^\n#;]*)|"
+    r"import[ \t]+([^\n#;]+))",
     re.MULTILINE,
 )
 SYNC = "copy this machine's code to all nodes with run --sync"
