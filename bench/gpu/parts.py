@@ -100,7 +100,8 @@ def logs_of(done: Launched) -> dict[str, str]:
 
 def slow(place: Path, limit: float) -> Outcome:
     """A slow rank, 100 ms a step: is it named while the run goes on?"""
-    done = run(place, limit, "slow 400", "--straggler-interval", "5s", nodes=3)
+    done = run(place, limit, "slow 400", "--straggler-interval", "5s", nodes=3,
+               env={"TORCH_NCCL_ENABLE_TIMING": "1"})  # fmt: skip
     findings = [event for event in done.events("finding") if event["id"] in ("slow-rank", "slow-link")]
     said = findings[0]["message"] if findings else "nothing was said"
     right = bool(findings) and all(one["where"].get("rank") == 1 for one in findings)
