@@ -334,6 +334,8 @@ def test_the_last_words_of_a_rank_are_not_torchs_greeting() -> None:
     idle = "[W1121 18:42:17.07 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
     assert last_lines("step 1\n\n" + idle + "10%\r20%\n" + idle, 2) == ("step 1", "20%")
     assert last_lines(idle) == ()
+    addresses = "".join(f"[rank2]: frame #{at}: c10::f() + 0x9d (0x7f in libc10.so)\n" for at in range(9))
+    assert last_lines(f"terminate called\n{addresses}") == ("terminate called",), "addresses say nothing"
 
 
 def test_a_traceback_in_the_middle_of_a_log_is_no_cause() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LINE = 240  # characters
 ABORT = 6  # SIGABRT, as the agents of all nodes number it
 # Torch prints it at every start where addresses have no names (c10d/socket.cpp); it means nothing.
-_IDLE = re.compile(r"hostname of the client socket cannot be retrieved")
+_IDLE = re.compile(r"hostname of the client socket cannot be retrieved|(?:^|: )frame #\d{1,4}: ")
 
 
 # The store's connection ended inside init_process_group: what that leaves, and what decides between it.

@@ -238,7 +238,8 @@ def _resumed_line(stamped: Stamped[StepsResumed]) -> str:
 
 def _resumed_after(step: int, lost: int) -> str:
     """Say where an attempt that goes on at `step` took up what those before it had done."""
-    return f"resumed after step {step - 1}, {count_of(lost, 'step')} lost"
+    where = f"resumed after step {step - 1}" if step > 0 else f"began again at step {step}"
+    return f"{where}, {count_of(lost, 'step')} lost"
 
 
 def _awaited_line(stamped: Stamped[NodeAwaited]) -> str:
