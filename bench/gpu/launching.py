@@ -75,14 +75,13 @@ class Launched:
         }
 
 
-def ask(place: Path, limit: float, *words: str, source: Path = ROOT / "src",
-        more: Mapping[str, str] | None = None) -> Launched:  # fmt: skip
+def ask(place: Path, limit: float, *words: str, source: Path = ROOT / "src") -> Launched:
     """Run `allranks` with these words in a directory; SIGTERM at the limit, SIGKILL of its group a while later."""
     began = time.monotonic()
     with (place / "said").open("w+") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "allranks", *words], cwd=place, stdin=subprocess.DEVNULL, stdout=said,
-            stderr=subprocess.STDOUT, text=True, start_new_session=True, env={**environment(source), **(more or {})},
+            stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment(source),
         )  # fmt: skip
         try:
             code = process.wait(limit)

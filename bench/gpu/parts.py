@@ -75,12 +75,12 @@ def trains(place: Path, limit: float) -> Outcome:
 
 
 def fails(place: Path, limit: float, *, kind: str, causes: tuple[str, ...], options: tuple[str, ...] = (),
-          gpu: bool = False, env: dict[str, str] | None = None, timeout: int | None = None) -> Outcome:  # fmt: skip
+          gpu: bool = False, timeout: int | None = None) -> Outcome:  # fmt: skip
     """A run that fails: the verdict's cause is one of those, and its culprit is rank 1."""
     if gpu:
         needs_gpu()
     words = f"{kind} 100000 {timeout}" if timeout else f"{kind} 100000"
-    done = run(place, limit, words, *options, nodes=3, env=env)
+    done = run(place, limit, words, *options, nodes=3)
     verdict = done.result.get("verdict") or {}
     right = verdict.get("cause") in causes and (verdict.get("where") or {}).get("rank") == 1
     facts = done.summary()

@@ -19,8 +19,7 @@ from allranks.preflight.checks import kernel
 from allranks.preflight.registry import built_in
 from allranks.report.explained import STATES, check_page, explained, text_of
 from allranks.report.sentences import verdict_lines
-from allranks.runs.brief import ORPHANED
-from allranks.runs.documents import GOING_ON, OVER
+from allranks.runs.documents import GOING_ON, ORPHANED, OVER
 
 
 @pytest.fixture(name="shell")

@@ -445,7 +445,9 @@ def interpreter(order: SetupOrder, program: Words, workdir: str, environ: Mappin
         searched = environ.get("PATH", os.defpath)
         error = "not found or not executable"
         return dict(encode(Interpreter(program.kind, how, error=error, missing=True, searched=searched)))
-    script = (program.target if program.kind == "python-script" else "") or ""
+    script = ""
+    if program.kind == "python-script":
+        script = program.target or ""
     answer = ask(path, workdir, environ, order.modules, script=script)
     described: JsonObject = encode(answer._replace(kind=program.kind, how=how, path=path))
     if not answer.error:

@@ -82,7 +82,9 @@ EXPLAIN = Declared(
     "What a cause, a check or a state means, and what to do about it. Without a name it lists all.",
     ("explain port-blocked",),
     "explain.command",
-    arguments=(Argument("name", "[CAUSE | CHECK]", "cause of a verdict, or ID of a check", complete="pages"),),
+    arguments=(
+        Argument("name", "[CAUSE | CHECK | STATE]", "cause of a verdict, ID of a check, a state", complete="pages"),
+    ),
     options=(AS_JSON,),
 )
 REPORT = Declared(

@@ -22,10 +22,10 @@ from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.opening import take_control
-from allranks.settings.document import from_document
 from allranks.text import format_duration
 from allranks.unpacked import hold_archive, remove_archive
 
+from .chosen_run import saved_limit
 from .outlets import Outlets
 
 
@@ -168,5 +168,5 @@ def print_detached(run: RunDirectory, quiet: bool, json_: bool, job: str | None 
     what = f"submitted job {job}" if job is not None else "detached"
     click.echo(f"{what}: allranks status {run.name} · logs -f · attach · stop")
     if job is None and not run.engine:
-        lease = format_duration(from_document(run.read_run().spec).limits.lease)
+        lease = format_duration(saved_limit(run, "lease"))
         click.echo(f"keep this machine awake: nodes that hear nothing from it for {lease} end their ranks")

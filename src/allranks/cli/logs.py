@@ -19,6 +19,7 @@ from allranks.protocol.jsontext import DecodeError, Json, read_metrics
 from allranks.report.fold import Folder, last_state
 from allranks.report.terminal import clean, shows_colour
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ORPHANED, OVER
 from allranks.runs.reading import LogReader
 from allranks.runs.regular import read_end, size_of
 from allranks.text import format_duration, join_words
@@ -343,7 +344,7 @@ def _output(run: RunDirectory, reader: LogReader, out: LineSink, follow: bool) -
         out.feed(node, rank, data, t)
     follows = False
     while True:
-        over = run.state() in ("done", "failed", "stopped", "orphaned")
+        over = run.state() in (*OVER, ORPHANED)
         for node, rank, data in reader.fresh():
             out.feed(node, rank, data, time.time())
         if over or not follow:

@@ -17,7 +17,7 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.report.nodetable import heading, node_line, styled, widest_label, without_clock
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
 from allranks.runs.directory import RunCondition, RunDirectory
-from allranks.runs.documents import OVER, Master, NodeStatus, RankStatus
+from allranks.runs.documents import ORPHANED, OVER, Master, NodeStatus, RankStatus
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, format_percent
 
@@ -91,7 +91,7 @@ def command(run: str | None, watch: bool, quiet: bool, runs_dir: str | None, jso
                 shown = _fit_window(shown)
             redraw_lines(sys.stdout, rows, shown, colour)
             rows = len(shown) if redraws else 0
-        if not watch or report.state in (*OVER, "orphaned"):
+        if not watch or report.state in (*OVER, ORPHANED):
             return DONE
         time.sleep(1.0)
 
@@ -136,7 +136,7 @@ def lease_end(run: RunDirectory, condition: RunCondition, now: float) -> LeaseEn
 
     A controller writes status.json once a beat, and nothing of a run in pods or on cloud machines is known here.
     """
-    if condition.state != "orphaned" or run.engine or run.job is not None or not condition.status.t:
+    if condition.state != ORPHANED or run.engine or run.job is not None or not condition.status.t:
         return None
     from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
 
@@ -198,7 +198,7 @@ def _whereabouts(report: StatusReport) -> list[str]:
     if job is not None:
         line = f"Slurm job {job.id}: {job.state}"
         return [f"{line}, {job.why}" if job.why else line]
-    if report.state != "orphaned":
+    if report.state != ORPHANED:
         return []
     if report.engine.engine_error:
         return [f"no process follows it, and its state there is unknown: {report.engine.engine_error}"]

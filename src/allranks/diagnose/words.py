@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 LINE = 240  # characters
 ABORT = 6  # SIGABRT, as the agents of all nodes number it
-# Torch prints it at every start where addresses have no names (c10d/socket.cpp); it means nothing.
+# Torch prints the one at every start where addresses have no names (c10d/socket.cpp), the other with each error of C++:
+# neither means anything.
 _IDLE = re.compile(r"hostname of the client socket cannot be retrieved|(?:^|: )frame #\d{1,4}: ")
 
 

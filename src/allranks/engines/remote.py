@@ -19,7 +19,7 @@ from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.run_facts import JobProgress, NodesAsked, PlainNote, RunStart, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, Left, NamedNode, ResultDocument
+from allranks.runs.documents import ORPHANED, Document, Left, NamedNode, ResultDocument
 from allranks.runs.opening import Opening, controller_identity, write_first_status, write_opening
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
@@ -158,7 +158,7 @@ class RemoteEngine(ABC):
 
     def condition(self, run: RunDirectory, state: str) -> Document:
         """Return what the engine says of a run that no process follows, in a line, or why it says nothing."""
-        if state != "orphaned":
+        if state != ORPHANED:
             return {}
         try:
             return {"engine": self.whereabouts(run)}

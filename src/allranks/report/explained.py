@@ -27,39 +27,47 @@ _LEVELS = {
 }
 
 
-# States that `ps`, `status`, `top` and status.json have: whose they are, what they say, what to do about it.
+class State(NamedTuple):
+    """`whose` it is, what it says (`meaning`), and what to do about it (`step`, empty where nothing can be done)."""
+
+    whose: str
+    meaning: str
+    step: str = ""
+
+
+# States that `ps`, `status`, `top` and status.json have.
 STATES = {
-    "starting": ("a run", "nodes are reached and looked at", ""),
-    "gating": ("a run", "each node connects to the master's address and port", ""),
-    "proving": ("a run", "all nodes have reached the master, and ranks begin", ""),
-    "ending": ("a run", "its processes are being ended on all nodes", ""),
-    "running": ("a run or a node", "ranks are there and go on", ""),
-    "done": ("a run", "all ranks ended with code 0", ""),
-    "stopped": ("a run", "a person or a service asked it to end", ""),
-    "orphaned": (
+    "starting": State("a run", "nodes are reached and looked at"),
+    "gating": State("a run", "each node connects to the master's address and port"),
+    "proving": State("a run", "all nodes have reached the master, and ranks begin"),
+    "ending": State("a run", "its processes are being ended on all nodes"),
+    "running": State("a run or a node", "ranks are there and go on"),
+    "done": State("a run", "all ranks ended with code 0"),
+    "stopped": State("a run", "a person or a service asked it to end"),
+    "orphaned": State(
         "a run",
         "the allranks that controlled it has died, and nothing says yet that its ranks have ended",
         "`allranks attach RUN` takes it over within the lease. After it the nodes have ended the ranks.",
     ),
-    "connecting": ("a node", "it is being reached", ""),
-    "ready": ("a node", "it was reached, and no rank of it has begun", ""),
-    "silent": ("a node", "nothing has been heard from it for some beats, and its lease goes on", ""),
-    "lost": (
+    "connecting": State("a node", "it is being reached"),
+    "ready": State("a node", "it was reached, and no rank of it has begun"),
+    "silent": State("a node", "nothing has been heard from it for some beats, and its lease goes on"),
+    "lost": State(
         "a node or a rank",
-        "nothing was heard from its node for the whole lease, so it has ended the ranks by itself",
+        "nothing was heard from its node for the whole lease. The node has ended the ranks by itself",
         "See whether the node is up with `ssh NODE uptime`. `--node-wait` waits for one that comes back.",
     ),
-    "unreachable": ("a node", "it could not be reached", "`allranks check` says why."),
-    "ended": ("a node", "its ranks have ended, and its agent has left", ""),
-    "spare": ("a node", "it stands by, and takes the place of a node that fails", ""),
-    "unfit": ("a spare", "a check has failed on it, so it takes no node's place", "`allranks check` says which."),
-    "replaced": ("a node", "a spare has taken its place", ""),
-    "waiting": ("a rank", "it has not been started yet", ""),
-    "started": ("a rank", "its process is there, and it is in no process group yet", ""),
-    "initialised": ("a rank", "it is through init_process_group", ""),
-    "exited": ("a rank", "it ended with code 0", ""),
-    "killed": ("a rank", "a signal ended it", "The verdict says whose."),
-    "failed": ("a run or a rank", "it ended with another code than 0", "`allranks diagnose RUN` says why."),
+    "unreachable": State("a node", "it could not be reached", "`allranks check` says why."),
+    "ended": State("a node", "its ranks have ended, and its agent has left"),
+    "spare": State("a node", "it stands by, and takes the place of a node that fails"),
+    "unfit": State("a spare", "a check has failed on it, so it takes no node's place", "`allranks check` says which."),
+    "replaced": State("a node", "a spare has taken its place"),
+    "waiting": State("a rank", "it has not been started yet"),
+    "started": State("a rank", "its process is there, and it is in no process group yet"),
+    "initialised": State("a rank", "it is through init_process_group"),
+    "exited": State("a rank", "it ended with code 0"),
+    "killed": State("a rank", "a signal ended it", "The verdict says whose."),
+    "failed": State("a run or a rank", "it ended with another code than 0", "`allranks diagnose RUN` says why."),
 }
 
 
@@ -111,9 +119,9 @@ def cause_page(cause: Cause) -> ExplainedPage:
 
 def state_page(name: str) -> ExplainedPage:
     """Say what a state means, and what to do about it where anything can be done."""
-    whose, meaning, step = STATES[name]
-    sections = (Section("Next step", (step,)),) if step else ()
-    return ExplainedPage(name, "state", f"Of {whose}: {meaning}.", sections)
+    state = STATES[name]
+    sections = (Section("Next step", (state.step,)),) if state.step else ()
+    return ExplainedPage(name, "state", f"Of {state.whose}: {state.meaning}.", sections)
 
 
 def _on_amd(cause: Cause) -> tuple[Section, ...]:

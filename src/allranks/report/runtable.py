@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allranks.runs.brief import ORPHANED, RunBrief
+from allranks.runs.brief import RunBrief
+from allranks.runs.documents import ORPHANED
 from allranks.text import align_columns, cut, first_line, format_elapsed, format_percent
 
 HEADINGS = ("NAME", "STATE", "NODES", "STEP", "RATE", "GOODPUT", "AGE", "VERDICT")

@@ -10,10 +10,8 @@ from typing import NamedTuple
 from allranks.protocol.codec import decode_parts, omit_empty
 
 from .directory import STATES, RunDirectory
-from .documents import OVER
+from .documents import ORPHANED, OVER
 from .run_progress import RunProgress
-
-ORPHANED = "orphaned"
 
 
 class BriefVerdict(NamedTuple):

@@ -21,6 +21,7 @@ from allranks.protocol.frames import AUDIT, DUMP, FLIGHT, METRICS, NCCL_LOG, NOD
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import (
+    ORPHANED,
     OVER,
     Document,
     ResultDocument,
@@ -380,7 +381,7 @@ class RunDirectory:
         status = self.read_status()
         state = status.state or "starting"
         if result is None:
-            return RunCondition(state if is_alive else "orphaned", status, None)
+            return RunCondition(state if is_alive else ORPHANED, status, None)
         if state not in OVER:  # a full disk has kept the last status.json from being written
             state = STATES.get(result.exit, "failed")
         return RunCondition(state, status, result)

@@ -20,6 +20,7 @@ from allranks.protocol.usage import NodeUsage
 
 GOING_ON = ("starting", "gating", "proving", "running", "ending")  # states of a run, in their order
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
+ORPHANED = "orphaned"  # its controller has died, and nothing says that it is over
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # what lies there may be deleted tomorrow
 Document = JsonObject  # as a run directory keeps it
 Left = Mapping[str, tuple[RemainingProcess, ...]]  # processes or objects that could not be ended, by node
