@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import subprocess
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,3 +45,56 @@ def test_a_relay_that_does_not_start_is_an_error_in_time_and_leaves_no_process(
         join.spawn(HEADER)
     (child,) = started
     assert child.returncode is not None and child.stdout is not None and child.stdout.closed
+
+
+class Tap:
+    """A port that carries bytes on to another one of this machine, and keeps those of either way."""
+
+    def __init__(self, port: int) -> None:
+        self.seen = bytearray()
+        self._to = port
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._socket.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._to))
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.seen += data
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.mark.processes
+def test_no_value_of_env_crosses_the_wire(tmp_path: Path) -> None:
+    """A joined node has variables of its own: those of node 0 came three times, and were thrown away."""
+    (tmp_path / "train.py").write_text("import os\nprint('mine is', os.environ['MY_TOKEN'])\n")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    tap = Tap(port)
+    values = ("value-of-node-zero", "value-of-node-one")
+    environ = {**os.environ, "ALLRANKS_JOIN_SECRET": "0123456789abcdef0123456789abcdef"}
+    nodes = []
+    for rank, value in enumerate(values):
+        words = ["--nnodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1", "--nproc", "1"]
+        words += ["--port", str((port, tap.port)[rank]), "--runs-dir", str(tmp_path / "runs")]
+        words += ["--env", f"MY_TOKEN={value}", "train.py"]
+        command = [sys.executable, "-m", "allranks", "join", *words]
+        nodes.append(subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True))
+    said = [node.communicate(timeout=120)[0] for node in nodes]
+    tap.close()
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert "mine is value-of-node-one" in said[0], "each node has its own"
+    assert values[0].encode() not in tap.seen and len(tap.seen) > 1000

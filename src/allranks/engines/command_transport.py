@@ -19,6 +19,7 @@ from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import BOOT, NO_PYTHON, boot_script
 from allranks.gang.transport import Client
 from allranks.protocol.header import Header
+from allranks.protocol.orders import Order
 from allranks.text import name_with, with_reason
 
 from .ssh_errors import how_ended, mute, not_started
@@ -132,6 +133,10 @@ class CommandTransport(ABC):
         if self._boots_directly(node):
             return b""
         return boot_script(self._agent_python, self._python)
+
+    def read_there(self, node: Node, order: Order) -> Order:
+        """Return all of an order: the agent has nothing else to go by."""
+        return order
 
     def _boots_directly(self, node: Node) -> bool:
         """Tell whether this interpreter boots the node; the boot script tries one that was named."""

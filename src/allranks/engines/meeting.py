@@ -24,6 +24,7 @@ from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
+from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.run_facts import RunStart, Stamped
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, NamedNode, ResultDocument
@@ -108,7 +109,7 @@ class Meeting:
 
     def transport(self) -> DialledTransport:
         """Return how the nodes of `gather`'s cluster are reached."""
-        return DialledTransport(self._listener, self._ranks, self._spec.launch.agent_python, self._spec.launch.python)
+        return JoinedTransport(self._listener, self._ranks, self._spec.launch.agent_python, self._spec.launch.python)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """Call `stop` when a node asks for the end, or at once where one has asked since all were here."""
@@ -205,6 +206,14 @@ class Meeting:
         for rank, seat in sorted(self._listener.seats.items()):
             nodes.append(Node(rank, names[rank], seat.address, slots=seat.hello.nproc))
         return Cluster(tuple(nodes), JOINED)
+
+
+class JoinedTransport(DialledTransport):
+    """Nodes that came by themselves: each makes its orders from arguments of its own."""
+
+    def read_there(self, node: Node, order: Order) -> Order:
+        """Return when, where and how many: command and variables of this machine do not leave it."""
+        return terms_alone(order) if node.name in self._ranks else order
 
 
 def with_ranks_of_each(spec: RunSpec, cluster: Cluster) -> RunSpec:

@@ -139,10 +139,10 @@ class Channel:
             self._watch(self._client)
             if not self._client.boots:
                 self._booted.set_result(None)
-                self._write(pack_order(first))
+                self._write(self._packed(first))
                 return
             self._write(self._transport.opening(self.node))
-            self._payload = [*payload_parts(header), pack_order(first)]  # while the connection is being set up
+            self._payload = [*payload_parts(header), self._packed(first)]  # while the connection is being set up
         except (OSError, subprocess.SubprocessError, AllranksError) as error:
             self.close()
             raise ChannelFailed(self._transport.not_started(self.node, error)) from None
@@ -250,7 +250,10 @@ class Channel:
     def send(self, order: Order) -> None:
         """Queue an order; nothing happens on a closed channel."""
         if self.is_open:
-            self._write(pack_order(order))
+            self._write(self._packed(order))
+
+    def _packed(self, order: Order) -> bytes:
+        return pack_order(self._transport.read_there(self.node, order))
 
     def send_bytes(self, frames: bytes) -> None:
         """Queues packed frames; nothing happens on a closed channel."""

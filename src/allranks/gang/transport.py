@@ -8,6 +8,7 @@ from allranks.cluster import Node
 from allranks.findings import Finding
 from allranks.protocol.header import Header
 from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.orders import Order
 from allranks.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class Transport(Protocol):
 
     def opening(self, node: Node) -> bytes:
         """Return what is written before the marker is awaited."""
+        ...
+
+    def read_there(self, node: Node, order: Order) -> Order:
+        """Return what the node's side reads of an order: what it does not read is not sent."""
         ...
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:

@@ -336,6 +336,18 @@ ORDERS: Vocabulary[Order] = Vocabulary(
 )
 
 
+def terms_alone(order: Order) -> Order:
+    """Give what a node reads of an order that makes its own of it: no command, and no variable of another machine."""
+    if isinstance(order, SetupOrder):
+        return SetupOrder(uid=order.uid, checks=order.checks, seconds=order.seconds)
+    if isinstance(order, StartOrder):
+        return StartOrder(order.attempt, (), terms=order.terms)
+    if isinstance(order, PreloadOrder):
+        rank = RankOrder(order.rank.rank, order.rank.local_rank, (), {}, "")
+        return PreloadOrder(order.attempt, rank, order.preload, terms=order.terms)
+    return order
+
+
 def pack_order(order: Order) -> bytes:
     """Make the frame of an order."""
     return pack_json(ORDERS.write(order))
