@@ -1,6 +1,8 @@
 """Hostfiles in the forms people have, and what is refused with file and line."""
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -267,3 +269,54 @@ def test_errors_are_usage_errors() -> None:
     with pytest.raises(UsageError) as caught:
         parse_host_argument("-x")
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        ("h1\nh1\nh2\nh2\n", {"h1": 2, "h2": 2}),
+        ("h1\nh2\nh1\nh2\n", {"h1": 2, "h2": 2}),
+        ("h1\nh2\n", {"h1": None, "h2": None}),
+    ],
+)
+def test_a_host_once_a_slot(text: str, slots: dict[str, int | None]) -> None:
+    """PBS's file."""
+    assert {node.host: node.slots for node in parse_hostfile(text, "f")} == slots
+
+
+def test_a_host_once_too_often_is_a_slip_unless_a_scheduler_says_so() -> None:
+    text = "h1\nh1\nh2\n"
+    with pytest.raises(HostfileError, match="h1' is in line 1 already"):
+        parse_hostfile(text, "f")
+    assert [node.slots for node in parse_hostfile(text, "f", per_slot=True)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "converted"),
+    [
+        ("[workers]\nh1 ansible_host=10.0.0.1\nh2\n[all:vars]\nx=1\n", "an inventory of Ansible", "10.0.0.1\nh2\n"),
+        ("# mine\nHost h1 h3\n  HostName 10.0.0.1\nHost *\n  User x\n", "a configuration of ssh", "h1\nh3\n"),
+        ("127.0.0.1 localhost\n::1 ip6-localhost\n10.0.0.1 h1 h1.ex\n", "a file of addresses and names", "h1\n"),
+        ("---\n- h1\n- h2\n", "a list in YAML", "h1\nh2\n"),
+        ("workers:\n  - h1\n  - h2\n", "a list in YAML", "h1\nh2\n"),
+        ("all:\n  hosts:\n    h1:\n", "an inventory of Ansible in YAML", None),
+        ("name,ip\nh1,10.0.0.1\n", "a table in CSV", "h1\n"),
+    ],
+)
+def test_lists_of_other_tools_are_named_with_the_line_that_converts_them(
+    text: str, what: str, converted: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "a file").write_text(text)
+    with pytest.raises(HostfileError, match=what) as refused:
+        parse_hostfile(text, "a file")
+    line = str(refused.value).partition("hint: ")[2]
+    if converted is not None:
+        subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, check=True)
+        assert (tmp_path / "hosts.txt").read_text() == converted
+
+
+@pytest.mark.parametrize(
+    "text", ["host slots=8\n", "user\n", "10.0.0.1 slots=8\n", "name[1-2],h3\n", "[fe80::1]:2222\n"]
+)
+def test_hosts_with_odd_names_are_no_list_of_another_tool(text: str) -> None:
+    assert parse_hostfile(text, "f")

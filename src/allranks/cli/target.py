@@ -52,8 +52,8 @@ def resolve_options(options: Mapping[str, Json], config: str | None, renderer: s
     if (engine_of(renderer) if renderer else engine) not in IN_CONTAINERS:
         spec = anchored(spec, os.getcwd(), os.path.expanduser("~"))
     refuse_unknown_allowed(spec.preflight.allow)
-    refuse_launching_script(spec)
-    return dataclasses.replace(resolved, spec=spec)
+    notes = refuse_launching_script(spec)
+    return dataclasses.replace(resolved, spec=spec, notes=(*resolved.notes, *notes))
 
 
 def refuse_unknown_allowed(names: Sequence[str]) -> None:
@@ -69,8 +69,11 @@ def refuse_unknown_allowed(names: Sequence[str]) -> None:
             raise UsageError(unknown_name("--allow", name, "check or cause", names_of_checks))
 
 
-def refuse_launching_script(spec: RunSpec) -> None:
-    """UsageError for srun, mpirun or a shell script that starts ranks itself, where each rank would run it."""
+def refuse_launching_script(spec: RunSpec) -> list[str]:
+    """Raise UsageError for what starts ranks itself, where each rank would run it: srun, mpirun, scripts, job files.
+
+    Return a note on directives of a batch script, which are not read.
+    """
     starter = starter_of(spec.launch.command)
     if starter in SUBMITTERS and spec.launch.launcher == "direct":
         raise UsageError(f"{starter} submits a job, and every rank would submit one\nhint: {SUBMITTERS[starter]}")
@@ -80,20 +83,54 @@ def refuse_launching_script(spec: RunSpec) -> None:
             f"hint: leave {starter} and its options out, and give what stands behind them: allranks run … train.py"
         )
     script = script_of(spec.launch.command)
-    if not script or spec.launch.launcher != "direct" or spec.launch.nproc == 1:
-        return
+    if not script or spec.launch.launcher not in ("direct", "command"):
+        return []
     file = Path(spec.launch.workdir or ".") / script
     try:
         with file.open("rb") as stream:
             text = stream.read(FILE_LIMIT).decode("utf-8", "replace")
     except OSError:
-        return  # a program of the nodes
-    launcher = launcher_in(text) if is_shell_script(spec.launch.command, text) else ""
+        return []  # a program of the nodes
+    if script.endswith((".yaml", ".yml")):
+        _refuse_manifest(script, text)
+    if not is_shell_script(spec.launch.command, text):
+        return []
+    notes = _batch_script(spec, script, text)
+    launcher = launcher_in(text) if spec.launch.launcher == "direct" and spec.launch.nproc != 1 else ""
     if launcher:
         raise UsageError(
             f"{script} starts {launcher} itself, and every rank would run the script\n"
             f"hint: add --launcher command, which runs it once on each node"
         )
+    return notes
+
+
+def _refuse_manifest(name: str, text: str) -> None:
+    from allranks.plan.foreign_jobs import read_manifest  # imported late, as in `_batch_script`
+
+    manifest = read_manifest(text)
+    if manifest is not None:
+        raise UsageError(manifest.sentence(name))
+
+
+def _batch_script(spec: RunSpec, name: str, text: str) -> list[str]:
+    """Raise UsageError for a batch script, which is not submitted. Where it runs once a node, return a note."""
+    from allranks.plan.foreign_jobs import MARKS, read_batch_script  # imported late: most runs have no such script
+
+    script = read_batch_script(text)
+    if script is None:
+        return []
+    system = MARKS[script.mark]
+    if spec.launch.launcher == "command" and not script.starts_on_nodes:
+        return [f"{name} runs on each node, and its lines {script.mark} are not read: {script.said}"]
+    hosts = spec.target.hosts or spec.target.local
+    command = shlex.join(script.command) if script.command else "train.py"
+    inside = read_allocation(os.environ) is not None
+    line = f"allranks run {_target_option(spec)} {command}" if hosts else script.run_line(inside)
+    raise UsageError(
+        f"{name} is a batch script of {system}. allranks does not submit it, and reads none of its lines "
+        f"{script.mark}: {script.said}\nhint: {line}"
+    )
 
 
 def unknown_name(option: str, name: str, what: str, candidates: Iterable[str]) -> str:

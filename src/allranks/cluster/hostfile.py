@@ -11,6 +11,8 @@ several ports (containers), those nodes are called `host:port` to keep names uni
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 
@@ -22,6 +24,41 @@ from .nodes import Node
 
 MAX_TEXT = 1 << 20
 MAX_LINE = 1 << 14
+_BARE = re.compile(r"[A-Za-z0-9._-]+")
+# Forms that other tools have: what it is, how its first line looks, the command that converts a file FILE.
+_FOREIGN = (
+    (
+        "an inventory of Ansible",
+        re.compile(r"\[[\w.-]*[A-Za-z_][\w.-]*(:\w+)?\]\s*$|\S+\s+ansible_\w+=", re.MULTILINE),
+        r"""awk '/^\[/{vars=/:/;next} NF&&!vars&&!/^[#;]/{h=$1;for(i=2;i<=NF;i++)"""
+        """if(sub(/^ansible_host=/,"",$i))h=$i;print h}' FILE""",
+    ),
+    (
+        "a configuration of ssh",
+        re.compile(r"(Host|Match|Include|User|IdentityFile)\s+(?!\S*=)\S", re.IGNORECASE),
+        """awk 'tolower($1)=="host"{for(i=2;i<=NF;i++)if($i!~/[*?!]/)print $i}' FILE""",
+    ),
+    (
+        "a file of addresses and names such as /etc/hosts",
+        re.compile(r"\s*(\d+(\.\d+){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]+)\s+(?!(max_)?slots|port|user)[A-Za-z]"),
+        r"awk '$1!~/^(#|127\.|::1|f[ef]0)/&&NF>1{print $2}' FILE",
+    ),
+    (
+        "a list in YAML",
+        re.compile(r"(---\s*\n)?([\w.-]+:\s*\n)*\s*-\s+\S"),
+        "sed -n 's/^ *- //p' FILE",
+    ),
+    (
+        "an inventory of Ansible in YAML",
+        re.compile(r"(---\s*\n)?[\w.-]+:\s*\n"),
+        "ansible all -i FILE --list-hosts | tail -n +2 | tr -d ' '",
+    ),
+    (
+        "a table in CSV",
+        re.compile(r'"?(name|host|hostname|host_name|node|server|ip|address)"?\s*,', re.IGNORECASE),
+        "tail -n +2 FILE | cut -d, -f1",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -32,10 +69,17 @@ class _Placed:
     line: int
 
 
-def parse_hostfile(text: str, source: str) -> list[Node]:
-    """Read the nodes of a hostfile; `source` is its name for messages. HostfileError names file and line."""
+def parse_hostfile(text: str, source: str, per_slot: bool = False) -> list[Node]:
+    """Read the nodes of a hostfile; `source` is its name for messages. HostfileError names file and line.
+
+    `per_slot`: a scheduler has written it, with a host once a slot.
+    """
     if len(text) > MAX_TEXT:
         raise HostfileError(f"{source}: more than {MAX_TEXT} characters. A hostfile is smaller")
+    _refuse_foreign(text, source)
+    counted = _slots_by_host(text, per_slot)
+    if counted:
+        text = "".join(f"{host} slots={slots}\n" for host, slots in counted.items())
     placed: list[_Placed] = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         where = f"{source}:{number}"
@@ -48,6 +92,32 @@ def parse_hostfile(text: str, source: str) -> list[Node]:
     if not placed:
         raise HostfileError(f"{source}:1: no host in this file. Write one name or address a line")
     return _nodes(placed, source, "line")
+
+
+def _slots_by_host(text: str, per_slot: bool) -> Counter[str]:
+    """Count the lines of each host where a host stands once a slot, as in PBS's file; empty where it does not.
+
+    Of a file that no scheduler names, several hosts must be there equally often: once too often is a slip.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not all(_BARE.fullmatch(line) for line in lines):
+        return Counter()
+    counted = Counter(lines)
+    alike = len(counted) > 1 and len(set(counted.values())) == 1
+    if len(counted) == len(lines) or not (alike or per_slot):
+        return Counter()
+    return counted
+
+
+def _refuse_foreign(text: str, source: str) -> None:
+    """Raise HostfileError for a list of hosts in the form of another tool, with the line that converts it."""
+    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] not in "#;"]
+    if not lines:
+        return
+    for what, looks_so, command in _FOREIGN:
+        if looks_so.match("\n".join(lines)):
+            line = command.replace("FILE", shlex.quote(source))
+            raise HostfileError(f"{source}: this is {what}, and not a hostfile\nhint: {line} > hosts.txt")
 
 
 def parse_host_argument(text: str, source: str = "--hosts") -> list[Node]:

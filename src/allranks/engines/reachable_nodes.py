@@ -26,6 +26,7 @@ from . import find_nodes, reach_nodes
 from .nodegroups import expand_groups, has_groups
 
 FILE_LIMIT = 1 << 20
+SLOT_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")  # hold a host once a slot
 
 
 def find_cluster(spec: RunSpec, spares: int = 0) -> Cluster:
@@ -111,7 +112,8 @@ def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
         return make_cluster(virtual.nodes, source=source, first=first, is_local=lambda host: True)
     path = Path(spec.target.hosts).expanduser()
     if path.is_file():
-        nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts)
+        written = [os.environ.get(name) for name in SLOT_FILES]
+        nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts, per_slot=str(path) in written)
         source = spec.target.hosts
     elif "/" in spec.target.hosts or spec.target.hosts.endswith((".txt", ".hosts")):
         raise HostfileError(_no_hostfile(path))

@@ -69,7 +69,7 @@ def _is_shell(word: str) -> bool:
 def launcher_in(text: str) -> str:
     """Return the launcher that a script's text starts, as it is written there; empty where it starts none."""
     for line in text.replace("\\\n", " ").splitlines():
-        for words in _commands(line):
+        for words in commands_of(line):
             if words[0].rpartition("/")[2] in _STARTERS:
                 return words[0]
             tool = read_tool(words)
@@ -79,7 +79,7 @@ def launcher_in(text: str) -> str:
     return ""
 
 
-def _commands(line: str) -> list[list[str]]:
+def commands_of(line: str) -> list[list[str]]:
     """Split a line into its commands, each as its words, without what stands in front of the program."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=_SEPARATORS)
     lexer.whitespace_split = True

@@ -42,7 +42,7 @@ _FLAGS = {
 }
 # Options that say who the nodes are, of any of them. `--node-rank $RANK train.py` with an empty variable takes the
 # script for the rank.
-_WHO = frozenset(
+ABOUT_NODES = frozenset(
     {
         "nnodes",
         "nproc_per_node",
@@ -200,7 +200,7 @@ def _refuse_holes(tool: Tool) -> None:
     """UsageError where an option that says who the nodes are has taken the next word for its value."""
     for option in tool.options:
         value = option.words[-1]
-        if option.name in _WHO and len(option.words) == 2 and (value.startswith("-") or value.endswith(".py")):
+        if option.name in ABOUT_NODES and len(option.words) == 2 and (value.startswith("-") or value.endswith(".py")):
             head = " ".join(tool.head)
             raise UsageError(
                 f"{head}: {' '.join(option.words)} is not a value. A shell variable was probably empty\n"
@@ -243,6 +243,6 @@ def _option(tool: str, words: list[str]) -> Option:
     if equals:
         return Option(name, value, (words[0],))
     is_flag = name in _FLAGS[tool].split() or len(words) == 1
-    if is_flag or (name not in _WHO and words[1].startswith("--")):  # a flag that is newer than the list
+    if is_flag or (name not in ABOUT_NODES and words[1].startswith("--")):  # a flag that is newer than the list
         return Option(name, None, (words[0],))
     return Option(name, words[1], (words[0], words[1]))

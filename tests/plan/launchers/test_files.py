@@ -158,11 +158,19 @@ def test_secrets_are_asked_of_the_shell() -> None:
         ("deepspeed", ("t.py", "--deepspeed_config", "d.json"), {}, "d.json does not exist here"),
         ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": "{"}, "d.json: Expecting"),
         ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": '{"train_batch_size": 20}'}, "a multiple of 16"),
-        ("deepspeed", ("t.py", "--deepspeed", "d.json"),
-         {"d.json": '{"train_batch_size": 20, "train_micro_batch_size_per_gpu": 0}'}, "a multiple of 16"),
+        (
+            "deepspeed",
+            ("t.py", "--deepspeed", "d.json"),
+            {"d.json": '{"train_batch_size": 20, "train_micro_batch_size_per_gpu": 0}'},
+            "a multiple of 16",
+        ),
         ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": "[" * 100_000}, "cannot read d.json"),
-        ("deepspeed", ("t.py", "--deepspeed", "a/d.json", "--deepspeed_config", "b/d.json"),
-         {"a/d.json": "{}", "b/d.json": "{}"}, "a/d.json and b/d.json would be one file, d.json"),
+        (
+            "deepspeed",
+            ("t.py", "--deepspeed", "a/d.json", "--deepspeed_config", "b/d.json"),
+            {"a/d.json": "{}", "b/d.json": "{}"},
+            "a/d.json and b/d.json would be one file, d.json",
+        ),
     ],
 )
 def test_refused(what: str, command: tuple[str, ...], texts: dict[str, str], said: str) -> None:
