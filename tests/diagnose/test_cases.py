@@ -210,3 +210,19 @@ def test_logs_of_a_healthy_job_are_not_told_to_ask_the_kernel(more: str) -> None
     assert verdict.finding.remedy.startswith("A job that goes on, or has ended well, needs nothing.")
     assert "dmesg" not in verdict.finding.remedy
     assert "tells of a failure" not in judged("").finding.message
+
+
+@pytest.mark.parametrize("identity", ["alarm", "exit-words", "exit-line", "composer-exit", "lightning-exit"])
+def test_no_log_with_a_word_of_trouble_is_called_calm(identity: str) -> None:
+    rows = (HERE / "examples.txt").read_text(encoding="utf-8").splitlines()
+    texts = [line.partition(": ")[2] for line in rows if line.startswith(f"{identity}: ")]
+    assert texts
+    for text in texts:
+        verdict = judged(f"step 1 loss 2.0\n{text}\nstep 2 loss 1.9\n")
+        assert "no line of these logs" not in verdict.finding.message, text
+        assert text[-20:].split()[-1] in verdict.finding.evidence[0], text
+
+
+@pytest.mark.parametrize("text", ["error: 0.031", "val error: 1e-3, lr 0.1", "exit code: 0", "finished, 0 errors"])
+def test_figures_and_good_ends_are_no_trouble(text: str) -> None:
+    assert "no line of these logs" in judged(f"step 1 loss 2.0\n{text}\n").finding.message

@@ -27,7 +27,7 @@ from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
 from .rules import FAILURE_RULES, LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR, failures
-from .rules.log_ends import locate
+from .rules.log_ends import ENDED, locate
 from .signatures import Role
 from .words import DECIDE_AT_START, name_ranks, short, speaks_of_amd
 
@@ -36,8 +36,9 @@ UNDECIDED = 0.45  # the most that an `unknown` has
 ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
 IF_HEALTHY = (
-    "A job that goes on, or has ended well, needs nothing. If it failed or stands still, give `allranks diagnose` the "
-    "logs of all ranks from their beginning"
+    "A job that goes on, or has ended well, needs nothing. If it failed, give `allranks diagnose` the logs of all "
+    "ranks from their beginning. If it stands still, look with `py-spy dump --pid PID` at its ranks, and start it with "
+    "NCCL_DEBUG=INFO"
 )
 COMPLAINTS = (
     *("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited", "barrier-reached"),
@@ -79,7 +80,7 @@ def judge_logs(logs: Evidence) -> Verdict:
     if sureness < SURE and chosen.cause != UNKNOWN.id:
         runners_up = (chosen.finding(FixReader.LOGS), *runners_up)[:RUNNERS_UP]
         chosen = _not_sure(chosen, FixReader.LOGS)
-        culprits = ()
+        culprits = tuple(sorted(chosen.culprits))
     if chosen.cause == UNKNOWN.id:
         sureness = min(sureness, chosen.confidence, UNDECIDED)
     return Verdict(
@@ -134,7 +135,10 @@ def _not_sure(chosen: Candidate, reader: FixReader) -> Candidate:
     if chosen.remedy == DECIDE_AT_START:
         step = chosen.remedy.rstrip(".")
     decides = f"{step}. This decides whether it is {chosen.cause}"
-    return replace(chosen, cause=UNKNOWN.id, remedy=decides, message=message, where=Where(), culprits=frozenset())
+    doubted = replace(chosen, cause=UNKNOWN.id, remedy=decides, message=message)
+    if chosen.rule == ENDED:
+        return doubted
+    return replace(doubted, where=Where(), culprits=frozenset())
 
 
 def _words_of(exit_record: ExitRecord) -> tuple[str, ...]:
@@ -225,6 +229,7 @@ def _runners_up(candidates: Sequence[Candidate], chosen: Candidate, reader: FixR
     """List what else failed, one a cause; complaints about a peer only where logs are all there is."""
     read = [c for c in candidates if c.line is not None and c.cause != UNKNOWN.id]
     rest = [*read, *(c for c in candidates if c.line is None and c.strength is not Strength.SYMPTOM)]
+    rest = [c for c in rest if c.rule != ENDED or not _explains(chosen, c)]
     rest.sort(key=lambda c: (-c.strength, _time(c), -c.confidence, c.line or 0))
     return _one_each((*chosen.others, *(c.finding(reader) for c in rest)), {chosen.cause})
 

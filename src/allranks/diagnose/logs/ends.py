@@ -69,10 +69,25 @@ def ends(evidence: Evidence) -> Iterator[End]:
                 yield End(sighting, code, None, groups["node"])
         elif "signal2" in groups:
             yield End(sighting, -int(groups["signal2"]), rank, node, root)
+        elif kind == "hydra-host":
+            node = groups["node"]
+            rank = sighting.number("rank")
+        elif sighting.number("code", "code2") is not None:
+            code = sighting.number("code", "code2") or 0
+            yield End(sighting, code, _rank_of(sighting), sighting.place.node or "")
         else:
             name = groups.get("name", groups.get("name2", ""))
             signal = _NUMBERS.get(name) or sighting.number("signal", "signal3") or 9
-            yield End(sighting, -signal, sighting.line.rank, sighting.line.node)
+            if kind == "hydra-exit":
+                yield End(sighting, -signal, rank, node)
+            else:
+                yield End(sighting, -signal, _rank_of(sighting), sighting.line.node)
+
+
+def _rank_of(sighting: Sighting) -> int | None:
+    """Give the rank that a report names, else the one whose line it is."""
+    named = sighting.number("rank", "rank2")
+    return sighting.line.rank if named is None else named
 
 
 def after_abort(evidence: Evidence, crash: Sighting) -> bool:

@@ -3,7 +3,8 @@
 Known: `[rank3]:` (torch), `[default0]:` (torchrun --tee), `[trainer0|1]:` (torchx), `3: ` (srun -l),
 `[pod/NAME/CONTAINER]` (kubectl --prefix), `TIME stderr F ` (CRI's own files), `NAME  | ` (docker compose),
 `[1,3]<stderr>:` (mpirun), `Mon Mar  9 10:11:12 2026[3]<stderr>:` (horovodrun), `host: ` (pdsh, DeepSpeed),
-`(Actor pid=7, ip=10.0.0.2)` (Ray), `host:pid:tid [gpu]` (NCCL), glog's and Python's logging heads, syslog, dmesg,
+`(Actor pid=7, ip=10.0.0.2)` (Ray), `[12-16 14:27:10 TP3] ` (SGLang), `ERROR 12-16 14:27:10 core.py:9] ` (vLLM),
+`host:pid:tid [gpu]` (NCCL), glog's and Python's logging heads, syslog, dmesg,
 journals, kubectl --timestamps. Ranks that write into one line are taken apart where a new `[rankN]:` begins, and so
 are messages that begin behind a progress bar or another message.
 """
@@ -43,6 +44,7 @@ class LogLine:
     gpu: int | None = None
     t: float | None = None
     local_rank: int | None = None
+    is_error: bool = False  # its level says so
 
     @property
     def place(self) -> str:
@@ -107,6 +109,7 @@ def _with_prefix(line: LogLine, groups: Mapping[str, str]) -> LogLine:
         local_rank=numbers.get("local_rank", line.local_rank),
         pid=numbers.get("pid", line.pid),
         gpu=numbers.get("gpu", line.gpu),
+        is_error=line.is_error or groups.get("level", "") in _ERRORS,
     )
 
 
@@ -136,7 +139,8 @@ _DATE = r"\d{4}[-/](?P<month>\d\d)[-/](?P<day>\d\d)"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d+))?"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d)?"
 _MONTH = r"(?P<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-_LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|err|warn|info|notice|crit|alert|emerg)"
+_LEVEL = r"(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|err|warn|info|notice|crit|alert|emerg)"
+_ERRORS = frozenset({"E", "F", "ERROR", "CRITICAL", "FATAL", "err", "crit", "alert", "emerg"})
 
 
 _PREFIXES = tuple(
@@ -156,9 +160,16 @@ _PREFIXES = tuple(
         r" *(?P<rank>\d{1,4}): (?!\d)",
         r"(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>[^\]]{0,40})\] (?=NCCL|\S+:\d+ |\[?\w)",
         r"\[(?P<level>[EWIF])(?P<month>\d\d?)(?P<day>\d\d) " + _CLOCK + r"(?P<pid>)(?: [\w.]+:\d+)?\] ?",
-        r"[EWIF](?P<month>\d\d)(?P<day>\d\d) " + _CLOCK + r" +(?P<pid>\d+) \S+:\d+\] ?",
-        r"\[[EWIF] \S+?:\d+\] ?",
+        r"(?P<level>[EWIF])(?P<month>\d\d)(?P<day>\d\d) " + _CLOCK + r" +(?P<pid>\d+) \S+:\d+\] ?",
+        r"\[(?P<level>[EWIF]) \S+?:\d+\] ?",
+        # Ray's C++ (util/logging.cc), SGLang (srt/utils.py), vLLM (logger.py), Composer, torch_xla's xla_dist.
+        r"\[" + _DATE + " " + _CLOCK + r" (?P<level>[DIWEFC]) (?P<pid>\d+) \d+\] ?",
+        r"\[(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d) " + _CLOCK + r"(?: [A-Z]{2}\d{1,4}){0,4}\] ?",
+        _LEVEL + r" (?P<month>\d\d)-(?P<day>\d\d) " + _CLOCK + r" \[?[\w./-]{1,80}:\d+\] ?",
         r"\[?" + _DATE + "[ T]" + _CLOCK + _ZONE + r"\]?:? ?(?:- )?",
+        r"rank(?P<rank>\d+)\[(?P<pid>\d+)\]\[\w+\]: " + _LEVEL + ": ",
+        r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}) \[(?P<local_rank>\d{1,4})\] ",
+        r"\((?:raylet|gcs_server|autoscaler)(?:, ip=(?P<node>[\w.:-]+))?\) ?",
         r"\[?(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?"
         + _MONTH
         + r" +(?P<day>\d\d?) (?:\d{4} )?"
@@ -173,7 +184,7 @@ _PREFIXES = tuple(
         r"(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?![\w.]*(?:Error|Exception)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S|$)",
         r"(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): (?=\S|$)",
         r"\[?" + _LEVEL + r"\]?(?::[\w.]+)?[:\]]? +(?=\[|\S+Error)",
-        r"(?:ERROR|WARNING|INFO|CRITICAL):[\w.]+:",
+        r"(?P<level>ERROR|WARNING|INFO|CRITICAL):[\w.]+:",
         r"\[" + _LEVEL + r"\] ",
     )
 )

@@ -11,7 +11,7 @@ from allranks.findings import Where
 
 from ..exceptions import innermost
 from ..hangs.recorder import Recording
-from ..signatures import DOTTED, EXCEPTION, MENTIONED, Role, Row, row_of
+from ..signatures import BY_ID, DOTTED, EXCEPTION, MENTIONED, Role, Row, row_of
 from ..words import LINE, on_node, place_of_frame, short
 from .lines import LogLine
 
@@ -22,6 +22,8 @@ LOGGED = Row(
     "exception-logged", "program-exception", Role.SYMPTOM, "CPython: an exception in a message", ("",), r"(?!)", 0.4,
     "nothing here shows that it ended the program", rule="exception-logged",
 )  # fmt: skip
+ALARM = BY_ID["alarm"]
+_ANY = re.compile("")
 BELOW_FRAME = 3  # lines from the line of code of a traceback's last frame to its exception: marks below the code
 
 
@@ -159,8 +161,12 @@ def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
         if not raised and 0 <= line.number - code.get(stream, -BELOW_FRAME - 1) <= BELOW_FRAME:
             raised = mentioned or DOTTED.match(text)
         row, match = row_of(text) or (UNNAMED, raised)
+        if row is ALARM and (raised or mentioned):
+            row, match = UNNAMED, raised
         if match is None and mentioned is not None:
             row, match = LOGGED, mentioned
+        if match is None and line.is_error:
+            row, match = ALARM, _ANY.match(text)
         if match is None:
             continue
         sighting = Sighting(row, line, {k: v for k, v in match.groupdict().items() if v}, order=order)

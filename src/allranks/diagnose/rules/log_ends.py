@@ -6,19 +6,22 @@ victim. A crash that follows a rank's own complaint about a peer or a time-out i
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+from allranks.findings import Where
+
 from ..candidate import Candidate, Reading, Strength
-from ..causes import CAUSES, FixReader
 from ..logs.ends import End, after_abort, ends
-from ..logs.sightings import Evidence, name_place, quoted
+from ..logs.sightings import Evidence, Sighting, name_place, quoted
 from ..signatures import BY_ID
-from ..words import on_node, signal_name
+from ..words import on_node, short, signal_name, without_numbers
 from .failures import BUS, KILL, NO_PAGE, NOT_STARTED
 from .log_lines import read_candidate
 
 CRASHES = {11: 0.7, 4: 0.6, 8: 0.6, BUS: 0.55}
 VICTIMS = (15, 2, 1)
+ENDED = "exit-code"  # the rule on processes that ended: which one did is sure, whatever ended it
 
 
 def exit_codes(evidence: Evidence) -> list[Candidate]:
@@ -35,7 +38,6 @@ def exit_codes(evidence: Evidence) -> list[Candidate]:
         if end.signal == KILL:
             message = "the kernel may have killed it for memory: its log would say so"
             candidates["memory"] = replace(other, cause="host-out-of-memory", confidence=0.3, message=message)
-            candidates["sender"] = replace(other, cause="rank-killed", confidence=0.25)
         if end.signal == BUS:
             candidates["crash"] = replace(other, cause="segfault-native", confidence=0.35)
     return list(candidates.values())
@@ -54,7 +56,7 @@ def _read(evidence: Evidence, end: End) -> Reading:
         )
     if signal == KILL:
         what = "was ended by SIGKILL, and nothing here says by whom (memory, a scheduler, a person)"
-        return Reading("unknown", 0.45, what, strength=Strength.WEAK)
+        return Reading("rank-killed", 0.45, what, strength=Strength.WEAK)
     name = f"exit code {end.code}"
     if signal is not None:
         name = signal_name(signal)
@@ -72,12 +74,11 @@ def _candidate(evidence: Evidence, end: End) -> Candidate:
     where = candidate.where._replace(rank=end.rank, node=end.node or candidate.where.node)
     return replace(
         candidate,
-        rule="exit-code",
+        rule=ENDED,
         cause=reading.cause,
         strength=reading.strength,
         confidence=reading.confidence,
         message=f"{_name(end)} {reading.words}",
-        remedy=CAUSES["rank-killed"].remedy(where, FixReader.LOGS) if end.signal == KILL else "",
         where=where,
         evidence=(quoted(end.sighting.line),),
         culprits=frozenset() if end.rank is None else frozenset({end.rank}),
@@ -117,8 +118,37 @@ def locate(evidence: Evidence, chosen: Candidate) -> Candidate:
     return replace(chosen, where=where, message=message, culprits=frozenset(ranks))
 
 
+WORST = (
+    re.compile(r"crashed|terminated|died|is dead|killed|[Aa]borted|FATAL|[Ff]atal|CRITICAL|[Uu]nhandled exception"),
+    re.compile(r"rror\b|ERROR|FAILED|[Rr]esource exhausted|RESOURCE_EXHAUSTED|returned error"),
+)
+ALARMS = 3  # lines that are shown
+
+
+def alarms(evidence: Evidence) -> list[Candidate]:
+    """Show the lines that look worst, where nothing knows what they mean: a log that has some is not calm."""
+    seen = {without_numbers(s.line.text)[:200]: s for s in reversed(evidence.weighed_by("alarm"))}
+    if not seen:
+        return []
+    first_lines = sorted(seen.values(), key=lambda s: s.order)
+    shown = sorted(sorted(first_lines, key=_harm)[:ALARMS], key=lambda s: s.order)
+    head = min(shown, key=_harm)
+    message = f"nothing in these logs says why, and the line that looks worst is: {short(head.line.text.strip(), 160)}"
+    candidate = replace(read_candidate(evidence, [head]), rule="alarm", message=message, where=Where())
+    return [replace(candidate, evidence=tuple(quoted(s.line) for s in shown))]
+
+
+def _harm(sighting: Sighting) -> int:
+    """Order lines by how bad they look, the worst first."""
+    text = sighting.line.text
+    if sighting.line.is_error and not WORST[0].search(text):
+        return 1
+    return next((at for at, words in enumerate(WORST) if words.search(text)), len(WORST))
+
+
 RULES = {
-    "exit-code": (
+    "alarm": ("any program's words", alarms),
+    ENDED: (
         "torch elastic/multiprocessing/errors/__init__.py, Slurm srun, signal(7), sh(1): 128 + signal",
         exit_codes,
     ),

@@ -10,14 +10,14 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from . import c10d, gpu, harmless, hosts, kernel_messages, nccl, raised
+from . import c10d, gpu, harmless, hosts, kernel_messages, launchers, nccl, raised
 from . import training_program as program
 from .mismatch import compare_calls
 from .row import Role, Row, Scope
 
 __all__ = ["Role", "Row", "Scope"]
 
-_REPORTS = frozenset(("agent-exit", "agent-rank", "agent-host", "agent-block", "srun-task", "signal-end"))
+_REPORTS = frozenset(row.id for row in launchers.ROWS if row.rule == "exit-code")
 _GENERAL = frozenset(
     (
         *("refused", "connect-timeout", "no-route", "peer-closed", "remote-closed", "remote-error"),
@@ -26,13 +26,14 @@ _GENERAL = frozenset(
 )
 _ALL = (
     *(*raised.ROWS, *harmless.ROWS, *kernel_messages.ROWS, *hosts.ROWS),
-    *(*gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS),
+    *(*gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS, *launchers.ROWS),
 )
 ROWS: tuple[Row, ...] = (
     *(r for r in _ALL if r.id in _REPORTS),
     *(r for r in _ALL if r.id not in _REPORTS | _GENERAL),
     *(r for r in _ALL if r.id in _GENERAL),
     *raised.LAST,
+    *launchers.GENERAL,
 )
 BY_ID: dict[str, Row] = {row.id: row for row in ROWS}
 

@@ -208,9 +208,6 @@ ROWS = (
         ("step-waits", "step creation temporarily disabled", r"step creation temporarily disabled", 0.5,
          "another step of this job holds the CPUs, the memory or the GPUs (srun --overlap, --exact)"),
     ),
-    Row("srun-task", "unknown", WEAK, "Slurm srun's task exits", ("srun: error: ",),
-     r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?!Out Of Memory)(?P<end>Exited "
-     r"with exit code (?P<code>\d+)|[A-Z][\w ]+)", rule= "exit-code"),
     *table(
         "Kubernetes kubelet, containerd images", ROOT, "k8s-image",
         ("image-pull", "manifest for |"

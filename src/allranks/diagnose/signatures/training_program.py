@@ -17,10 +17,6 @@ LOST_ENVIRONMENT = (
     "Let the command of --wrap pass the environment on. Apptainer does without --cleanenv, sudo with -E, and `docker "
     "run` passes no variable without --env"
 )
-DETACHED = (
-    "Start it where closing a terminal ends nothing: in tmux, under `setsid`, with `allranks run --detach`, or as a "
-    "job of the scheduler"
-)
 PROCESSES = (
     "Set OMP_NUM_THREADS and use fewer DataLoader workers, or raise the limit: `ulimit -u` of the user, "
     "`--pids-limit` of Docker, TasksMax of a systemd service"
@@ -416,36 +412,6 @@ ROWS = (
          "the process ended without a call that the others made"),
     ),
     Row("cxx-uncaught", "unknown", SYMPTOM, "libstdc++ vterminate.cc", ("terminate called", "what():"),
-        r"terminate called (?:after throwing an instance of|without an active exception)|^ *what\(\): +\S", 0.2,
+        r"terminate called (?:after throwing an instance of|without an active exception)|^ *what\(\): +\S", 0.25,
         "an exception of C++ that nothing caught ended this process, and its text is of no known kind"),
-    # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
-    Row("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)", (
-     "death signal", "got signal", "closing signal SIGHUP"),
-        r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP", 0.6,
-        "SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's launcher ends "
-        "then, even under nohup", fix=DETACHED),
-    Row("death", "rank-killed", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py", (
-     "death signal", "got signal"),
-        r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", 0.45,
-         "a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
-    Row("agent-exit", "unknown", WEAK,
-     "torch elastic/multiprocessing/api.py, errors/__init__.py, DeepSpeed launcher/launch.py",
-        ("exitcode", "exits with return code"), r"\(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: "
-         r"(?P<pid>\d+)\)|exitcode *: (?P<code2>-?\d+)(?: *\(pid: (?P<pid2>\d+)\))?|"
-         r"exits with return code = (?P<code3>-?\d+)", rule= "exit-code"),
-    Row("agent-rank", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("local_rank:",),
-     r"rank *: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|^rank (?P<rank2>\d+) " r"\(local_rank: (?P<local2>\d+)\)",
-     rule= "exit-code"),
-    Row("agent-host", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("host  ",),
-     r"^ *host  +: (?P<node>\S+)", rule= "exit-code"),
-    Row("agent-block", "unknown", CASCADE, "torch elastic/multiprocessing/errors/__init__.py", ("Root Cause",
-     "NO_OTHER_FAILURES"), r"Root Cause|<NO_OTHER_FAILURES>", rule= "exit-code"),
-    Row("signal-end", "unknown", WEAK, "bash, Open MPI, CPython subprocess how a process ended", (
-     "exited on signal", "died with <Signals", "Killed", "raceback : Signal", "raceback: Signal", "WTERMSIG",
-     "terminated with signal"),
-        r"_job_complete: JobId=\d+ WTERMSIG (?P<signal3>\d+)|"
-        r"exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
-        r"process \d+ terminated with signal (?P<name2>\w+)|"
-         r"\d (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback ?: Signal (?P<signal2>\d+)", rule=
-         "exit-code"),
 )  # fmt: skip

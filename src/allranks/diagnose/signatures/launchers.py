@@ -1,0 +1,103 @@
+"""Launchers' last words: how the processes that they started ended, and the words that forbid to call a log calm.
+
+A row of the rule `exit-code` tells of one process. Its groups are `code` (below 0 a signal, as Python counts it),
+`signal` (a number) or `name` (SIGKILL), and `rank`, `local`, `node` and `pid` where the line tells them.
+"""
+
+from __future__ import annotations
+
+from .row import Role, Row
+
+WEAK = Role.WEAK
+SYMPTOM = Role.SYMPTOM
+CASCADE = Role.CASCADE
+DETACHED = (
+    "Start it where closing a terminal ends nothing: in tmux, under `setsid`, with `allranks run --detach`, or as a "
+    "job of the scheduler"
+)
+
+
+def _end(id_: str, source: str, needs: str, pattern: str, role: Role = WEAK) -> Row:
+    return Row(id_, "unknown", role, source, tuple(needs.split("|")), pattern, rule="exit-code")
+
+
+ROWS = (
+    # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
+    Row("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)", (
+     "death signal", "got signal", "closing signal SIGHUP"),
+        r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP", 0.6,
+        "SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's launcher ends "
+        "then, even under nohup", fix=DETACHED),
+    Row("death", "rank-killed", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py", (
+     "death signal", "got signal"),
+        r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", 0.45,
+         "a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
+    _end("agent-exit", "torch elastic/multiprocessing/api.py, errors/__init__.py, DeepSpeed launcher/launch.py",
+         "exitcode|exits with return code",
+         r"\(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)|"
+         r"exitcode *: (?P<code2>-?\d+)(?: *\(pid: (?P<pid2>\d+)\))?|exits with return code = (?P<code3>-?\d+)"),
+    _end("agent-rank", "torch elastic/multiprocessing/errors/__init__.py", "local_rank:",
+         r"rank *: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)|^rank (?P<rank2>\d+) \(local_rank: (?P<local2>\d+)\)",
+         CASCADE),
+    _end("agent-host", "torch elastic/multiprocessing/errors/__init__.py", "host  ", r"^ *host  +: (?P<node>\S+)",
+         CASCADE),
+    _end("agent-block", "torch elastic/multiprocessing/errors/__init__.py", "Root Cause|NO_OTHER_FAILURES",
+         r"Root Cause|<NO_OTHER_FAILURES>", CASCADE),
+    _end("signal-end", "bash, Open MPI, CPython subprocess how a process ended",
+         "exited on signal|died with <Signals|Killed|: Signal |WTERMSIG|"
+         "terminated with signal",
+         r"_job_complete: JobId=\d+ WTERMSIG (?P<signal3>\d+)|"
+         r"(?:process rank (?P<rank>\d+) .*)?exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
+         r"process \d+ terminated with signal (?P<name2>\w+)|"
+         r"\d (?P<killed>Killed)\b|^(?P<killed2>Killed)$|[Tt]raceback ?: Signal (?P<signal2>\d+)"),
+    _end("srun-task", "Slurm srun's task exits", "srun: error: ",
+         r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?!Out Of Memory)(?P<end>Exited "
+         r"with exit code (?P<code>\d+)|[A-Z][\w ]+)"),
+    _end("composer-exit", "Composer cli/launcher.py", "crashed with exit code|exited with code",
+         r"\bRank (?P<rank>\d+) crashed with exit code (?P<code>-?\d+)|"
+         r"[Gg]lobal rank (?P<rank2>\d+) \(PID (?P<pid>\d+)\) exited with code (?P<code2>-?\d+)"),
+    _end("lightning-exit", "Lightning fabric/strategies/launchers/subprocess_script.py", "Child process with PID",
+         r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"),
+    _end("sglang-exit", "SGLang srt/entrypoints/engine.py, multimodal_gen/runtime/launch_server.py",
+         "DataParallelController",
+         r"Scheduler or DataParallelController (?P<pid>\d+) terminated with (?P<code>-?\d+)"),
+    _end("vllm-exit", "vLLM v1/engine/utils.py", "Failed core proc(s)",
+         r"Failed core proc\(s\): \{'[^']*': (?P<code>-?\d+)"),
+    _end("horovod-exit", "Horovod runner/gloo_run.py, runner/mpi_run.py", "exit with status code|failed with exit code",
+         r"Process \d+ exit with status code (?P<code>\d+)|mpirun failed with exit code (?P<code2>\d+)"),
+    _end("hydra-host", "MPICH hydra tools/bootstrap, Intel MPI: the block that BAD TERMINATION opens", "RUNNING AT",
+         r"^= +(?:RANK (?P<rank>\d+) )?PID (?P<pid>\d+) RUNNING AT (?P<node>\S+)", CASCADE),
+    _end("hydra-exit", "MPICH hydra tools/bootstrap, Intel MPI: the block that BAD TERMINATION opens",
+         "KILLED BY SIGNAL|EXIT STRING",
+         r"^= +KILLED BY SIGNAL: (?P<signal>\d+)|EXIT STRING: [\w ]+ \(signal (?P<signal3>\d+)\)"),
+    _end("systemd-exit", "systemd src/core/service.c", "ain process exited, code=",
+         r"[Mm]ain process exited, code=(?:(?:killed|dumped), status=(?P<signal>\d+)|"
+         r"exited, status=(?P<code>[1-9]\d{0,2}))/"),
+    # Open MPI, PRRTE, Horovod and SGLang write it on a line of its own, Kubernetes as a field of a container's state.
+    _end("exit-line", "Open MPI help-prun.txt, Horovod runner/gloo_run.py, SGLang launch_server.py, kubectl describe",
+         "xit code:|xit Code:|exitCode:", r"^ *(?:[Ee]xit [Cc]ode|exitCode): *(?P<code>-?[1-9]\d{0,2})$"),
+)  # fmt: skip
+
+# What any launcher says of a process. The rows that know more of it are tried first.
+GENERAL = (
+    _end("exit-words", "any launcher's words: docker compose, horovodrun, pdsh, make", "exit|crashed|terminated",
+         r"\b(?:exit(?:ed|s)?|crashed|terminated)(?: with)?(?: an?)?(?: (?:exit|return|error))?"
+         r"(?: (?:code|status)){1,2}[ :=]{1,3}\(?(?P<code>-?[1-9]\d{0,2})\b(?!\.\d)"),
+    # The least that can be said: it forbids to say that no line tells of a failure, and is evidence of last resort.
+    Row("alarm", "unknown", SYMPTOM, "any program's words for what went wrong",
+        ("ERROR", "FATAL", "CRITICAL", "NCCL WARN", "rror", "RROR", "errno: ", "atal", "xception", "rashed",
+         "erminated", "borted", "ailed", "FAILED", "RESOURCE_EXHAUSTED", "esource exhausted", "nan", "NaN", "on-zero",
+         "onzero", "is dead", "died", "killed", "imed out", "ould not", "annot ", "nable to"),
+        r"NCCL WARN|\b(?:[Ee]rror|ERROR)\b[^:]{0,40}: (?!(?:0|[\d.]+(?:e-?\d+)?|[Nn]one|null)(?:\s|,|$))|"
+        r"\b[Ee]rror[.!](?:\s|$)|\berrno: [1-9]|\breturned error\b|"
+        r"\b(?:FATAL|[Ff]atal|CRITICAL)\b|[Uu]nhandled exception|"
+        r"\bcrashed\b|\bterminated\b(?! (?:normally|successfully|gracefully))|\b[Aa]borted\b|"
+        r"\b[Ff]ailed (?:to|with|on|at|in|for|because)\b|\b[Ff]ailed[:!.]|\bFAILED\b|"
+        r"RESOURCE_EXHAUSTED|[Rr]esource exhausted|[Nn]on-?zero (?:exit|status|return)|"
+        r"\bis dead\b|\bdied\b|\bkilled\b|\b[Tt]imed out\b|"
+        r"\b(?:[Cc]ould not|[Cc]annot|[Uu]nable to) (?:be )?(?:open|load|find|connect|reach|start|create|allocate|bind|"
+        r"initiali[sz]e|read|write|save|launch|join|resolve)|"
+        r"\b(?:nan|NaN)\b.{0,40}\b(?:detected|encountered|found|unexpected|stopping|abort)|"
+        r"\b(?:[Dd]etected|[Ee]ncountered|[Ff]ound|[Uu]nexpected|is)\b.{0,30}\b(?:nan|NaN)\b",
+        0.1, rule="alarm"),
+)  # fmt: skip
