@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
+from allranks.settings.frameworks import LIGHTNING
 
 from .ranks import Attempt, NodePlan
 
@@ -203,6 +204,9 @@ def rank_environment(launch: NodeLaunch, process: PlannedProcess) -> dict[str, s
     environment.update(launch.place.interfaces)
     environment.update(_trackers({**environment, **launch.spec.launch.env}, launch.place.run))
     environment.update(launch.spec.launch.env)
+    if LIGHTNING in environment:
+        environment.setdefault("LT_DEVICES", str(launch.node.nproc))
+        environment.setdefault("LT_NUM_NODES", str(launch.node.of))
     return environment
 
 

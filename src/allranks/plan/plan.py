@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from allranks.cluster import Cluster, Node
+from allranks.errors import UsageError
 from allranks.protocol.command_words import read_command
 from allranks.protocol.orders import FollowedFile, PreloadOrder, RankOrder, StartOrder, StartTerms
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.processes import ImportRecord
 from allranks.settings import RunSpec
 from allranks.settings.placeholders import fill
+from allranks.settings.tools import node_rank_in, read_tool
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
 from .launchers import LAUNCHERS, collectives
@@ -29,6 +31,8 @@ Launcher = Callable[[NodeLaunch], Iterable[PlannedProcess]]
 
 def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -> Plan:
     """Fix the number of ranks a node: --nproc, slots, the command's own, visible devices, GPUs listed, else 1."""
+    if len(cluster) > 1 and spec.launch.launcher == "command":
+        _refuse_one_rank_for_all(spec)
     nodes = []
     first = 0
     shared_by = len(cluster) if spec.target.local else 1
@@ -37,6 +41,20 @@ def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -
         nodes.append(NodePlan(node, count, first, len(cluster), reason, rank))
         first += count
     return Plan(tuple(nodes))
+
+
+def _refuse_one_rank_for_all(spec: RunSpec) -> None:
+    """Raise UsageError for a node's number that stands in a command of several nodes: each would be that node.
+
+    Of the launchers that we know, the check of their options says it.
+    """
+    words = node_rank_in(spec.launch.command)
+    if not words or read_tool(spec.launch.command) is not None:
+        return
+    line = shlex.join(spec.launch.command).replace(shlex.join(words), f"{words[0].partition('=')[0]} $NODE_RANK", 1)
+    raise UsageError(
+        f"{shlex.join(words)} would be the number of every node\nhint: --launcher command bash -c {shlex.quote(line)}"
+    )
 
 
 def ranks_of(

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..cluster.names import show
@@ -35,7 +35,7 @@ from .placeholders import refuse_slips
 from .runspec import RunSpec
 from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
-from .tools import choose_launcher, read_tool
+from .tools import choose_launcher, node_rank_in, read_tool
 from .variables import OF_THE_RUN, RESERVED, read_variables
 from .wrappers import Peeled, peel, refuse_unknown_words
 
@@ -146,9 +146,9 @@ def resolve(
     spec = RunSpec.of(**values, env=env, forward=tuple(name for name in variables.forward if name not in env))
     refuse_slips(spec.launch.command)
     asked = spec.launch.launcher if "launcher" in values else None
-    if asked is None:
+    if asked is None and not peeled.once:
         refuse_unknown_words(spec.launch.command)
-    launcher, note = choose_launcher(spec.launch.command, asked)
+    launcher, note = choose_launcher(spec.launch.command, "command" if peeled.once else asked)
     if note:
         notes.append(note)
     if peeled.wrap:
@@ -158,12 +158,13 @@ def resolve(
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ), taken)
 
 
-def _peeled(items: Iterable[tuple[str, _Given]]) -> Peeled:
+def _peeled(items: Sequence[tuple[str, _Given]]) -> Peeled:
     """Take off what stands before the command that the strongest source names."""
     given = min((item for field, item in items if field == "command"), key=lambda item: item.layer, default=None)
     if given is None:
         return Peeled(())
-    return peel([str(word) for word in _as_tuple(_read("command", given))])
+    names_launcher = any(field == "launcher" for field, _ in items)
+    return peel([str(word) for word in _as_tuple(_read("command", given))], by_itself=names_launcher)
 
 
 def _left_out(env: Mapping[str, str]) -> Iterator[str]:
@@ -429,6 +430,9 @@ def _misplaced(values: Mapping[str, Json]) -> Iterator[str]:
     words = [word for word in _as_tuple(values.get("command")) if isinstance(word, str)]
     if not words or read_tool(words) is not None:
         return
+    rank = node_rank_in(words)
+    if rank and values.get("local") != 1:
+        yield f"{shlex.join(rank)} stands behind {words[0]}, and every node gets it"
     behind = [word for word in words[1:] if word.partition("=")[0] in _OURS_ALONE]
     if not behind:
         return

@@ -133,6 +133,17 @@ def _interpreter_flags(command: Sequence[str]) -> tuple[str, ...]:
     return read_command(command).flags
 
 
+def node_rank_in(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of an option that gives a node its number, such as `--node-rank 0`; empty without one."""
+    for index, word in enumerate(command):
+        name, equals, _ = word.partition("=")
+        if name.startswith("--") and name.lstrip("-").replace("-", "_") in ("node_rank", "machine_rank"):
+            words = (word,) if equals else tuple(command[index : index + 2])
+            if words[-1].rpartition("=")[2].isdecimal():
+                return words
+    return ()
+
+
 def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, str]:
     """Choose the launcher, with a note where the command names it; UsageError where both name one and differ."""
     tool = read_tool(command)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from ..protocol.command_words import read_command
+from .frameworks import started_by
 from .scripts import starter_of
 from .tools import Tool, read_tool
 
@@ -84,13 +85,17 @@ WRAPPERS = (
 
 @dataclass(frozen=True)
 class Peeled:
-    """A command, and what stood before it: variables, the words around each process, remarks."""
+    """A command, and what stood before it: variables, the words around each process, remarks.
+
+    `once`: it starts the ranks of its node itself, and so starts once a node.
+    """
 
     command: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     wrap: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     enters: bool = False
+    once: bool = False
 
     def wrap_for(self, launcher: str | None, python: str | None) -> str:
         """Write --wrap: in another environment its own python is started, unless one was asked for."""
@@ -107,8 +112,10 @@ def _is_colossalai(tool: Tool | None) -> bool:
     return tool is not None and tool.name == "colossalai"  # is started through a shell of its own
 
 
-def peel(command: Sequence[str]) -> Peeled:
-    """Take off what stands before a command.
+def peel(command: Sequence[str], by_itself: bool = False) -> Peeled:
+    """Take off what stands before a command, and a framework that would start the ranks of its node.
+
+    `by_itself`: the framework stays, as a launcher was asked for.
 
     >>> peel(["X=1", "nice", "-n", "5", "torchrun", "t.py"]).command
     ('torchrun', 't.py')
@@ -137,14 +144,21 @@ def peel(command: Sequence[str]) -> Peeled:
             break
     if command and not words:
         raise UsageError(f"{shlex.join(command)} has no program behind it\nhint: {shlex.join(command)} train.py")
-    return Peeled(tuple(words), env, tuple(wrap), tuple(notes), enters)
+    started = None if by_itself else started_by(words, env)
+    if started is None:
+        return Peeled(tuple(words), env, tuple(wrap), tuple(notes), enters)
+    variables = {**started.env, **env}
+    return Peeled(started.command, variables, tuple(wrap), (*notes, started.note), enters, started.once)
 
 
 def _begins_no_launcher(words: Sequence[str], row: Wrapper) -> bool:
     """Tell whether the command behind a row's words is none of a launcher's: then it starts a rank, as any program."""
     rest = list(words)
     _options(rest, row)
-    return read_tool(peel(rest).command if rest else ()) is None
+    if not rest:
+        return True
+    behind = peel(rest, by_itself=True)
+    return read_tool(behind.command) is None and started_by(behind.command, behind.env) is None
 
 
 def _env_options(words: list[str]) -> list[str]:
