@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import inspect
+import time
+from types import FrameType
+
 import pytest
 from tests.gang.test_gang import Drive
 
 from allranks.diagnose.incident import Pause
+from allranks.gang.channel import LATE, Beats, _place
 from allranks.gang.clocks import LEAST, Instant, pause_between
 from allranks.gang.states import Paused
+from allranks.runs.regular import open_regular
 
 TICK = 0.2
 
@@ -45,3 +53,43 @@ def test_a_pause_is_kept_for_the_verdict_of_its_attempt() -> None:
     drive.through_the_end()
     drive.retry()
     assert drive.roster.pauses == []
+
+
+def test_a_loop_that_is_held_has_its_place_noted_and_its_beats_sent() -> None:
+    """A stop of the whole process makes a beat late; a loop that waits does not."""
+
+    async def held() -> tuple[bool, str, bool, int]:
+        sent: list[float] = []
+        def members() -> tuple[()]:
+            sent.append(time.monotonic())
+            return ()
+
+        beats = Beats(0.2, members)
+        beats.start(lambda error: pytest.fail(str(error)))
+        time.sleep(2 * LATE)
+        place = beats.held_by
+        went_on = beats.turn()
+        beats.end()
+        time.sleep(0.4)  # the thread has ended
+        at_end = len(sent)
+        time.sleep(1.5 * LATE)
+        return went_on, place, beats.turn(), at_end
+
+    went_on, place, is_beating, sent = asyncio.run(held())
+    assert (went_on, is_beating) == (True, False)
+    assert sent >= 5
+    assert place == ""  # no module of allranks waits here
+
+
+def test_where_a_thread_is_is_named_by_its_module() -> None:
+    frames: list[FrameType | None] = []
+
+    class Probe:
+        def __fspath__(self) -> str:
+            frames.append(inspect.currentframe())
+            raise OSError
+
+    with contextlib.suppress(OSError):
+        open_regular(Probe())  # type: ignore[arg-type]
+    assert _place(frames[0]) == "runs/regular"
+    assert _place(None) == ""

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.programs.v_lines import complete, taken
 from tests.hosts.test_faults_start import done, refused, told
 from tests.hosts.waiting import wait_until
 
@@ -43,6 +45,17 @@ def small_disk(path: Path, size: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@contextmanager
+def ext4_disk(place: Path) -> Iterator[Path]:
+    """The image of a disk that can be frozen (fsfreeze): who writes to it then waits, as for a server that is away."""
+    image = place / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    yield image
+    image.unlink()
 
 
 def mount(*words: str) -> None:
@@ -154,6 +167,35 @@ def test_a_runs_directory_that_cannot_be_made(bed2: Bed, tmp_path: Path) -> None
     assert "/proc/nowhere" in document["error"] and "--runs-dir" in document["error"]
 
 
+@pytest.mark.parametrize("lease", [4, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_disk_that_stalls_under_the_run_directory(bed2: Bed, tmp_path: Path, lease: int) -> None:
+    """For longer than the lease: no rank ends for it, no line is lost, and the wait is said."""
+    launch = Launch(bed2, tmp_path)
+    launch.runs.mkdir()
+    with ext4_disk(tmp_path) as image:
+        mount("-o", "loop,noatime", str(image), str(launch.runs))
+        try:
+            launch.start(program("v_lines.py", "0.002"), "--lease", f"{lease}s").until_running(2)
+            subprocess.run(["fsfreeze", "-f", str(launch.runs)], check=True)
+            try:
+                began = [taken(str(launch.work), rank) for rank in range(2)]
+                time.sleep(2.5 * lease)
+                assert [taken(str(launch.work), rank) for rank in range(2)] > began
+            finally:
+                subprocess.run(["fsfreeze", "-u", str(launch.runs)], check=True)
+            (paused,) = launch.until("launcher-paused")
+            (launch.work / "done").touch()
+            result = launch.result()
+            assert (result["exit"], result["verdict"]) == (0, None)
+            assert paused["waited"].startswith("runs/"), paused
+            assert paused["seconds"] == pytest.approx(2.5 * lease, abs=2.0)
+            for rank in range(2):
+                log = launch.log(rank).encode()
+                assert complete(log, rank, taken(str(launch.work), rank)) > 0
+        finally:
+            subprocess.run(["umount", "-l", str(launch.runs)], check=True)
+
+
 # -- the node directory's --------------------------------------------------------------------------
 
 
@@ -175,6 +217,31 @@ def test_a_node_directory_without_room(bed2: Bed, place: Path) -> None:
     assert "/tmp: No space left on device" in verdict["message"]
     assert "--node-dir" in verdict["remedy"]
     assert bed2.host("h2").run("ls /tmp").stdout == ""
+
+
+def test_a_node_disk_that_stalls(bed2: Bed, place: Path) -> None:
+    """Its agent waits for it, and cannot end the ranks: its supervisor does, once no word of it has come for long."""
+    h2 = bed2.host("h2")
+    node_dir = place / "n"
+    node_dir.mkdir()
+    launch = Launch(bed2, place)
+    with ext4_disk(place) as image:
+        h2.run(["mount", "-o", "loop,noatime", str(image), str(node_dir)])
+        try:
+            options = ("--lease", "4s", "--grace", "1s", "--node-dir", str(node_dir))
+            launch.start(program("v_lines.py", "0.002"), *options).until_running(2)
+            pid = launch.rank_pid(1)
+            h2.run(["fsfreeze", "-f", str(node_dir)])
+            try:
+                wait_until(lambda: pid not in launch.alive(), BOUND, "no rank while the disk stalls")
+                result = launch.result()
+            finally:
+                h2.run(["fsfreeze", "-u", str(node_dir)])
+            assert (result["exit"], result["verdict"]["where"]["node"]) == (4, "h2"), result["verdict"]
+            assert launch.alive() == []
+            wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
+        finally:
+            h2.run(["umount", "-l", str(node_dir)])
 
 
 @pytest.mark.parametrize(

@@ -86,12 +86,14 @@ class LostNode:
 
 @dataclass(frozen=True)
 class Pause:
-    """The controller did not run for `seconds`, until `t`: its machine slept, it was stopped, or it had `ended`."""
+    """The controller did not run for `seconds`, until `t`: its machine slept, it was stopped, it had `ended` or it
+    `waited` (see LauncherPaused)."""
 
     t: float
     seconds: float
     slept: bool
     ended: bool = False
+    waited: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,14 @@ import asyncio
 import contextlib
 import os
 import subprocess
+import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from pathlib import PurePath
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from allranks.cluster import Node
@@ -23,7 +27,7 @@ from allranks.findings import Finding
 from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, OutputFrame, Stream, pack_output
 from allranks.protocol.header import Header
 from allranks.protocol.messages import FaultMessage, Message
-from allranks.protocol.orders import Order, TakenOrder, pack_order
+from allranks.protocol.orders import Order, PingOrder, TakenOrder, pack_order
 
 from .agent_archive import MARKER, payload_parts
 from .clocks import NodeClock
@@ -37,6 +41,8 @@ READ = 256 << 10
 PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
+LATE = 1.0  # seconds beyond its time, from which a beat is late, or a turn of the loop
+MOST_HELD = 3600.0  # seconds that a loop may be held: behind a defect ranks would live for ever
 MAX_TRIES = 6
 DEBUG = "debug1:"  # how lines of ssh begin that say how far it has come
 TAKEN_EVERY = 64 << 10  # bytes of output between two words of how much has come: half of what an agent sends ahead
@@ -97,6 +103,7 @@ class Channel:
         self._on_frames = on_frames
         self._on_closed = on_closed
         self._client: Client | None = None
+        self._writing = threading.Lock()  # a beat comes from a thread of its own
         self._decoder = Decoder()
         self._out: deque[memoryview] = deque()
         self._banner = bytearray()
@@ -138,8 +145,8 @@ class Channel:
                 raise ChannelFailed(self._transport.silence(self.node, seconds))
             self._watch(self._client)
             if not self._client.boots:
-                self._booted.set_result(None)
                 self._write(self._packed(first))
+                self._booted.set_result(None)
                 return
             self._write(self._transport.opening(self.node))
             self._payload = [*payload_parts(header), self._packed(first)]  # while the connection is being set up
@@ -198,8 +205,8 @@ class Channel:
                 self._ended()
             return
         assert self._booted is not None
-        self._booted.set_result(None)
         self._write(*self._payload)
+        self._booted.set_result(None)  # from here on beats may come
         rest = bytes(self._banner[at + len(MARKER) :])
         if rest:
             self._feed(rest)
@@ -260,30 +267,49 @@ class Channel:
         if self.is_open:
             self._write(frames)
 
+    def beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Send a ping from another thread than the loop's, which may wait for a disk meanwhile."""
+        with self._writing:
+            client = self._client
+            if client is None or not self.is_open:
+                return
+            self._out.append(memoryview(pack_order(PingOrder(time.time()))))
+            is_written = self._push(client)
+        if not is_written:
+            loop.call_soon_threadsafe(self._flush)
+
     def _write(self, *pieces: bytes) -> None:
         """Queue without a copy: the same archive is on its way to many nodes at once."""
-        waiting = bool(self._out)
-        self._out.extend(map(memoryview, pieces))
+        with self._writing:
+            waiting = bool(self._out)
+            self._out.extend(map(memoryview, pieces))
         if not waiting:
             self._flush()
 
     def _flush(self) -> None:
-        if self._client is None:
+        client = self._client
+        if client is None:
             return
-        fd = self._client.stdin
-        try:
-            while self._out:
-                self._drop_written(os.writev(fd, list(islice(self._out, PIECES))))
-        except BlockingIOError:
-            if fd not in self._open_fds:
-                self._open_fds.add(fd)
-                asyncio.get_running_loop().add_writer(fd, self._flush)
-            return
-        except OSError:
-            self._out.clear()  # the reading side will tell
-        if fd in self._open_fds:
+        with self._writing:
+            is_written = self._push(client)
+        fd = client.stdin
+        if is_written and fd in self._open_fds:
             self._open_fds.discard(fd)
             asyncio.get_running_loop().remove_writer(fd)
+        elif not is_written and fd not in self._open_fds:
+            self._open_fds.add(fd)
+            asyncio.get_running_loop().add_writer(fd, self._flush)
+
+    def _push(self, client: Client) -> bool:
+        """Write what waits, with the lock held; False where some of it has to wait on."""
+        try:
+            while self._out:
+                self._drop_written(os.writev(client.stdin, list(islice(self._out, PIECES))))
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._out.clear()  # the reading side will tell
+        return True
 
     def _drop_written(self, written: int) -> None:
         while self._out and written >= len(self._out[0]):
@@ -302,8 +328,9 @@ class Channel:
 
     def close(self) -> None:
         """End the client process (never anything on the node but the relay)."""
-        client = self._client
-        self._client = None
+        with self._writing:
+            client = self._client
+            self._client = None
         if client is None:
             return
         for fd in list(self._open_fds):
@@ -346,6 +373,74 @@ class Member:
     def is_coming(self) -> bool:
         """Its first channel is on its way."""
         return not self.has_greeted and self.opening is not None and not self.opening.done()
+
+
+class Beats:
+    """Renews the leases of all nodes from a thread of its own, which touches no disk.
+
+    The loop may have to wait for one: no rank ends for it within MOST_HELD. `held_by` says where the loop was then.
+    """
+
+    def __init__(self, every: float, members: Callable[[], Iterable[Member]]) -> None:
+        self._every = every
+        self._members = members
+        self._has_ended = threading.Event()
+        self._beat_at = self._late_at = 0.0
+        self._turned_at = 0.0
+        self._loop_thread = threading.get_ident()
+        self.held_by = ""
+
+    def start(self, on_error: Callable[[Exception], None]) -> None:
+        """Begin, for the loop of this thread, which hears of an error."""
+        self._loop_thread = threading.get_ident()
+        self._beat_at = self._turned_at = time.monotonic()
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, args=(loop, on_error), name="beats", daemon=True).start()
+
+    def end(self) -> None:
+        """Beat no more."""
+        self._has_ended.set()
+
+    def turn(self) -> bool:
+        """Take note that the loop turns; tell whether no beat was late since it last did."""
+        now = time.monotonic()
+        beat_at = self._beat_at
+        is_late = self._late_at >= self._turned_at or now - beat_at > self._every + LATE
+        self._turned_at = now
+        self.held_by = ""
+        return not is_late
+
+    def _run(self, loop: asyncio.AbstractEventLoop, on_error: Callable[[Exception], None]) -> None:
+        try:
+            while not self._has_ended.wait(self._every):
+                self._beat(loop)
+        except Exception as error:
+            if not self._has_ended.is_set():
+                loop.call_soon_threadsafe(on_error, error)
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
+        if now - self._beat_at > self._every + LATE:
+            self._late_at = now
+        self._beat_at = now
+        held = now - self._turned_at
+        if held > MOST_HELD:
+            return
+        if held > LATE:
+            self.held_by = _place(sys._current_frames().get(self._loop_thread))  # noqa: SLF001 the one way there is
+        for member in tuple(self._members()):
+            if member.channel is not None:
+                member.channel.beat(loop)
+
+
+def _place(frame: FrameType | None) -> str:
+    """Name the package of allranks that a thread is in, and its module: `runs/logs`; empty where it is in none."""
+    while frame is not None:
+        path = PurePath(frame.f_code.co_filename)
+        if path.parent.parent.name == "allranks":
+            return f"{path.parent.name}/{path.stem}"
+        frame = frame.f_back
+    return ""
 
 
 class Shipper:

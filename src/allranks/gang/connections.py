@@ -124,8 +124,9 @@ class Connections:
 
     def on_paused(self, event: Paused, now: float) -> list[Action]:
         """Keep a pause of the controller: what nodes did meanwhile, they did because of it."""
-        self.roster.pauses.append(Pause(event.t, event.seconds, event.slept, event.ended))
-        return [self.roster.stamp(LauncherPaused(event.seconds, event.slept, event.ended), t=event.t)]
+        paused = LauncherPaused(event.seconds, event.slept, event.ended, event.waited)
+        self.roster.pauses.append(Pause(event.t, *paused))
+        return [self.roster.stamp(paused, t=event.t)]
 
     # -- an agent that was away ------------------------------------------------------------------------
 

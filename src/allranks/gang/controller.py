@@ -68,7 +68,7 @@ from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.text import one_line
 
-from .channel import Channel, ChannelFailed, Member, Shipper
+from .channel import Beats, Channel, ChannelFailed, Member, Shipper
 from .clocks import Instant, pause_between
 from .gang import Gang
 from .gate import MOST_SOURCES, require_own, require_stream
@@ -225,7 +225,8 @@ class Controller:
         self._last_greeting = 0.0  # monotonic: when an agent said its first word
         self._over = asyncio.Event()
         self._beat = beat_of(spec.limits.lease)
-        self._next_status = self._next_beat = self._next_ack = self._next_look_at_control = 0.0
+        self._beats = Beats(self._beat, lambda: self.members.values())
+        self._next_status = self._next_ack = self._next_look_at_control = 0.0
         self._status_due = 0.0
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self._dirty = True
@@ -242,6 +243,7 @@ class Controller:
     async def run(self) -> None:
         """Until the last attempt has ended everywhere."""
         handle_errors(asyncio.get_running_loop(), self._crashed)
+        self._beats.start(self._crashed)
         try:
             if not self._attach:
                 self._act(self.gang.begin())
@@ -739,10 +741,6 @@ class Controller:
             self.feed_quietly(Quiet("", time.time(), max(self.roster.last_sign_at, self.progress.last_activity)))
         self._watch_silence(now)
         self._watch_run_directory()
-        if now >= self._next_beat:
-            self._next_beat = now + self._beat
-            for member in self.members.values():
-                self._send(member, PingOrder(time.time()))
         if now >= self._next_ack:
             self._next_ack = now + ACK_EVERY
             self._acknowledge()
@@ -785,11 +783,17 @@ class Controller:
         before = self._instant
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         pause = pause_between(before, self._instant, time.time(), self._tick_length(), self.spec.limits.lease)
+        waited = self._beats.held_by or "elsewhere"
+        if not self._beats.turn():
+            waited = ""
         if pause is None:
             return
+        now = self._instant.monotonic
         for member in self.members.values():
-            member.heard = min(member.heard + pause.seconds, time.monotonic())
-        self.feed(Paused("", pause.t, pause.seconds, pause.slept))
+            member.heard = min(member.heard + pause.seconds, now)
+        self.roster.last_sign_at = min(self.roster.last_sign_at + pause.seconds, now)
+        self.progress.last_activity = min(self.progress.last_activity + pause.seconds, now)
+        self.feed(Paused("", pause.t, pause.seconds, pause.slept, waited="" if pause.slept else waited))
 
     def feed_quietly(self, event: Event) -> None:
         """Give the gang an event that mostly changes nothing; a change of state is written at once."""
@@ -927,6 +931,7 @@ class Controller:
         return not node.ranks or (node.ended and not self.unfetched(node.name))
 
     def _close(self) -> None:
+        self._beats.end()
         for member in self.members.values():
             if member.opening is not None and not member.opening.done():
                 member.opening.cancel()

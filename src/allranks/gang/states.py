@@ -325,11 +325,12 @@ class Audited(Event):
 @dataclass(frozen=True)
 class Paused(Event):
     """The controller itself did not run for `seconds`: its machine slept, or its process was stopped; `node` is
-    empty. `ended`: the process had ended, and this one has taken the run over."""
+    empty. `ended`: the process had ended, and this one has taken the run over. `waited`: see LauncherPaused."""
 
     seconds: float
     slept: bool
     ended: bool = False
+    waited: str = ""
 
 
 @dataclass(frozen=True)

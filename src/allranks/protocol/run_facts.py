@@ -122,15 +122,18 @@ class JoinProgress(NamedTuple):
     message: str
 
 
+@omit_empty("waited")
 class LauncherPaused(NamedTuple):
     """The controller itself did not run for `seconds`, until now: its machine slept, or its process was stopped.
 
-    `ended`: its process had ended, and another controller took the run over then.
+    `ended`: its process had ended, and another controller took the run over then. `waited`: it ran and renewed the
+    leases, and this module of it waited, as those of `runs/` do for the disk of the run directory.
     """
 
     seconds: float
     slept: bool
     ended: bool = False
+    waited: str = ""
 
 
 # -- nodes ---------------------------------------------------------------------------------------------

@@ -165,10 +165,15 @@ def _dropped_line(stamped: Stamped[OutputDropped]) -> str | None:
 
 
 def _paused_line(stamped: Stamped[LauncherPaused]) -> str:
-    how = "this machine slept" if stamped.fact.slept else "this process did not run"
-    if stamped.fact.ended:
+    paused = stamped.fact
+    seconds = f"{paused.seconds:.0f} s"
+    if paused.waited:
+        what = "writing to the run directory" if paused.waited.startswith("runs/") else paused.waited
+        return f"note: {what} took {seconds}. Ranks went on, and what they printed waited on their nodes"
+    how = "this machine slept" if paused.slept else "this process did not run"
+    if paused.ended:
         how = "the run had no controller"
-    return f"note: {how} for {stamped.fact.seconds:.0f} s"
+    return f"note: {how} for {seconds}"
 
 
 def _tree_line(stamped: Stamped[TreeListed]) -> str:

@@ -73,6 +73,7 @@ def node_lost(incident: Incident) -> Candidate | None:
 TICKS = 1.0  # seconds within which an agent sees that its lease is over, and what it had sent is read after a pause
 AWAKE = "keep it awake meanwhile with `systemd-inhibit --what=sleep allranks run …`"
 RUN_ON = "do not stop allranks run (Ctrl-Z, kill -STOP), as allranks attach and --detach leave the terminal instead"
+FASTER = "name a place on a disk of that machine with --runs-dir"
 DETACH = "start it with --detach on a machine that stays awake, or with a --lease longer than such a pause, or"
 
 
@@ -102,6 +103,10 @@ def launcher_paused(incident: Incident) -> Candidate | None:
         what = "the launching machine slept"
         how = "suspended, by CLOCK_BOOTTIME"
         remedy = AWAKE
+    elif pause.waited:
+        what = "allranks itself waited on the launching machine"
+        how = f"in {pause.waited}, for a disk perhaps"
+        remedy = FASTER
     message = f"{what} for {pause.seconds:.0f} s, so the lease of {incident.lease:g} s was over: "
     message += "the nodes ended their ranks, as they do when nothing is heard from it"
     return Candidate(
