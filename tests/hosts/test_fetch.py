@@ -114,3 +114,37 @@ def test_a_host_that_is_down_is_named_and_the_other_comes(ended: Launch, tmp_pat
     nodes = fetched(ended, tmp_path / "to", str(quick), code=4)
     assert (nodes["h1"]["files"], nodes["h2"]["files"]) == (3, 0)
     assert "h2" in nodes["h2"]["error"]
+
+
+SHARDS = """
+import os
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+dist.init_process_group("gloo")
+rank, out = dist.get_rank(), os.environ["ALLRANKS_OUTPUT_DIR"]
+dcp.save({"w%d" % rank: torch.full((3,), float(rank + 1))}, checkpoint_id=out + "/ck")
+open(out + "/log.txt", "w").write("rank %d" % rank)
+dist.destroy_process_group()
+"""
+
+
+def test_shards_of_all_nodes_come_into_one_tree_that_dcp_loads(bed2: Bed, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.distributed import checkpoint
+
+    launch = Launch(bed2, tmp_path)
+    (launch.work / "shards.py").write_text(SHARDS)
+    assert launch.start(["shards.py"]).result()["exit"] == 0, launch.stderr
+    done = launch.call("fetch", "--merge", "*")
+    tree = launch.run_dir / "outputs/merged"
+    assert done.returncode == 0 and f"all nodes  -> {tree}" in done.stdout, done
+    assert "log.txt differs: that of h1 is there, others are " in done.stdout
+    assert (tree / "log.txt").read_text() == "rank 0"
+    state = {f"w{rank}": torch.zeros(3) for rank in range(2)}
+    checkpoint.load(state, checkpoint_id=tree / "ck", no_dist=True)
+    assert [state[f"w{rank}"].tolist() for rank in range(2)] == [[1.0] * 3, [2.0] * 3]
+    report = json.loads(launch.call("fetch", "--merge", "--json", "l?g.txt").stdout)
+    assert (report["merged"], report["differing"]) == (str(tree), ["log.txt"])
+    for name, place in launch.result()["outputs"].items():
+        bed2.host(name).run(["rm", "-r", str(Path(place).parent)])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.runs.fetched import Landing, NotAPath, is_wanted, part_name, parts_of
+from allranks.runs.fetched import Landing, NotAPath, is_wanted, merge, part_name, parts_of
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,24 @@ def test_the_longest_name_has_room_for_its_piece(tmp_path: Path) -> None:
     arriving.add(b"1")
     assert arriving.finish(1, digest(b"1"))
     assert os.listdir(tmp_path) == ["x" * 255]
+
+
+def written(top: Path, files: dict[str, str]) -> tuple[Path, list[str]]:
+    for path, text in files.items():
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / path).write_text(text)
+    return top, list(files)
+
+
+def test_files_of_different_names_are_together_and_those_that_differ_are_named(tmp_path: Path) -> None:
+    first = written(tmp_path / "a", {"ck/0": "x", "same": "s", "log": "1", "odd": "file"})
+    second = written(tmp_path / "b", {"ck/1": "y", "same": "s", "log": "2", "odd/inner": "directory"})
+    tree = tmp_path / "tree"
+    for _ in range(2):
+        assert merge([first, second], tree) == ["log", "odd/inner"]
+        there = {str(path.relative_to(tree)): path.read_text() for path in tree.rglob("*") if path.is_file()}
+        assert there == {"ck/0": "x", "ck/1": "y", "same": "s", "log": "1", "odd": "file"}
+    (tmp_path / "a/log").unlink()
+    (tmp_path / "a/log").write_text("newer")
+    merge([first, second], tree)
+    assert (tree / "log").read_text() == "newer"

@@ -399,7 +399,7 @@ EXEC = Declared(
 FETCH = Declared(
     "fetch",
     "Bring the files in ALLRANKS_OUTPUT_DIR from the nodes of a run. A fetch that was cut off goes on where it was.",
-    ("fetch run-20261122-224035 '*.pt'", "fetch --dry-run"),
+    ("fetch '*.pt'", "fetch --dry-run", "fetch --merge 'ckpt/step_300/*'"),
     "fetch.command",
     arguments=(
         RUN,
@@ -411,6 +411,7 @@ FETCH = Declared(
             path("the path of a directory", "DIR"),
             "where the files go [default: outputs/ of the run directory]",
         ),
+        SettingRow("merge", FLAG, "put the files of all nodes into one tree too, and name those that differ"),
         RUNS_DIR,
         DRY_RUN,
         AS_JSON,

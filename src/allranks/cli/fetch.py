@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -23,6 +24,7 @@ from allranks.protocol.codec import document_line, omit_empty
 from allranks.protocol.run_facts import OutputsTemporary, of_kind
 from allranks.report.terminal import clean
 from allranks.runs.directory import RunDirectory, safe_name
+from allranks.runs.fetched import merge as merge_trees
 from allranks.settings.document import from_document
 from allranks.text import count_of, format_size
 
@@ -30,6 +32,9 @@ from .check import ProgressLine
 from .chosen_run import find_run
 
 MOST_NAMED = 10  # files that are named of a node
+MERGED = "merged"  # below the place of the files: those of all nodes in one tree
+_FOLDER = re.compile(r"node_\d\d+_.*", re.DOTALL)
+_GLOB = re.compile(r"[*?\[]")
 
 
 class FetchedFile(NamedTuple):
@@ -59,19 +64,30 @@ class FetchedNode(NamedTuple):
     failed: Mapping[str, str] = {}
 
 
+@omit_empty("merged", "differing")
 class FetchReport(NamedTuple):
-    """What `fetch --json` prints."""
+    """What `fetch --json` prints. `merged`: the tree of --merge; `differing`: paths with other content elsewhere."""
 
     run: str
     exit: int
     nodes: Sequence[FetchedNode]
     dry_run: bool
+    merged: str = ""
+    differing: Sequence[str] = ()
 
 
 def command(
-    run: str | None, pattern: str | None, output: str | None, runs_dir: str | None, dry_run: bool, json_: bool
+    run: str | None,
+    pattern: str | None,
+    output: str | None,
+    merge: bool,
+    runs_dir: str | None,
+    dry_run: bool,
+    json_: bool,
 ) -> int:
     """Fetch. Return 4 where a node or a file failed, else 0."""
+    if run is not None and pattern is None and _GLOB.search(run):
+        run, pattern = None, run
     run_dir = find_run(run, runs_dir)
     settle(run_dir, time.time())
     why = out_of_reach(run_dir)
@@ -100,12 +116,40 @@ def command(
         finally:
             progress.end()
     code = code_if(any(node.failure or node.failed or node.refused for node in nodes), NODE_FAILED)
+    tree = landing / MERGED if merge and not dry_run else None
+    differing = _merge(run_dir, nodes, tree) if tree is not None else []
     if json_:
         report = FetchReport(run_dir.name, code, [_fetched(node, dry_run) for node in nodes], dry_run)
-        sys.stdout.write(document_line(report) + "\n")
+        sys.stdout.write(document_line(report._replace(merged=str(tree or ""), differing=differing)) + "\n")
     else:
         _print(nodes, dry_run, pattern)
+        if tree is not None and tree.is_dir():
+            _say_merged(nodes, tree, differing)
     return code
+
+
+def _merge(run: RunDirectory, nodes: Sequence[NodeFetch], tree: Path) -> list[str]:
+    """Put what came of all nodes into one tree, with what a node on this host has written here; return what differs."""
+    came = [(node.landing, [f.path for f in node.listed if f.path not in node.failed]) for node in nodes]
+    here = run.path / "outputs"
+    own = [path.relative_to(here) for path in here.rglob("*") if path.is_file() and not path.is_symlink()]
+    kept = [str(path) for path in own if path.parts[0] != MERGED and not _FOLDER.fullmatch(path.parts[0])]
+    try:
+        return merge_trees(
+            [(here, kept), *((top, [p for p in paths if (top / p).is_file()]) for top, paths in came)], tree
+        )
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or tree}: {error.strerror}") from None
+
+
+def _say_merged(nodes: Sequence[NodeFetch], tree: Path, differing: Sequence[str]) -> None:
+    _say(f"all nodes  -> {tree}")
+    for path in differing[:MOST_NAMED]:
+        those = [node for node in nodes if any(file.path == path for file in node.listed)]
+        others = ", ".join(str(node.landing / path) for node in those[1:])
+        _say(f"  {path} differs: that of {those[0].node.name} is there, others are {others}" if others else f"  {path}")
+    if len(differing) > MOST_NAMED:
+        _say(f"  and {count_of(len(differing) - MOST_NAMED, 'other file')} that differ")
 
 
 def _kept(run: RunDirectory) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import fnmatch
 import hashlib
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 MOST_PATH = 4096  # bytes of a path (PATH_MAX)
@@ -151,3 +153,37 @@ class Arriving:
             os.close(self._descriptor)
             os.close(self._directory)
             self._descriptor = -1
+
+
+def merge(trees: Sequence[tuple[Path, Sequence[str]]], into: Path) -> list[str]:
+    """Put the files of several directories into one, as links where the disk has them; return the paths that differ.
+
+    Of a path that differs the first directory's file is taken. Raise OSError.
+    """
+    taken: dict[str, Path] = {}
+    differing: list[str] = []
+    for top, paths in trees:
+        for path in paths:
+            source = top / path
+            if path not in taken:
+                try:
+                    _put(source, into / path)
+                except (FileExistsError, NotADirectoryError, IsADirectoryError):  # a file here, a directory there
+                    differing.append(path)
+                else:
+                    taken[path] = source
+            elif not filecmp.cmp(taken[path], source, shallow=False):
+                differing.append(path)
+    return sorted(set(differing))
+
+
+def _put(source: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = place.with_name(part_name(place.name))
+    new.unlink(missing_ok=True)
+    try:
+        os.link(source, new, follow_symlinks=False)
+    except OSError:  # a disk without links, or another one
+        shutil.copyfile(source, new, follow_symlinks=False)
+    os.replace(new, place)
+    new.unlink(missing_ok=True)  # rename(2): two links of one file both stay

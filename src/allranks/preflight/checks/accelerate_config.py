@@ -14,7 +14,7 @@ from allranks.text import join_names
 from ..compare import Findings, Nodes, by_value, collected, differing, fail, having, nodes_with, those, values_of
 from ..host import Host
 from ..launcher_config import MISSING, Ranks, Table, absent, read_table, whole_number
-from ..typed_facts import Facts, Request
+from ..typed_facts import Facts, Launching, Request
 
 ID = "accelerate_config"
 GROUP = "software"
@@ -57,7 +57,8 @@ def collect(host: Host) -> Optional[Table]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail with the figure that it must be: accelerate-config, world-size-mismatch, rank-missing-or-duplicate."""
-    files = Files(collected(facts_by_node, ID, Table), Ranks(request, facts_by_node), facts_by_node)
+    launching = request.asked.launching
+    files = Files(collected(facts_by_node, ID, Table), Ranks(request, facts_by_node), facts_by_node, launching)
     for finding in files.judge(request):
         if request.asked.launching.accelerate:
             yield finding
@@ -67,9 +68,14 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 class Files:
-    """The configurations by node, against the ranks that the run would have."""
+    """The configurations by node, against the ranks that the run would have.
 
-    def __init__(self, tables: Mapping[str, Table], ranks: Ranks, facts_by_node: Nodes) -> None:
+    An option of the command overrides the file's key, as accelerate has it.
+    """
+
+    def __init__(self, tables: Mapping[str, Table], ranks: Ranks, facts_by_node: Nodes, launching: Launching) -> None:
+        self._overridden = {} if launching.holds else launching.options
+        self._holds = launching.holds
         self.tables = tables
         self.ranks = ranks
         self.facts_by_node = facts_by_node
@@ -97,6 +103,8 @@ class Files:
             yield fail(_LABEL, nodes, message, remedy)._replace(status="warn")
 
     def _values(self, key: str) -> "dict[str, str]":
+        if key in self._overridden:
+            return {}
         return having(self.tables, lambda table: table.get(key))
 
     def _numbers(self, key: str) -> "dict[str, int]":
@@ -144,10 +152,13 @@ class Files:
             yield self._wrong(_LABEL, list(ports), f"{key}: {usual}", must, f"set {key}: {wanted}, {_LEAVE_OUT}")
 
     def _machine_rank(self) -> Findings:
-        """Each node's own: its place in the host list."""
+        """Each node's own: its place in the host list. The same on every node is a file that was copied."""
         must = {node: index for index, node in enumerate(self.ranks.by_node)}
+        groups = by_value(self._numbers("machine_rank"))
+        if not self._holds and list(map(len, groups.values())) == [len(must)]:
+            return
         remedy = "leave machine_rank out: allranks passes each node its own"
-        for rank, nodes in by_value(self._numbers("machine_rank")).items():
+        for rank, nodes in groups.items():
             if len(nodes) > 1:
                 figures = ", ".join(f"{must[node]} on {node}" for node in nodes[:4])
                 message = f"machine_rank is {rank} on {join_names(nodes)}, and it must be {figures}"
