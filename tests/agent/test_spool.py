@@ -9,7 +9,7 @@ import pytest
 from allranks.agent import spool as spools
 from allranks.agent.outlet import Outlet
 from allranks.agent.spool import Budget, Spool
-from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.protocol.frames import RANK_LOG, Stream, stream_key
 from allranks.protocol.messages import MESSAGES
 
 pytestmark = pytest.mark.processes
@@ -189,3 +189,21 @@ def test_files_with_other_names_are_left_alone(tmp_path, pipe):
     again = Spool(str(tmp_path), "a0_rank_0", Budget())
     assert everything(again) == b"last words"
     assert junk.read_bytes() == b"not ours"
+
+
+def test_what_a_program_puts_among_the_segments_ends_no_supervisor(tmp_path, pipe):
+    """A FIFO, a directory, a link, and names that no frame can hold."""
+    name = "%016d" % 7
+    os.mkfifo(tmp_path / f"a0_rank_0.{name}")
+    (tmp_path / f"a0_rank_1.{name}").mkdir()
+    (tmp_path / f"a0_rank_2.{name}").symlink_to("/dev/null")
+    for odd in ("a70000_rank_0", "a0_rank_99999999999", "a00_rank_3", "a0_rank_" + "9" * 60, "a\u0663_rank_0"):
+        (tmp_path / f"{odd}.{name}").write_bytes(b"not ours")
+    spool = Spool(str(tmp_path), "a0_rank_5", Budget())
+    os.write(pipe[1], b"last words")
+    spool.pump(pipe[0])
+    spool.close()
+    outlet = Outlet(str(tmp_path))
+    outlet.add_existing_spools()
+    assert outlet.sizes()[stream_key(Stream(RANK_LOG, 5, 0))] == len(b"last words")
+    assert set(outlet.sizes().values()) == {0, len(b"last words")}

@@ -30,6 +30,12 @@ def test_files_are_written_once(tmp_path: Path) -> None:
     assert "train.py" in scripts[0].read_text()
     assert render(tmp_path, *words, "--force", "--", "other.py").returncode == 0
     assert "other.py" in scripts[0].read_text()
+    (victim := tmp_path / "victim").write_text("mine")
+    scripts[0].unlink()
+    scripts[0].symlink_to(victim)
+    assert render(tmp_path, *words, "--force", "--", "third.py").returncode == 0
+    assert victim.read_text() == "mine" and "third.py" in scripts[0].read_text()
+    assert os.access(scripts[0], os.X_OK)
 
 
 def test_as_json_with_the_users_own_configuration(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from allranks.protocol.messages import FaultMessage, Message, pack_message
 from allranks.protocol.records import NamedTuple
 
 from . import node_directory as nodedir
-from .files import find_program, write_all
+from .files import find_program, open_left, write_all
 from .journal import read_journal
 from .link import Link, log_traceback, want
 from .node_check import logind
@@ -226,7 +226,7 @@ def _leave_in_scope(header: AgentHeader, directory: str, listener: socket.socket
     words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", sys.executable, "-I", "-S", "-c", line]
     read_end, write_end = os.pipe()
     order = ScopeOrder(header, directory, listener.fileno(), log)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = open_left(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     child = subprocess.Popen(
         words,
         stdin=subprocess.PIPE,
@@ -277,7 +277,7 @@ def _leave(header: AgentHeader, directory: str, listener: socket.socket, log: st
 
 def _detach_output(log: str) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = open_left(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)

@@ -16,6 +16,10 @@ from allranks.protocol.messages import DroppedMessage
 from .link import Link
 from .spool import Budget, Spool, spool_names
 
+LONGEST_NAME = 64
+MOST_RANK = 0xFFFFFFFF  # a frame's head has 32 bits for a rank,
+MOST_ATTEMPT = 0xFFFF  # and 16 for an attempt
+
 
 def spool_name(stream: Stream) -> str:
     """File name prefix of a rank's spool."""
@@ -25,9 +29,12 @@ def spool_name(stream: Stream) -> str:
 def parse_spool_name(name: str) -> Optional[Stream]:
     """Return the stream of a name of `spool_name`; None for another file."""
     attempt, _, rank = name.partition("_rank_")
-    if not (attempt[:1] == "a" and attempt[1:].isdecimal() and rank.isdecimal()):
+    if not (attempt[1:].isdecimal() and rank.isdecimal() and len(name) < LONGEST_NAME):
         return None
-    return Stream(RANK_LOG, int(rank), int(attempt[1:]))
+    stream = Stream(RANK_LOG, int(rank), int(attempt[1:]))
+    if spool_name(stream) != name or stream.rank > MOST_RANK or stream.attempt > MOST_ATTEMPT:
+        return None
+    return stream
 
 
 class _File:

@@ -14,7 +14,7 @@ import errno
 import os
 from typing import List, Optional, Set, Tuple
 
-from .files import names_in, remove_file
+from .files import names_in, open_left, remove_file
 
 SEGMENT = 8 << 20
 DIGITS = 16  # of the offset in a segment's name
@@ -114,7 +114,10 @@ class Spool:
             if not (len(offset) == DIGITS and offset.isdecimal()):
                 continue
             path = os.path.join(self._directory, entry)
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fd = open_left(path, os.O_RDWR)
+            except OSError:
+                continue  # a program has put something else there
             start = int(offset)
             size = os.fstat(fd).st_size
             self._segments.append(_Segment(start, fd, path, start + size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import click
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import document_line
+from allranks.runs.regular import ANYONE, replacing
 from allranks.settings.config_template import commented_config
 
 from .config_files import CONFIG_NAME
@@ -29,10 +31,10 @@ def command(force: bool, json_: bool) -> int:
     hostfile = next((name for name in HOSTFILES if Path(name).is_file()), None)
     detected = {"hosts": hostfile} if hostfile else {}
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(commented_config(detected))
-    except FileExistsError:
-        raise UsageError(f"{path} exists. --force replaces it") from None
+        if not force and os.path.lexists(path):
+            raise UsageError(f"{path} exists. --force replaces it")
+        with replacing(path, ANYONE) as file:
+            file.write(commented_config(detected).encode())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}. Start it where you may write") from None
     if json_:

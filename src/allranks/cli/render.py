@@ -24,6 +24,7 @@ from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, Rendered, RenderRequest
 from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.protocol.codec import document_line, omit_empty
+from allranks.runs.regular import ANYONE, replacing
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.placeholders import used
@@ -115,9 +116,9 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = directory / name
-            path.write_bytes(text if isinstance(text, bytes) else text.encode())
-            if isinstance(text, str) and text.startswith("#!"):
-                path.chmod(path.stat().st_mode | 0o111)
+            is_script = isinstance(text, str) and text.startswith("#!")
+            with replacing(path, ANYONE | 0o111 if is_script else ANYONE) as file:
+                file.write(text if isinstance(text, bytes) else text.encode())
     except OSError as error:
         raise UsageError(f"--output {directory}: {error.strerror}. Set a directory that you may write to") from None
 

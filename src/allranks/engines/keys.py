@@ -11,6 +11,7 @@ import termios
 import tty
 from typing import Any
 
+from allranks.agent.files import open_left
 from allranks.gang.session import Session
 from allranks.unpacked import own_command
 
@@ -62,8 +63,8 @@ def hand_over(session: Session) -> None:
     """Start a daemon that takes the run over; this controller ends when it is replaced."""
     session.handed_over = True
     path = str(session.run_dir.path)
-    log = session.run_dir.path / "controller.log"
-    with log.open("ab") as out:
+    log = open_left(str(session.run_dir.path / "controller.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with open(log, "ab") as out:
         subprocess.Popen(
             [*own_command(), "attach", "--take-over", path],
             stdin=subprocess.DEVNULL,

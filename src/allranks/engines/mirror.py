@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from allranks.agent.files import open_left
 from allranks.cluster import Node
 from allranks.errors import RunNotFound, TransportError, UsageError
 from allranks.findings import Finding
@@ -247,7 +248,7 @@ class Mirror:
             path.unlink(missing_ok=True)
         else:
             self._events += len(lines)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as file:
+        with open(open_left(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             file.write(lines)
 
     def _replace(self, name: str, content: bytes) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from allranks import __version__
+from allranks.agent.files import open_left
 from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.causes import exit_code
@@ -753,7 +754,7 @@ def detach_stdio(log: Path) -> None:
     with contextlib.suppress(OSError):
         os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = open_left(str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sys.stdout.flush()
     sys.stderr.flush()
     for target, source in ((0, null), (1, out), (2, out)):

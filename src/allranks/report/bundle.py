@@ -20,7 +20,7 @@ from allranks.protocol.codec import SCHEMA, encode, omit_empty
 from allranks.protocol.jsontext import Json
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logdiagnosis import Progress
-from allranks.runs.regular import open_regular
+from allranks.runs.regular import open_regular, replacing
 
 from .excerpts import CONTEXT, logs_of
 from .gather import Checks, evidence_files, gather, related
@@ -182,9 +182,8 @@ def write_bundle(
     for_page = fresh()
     redactor = fresh()
     record = redacted(gathered, for_page)
-    part = path.with_name(f".{path.name}.part")
     try:
-        with open(part, "wb", opener=_private) as file, zipfile.ZipFile(file, "w") as archive:
+        with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
             bundle = Bundle(archive, _UNSAFE.sub("_", record.name).strip(".-") or "run", redactor)
             _fill(bundle, run, gathered, record)
             bundle.text("report.html", run_page(record, for_page.hidden))
@@ -192,9 +191,7 @@ def write_bundle(
             bundle.text("redactions.json", _json({"redacted": encode(hidden)}))
             bundle.text("summary.md", summary(record, hidden, len(bundle.contents) + 2))
             bundle.text("contents.json", _json({"files": encode(bundle.contents)}))
-        os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(f"{path}: {error.strerror}. Name another place with --output.") from None
     return redactor, [f"{bundle.folder}/{item.file}" for item in bundle.contents]
 
@@ -236,7 +233,3 @@ def _telling(excerpt: Excerpt | None) -> Iterator[str]:
 
 def _json(document: Mapping[str, Json]) -> str:
     return json.dumps({"schema": SCHEMA, **document}, indent=1, ensure_ascii=False) + "\n"
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_TRUNC | os.O_NOFOLLOW, 0o600)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from allranks.agent.files import open_left
 from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Verdict
@@ -274,7 +275,7 @@ class RunDirectory:
         written = 0
         self.events_written += len(line)
         try:
-            fd = os.open(self.path / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = open_left(str(self.path / "events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 written = os.write(fd, line)
             finally:

@@ -10,6 +10,7 @@ from allranks.errors import REPORT_TO
 from allranks.findings import Finding, Verdict
 
 from .directory import RunDirectory
+from .regular import replacing
 
 CAUSE = "internal-error"
 NAME = "internal-error.txt"
@@ -26,7 +27,8 @@ def save_traceback(run: RunDirectory, error: BaseException) -> None:
     with contextlib.suppress(OSError):
         folder = run.path / "evidence"
         folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / NAME).write_text(traceback_of(error), encoding="utf-8", errors="backslashreplace")
+        with replacing(folder / NAME) as file:
+            file.write(traceback_of(error).encode("utf-8", "backslashreplace"))
 
 
 def internal_verdict(error: BaseException, run: str) -> Verdict:

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from allranks.agent.files import open_left
+
+ANYONE = 0o666  # the mode of a file that is for others too, less the umask
+
 
 def size_of(path: Path) -> int:
     """Return the bytes of a file; 0 where it cannot be read."""
@@ -39,9 +43,9 @@ def open_regular(path: Path, flags: int = 0) -> BinaryIO:
 def append(path: Path, lines: bytes) -> int:
     """Append lines to a file, on a line of their own where a full disk has cut the last one; return its bytes then.
 
-    Raise OSError, also for a symbolic link.
+    Raise OSError, also for a symbolic link or a pipe.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = open_left(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         size = os.fstat(descriptor).st_size
         is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

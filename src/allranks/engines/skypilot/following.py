@@ -18,6 +18,7 @@ from allranks.findings import Finding, Verdict
 from allranks.protocol.processes import RemainingProcess
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left, ResultDocument
+from allranks.runs.regular import append
 from allranks.runs.result import least_result
 
 from ..program_lines import ProcessLines
@@ -111,8 +112,8 @@ class SkyFollower(RemoteRun):
         clean = _COLOUR.sub("", line).rstrip()
         if clean.strip():
             self._last_lines = [*self._last_lines, clean.strip()[:300]][-20:]
-            with contextlib.suppress(OSError), (self.run.path / LOG).open("a", encoding="utf-8") as file:
-                file.write(clean + "\n")  # on a full disk the last lines are evidence enough
+            with contextlib.suppress(OSError):  # on a full disk the last lines are evidence enough
+                append(self.run.path / LOG, clean.encode("utf-8", "backslashreplace") + b"\n")
 
     def stop(self) -> None:
         """End the run. Once: the job is cancelled, which lets ranks save. Twice: the machines go now."""

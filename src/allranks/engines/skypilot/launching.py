@@ -17,6 +17,7 @@ from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
 from allranks.plan.render.yamltext import yaml_text
 from allranks.protocol.codec import document_line
 from allranks.runs.documents import Document
+from allranks.runs.regular import replacing
 from allranks.settings import RunSpec
 
 from .following import ClusterOfRun, SkyFollower, launch_argv, require
@@ -57,9 +58,11 @@ class TaskLaunch:
         nodes = [f"node{i}" for i in range(spec.target.nodes or 1)]
         run = create_run(spec, self._name, place, nodes, self._now)
         archive = (run.path / ARCHIVE).absolute()
-        archive.write_bytes(zipapp.build())
+        with replacing(archive) as file:
+            file.write(zipapp.build())
         task = (run.path / TASK).absolute()
-        task.write_text(yaml_text([self._task(str(archive))]))
+        with replacing(task) as file:
+            file.write(yaml_text([self._task(str(archive))]).encode())
         argv = launch_argv(self._name, str(task), self._hidden)
         show_opening(run, view, spec)
         return SkyFollower(run, place, view, argv, {**os.environ, **self.hidden_environment()})

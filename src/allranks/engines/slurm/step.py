@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from allranks.agent.files import open_left
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm_jobs import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
@@ -76,7 +77,7 @@ class Step:
     def log_to(self, path: Path) -> None:
         """Write srun's output to a file; else it is lost with this process."""
         with contextlib.suppress(OSError):
-            self._log = open(path, "ab+", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
+            self._log = open(open_left(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+")  # noqa: SIM115
             self._from = os.fstat(self._log.fileno()).st_size
 
     def argv(self) -> list[str]:
