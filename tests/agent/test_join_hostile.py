@@ -11,6 +11,7 @@ import pytest
 from tests.agent.hostile import TOKEN, Hostile, Joins, Service
 
 from allranks.protocol.frames import Stream, pack_json, pack_output
+from allranks.protocol.secure import HELLO
 
 pytestmark = pytest.mark.processes
 
@@ -212,8 +213,8 @@ def test_records_that_are_no_messages_cost_the_connection_and_not_the_ranks(host
 
 ANSWERS: dict[str, bytes] = {
     "another-program": b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    "another-secret": b"ALLRANKS-JOIN 1\n" + bytes(64),
-    "another-version": b"ALLRANKS-JOIN 2\n" + bytes(64),
+    "another-secret": HELLO + bytes(96),
+    "another-version": b"ALLRANKS-JOIN 1\n" + bytes(64),
     "silence": b"",
 }
 

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from allranks.agent.tls import Encryption
 from allranks.engines.dialled import ANY, LOOPBACK, Listener, Refuse
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode
@@ -52,7 +53,7 @@ class Meeting:
     def join(self, rank, secret=SECRET, source="127.0.0.1", **hello):
         """A node that behaves: its socket and records."""
         sock = self.connect(source)
-        shake = Handshake(secret, listens=False)
+        shake = Handshake(secret, listens=False, encryption=Encryption())
         sock.sendall(shake.begin())
         while not shake.done:
             sock.sendall(shake.feed(sock.recv(4096)))

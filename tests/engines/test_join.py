@@ -77,24 +77,34 @@ class Tap:
         self._socket.close()
 
 
+ENCRYPTED = "is encrypted (TLS)"
+CLEAR = "is authenticated, not encrypted: node 0 cannot encrypt"
+
+
 @pytest.mark.processes
-def test_no_value_of_env_crosses_the_wire(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("path", "said"), [(os.environ["PATH"], ENCRYPTED), ("/nowhere", CLEAR)], ids=["tls", "clear"])
+def test_no_value_of_env_crosses_the_wire(tmp_path: Path, path: str, said: str) -> None:
     """A joined node has variables of its own: those of node 0 came three times, and were thrown away."""
     (tmp_path / "train.py").write_text("import os\nprint('mine is', os.environ['MY_TOKEN'])\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     tap = Tap(port)
     values = ("value-of-node-zero", "value-of-node-one")
-    environ = {**os.environ, "ALLRANKS_JOIN_SECRET": "0123456789abcdef0123456789abcdef"}
     nodes = []
     for rank, value in enumerate(values):
         words = ["--nnodes", "2", "--node-rank", str(rank), "--master-addr", "127.0.0.1", "--nproc", "1"]
         words += ["--port", str((port, tap.port)[rank]), "--runs-dir", str(tmp_path / "runs")]
         words += ["--env", f"MY_TOKEN={value}", "train.py"]
         command = [sys.executable, "-m", "allranks", "join", *words]
+        environ = {**os.environ, "ALLRANKS_JOIN_SECRET": "0123456789abcdef0123456789abcdef"}
+        if rank == 0:
+            environ["PATH"] = path
         nodes.append(subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True))
-    said = [node.communicate(timeout=120)[0] for node in nodes]
+    texts = [node.communicate(timeout=120)[0] for node in nodes]
     tap.close()
-    assert [node.returncode for node in nodes] == [0, 0], said
-    assert "mine is value-of-node-one" in said[0], "each node has its own"
-    assert values[0].encode() not in tap.seen and len(tap.seen) > 1000
+    assert [node.returncode for node in nodes] == [0, 0], texts
+    assert f"join      the connection to node 0 {said}\n" in texts[1]
+    assert f"connections are {said.removeprefix('is ').partition(':')[0]}" in texts[0]
+    assert "mine is value-of-node-one" in texts[0], "each node has its own"
+    assert values[0].encode() not in tap.seen
+    assert (b"mine is value-of-node-one" in tap.seen) == (said == CLEAR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -24,8 +25,9 @@ from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 
 from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
+from allranks.agent.tls import Encryption
 from allranks.engines.calls import ChannelServer, socket_name
-from allranks.engines.dialled import Listener, Refuse, Seat
+from allranks.engines.dialled import Listener, Refuse, Seat, own_encryption
 from allranks.engines.join import Calls, PinnedRules, spawn
 from allranks.engines.joined import own_of
 from allranks.protocol.codec import decode, encode
@@ -56,18 +58,25 @@ CONTROLS: list[Message] = [
 ]
 
 
+@functools.cache
+def certified() -> Encryption | None:
+    """A listener's part of encryption, made once."""
+    return own_encryption()[0]
+
+
 def answer(client: socket.socket, rng: random.Random) -> None:
     """One connection of a node: a handshake that may be broken, then records that may be."""
     with contextlib.suppress(OSError, ValueError), client:
         client.settimeout(BOUND)
-        shake = Handshake(SECRET, listens=True)
+        shake = Handshake(SECRET, listens=True, encryption=rng.choice((None, certified())))
         reply = shake.feed(client.recv(4096))
         if rng.random() < 0.5:
             client.sendall(flipped(reply, rng))
             return
         client.sendall(reply)
         while not shake.done:
-            shake.feed(client.recv(4096))
+            reply = shake.feed(client.recv(4096))
+            client.sendall(flipped(reply, rng) if reply and rng.random() < 0.3 else reply)
         records = shake.channel()
         client.sendall(b"".join(_records(records, rng) for _ in range(rng.randrange(1, 8))))
 
@@ -151,7 +160,7 @@ def greeting(rng: random.Random) -> Callable[[socket.socket], None]:
         if kind == 0:
             sock.sendall(flipped(HELLO + bytes(64), rng))
             return
-        shake = Handshake(SECRET, listens=False)
+        shake = Handshake(SECRET, listens=False, encryption=rng.choice((None, Encryption())))
         sock.sendall(shake.begin())
         while not shake.done:
             reply = shake.feed(sock.recv(4096))

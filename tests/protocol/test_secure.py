@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
 
-from allranks.protocol.secure import ANSWER, CODE, GREETING, HELLO, MAX_RECORD, Handshake, SecureError
+from allranks.protocol.secure import ANSWER, CODE, HELLO, MAX_RECORD, PROOF, Handshake, SecureError
 
 SECRET = b"correct horse battery"
 
@@ -76,9 +76,9 @@ def test_a_recorded_handshake_does_not_open_a_second_connection():
 def test_a_listener_can_not_be_used_to_prove_oneself_to_it():
     """Its own proof, sent back, is none: the two sides' proofs are made differently."""
     listener = Handshake(SECRET, listens=True)
-    answer = listener.feed(HELLO + bytes(32))
+    answer = listener.feed(HELLO + bytes(32) + b"0")
     with pytest.raises(SecureError):
-        listener.feed(answer[GREETING:])
+        listener.feed(answer[-PROOF:])
 
 
 def test_a_repeated_reordered_or_foreign_record_is_refused():

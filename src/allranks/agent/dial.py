@@ -21,7 +21,7 @@ import socket
 import struct
 import subprocess
 import time
-from typing import Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.controls import (
@@ -52,6 +52,9 @@ from .link import want
 from .netfacts import host_name
 from .processes import USER_SIGNALS, clear_wake, wake_by_signals
 from .rendezvous_check import failure_word
+
+if TYPE_CHECKING:
+    from .tls import Encryption
 
 CONNECT_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
@@ -179,6 +182,7 @@ class Dialler:
         self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
         self.leaves_at_once = False  # a signal ends what runs here without a word to the coordinator
         self._last_text = ""
+        self._cover_told = False
         self._wake = -1  # of `run`
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -317,7 +321,8 @@ class Dialler:
         One limit holds for all of it: who answers there may send a byte now and then.
         """
         end = self._until(HANDSHAKE_SECONDS)
-        shake = Handshake(self._secret, listens=False)
+        encryption = _encryption()
+        shake = Handshake(self._secret, listens=False, encryption=encryption)
         try:
             sock.sendall(shake.begin())  # some hundred bytes, which the kernel takes
             while not shake.done:
@@ -332,9 +337,21 @@ class Dialler:
             sock.close()
             raise
         self._socket, self._records = sock, shake.channel()
+        self._tell_cover(self._records.is_encrypted, encryption is not None)
         self._received = time.monotonic()
         self._out.clear()
         self._tell(self._hello._replace(begun=self._begun))
+
+    def _tell_cover(self, is_encrypted: bool, can_encrypt: bool) -> None:
+        """Say once whether others can read what goes over the connections."""
+        if self._cover_told or self._hello.call:
+            return
+        self._cover_told = True
+        word = "is encrypted (TLS)"
+        if not is_encrypted:
+            why = "node 0 cannot encrypt" if can_encrypt else "this Python has no ssl module"
+            word = "is authenticated, not encrypted: " + why
+        self._say("the connection to node 0 " + word)
 
     # -- serving -----------------------------------------------------------------------------------
 
@@ -587,6 +604,15 @@ class Dialler:
                 child.stdin.write(pack_order(ReleaseOrder()))
                 child.stdin.flush()
                 deadline = min(deadline, time.monotonic() + 2.0)
+
+
+def _encryption() -> Optional[Encryption]:
+    """None where this interpreter was built without ssl."""
+    try:
+        from .tls import Encryption  # late: see there
+    except ImportError:
+        return None
+    return Encryption()
 
 
 def _with_reasons(text: str, reasons: List[str]) -> str:

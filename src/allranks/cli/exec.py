@@ -169,11 +169,11 @@ def _another_way(run: RunDirectory) -> str:
 
 
 def _refuse_secrets_in_the_clear(spec: RunSpec) -> None:
-    """Raise UsageError for secrets: the connections of joined nodes are authenticated and not encrypted."""
+    """Raise UsageError for secrets: the connections of joined nodes need not be encrypted."""
     secret_names = [name for name in (*spec.launch.env, *spec.launch.forward) if is_secret_name(name)]
     if secret_names:
         raise UsageError(
-            f"--env {secret_names[0]}: connections of joined nodes are not encrypted, and who listens could read it\n"
+            f"--env {secret_names[0]}: connections of joined nodes may not be encrypted. Who listens could read it\n"
             "hint: put it into a file on the nodes, and read that in the command"
         )
 

@@ -13,12 +13,14 @@ import errno
 import secrets
 import socket
 import struct
+import subprocess
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from allranks.agent.dial import one_sentence
 from allranks.agent.files import text_of_errno
@@ -53,6 +55,9 @@ from allranks.protocol.secure import Handshake, Records, SecureError, pack_contr
 from .command_transport import ProcessClient
 from .ssh import SshTransport
 
+if TYPE_CHECKING:
+    from allranks.agent.tls import Encryption
+
 HANDSHAKE_SECONDS = 10.0
 HELLO_LIMIT = 1 << 20
 STRANGERS_AT_ONCE = 256  # connections that have not proved themselves yet; the oldest goes for a new one
@@ -72,7 +77,29 @@ LOOPBACK = ("127.0.0.1", "::1")
 # A machine without IPv6. From 3.12 on asyncio's error of no address at all has no errno.
 NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, None)
 READ = 256 << 10
+MAKE_CERTIFICATE = (
+    "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+    "-days", "36500", "-subj", "/CN=allranks",
+)  # fmt: skip
 Result = TypeVar("Result")
+
+
+def own_encryption() -> tuple[Encryption | None, str]:
+    """Make a certificate for one listener, which no file keeps; else None, and why there is none."""
+    try:
+        from allranks.agent.tls import Encryption  # late: an interpreter may be built without ssl
+    except ImportError:
+        return None, "this Python has no ssl module"
+    with tempfile.TemporaryDirectory(prefix="allranks-") as place:
+        certificate, key = f"{place}/certificate", f"{place}/key"
+        try:
+            subprocess.run([*MAKE_CERTIFICATE, "-keyout", key, "-out", certificate], capture_output=True, timeout=10.0,
+                           stdin=subprocess.DEVNULL, check=True)  # fmt: skip
+            return Encryption(certificate, key), ""
+        except FileNotFoundError:
+            return None, "openssl is not installed here"
+        except (OSError, subprocess.SubprocessError) as error:
+            return None, f"openssl made no certificate here ({type(error).__name__})"
 
 
 class Refuse(Exception):
@@ -249,14 +276,18 @@ class Listener:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._over: OverControl | None = None
+        self._encryption: Encryption | None = None
+        self.clear_because = ""
 
     # -- from the caller's thread ------------------------------------------------------------------
 
     def start(self, hosts: Sequence[str], port: int) -> int:
         """Listen at the addresses ANY or LOOPBACK, at one port, and return it. `port` 0: the kernel picks one.
 
-        Raise UsageError where the port cannot be had.
+        Raise UsageError where the port cannot be had. Afterwards `clear_because` is empty where nodes can encrypt.
         """
+        if self.seats:
+            self._encryption, self.clear_because = own_encryption()
         self._thread.start()
         try:
             return self._run(self._listen(hosts, port))
@@ -364,6 +395,8 @@ class Listener:
             if len(first) > HELLO_LIMIT:
                 raise SecureError("its first word is too long")
             hello = read_hello(first)
+            if self._encryption is not None and not records.is_encrypted:
+                self._say_once(f"the connection of node {hello.rank} is not encrypted: its Python has no ssl module")
         except (SecureError, EOFError, OSError, asyncio.TimeoutError) as error:
             self._report(peer, error)
             writer.close()
@@ -397,7 +430,7 @@ class Listener:
         return stranger
 
     async def _shake(self, stranger: Stranger, reader: asyncio.StreamReader) -> Records:
-        shake = Handshake(self._secret, listens=True)
+        shake = Handshake(self._secret, listens=True, encryption=self._encryption)
         while not shake.done:
             data = await reader.read(512)
             if not data:
@@ -419,6 +452,11 @@ class Listener:
         sentence = f"a connection from {peer} was refused: {why}"
         self.refusals.append(sentence)
         self._say(sentence)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._reported and len(self._reported) < REPORTED:
+            self._reported.add(text)
+            self._say(text)
 
     async def _serve(self, line: Line, hello: HelloControl, peer: str, rest: list[bytes]) -> None:
         """Give a node its seat, and carry what it sends until the connection ends."""
@@ -443,9 +481,7 @@ class Listener:
         except Refuse as error:
             line.tell(RefusedControl(2, str(error)))
             await line.flush()
-            if str(error) not in self._reported and len(self._reported) < REPORTED:
-                self._reported.add(str(error))  # it may come again and again
-                self._say(str(error))
+            self._say_once(str(error))  # it may come again and again
             return None
         if self._over is not None:
             line.tell(self._over)

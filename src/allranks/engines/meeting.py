@@ -73,7 +73,10 @@ class Meeting:
         hosts = LOOPBACK if self._secret.made_at and is_this_machine(target, port) else ANY
         self._listener.stopped = self._stopped_early
         port = self._listener.start(hosts, self._spec.target.join_port)
-        self._say(f"node 0 of {self._count} ({self._host}) listens on port {port}")
+        clear = self._listener.clear_because
+        cover = f"authenticated, not encrypted: {clear}" if clear else "encrypted (TLS)"
+        connections = f", connections are {cover}" if self._listener.seats else ""
+        self._say(f"node 0 of {self._count} ({self._host}) listens on port {port}{connections}")
         if self._secret.made_at:
             self._say(f"the secret is this user's own, in {self._secret.made_at}")
 

@@ -48,6 +48,7 @@ class Step:
     def __init__(self, spec: RunSpec, cluster: Cluster, job: str, say: Callable[[str], None], advice: Advice) -> None:
         self._spec = spec
         self._job = job
+        self._say = say
         self.advice = advice
         self._secret = secrets.token_bytes(32)
         names = [n.name for n in sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)]
@@ -94,7 +95,11 @@ class Step:
         What its tasks get lies in memory, as it has the secret in it; it holds what such agents need.
         """
         argv = self.argv()
-        self._port = self._port or self.listener.start(ANY, 0)
+        if not self._port:
+            self._port = self.listener.start(ANY, 0)
+            why = self.listener.clear_because
+            if why:
+                self._say(f"values of --env and all else go to the nodes without encryption: {why}")
         order = DialHeader(
             places=tuple((address, self._port) for address in (LAUNCHER, *own_addresses())),
             rank_from="SLURM_NODEID",
