@@ -12,6 +12,7 @@ from allranks.diagnose.logs.lines import read_line
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.signatures import BY_ID, row_of
 from allranks.diagnose.verdict import judge_logs
+from allranks.diagnose.worlds import World
 from allranks.findings import Verdict
 from allranks.kernel_lines import KINDS, kernel_line_kind
 from allranks.xid import FAULTS, OFF_BUS, RECOVERY, gravest_action, one_fault_each
@@ -115,10 +116,8 @@ def test_the_same_log_of_nvidia_is_answered_with_tools_of_nvidia() -> None:
 
 
 def test_no_cause_sends_an_amd_machine_to_a_tool_of_nvidia() -> None:
-    of_nvidia_alone = {"fabric-manager"}
     for cause in CAUSES.values():
-        if cause.id not in of_nvidia_alone:
-            assert not [word for word in OF_NVIDIA if word in cause.remedy(is_amd=True)], cause.id
+        assert not [word for word in OF_NVIDIA if word in cause.remedy(worlds=frozenset({World.AMD}))], cause.id
 
 
 def test_a_bad_access_explains_the_reset_that_follows_it() -> None:

@@ -7,10 +7,11 @@ import string
 
 import pytest
 
-from allranks.diagnose.causes import _WORDS, CAUSES, Cause, Charge, Ends, FixReader
+from allranks.diagnose.causes import _PLACEHOLDERS, _WORDS, CAUSES, Cause, Charge, Ends, FixReader
+from allranks.diagnose.worlds import _TOOLS, ACCELERATORS, NOWHERE, World, read_worlds
 from allranks.findings import Where
 
-PLACES = {"node", "peer", "rank", "port", "interface", "gpu"}
+FIELDS = {*_PLACEHOLDERS, *_WORDS, *_TOOLS}
 LABELS = """
 master-unreachable name-resolution hostname-resolves-to-loopback port-in-use port-blocked wrong-interface no-interface
 peer-died rendezvous-timeout world-size-mismatch
@@ -33,8 +34,10 @@ def test_no_label_of_the_design_is_lost() -> None:
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))
 def test_a_row_says_what_it_is_and_what_to_do(cause: Cause) -> None:
-    fields = {name for text in (cause.next_step, cause.fix) for _, name, _, _ in string.Formatter().parse(text)}
-    assert fields - {None} <= PLACES | set(_WORDS)
+    columns = [column for worlds in ((), *((w,) for w in cause.worlds)) for column in [cause.column(frozenset(worlds))]]
+    texts = [text for column in columns for text in (column.next_step, column.fix)]
+    fields = {name for text in texts for _, name, _, _ in string.Formatter().parse(text)}
+    assert fields - {None} <= FIELDS
     assert cause.meaning[0].islower() or cause.meaning.startswith(("/dev", "Accelerate", "DDP", "DeepSpeed", "GPU",
                                                                   "IPv6", "InfiniBand", "Kubernetes", "NVLink",
                                                                   "Python", "Slurm"))  # fmt: skip
@@ -88,3 +91,64 @@ def test_a_longer_timeout_is_never_the_fix_for_what_is_refused_reset_or_unreacha
 def test_allranks_is_never_charged_to_a_node() -> None:
     assert CAUSES["internal-error"].charge is Charge.ALLRANKS
     assert [c.id for c in CAUSES.values() if c.ends is Ends.INTERNAL] == ["internal-error"]
+
+
+# What only one kind of accelerator, fabric or starter has: no other world's fix may name it.
+ONLY = {
+    "NVIDIA": r"nvidia|\bCUDA_|compute-sanitizer|PYTORCH_ALLOC_CONF|\bxid\b|TORCH_NCCL|\bNCCL_",
+    World.AMD: r"amd-smi|rocm-smi|HIP_VISIBLE|rocgdb|amdgpu|/dev/kfd",
+    World.ASCEND: r"npu-smi|hccn_tool|ASCEND|PYTORCH_NPU|davinci|\bascend\b",
+    World.XPU: r"xpu-smi|ZE_AFFINITY|CCL_ATL|sycl-ls",
+    World.TPU: r"tpu-info|TPU_|gcloud",
+    World.GAUDI: r"hl-smi|HABANA|habanalabs",
+}
+# On AMD torch and RCCL keep the names of CUDA and NCCL.
+SHARED = {World.AMD: r"nvidia|compute-sanitizer|\bxid\b|CUDA_VISIBLE"}
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))
+@pytest.mark.parametrize("world", ACCELERATORS, ids=[w.name for w in ACCELERATORS])
+def test_no_fix_names_a_tool_of_another_accelerator(cause: Cause, world: World) -> None:
+    remedy = cause.remedy(worlds=frozenset({world}))
+    foreign = [pattern for owner, pattern in ONLY.items() if owner not in (world, "NVIDIA")]
+    foreign.append(SHARED.get(world, ONLY["NVIDIA"]))
+    assert [found[0] for pattern in foreign for found in [re.search(pattern, remedy)] if found] == []
+
+
+def test_a_fix_on_efa_is_not_that_of_infiniband() -> None:
+    infiniband = CAUSES["nccl-ib-error"].remedy()
+    efa = CAUSES["nccl-ib-error"].remedy(worlds=frozenset({World.EFA}))
+    assert "ibstat" in infiniband and "efa" not in infiniband
+    assert "fi_info -p efa" in efa and "/dev/infiniband" in efa and "outbound" in efa
+    assert "ibstat" not in efa and "NCCL_IB" not in efa
+    assert "NCCL_IB_GID_INDEX to the index" in CAUSES["nccl-ib-error"].remedy(worlds=frozenset({World.ROCE}))
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))
+def test_ray_without_kubernetes_is_not_sent_to_kubectl(cause: Cause) -> None:
+    remedy = cause.remedy(reader=FixReader.LOGS, worlds=frozenset({World.RAY}))
+    assert "kubectl" not in remedy or cause.id.startswith("k8s")
+    assert "sacct" not in remedy or cause.id.startswith("slurm")
+
+
+@pytest.mark.parametrize(
+    ("text", "worlds"),
+    [
+        ("step 1", NOWHERE),
+        ("RuntimeError: NPU out of memory. Tried to allocate 2 GiB", {World.ASCEND}),
+        ("[ERROR] HCCL(7,python) socket timeout", {World.ASCEND}),
+        ("habana_frameworks/torch/distributed/hccl/process_group_hccl_base.cpp", {World.GAUDI}),
+        ("NCCL WARN NET/OFI Couldn't open AV", {World.EFA}),
+        ("NCCL INFO NET/OFI Selected Provider is cxi", NOWHERE),
+        ("NET/IB : Using [0]mlx5_0:1/RoCE", {World.ROCE}),
+        ("HIP error: invalid device ordinal", {World.AMD}),
+        ("CUDA error: invalid device ordinal, beside hipError in a comment", NOWHERE),
+        ("(raylet) node_manager.cc:3064: 2 Workers killed", {World.RAY}),
+        ("The worker may have exceeded K8s pod memory limits.", NOWHERE),
+        ("UR_RESULT_ERROR_DEVICE_LOST", {World.XPU}),
+        ("libtpu.so version", {World.TPU}),
+        ("slurmstepd: error: *** STEP 7.0", {World.SLURM}),
+    ],
+)
+def test_the_world_of_a_text(text: str, worlds: set[World]) -> None:
+    assert read_worlds([text]) == worlds

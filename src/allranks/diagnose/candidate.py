@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.findings import Finding, Where
 
-from .causes import CAUSES, FixReader
+from .causes import CAUSES, FixReader, fields_of, in_place
+from .worlds import NOWHERE, Worlds
 
 
 class Strength(enum.IntEnum):
@@ -44,7 +46,7 @@ class Candidate:
 
     `remedy` takes the place of the cause's own. `others`: further findings of the same rule, for the runners-up.
     `line`: the place in the logs that it was read at; None where processes, nodes or checks were observed.
-    `is_amd`: the cause's remedy is the one for GPUs of AMD.
+    `worlds` choose the fix, and `values` of the evidence stand in it.
     """
 
     rule: str
@@ -59,10 +61,18 @@ class Candidate:
     culprits: frozenset[int] = frozenset()
     others: tuple[Finding, ...] = ()
     line: int | None = None
-    is_amd: bool = False
+    worlds: Worlds = NOWHERE
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def fields(self, reader: FixReader) -> frozenset[str]:
+        """List what its remedy would have filled in."""
+        column = CAUSES[self.cause].column(self.worlds)
+        return fields_of(self.remedy or f"{column.next_step} {column.fix}", reader, self.worlds)
 
     def finding(self, reader: FixReader = FixReader.LOGS) -> Finding:
         """Give the candidate as a finding whose id is the cause; the message is one line."""
         message = " ".join(self.message.splitlines())
-        remedy = self.remedy or CAUSES[self.cause].remedy(self.where, reader, self.is_amd)
+        remedy = CAUSES[self.cause].remedy(self.where, reader, self.worlds, self.values)
+        if self.remedy:
+            remedy = in_place(self.remedy, self.where, reader, self.worlds, self.values)
         return Finding(self.cause, "fail", message, remedy, self.where, self.evidence[:3])

@@ -7,12 +7,17 @@ table. One cause is at fault; what follows from it in other ranks is a victim.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from allranks import exitcodes
 from allranks.findings import Verdict, Where
 
+from .worlds import NOWHERE, World, Worlds, tools
+
 _NOWHERE = Where()
+_NO_VALUES: Mapping[str, str] = {}
 
 
 class FixReader(enum.Enum):
@@ -55,32 +60,39 @@ class Ends(enum.Enum):
     INTERNAL = (exitcodes.INTERNAL, exitcodes.INTERNAL)
 
 
-_SACCT = "`sacct -j JOB -o State,MaxRSS`"
-_SCHEDULERS = f", and ask the scheduler where there is one: {_SACCT} or `kubectl describe pod POD`"
+_SACCT = "`sacct -j {job} -o State,MaxRSS`"
+_KUBECTL = "`kubectl describe pod {pod}`"
+_SCHEDULERS = f", and ask the scheduler where there is one: {_SACCT} or {_KUBECTL}"
+_OF_RUNS = (FixReader.RUN, FixReader.SLURM, FixReader.SCHEDULED)
 # Parts of a fix by its reader; ANYWHERE stands for readers that have none of their own.
 _WORDS = {
     "with_logs": {
         FixReader.ANYWHERE: " (of a run with `allranks logs`)", FixReader.LOGS: "",
-        **dict.fromkeys((FixReader.RUN, FixReader.SLURM, FixReader.SCHEDULED), " with `allranks logs`"),
+        **dict.fromkeys(_OF_RUNS, " with `allranks logs`"),
     },
     "with_log_of_rank": {
         FixReader.ANYWHERE: " (of a run with `allranks logs --rank {rank}`)", FixReader.LOGS: "",
-        **dict.fromkeys((FixReader.RUN, FixReader.SLURM, FixReader.SCHEDULED), " with `allranks logs --rank {rank}`"),
+        **dict.fromkeys(_OF_RUNS, " with `allranks logs --rank {rank}`"),
     },
     "ask_scheduler": {FixReader.ANYWHERE: _SCHEDULERS, FixReader.RUN: "", FixReader.SLURM: f", and {_SACCT}"},
     "mem_option": {FixReader.ANYWHERE: " (of Slurm: --mem)", FixReader.RUN: "", FixReader.SLURM: " (--sbatch --mem=…)"},
     "port_of_torchrun": {
-        FixReader.ANYWHERE: " (torchrun: `--rdzv-endpoint HOST:0`)",
-        **dict.fromkeys((FixReader.RUN, FixReader.SLURM, FixReader.SCHEDULED), ""),
+        FixReader.ANYWHERE: " (torchrun: `--rdzv-endpoint {master}:0`)", **dict.fromkeys(_OF_RUNS, ""),
     },
+}  # fmt: skip
+# The same parts where logs alone tell what had started the ranks.
+_WORDS_OF_WORLD = {
+    "ask_scheduler": {World.RAY: ", and `ray status`", World.SLURM: f", and {_SACCT}",
+                      World.KUBERNETES: f", and {_KUBECTL}"},
+    "mem_option": {World.RAY: "", World.SLURM: " (--mem of sbatch)", World.KUBERNETES: ""},
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class OnAmd:
-    """Next step and fix with the tools of ROCm; without `fix` that of the cause holds."""
+class InWorld:
+    """What is said in one world; without `next_step` or `fix` that of the cause holds."""
 
-    next_step: str
+    next_step: str = ""
     fix: str = ""
 
 
@@ -88,9 +100,9 @@ class OnAmd:
 class Cause:
     """`meaning`: when it is at fault. `next_step`: what shows more. `fix`: what ends it. Both are sentences.
 
-    Both may hold {node}, {peer}, {rank}, {port}, {interface} and {gpu} of a finding's place, and the names of _WORDS,
-    which depend on where the fix is read. `explains` are causes that only follow from this one where both are observed.
-    `on_amd` takes their place where the GPUs are AMD's; None: they hold there too.
+    Both may hold places of a finding, values of the evidence (`in_place`), names of tools (worlds.py), and the names of
+    _WORDS, which depend on where the fix is read. `explains` are causes that only follow from this one where both are
+    observed. `worlds` are the columns of worlds where another step or fix is right.
     """
 
     id: str
@@ -100,71 +112,293 @@ class Cause:
     charge: Charge
     ends: Ends = Ends.PROGRAM
     explains: frozenset[str] = frozenset()
-    on_amd: OnAmd | None = None
+    worlds: Mapping[World, InWorld] = field(default_factory=dict)
 
-    def remedy(self, where: Where = _NOWHERE, reader: FixReader = FixReader.ANYWHERE, is_amd: bool = False) -> str:
+    def column(self, worlds: Worlds) -> InWorld:
+        """Give the next step and the fix for a world: those of the first column that is of it."""
+        chosen = next((column for world, column in self.worlds.items() if world in worlds), InWorld())
+        return InWorld(chosen.next_step or self.next_step, chosen.fix or self.fix)
+
+    def remedy(
+        self,
+        where: Where = _NOWHERE,
+        reader: FixReader = FixReader.ANYWHERE,
+        worlds: Worlds = NOWHERE,
+        values: Mapping[str, str] = _NO_VALUES,
+    ) -> str:
         """Give the next step and the fix for a place; names that are not established stay in capitals."""
-        if is_amd and self.on_amd is not None:
-            return in_place(f"{self.on_amd.next_step}. {self.on_amd.fix or self.fix}", where, reader)
-        return in_place(f"{self.next_step}. {self.fix}", where, reader)
+        column = self.column(worlds)
+        return in_place(f"{column.next_step}. {column.fix}", where, reader, worlds, values)
 
 
-def in_place(text: str, where: Where = _NOWHERE, reader: FixReader = FixReader.ANYWHERE) -> str:
-    """Fill the names of a place into a cause's text; those that are not established stay in capitals."""
-    names = {
-        "node": where.node or "NODE", "peer": where.peer or "PEER", "rank": _or(where.rank, "RANK"),
-        "port": _or(where.port, "PORT"), "interface": where.interface or "IFACE", "gpu": _or(where.gpu, "GPU"),
-    }  # fmt: skip
+_FIELD = re.compile(r"\{(\w+)\}")
+_PLACEHOLDERS = {
+    "node": "NODE", "peer": "PEER", "rank": "RANK", "port": "PORT", "interface": "IFACE", "gpu": "GPU", "path": "PATH",
+    "host": "NAME", "master": "MASTER", "module": "MODULE", "job": "JOB", "pod": "POD", "image": "IMAGE",
+    "container": "CONTAINER", "mtu": "1500",
+}  # fmt: skip
+
+
+def in_place(
+    text: str,
+    where: Where = _NOWHERE,
+    reader: FixReader = FixReader.ANYWHERE,
+    worlds: Worlds = NOWHERE,
+    values: Mapping[str, str] = _NO_VALUES,
+) -> str:
+    """Fill places, values and names of tools into a fix; what is not established stays in capitals."""
+    names = dict(_PLACEHOLDERS)
+    names |= values
+    known = {"node": where.node, "peer": where.peer, "rank": where.rank, "port": where.port,
+             "interface": where.interface, "gpu": where.gpu}  # fmt: skip
+    names |= {name: str(value) for name, value in known.items() if value is not None}
+    if where.nodes and where.node is None:
+        names["node"] = where.nodes[0]
+    text = _with_words(text, reader, worlds)
+    return _FIELD.sub(lambda match: names.get(match[1], match[0]), text)
+
+
+def fields_of(text: str, reader: FixReader, worlds: Worlds) -> frozenset[str]:
+    """List the places and values that a fix has."""
+    return frozenset(_FIELD.findall(_with_words(text, reader, worlds))) & set(_PLACEHOLDERS)
+
+
+def _with_words(text: str, reader: FixReader, worlds: Worlds) -> str:
+    """Put in what depends on the reader and on the world; it may have places itself."""
+    words = tools(worlds)
     for name, by_reader in _WORDS.items():
-        names[name] = by_reader.get(reader, by_reader[FixReader.ANYWHERE]).format(**names)
-    return text.format(**names)
-
-
-def _or(value: int | None, word: str) -> str:
-    return word if value is None else str(value)
+        words[name] = by_reader.get(reader, by_reader[FixReader.ANYWHERE])
+        if reader is FixReader.LOGS:
+            of_world = _WORDS_OF_WORLD.get(name, {})
+            words[name] = next((part for world, part in of_world.items() if world in worlds), words[name])
+    return _FIELD.sub(lambda match: words.get(match[1], match[0]), text)
 
 
 def _cause(
     id_: str, meaning: str, next_step: str, fix: str, charge: Charge, ends: Ends = Ends.PROGRAM, explains: str = ""
 ) -> Cause:
-    return Cause(id_, meaning, next_step, fix, charge, ends, frozenset(explains.split()), _ON_AMD.get(id_))
+    return Cause(id_, meaning, next_step, fix, charge, ends, frozenset(explains.split()), _COLUMNS.get(id_, {}))
 
 
-# amd-smi's commands: ROCm/amdsmi docs/how-to/amdsmi-cli-tool.md. Variables: HIP's docs/how-to/debugging.rst.
-_ON_AMD = {
-    "world-size-mismatch": OnAmd("Compare WORLD_SIZE and the number of GPUs (`amd-smi list`) on every node"),
-    "nccl-version-mismatch": OnAmd(
-        "Run `python -c 'import torch; print(torch.version.hip, torch.cuda.nccl.version())'` on every node",
-        "Remove entries of LD_LIBRARY_PATH that hold another librccl",
+# EFA: aws-ofi-nccl doc, the AWS EC2 user guide on EFA and NCCL. RoCE: NCCL's environment variables (NCCL_IB_GID_INDEX).
+# HCCL: CANN hcomm src/common/err_msg, its page of each code. TCPX: Google's GPUDirect-TCPX guide.
+_EFA = InWorld(
+    "Run `fi_info -p efa; ls -l /dev/infiniband; dmesg -T | grep -i efa` on {node}, in the container where there is "
+    "one",
+    "Give the container /dev/infiniband (`--device /dev/infiniband`, on Kubernetes the resource vpc.amazonaws.com/efa) "
+    "and memlock without a limit. Let the security group allow all traffic from and to itself, inbound and outbound. "
+    "Use the same EFA installer on all nodes, with FI_PROVIDER=efa, and FI_LOG_LEVEL=warn shows more",
+)
+_ROCE = InWorld(
+    "Run `show_gids; ibv_devinfo; ethtool -S {interface} | grep -i -e pause -e discard` on both nodes",
+    "Set NCCL_IB_GID_INDEX to the index of the RoCE v2 address on each node (3 is usual), or leave it unset with NCCL "
+    "2.21 and later. Choose the devices with NCCL_IB_HCA, and make the fabric lossless (PFC and ECN on hosts and "
+    "switches). A run with NCCL_IB_DISABLE=1 proves that it is the fabric",
+)
+_HCCL = InWorld(
+    "Run `hccn_tool -i 0 -link -g; hccn_tool -i 0 -ip -g; hccn_tool -i 0 -tls -g; npu-smi info` for each NPU on both "
+    "nodes, and `hccn_tool -i 0 -ping -g address ADDRESS` to the other's",
+    "Bring the NPUs' links up, with one network, the same TLS switch and the same CANN on all nodes. `grep -rn ERROR "
+    "~/ascend/log` finds the rank that failed first, whose error comes before",
+)
+_GAUDI = InWorld(
+    "Run `hl-smi; hl-smi -n link; dmesg -T | grep habanalabs` on every node",
+    "Bring the NICs up, and give every node the same HCCL_OVER_OFI, HCCL_SOCKET_IFNAME and LD_LIBRARY_PATH. DeepSpeed "
+    "takes a line each in ~/.deepspeed_env",
+)
+_ONECCL = InWorld(
+    "Run `fi_info; xpu-smi discovery; env | grep -e CCL_ -e FI_` on every node, and once with CCL_LOG_LEVEL=debug",
+    "Choose the transport with CCL_ATL_TRANSPORT=ofi or mpi, the provider with FI_PROVIDER=tcp, and the interface with "
+    "FI_TCP_IFACE={interface}",
+)
+_COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
+    "nccl-ib-error": {
+        World.GAUDI: _GAUDI, World.ASCEND: _HCCL, World.XPU: _ONECCL, World.EFA: _EFA,
+        World.TCPX: InWorld(
+            "Run `ip -br addr; dmesg -T | tail -n 50` on both nodes, and look at the log of the receive-datapath "
+            "manager (tcpgpudmarxd, fastrak_gpumem_manager)",
+            "Start that manager on every node before the ranks, and give their container its sockets. Open the ports of "
+            "GPUDirect-TCPX between the nodes",
+        ),
+        World.TPU: InWorld("Run `tpu-info; ip -br addr` on every worker", "Make the TPU VM again where a link is down"),
+        World.ROCE: _ROCE,
+    },
+    "nccl-p2p-error": {
+        World.ASCEND: InWorld("Run `npu-smi info -t topo; npu-smi info` on {node}", "Set HCCL_INTRA_ROCE_ENABLE=1"),
+        World.AMD: InWorld(
+            "Run `amd-smi topology; cat /proc/cmdline; lsmod | grep peer_mem` on {node}",
+            "Boot with iommu=pt, load ib_peer_mem, or avoid it with NCCL_NET_GDR_LEVEL=LOC or NCCL_P2P_DISABLE=1",
+        ),
+        World.EFA: InWorld(
+            "Run `modinfo efa | grep ^version; ls /sys/class/infiniband; lsmod | grep -e gdrdrv -e peermem` on {node}",
+            "Use an EFA driver with GPUDirect (1.14 and later) and instances that have it, or set "
+            "FI_EFA_USE_DEVICE_RDMA=0",
+        ),
+        **dict.fromkeys((World.XPU, World.GAUDI, World.TPU), InWorld(
+            "Run `{list}; dmesg -T | tail -n 50` on {node}", "Use the same driver and library on all nodes")),
+    },
+    "nvlink-error": {
+        World.AMD: InWorld("Run `amd-smi xgmi; dmesg -T | grep -i xgmi` on {node}"),
+        World.ASCEND: InWorld("Run `npu-smi info -t health -i {gpu}; npu-smi info -t topo` on {node}"),
+        **dict.fromkeys((World.XPU, World.GAUDI, World.TPU), InWorld("Run `{smi}; {kernel_log}` on {node}")),
+    },
+    "nccl-version-mismatch": {
+        World.AMD: InWorld(
+            "Run `python -c 'import torch; print(torch.version.hip, torch.cuda.nccl.version())'` on every node",
+            "Use one image on all nodes, and remove entries of LD_LIBRARY_PATH that hold another librccl",
+        ),
+        World.ASCEND: InWorld(
+            "Run `cat /usr/local/Ascend/ascend-toolkit/latest/*/ascend_toolkit_install.info` on every node",
+            "Install the same CANN on all nodes, and use one image",
+        ),
+        **dict.fromkeys((World.XPU, World.GAUDI, World.TPU), InWorld(
+            "Run `python -m pip list | grep -i -e ccl -e habana -e xla` on every node", "Use one image on all nodes")),
+    },
+    "driver-version-mismatch": {
+        World.AMD: InWorld("Run `amd-smi version; cat /sys/module/amdgpu/version` on every node"),
+        World.ASCEND: InWorld(
+            "Run `npu-smi info; cat /usr/local/Ascend/driver/version.info` on every node",
+            "Install the driver and firmware that this CANN and torch_npu ask for, and reboot",
+        ),
+        World.XPU: InWorld("Run `xpu-smi discovery; sycl-ls` on every node"),
+        World.TPU: InWorld("Run `python -m pip list | grep -i -e libtpu -e xla` on every worker",
+                           "Install the libtpu that this torch_xla asks for, on all workers"),
+        World.GAUDI: InWorld("Run `hl-smi; python -m pip list | grep -i habana` on every node",
+                             "Install the driver and the SynapseAI packages of one release on all nodes"),
+    },
+    "fabric-manager": dict.fromkeys(
+        (World.AMD, World.ASCEND, World.XPU, World.TPU, World.GAUDI),
+        InWorld("Run `{smi}; {kernel_log}` on {node}", "Start the services of the accelerator's driver"),
     ),
-    "nccl-p2p-error": OnAmd(
-        "Run `amd-smi topology; cat /proc/cmdline; lsmod | grep peer_mem` on {node}",
-        "Boot with iommu=pt, load ib_peer_mem, or avoid it with NCCL_NET_GDR_LEVEL=LOC or NCCL_P2P_DISABLE=1",
-    ),
-    "nvlink-error": OnAmd("Run `amd-smi xgmi; dmesg -T | grep -i xgmi` on {node}"),
-    "driver-version-mismatch": OnAmd("Run `amd-smi version; cat /sys/module/amdgpu/version` on every node"),
-    "duplicate-gpu": OnAmd("Compare LOCAL_RANK, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES of the ranks"),
-    "invalid-device-ordinal": OnAmd(
-        "Compare `amd-smi list; echo $HIP_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES` on {node} with --nproc"
-    ),
-    "cuda-device-unavailable": OnAmd(
-        "Run `rocminfo; amd-smi list; ls -l /dev/kfd /dev/dri` on {node} and `python -c 'import torch; "
-        "print(torch.version.hip, torch.cuda.is_available())'`",
-        "Load amdgpu, give the container `--device /dev/kfd --device /dev/dri`, put the user into the groups render "
-        "and video, or end what holds the GPU",
-    ),
-    "cuda-out-of-memory": OnAmd("`amd-smi process` on {node} shows who else holds memory"),
-    "gpu-hardware-error": OnAmd(
-        "Run `dmesg -T | grep amdgpu; amd-smi metric --ecc` on {node}",
-        "Run `amd-smi reset --gpureset --gpu {gpu}` or reboot, and take the node out of the job",
-    ),
-    "ecc-error": OnAmd("Run `amd-smi metric --ecc; amd-smi bad-pages` on {node}"),
-    "gpu-fell-off-bus": OnAmd("Run `dmesg -T | grep amdgpu` on {node}"),
-    "cuda-kernel-fault": OnAmd(
-        "Run once with `--env AMD_SERIALIZE_KERNEL=3`, whose traceback shows the kernel, or under "
-        "`rocgdb --args python …`"
-    ),
-}
+    "cuda-device-unavailable": {
+        World.AMD: InWorld(
+            "Run `rocminfo; amd-smi list; ls -l /dev/kfd /dev/dri` on {node} and `python -c 'import torch; "
+            "print({torch_version})'`",
+            "Load amdgpu, give the container `--device /dev/kfd --device /dev/dri`, put the user into the groups "
+            "render "
+            "and video, or end what holds the GPU",
+        ),
+        World.ASCEND: InWorld(
+            "Run `npu-smi info; ls -l /dev/davinci*` on {node} and `python -c 'import torch_npu, torch; "
+            "print({torch_version})'`",
+            "Give the container /dev/davinci0 to 7, /dev/davinci_manager, /dev/devmm_svm and /dev/hisi_hdc, source "
+            "set_env.sh of CANN, or end what holds the NPU",
+        ),
+        World.XPU: InWorld(
+            "Run `sycl-ls; xpu-smi discovery; ls -l /dev/dri` on {node}",
+            "Give the container `--device /dev/dri`, put the user into the group render, or end what holds the GPU",
+        ),
+        World.TPU: InWorld(
+            "Run `tpu-info; sudo lsof /dev/accel* /dev/vfio/*` on every worker",
+            "End the process that holds the TPU, and remove /tmp/libtpu_lockfile. Start the program on all workers at "
+            "once (`gcloud compute tpus tpu-vm ssh NAME --worker=all`)",
+        ),
+        World.GAUDI: InWorld(
+            "Run `hl-smi; ls -l /dev/accel` on {node}",
+            "End what holds the device, and give the container `--runtime=habana -e HABANA_VISIBLE_DEVICES=all`",
+        ),
+        World.RAY: InWorld(
+            "Run `ray status`, which shows the GPUs that Ray has and has given away",
+            "Start the driver on a node with a GPU (vLLM: VLLM_HOST_IP of a GPU node), and ask for no more than "
+            "`ray status` shows",
+        ),
+        World.KUBERNETES: InWorld(
+            "",
+            "End what holds the GPU, give the container its resource limit and a security context that may use the "
+            "devices, or take the node out",
+        ),
+    },
+    "duplicate-gpu": {
+        World.TPU: InWorld("", "Start one process a host, and let torch_xla.launch start the others"),
+    },
+    "host-out-of-memory": {
+        World.RAY: InWorld(
+            "`ray status` and `ray memory` show who holds it. Ray's own monitor ends workers before the kernel does, "
+            "so "
+            "dmesg may show nothing on {node}",
+            "Use fewer actors a node (larger num_cpus), a smaller object_store_memory, or nodes with more memory. "
+            "RAY_memory_usage_threshold (0.95) sets where Ray's monitor begins, and RAY_memory_monitor_refresh_ms=0 "
+            "ends it",
+        ),
+    },
+    "node-network-down": {
+        World.RAY: InWorld(
+            "Run `ray status`, and read raylet.out and gcs_server.out in /tmp/ray/session_latest/logs on {node}",
+            "Bring the node back with `ray start --address MASTER:6379`, or take it out",
+        ),
+    },
+    "rank-killed": {
+        World.RAY: InWorld(
+            "Run `journalctl -k --since -1h` on {node}, and `ray logs cluster raylet.out -ip {node}`",
+            "Look for the sender: the kernel for memory, Ray's memory monitor (RAY_memory_usage_threshold), `ray "
+            "stop`, "
+            "or the limit of a container",
+        ),
+    },
+    "peer-died": {
+        World.EFA: InWorld(
+            "", "Correct what ended that rank. Where no rank ended, let the security group allow all traffic from and "
+            "to itself, inbound and outbound, and look with `fi_info -p efa`"),
+    },
+    "port-in-use": {
+        World.ASCEND: InWorld(
+            "`ss -ltnp 'sport = :{port}'` names the holder, and `npu-smi info` lists the processes on each NPU",
+            "End it, or choose other ports with HCCL_IF_BASE_PORT, HCCL_HOST_SOCKET_PORT_RANGE and --master-port",
+        ),
+    },
+    "rendezvous-timeout": {
+        World.ASCEND: InWorld(
+            "Run `grep -rn ERROR ~/ascend/log` on every node: the rank whose error is the earliest is at fault. Then "
+            "`hccn_tool -i 0 -link -g; hccn_tool -i 0 -tls -g` for each NPU",
+            "Start the absent ranks, set HCCL_SOCKET_IFNAME to the interface that links the nodes, and give slow ones "
+            "longer with HCCL_CONNECT_TIMEOUT=1200",
+        ),
+        World.TPU: InWorld(
+            "Read the log of every worker from its beginning: one that is absent from the rendezvous had ended "
+            "before, or "
+            "took another path",
+            "Start the program on all workers at once (`gcloud compute tpus tpu-vm ssh NAME --worker=all --command …`)",
+        ),
+    },
+    "port-blocked": {
+        World.EFA: InWorld(
+            "Run `fi_info -p efa`, and look at the security group of both instances",
+            "Let the security group allow all traffic from and to itself, inbound and outbound",
+        ),
+    },
+    "unknown": {
+        World.GAUDI: InWorld(
+            "Collect the logs of all ranks from their beginning, /var/log/habana_logs, and `hl-smi; dmesg -T | grep "
+            "habanalabs` of their nodes",
+            "Run it again with LOG_LEVEL_ALL=3 and ENABLE_CONSOLE=true, and compare the variables of all nodes "
+            "(DeepSpeed gives those of ~/.deepspeed_env)",
+        ),
+        World.ASCEND: InWorld(
+            "Collect the logs of all ranks from their beginning, ~/ascend/log of their nodes, and `npu-smi info; "
+            "hccn_tool -i 0 -link -g; hccn_tool -i 0 -tls -g` for each NPU",
+            "Read the plog of the rank whose ERROR is the earliest. ASCEND_GLOBAL_LOG_LEVEL=1 shows more",
+        ),
+        World.XPU: InWorld(
+            "Collect the logs of all ranks from their beginning, and `xpu-smi health -l; sycl-ls; dmesg -T` of their "
+            "nodes",
+            "Run it again with CCL_LOG_LEVEL=debug and TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        ),
+        World.TPU: InWorld(
+            "Collect the logs of every worker from their beginning, and /tmp/tpu_logs of them",
+            "Run it again with TPU_STDERR_LOG_LEVEL=0 and PT_XLA_DEBUG_LEVEL=2",
+        ),
+        World.EFA: InWorld(
+            "Collect the logs of all ranks from their beginning, and `fi_info -p efa; dmesg -T` of their nodes",
+            "Run it again with NCCL_DEBUG=INFO and FI_LOG_LEVEL=warn",
+        ),
+        World.RAY: InWorld(
+            "Run `ray status`, and `ray logs cluster` for the worker's own log (/tmp/ray/session_latest/logs on its "
+            "node). "
+            "`dmesg -T` there tells of a kill for memory",
+            "Run it again with RAY_DEDUP_LOGS=0, so that every worker's words are there",
+        ),
+    },
+}  # fmt: skip
 
 
 _OF_GPU = (
@@ -178,17 +412,20 @@ N = Charge.NODE
 _TABLE = (
     # -- reaching the master -------------------------------------------------------------------------------
     _cause("master-unreachable", "the master's address does not answer: host down, no route, or nothing listens",
-           "Run `getent hosts MASTER; nc -vz MASTER {port}` on a worker and `ss -ltnp | grep {port}` on the master",
+           "Run `getent hosts {master}; nc -vz {master} {port}` on a worker and `ss -ltnp | grep {port}` on the master",
            "Start rank 0 on that host, or name the address that every node reaches (--master-addr)",
            Charge.NETWORK, Ends.NODE),
     _cause("name-resolution", "a host name does not resolve, or to different addresses on different nodes",
-           "Run `getent hosts NAME` on every node",
-           "Add the name to DNS or /etc/hosts, or use the address",
+           "Run `getent hosts {host}` on every node",
+           "Add the name to DNS or /etc/hosts, or use the full name or the address. A pod needs `subdomain` and a "
+           "headless "
+           "service of that name",
            Charge.NETWORK, Ends.NODE, "ssh-unreachable master-unreachable rendezvous-timeout missing-file"),
     _cause("hostname-resolves-to-loopback", "a node's own name resolves to 127.x or ::1 and is used for others",
            "Run `getent hosts $(hostname)` on the node",
-           "Remove the node's own name from the 127.x lines of /etc/hosts, or run `export GLOO_SOCKET_IFNAME=IFACE "
-           "NCCL_SOCKET_IFNAME=IFACE`",
+           "Remove the node's own name from the 127.x lines of /etc/hosts, or run `export "
+           "GLOO_SOCKET_IFNAME={interface} "
+           "{ifname}={interface}`",
            S, Ends.NODE, "wrong-interface master-unreachable port-blocked"),
     _cause("port-in-use", "something else holds the port",
            "`ss -ltnp 'sport = :{port}'` names the holder",
@@ -196,16 +433,16 @@ _TABLE = (
            Charge.NETWORK, Ends.NODE, "master-unreachable"),
     _cause("port-blocked", "the host answers but the port is filtered",
            "Run `nft list ruleset; sysctl net.ipv4.ip_local_port_range`",
-           "Open the port range between the nodes, for NCCL's own ports as well as for MASTER_PORT",
+           "Open the port range between the nodes, for {library}'s own ports as well as for MASTER_PORT",
            S, Ends.NODE, "master-unreachable rendezvous-timeout"),
     _cause("wrong-interface", "an interface was chosen that peers cannot reach",
            "Run `ip -br addr` on every node",
-           "Choose the interface that links the nodes with --network CIDR, or run `export NCCL_SOCKET_IFNAME=IFACE "
-           "GLOO_SOCKET_IFNAME=IFACE`",
+           "Choose the interface that links the nodes with --network CIDR, or run `export {ifname}={interface} "
+           "GLOO_SOCKET_IFNAME={interface}`",
            S, Ends.NODE, "master-unreachable port-blocked rendezvous-timeout"),
     _cause("no-interface", "the interface filter matches nothing",
            "Run `ip -br addr` on every node",
-           "Remove NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME where they are set (--env, [env], this shell, ~/.bashrc), "
+           "Remove {ifname} and GLOO_SOCKET_IFNAME where they are set (--env, [env], this shell, ~/.bashrc), "
            "or name an interface that exists",
            S, Ends.NODE, "master-unreachable port-blocked rendezvous-timeout"),
     _cause("peer-died", "a peer went away and the evidence at hand does not say why",
@@ -214,11 +451,11 @@ _TABLE = (
            Charge.NETWORK),
     # -- the gang ------------------------------------------------------------------------------------------
     _cause("rendezvous-timeout", "nodes or ranks never joined, and nothing says why",
-           "Count which ranks of the world have a log at all, and run `nc -vz MASTER {port}` from the absent ones",
+           "Count which ranks of the world have a log at all, and run `nc -vz {master} {port}` from the absent ones",
            "Start the absent ranks, or give slow nodes longer (--init-timeout)",
            Charge.NETWORK, Ends.HANG),
     _cause("world-size-mismatch", "nodes disagree on the number of nodes or ranks",
-           "Compare WORLD_SIZE and the number of GPUs (`nvidia-smi -L | wc -l`) on every node",
+           "Compare WORLD_SIZE and the number of GPUs (`{list} | wc -l`) on every node",
            "Use the same --nnodes and --nproc-per-node on every node, and one task a rank under srun",
            S),
     _cause("nodes-train-apart", "another launcher made a world of its own on each node, and none for all of them",
@@ -256,8 +493,7 @@ _TABLE = (
            "the rank or on the data",
            Charge.HANG, Ends.HANG),
     _cause("straggler", "one rank was late: slow disk, data, evaluation or save on one rank",
-           "Run `py-spy dump --pid PID` on the late rank. TORCH_NCCL_TRACE_BUFFER_SIZE=2000 keeps what each rank "
-           "did last",
+           "Run `py-spy dump --pid PID` on the late rank{recorder}",
            "Move slow work off the training path, or let all ranks do it alike",
            Charge.HANG, Ends.HANG),
     _cause("collective-shape-mismatch", "ranks called the same collective with different shapes or types",
@@ -274,7 +510,7 @@ _TABLE = (
            "Ship this machine's code to all nodes with `allranks run --sync`, or copy the right file to {node}",
            S),
     _cause("data-differs", "nodes have different files at a data path",
-           "Run `find PATH -type f | wc -l; du -sb PATH` on every node",
+           "Run `find {path} -type f | wc -l; du -sb {path}` on every node",
            "Copy what is missing, or allow it with `--allow data-differs` where each node has a share of its own",
            S),
     _cause("uneven-data", "ranks ran out of data at different steps",
@@ -285,7 +521,9 @@ _TABLE = (
     _cause("nccl-ib-error", "InfiniBand or RoCE failed under NCCL",
            "Run `ibstat; ibv_devinfo; show_gids` on both nodes. A run with NCCL_IB_DISABLE=1 proves that it is the "
            "fabric",
-           "Choose the device with NCCL_IB_HCA=DEVICE and unset NCCL_IB_GID_INDEX, or have the link repaired",
+           "Choose the devices with NCCL_IB_HCA, unset NCCL_IB_GID_INDEX, or have the link repaired. "
+           "NCCL_IB_DISABLE=1 runs "
+           "over sockets meanwhile",
            N, Ends.NODE),
     _cause("nccl-p2p-error", "GPUDirect RDMA or peer-to-peer between GPUs failed under NCCL",
            "Run `lsmod | grep peermem; nvidia-smi topo -p2p r`",
@@ -306,60 +544,58 @@ _TABLE = (
            Charge.LIMIT, explains="disk-full dataloader-worker-killed segfault-native host-out-of-memory"),
     _cause("nccl-version-mismatch", "nodes run different versions of NCCL that do not fit",
            "Run `python -c 'import torch; print(torch.cuda.nccl.version())'` on every node",
-           "Remove entries of LD_LIBRARY_PATH that hold another libnccl",
+           "Use one image on all nodes, and remove entries of LD_LIBRARY_PATH that hold another libnccl",
            S),
     _cause("driver-version-mismatch", "the GPU driver does not fit the CUDA or ROCm in use, or differs between nodes",
            "Run `nvidia-smi; cat /proc/driver/nvidia/version`",
            "Install matching driver parts and reboot, or install a torch built for this driver",
-           S, explains="cuda-device-unavailable environment-mismatch"),
+           S, explains="cuda-device-unavailable environment-mismatch invalid-device-ordinal"),
     _cause("environment-mismatch", "Python, torch or the environment differ between nodes or do not fit",
            "Run `python -m torch.utils.collect_env` on every node",
            "Use one image or environment",
            S, Ends.NODE_OR_PROGRAM, "missing-module"),
     # -- devices -------------------------------------------------------------------------------------------
     _cause("duplicate-gpu", "two ranks use the same GPU",
-           "Compare LOCAL_RANK and CUDA_VISIBLE_DEVICES of the ranks",
-           "Call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))` before the first collective, and start one "
+           "Compare LOCAL_RANK and {visible} of the ranks",
+           "Call `{set_device}(int(os.environ['LOCAL_RANK']))` before the first collective, and start one "
            "process a GPU",
            S),
     _cause("invalid-device-ordinal", "a rank asks for a GPU that the node does not have or does not show",
-           "Compare `nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES` on {node} with --nproc",
+           "Compare `{list}; echo ${visible}` on {node} with --nproc",
            "As the device use LOCAL_RANK, not RANK",
            S),
     _cause("cuda-device-unavailable", "a GPU is there and cannot be used: busy, exclusive, or in error",
-           "Run `nvidia-smi` on {node} (processes, compute mode, errors) and `python -c 'import torch; "
-           "print(torch.version.cuda, torch.cuda.is_available())'`",
+           "Run `{smi}` on {node} (processes, compute mode, errors) and `python -c 'import torch; "
+           "print({torch_version})'`",
            "End what holds the GPU, or take the node out",
            N),
     _cause("cuda-out-of-memory", "the GPU's memory ran out",
-           "`nvidia-smi` on {node} shows who else holds memory",
-           "Use a smaller micro batch, activation checkpointing or more sharding, and against fragmentation "
-           "PYTORCH_ALLOC_CONF=expandable_segments:True",
+           "`{smi}` on {node} shows who else holds memory",
+           "Use a smaller micro batch, activation checkpointing or more sharding{allocator}",
            Charge.MEMORY),
     _cause("host-out-of-memory", "the host's memory ran out and the kernel killed a process",
            "Run `dmesg -T | grep -i 'killed process'` on {node}",
            "Use fewer data-loader workers, sharded loading, or a larger limit{mem_option}",
            Charge.MEMORY, Ends.NODE_OR_PROGRAM, "dataloader-worker-killed segfault-native rank-killed"),
     _cause("k8s-out-of-memory", "the pod's memory limit was reached",
-           "`kubectl describe pod POD` shows the last state",
+           "`kubectl describe pod {pod}` shows the last state",
            "Raise resources.limits.memory of the container",
            Charge.MEMORY, explains="host-out-of-memory dataloader-worker-killed rank-killed"),
     _cause("gpu-hardware-error", "the GPU's driver reported a fault of the card",
-           "Run `dmesg -T | grep -i xid` on {node}",
-           "Run `nvidia-smi --gpu-reset -i {gpu}` or reboot, and take the node out of the job",
+           "Run `{kernel_log}` on {node}",
+           "{reset}, and take the node out of the job",
            N, Ends.NODE, "cuda-kernel-fault cuda-device-unavailable segfault-native k8s-scheduling"),
     _cause("ecc-error", "a GPU's memory has uncorrectable errors",
-           "Run `nvidia-smi -q -d ECC,ROW_REMAPPER` on {node}",
+           "Run `{ecc}` on {node}",
            "Take the node out and reset the GPU. Have it replaced if the errors come back",
            N, Ends.NODE, _OF_GPU),
     _cause("gpu-fell-off-bus", "a GPU vanished from the PCIe bus",
-           "Run `dmesg -T | grep -i xid` on {node}",
+           "Run `{kernel_log}` on {node}",
            "Take the node out and reboot it. If it comes back, reseat or replace the GPU and check its power and "
            "PCIe slot",
            N, Ends.NODE, _OF_GPU + "ecc-error"),
     _cause("cuda-kernel-fault", "a kernel on a GPU had a bad access, a bad index or a failed assertion",
-           "Run once with `--env CUDA_LAUNCH_BLOCKING=1`, whose traceback shows the kernel, or under "
-           "`compute-sanitizer python …`",
+           "{blocking}",
            "Check indices and labels against the sizes",
            P),
     # -- the program ---------------------------------------------------------------------------------------
@@ -373,12 +609,12 @@ _TABLE = (
            P),
     _cause("missing-module", "the program imports a module that is not installed",
            "Run `PYTHON -m pip list` with the interpreter that runs the training",
-           "Run `PYTHON -m pip install MODULE` on every node, or choose another interpreter with --python or "
+           "Run `PYTHON -m pip install {module}` on every node, or choose another interpreter with --python or "
            "--prelude. For a module of your own project, compare `git status` on every node, or ship it with "
            "`allranks run --sync`",
            S),
     _cause("missing-file", "the program opens a file or data path that is not there",
-           "Run `ls -ld PATH` on every node",
+           "Run `ls -ld {path}` on every node",
            "Mount or copy what is missing, or correct the path",
            S),
     _cause("disk-full", "a disk has no space, no inodes or no quota left",
@@ -396,10 +632,11 @@ _TABLE = (
            Charge.LIMIT),
     _cause("memlock-limit", "the limit of locked memory is too small for RDMA",
            "`ulimit -l` must say unlimited",
-           "Raise it in /etc/security/limits.conf, or with LimitMEMLOCK=infinity of the service (slurmd, docker)",
+           "Raise it in /etc/security/limits.conf, or with LimitMEMLOCK=infinity of the service (slurmd, docker). A "
+           "container takes `--ulimit memlock=-1`",
            Charge.LIMIT, explains="host-out-of-memory nccl-ib-error"),
     _cause("permission-denied", "the operating system refused access",
-           "Run `ls -ld PATH; id` on {node} as the user who trains",
+           "Run `ls -ld {path}; id` on {node} as the user who trains",
            "Change the owner or the mode, or use another path",
            S),
     _cause("checkpoint-unreadable", "a checkpoint could not be loaded or saved",
@@ -433,19 +670,19 @@ _TABLE = (
            "Ask for what a node of the partition has",
            S, Ends.NODE),
     _cause("slurm-preempted-or-timeout", "Slurm ended the job: preempted, or its time was up",
-           "Run `sacct -j JOB -o JobID,State,Timelimit,End`",
+           "Run `sacct -j {job} -o JobID,State,Timelimit,End`",
            "Save a checkpoint before it (`--signal=B:USR1@300`), and ask for more --time or --requeue",
            Charge.SCHEDULER, Ends.NODE, "slurm-cancelled"),
     _cause("slurm-cancelled", "the job was cancelled by a person or a service",
-           "Run `sacct -j JOB -o JobID,State,ExitCode,End`",
+           "Run `sacct -j {job} -o JobID,State,ExitCode,End`",
            "Start it again if it was not meant",
            Charge.PERSON, Ends.NODE),
     _cause("k8s-scheduling", "Kubernetes could not make or place the pods",
-           "Run `kubectl describe pod POD; kubectl describe nodes | grep -A8 Allocated`",
+           "Run `kubectl describe pod {pod}; kubectl describe nodes | grep -A8 Allocated`",
            "Free or add nodes, or correct selector and tolerations",
            Charge.SCHEDULER, Ends.NODE),
     _cause("k8s-image", "Kubernetes could not get the image",
-           "Run `kubectl describe pod POD`, and `crictl pull IMAGE` on the node",
+           "Run `kubectl describe pod {pod}`, and `crictl pull {image}` on the node",
            "Correct name, tag or imagePullSecrets",
            S, Ends.NODE, "permission-denied missing-file"),
     _cause("deepspeed-config", "DeepSpeed refused its configuration",
@@ -463,11 +700,11 @@ _TABLE = (
            S, Ends.NODE, "name-resolution missing-file permission-denied k8s-image"),
     _cause("ipv6-problem", "IPv6 is used on one side only, or does not work",
            "Run `ip -6 -br addr` on every node",
-           "Use an IPv4 address as master, and `export GLOO_SOCKET_IFNAME=IFACE NCCL_SOCKET_FAMILY=AF_INET`",
+           "Use an IPv4 address as master, and `export GLOO_SOCKET_IFNAME={interface}{family}`",
            S, Ends.NODE),
     _cause("mtu-or-packet-loss", "large packets or some packets do not arrive",
            "Run `ping -M do -s 8972 {peer}` (jumbo) or with `-s 1472`, and `ethtool -S {interface} | grep -i err`",
-           "Run `ip link set {interface} mtu 1500` on every node",
+           "Run `ip link set {interface} mtu {mtu}` on every node",
            Charge.NETWORK, Ends.NODE),
     _cause("slow-link", "a link carries far less than the ranks send, so that all of them wait for it",
            "`allranks test --hosts HOSTS --suite pairs` measures every link, and `ethtool {interface}` shows its speed",
@@ -487,7 +724,7 @@ _TABLE = (
            "Bring the link back, or take the node out of the list",
            N, Ends.NODE),
     _cause("remote-path-missing", "the working directory, script or interpreter is absent on a node",
-           "Run `ssh {node} ls -ld PATH; ssh {node} 'command -v python3'`",
+           "Run `ssh {node} ls -ld {path}; ssh {node} 'command -v python3'`",
            "Use full paths or the same image on every node, ship this directory with `run --sync`, or name others with "
            "--workdir, --python and --prelude",
            S, Ends.NODE_OR_PROGRAM, "missing-file slurm-config"),

@@ -13,7 +13,7 @@ The ladder, from its top:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from allranks.findings import SURE, Finding, Verdict, Where, typed_here
@@ -29,7 +29,9 @@ from .rules import FAILURE_RULES, LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR, failures
 from .rules.log_ends import ENDED, locate
 from .signatures import Role
-from .words import DECIDE_AT_START, name_ranks, short, speaks_of_amd
+from .values import find_value
+from .words import DECIDE_AT_START, name_ranks, short
+from .worlds import read_worlds
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
@@ -70,9 +72,9 @@ def judge_logs(logs: Evidence) -> Verdict:
     candidates = [c for rule in LOG_RULES.values() for c in rule(logs)]
     if not candidates:
         return _nothing(logs)
-    if speaks_of_amd(line.text for line in logs.lines):
-        candidates = [replace(c, is_amd=True) for c in candidates]
-    chosen = locate(logs, choose(candidates))
+    candidates = [replace(c, worlds=logs.worlds) for c in candidates]
+    chosen = _valued(locate(logs, choose(candidates)), FixReader.LOGS, logs.value_of)
+    candidates = [_valued(c, FixReader.LOGS, logs.value_of) for c in candidates]
     runners_up = _runners_up(candidates, chosen, FixReader.LOGS)
     culprits = tuple(sorted(chosen.culprits))
     sureness = figure(chosen)
@@ -105,10 +107,11 @@ def _on_run(incident: Incident) -> Verdict | None:
         if failed and not incident.stop_reason:
             return _unexplained(incident)
         return None
-    if speaks_of_amd(text for e in incident.exits for text in _words_of(e)):
-        candidates = [replace(c, is_amd=True) for c in candidates]
-    chosen = choose(candidates)
+    texts = [text for e in incident.exits for text in _words_of(e)]
+    worlds = read_worlds(texts)
     reader = _reader(incident)
+    candidates = [_valued(replace(c, worlds=worlds), reader, lambda name: find_value(name, texts)) for c in candidates]
+    chosen = choose(candidates)
     runners_up = _runners_up(candidates, chosen, reader)
     victims = _victims(incident, chosen)
     if chosen.confidence < SURE and chosen.cause != UNKNOWN.id:
@@ -131,7 +134,8 @@ def _on_run(incident: Incident) -> Verdict | None:
 def _not_sure(chosen: Candidate, reader: FixReader) -> Candidate:
     """Make an answer of less than 50 % `unknown`, of a run as of logs: what is most likely, and what decides it."""
     message = f"{UNSURE}{chosen.cause}: {chosen.message}"
-    step = in_place(CAUSES[chosen.cause].next_step, chosen.where, reader)
+    next_step = CAUSES[chosen.cause].column(chosen.worlds).next_step
+    step = in_place(next_step, chosen.where, reader, chosen.worlds, chosen.values)
     if chosen.remedy == DECIDE_AT_START:
         step = chosen.remedy.rstrip(".")
     decides = f"{step}. This decides whether it is {chosen.cause}"
@@ -139,6 +143,13 @@ def _not_sure(chosen: Candidate, reader: FixReader) -> Candidate:
     if chosen.rule == ENDED:
         return doubted
     return replace(doubted, where=Where(), culprits=frozenset())
+
+
+def _valued(candidate: Candidate, reader: FixReader, value_of: Callable[[str], str | None]) -> Candidate:
+    """Give a candidate the values that its fix needs: from its own words, else from anywhere in the evidence."""
+    near = (*candidate.evidence, candidate.message)
+    found = ((name, find_value(name, near) or value_of(name)) for name in candidate.fields(reader))
+    return replace(candidate, values={name: value for name, value in found if value is not None})
 
 
 def _words_of(exit_record: ExitRecord) -> tuple[str, ...]:
@@ -273,7 +284,7 @@ def _nothing(logs: Evidence) -> Verdict:
     ends_with = f", and the last line is: {short(last[-1].text, 160)}" if last else ": they are empty"
     message = f"nothing in these logs says why{ends_with}"
     evidence = tuple(quoted(line) for line in last)
-    remedy = UNKNOWN.remedy(reader=FixReader.LOGS)
+    remedy = UNKNOWN.remedy(reader=FixReader.LOGS, worlds=logs.worlds)
     if last and all(sighting.row.role is Role.HARMLESS for sighting in logs.sightings):
         message = f"no line of these logs tells of a failure{ends_with}"
         remedy = IF_HEALTHY

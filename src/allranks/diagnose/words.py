@@ -87,20 +87,6 @@ def short(text: str, limit: int = LINE) -> str:
     return cut(" ".join(text.split()), limit)
 
 
-# What only AMD's driver and ROCm say (torch's own texts under ROCm say HIP), and what only NVIDIA's do.
-_OF_AMD = (
-    *("amdgpu", "amd-smi", "rocm-smi", "+rocm", "/opt/rocm", "ROCm-capable", "rocBLAS", "MIOpen", "RCCL", "librccl"),
-    *("HIP error", "HIP out of memory", "HIP GPUs", "HIP failure", "hipError", "HSA_STATUS", "by GPU node-"),
-)
-_OF_NVIDIA = ("NVRM", "NVIDIA", "nvidia-", "libcuda", "CUDA error", "CUDA out of memory", "Cuda failure", "cudaError")
-
-
-def speaks_of_amd(texts: Iterable[str]) -> bool:
-    """Tell whether texts come from a machine with GPUs of AMD."""
-    text = "\n".join(texts)
-    return any(word in text for word in _OF_AMD) and not any(word in text for word in _OF_NVIDIA)
-
-
 # What C++ and CUDA add to every message (c10/util/Backtrace.cpp, c10/cuda/CUDAException.cpp): from there on no news.
 _BOILERPLATE = re.compile(
     r"Exception raised from |frame #\d|CUDA kernel errors might be|Search for `cuda\w+' in http|"

@@ -11,7 +11,7 @@ from allranks.exitcodes import MEANINGS, PROGRAM_FAILED
 from allranks.gang.policy import ROWS
 from allranks.preflight.check import Check
 from allranks.preflight.compare import Differs, remote
-from allranks.text import cut, join_words
+from allranks.text import cut, group, join_words
 
 # What --retries does, by the condition that gang.policy knows by name.
 _AGAIN = {
@@ -103,7 +103,7 @@ def cause_page(cause: Cause) -> ExplainedPage:
     sections = [
         Section("Next step", (_sentence(in_place(cause.next_step)),)),
         Section("Fix", (_sentence(in_place(cause.fix)),)),
-        *_on_amd(cause),
+        *_in_worlds(cause),
         Section("Exit code", _exit_codes(cause)),
         Section("Another attempt", _another_attempt(cause)),
     ]
@@ -124,13 +124,18 @@ def state_page(name: str) -> ExplainedPage:
     return ExplainedPage(name, "state", f"Of {state.whose}: {state.meaning}.", sections)
 
 
-def _on_amd(cause: Cause) -> tuple[Section, ...]:
-    if cause.on_amd is None:
-        return ()
-    sentences = [_sentence(in_place(cause.on_amd.next_step))]
-    if cause.on_amd.fix:
-        sentences.append(_sentence(in_place(cause.on_amd.fix)))
-    return (Section("On GPUs of AMD", tuple(sentences)),)
+def _in_worlds(cause: Cause) -> list[Section]:
+    """Give a section to each column of the cause, one to those that say the same."""
+    by_text = group(cause.worlds, lambda world: cause.worlds[world])
+    return [
+        Section(
+            f"On {join_words([world.value for world in worlds])}",
+            tuple(
+                _sentence(in_place(text, worlds=frozenset(worlds))) for text in (column.next_step, column.fix) if text
+            ),
+        )
+        for column, worlds in by_text.items()
+    ]
 
 
 def _exit_codes(cause: Cause) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ _PREFIXES = tuple(
         r"(?:kern|user|daemon|syslog) *:(?:" + _LEVEL + r") *: ",
         r"(?:<\d+>)?\[ *\d+\.\d{4,}\] ",
         r"(?P<node>[A-Za-z][\w.-]*\d)  +\| ",
-        r" *(?P<node>(?!node\d*:\d)(?!mlx\d|nvidia-nvswitch|nvme\d)"
+        r" *(?P<node>(?!node\d*:\d)(?!E[A-Z]\d{4}:)(?!mlx\d|nvidia-nvswitch|nvme\d)"
         r"(?![\w.-]*\.(?:py|cc|cpp|cu|sh|so)\b)(?![\w.]*(?:Error|Exception)\b)(?=[\w.-]*\d)[A-Za-z][\w.-]*): (?=\S|$)",
         r"(?P<node>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}): (?=\S|$)",
         r"\[?" + _LEVEL + r"\]?(?::[\w.]+)?[:\]]? +(?=\[|\S+Error)",

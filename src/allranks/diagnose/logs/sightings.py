@@ -12,7 +12,9 @@ from allranks.findings import Where
 from ..exceptions import innermost
 from ..hangs.recorder import Recording
 from ..signatures import BY_ID, DOTTED, EXCEPTION, MENTIONED, Role, Row, row_of
+from ..values import find_value
 from ..words import LINE, on_node, place_of_frame, short
+from ..worlds import Worlds, read_worlds
 from .lines import LogLine
 
 UNNAMED = Row(
@@ -24,6 +26,7 @@ LOGGED = Row(
 )  # fmt: skip
 ALARM = BY_ID["alarm"]
 _ANY = re.compile("")
+TELLING = 2000  # sightings that are searched for values
 BELOW_FRAME = 3  # lines from the line of code of a traceback's last frame to its exception: marks below the code
 
 
@@ -121,6 +124,22 @@ class Evidence:
         if re.fullmatch(r"[\d.]{7,15}|\[?[0-9a-fA-F]{0,4}(?::[0-9a-fA-F.]{0,15}){1,8}\]?", peer):
             return self._node_of_address.get(peer)
         return peer or None
+
+    @cached_property
+    def worlds(self) -> Worlds:
+        """The accelerator, the fabric and the starter that the lines speak of."""
+        return read_worlds(line.text for line in (*self.lines, *self.tail))
+
+    def value_of(self, name: str) -> str | None:
+        """Find a value that a fix needs in any of the lines that tell something."""
+        if name not in self._values:
+            texts = [s.line.text for s in self.sightings[:TELLING]] + [line.text for line in self.tail]
+            self._values[name] = find_value(name, texts)
+        return self._values[name]
+
+    @cached_property
+    def _values(self) -> dict[str, str | None]:
+        return {}
 
     def node_of_rank(self, rank: int) -> str | None:
         """Find the one node whose lines bear a rank; None where none or several do."""

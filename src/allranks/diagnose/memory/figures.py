@@ -37,7 +37,6 @@ class GpuMemory:
     gpu: int | None = None
     others: int = 0  # held by other processes
     pids: tuple[int, ...] = ()  # of processes that the message names
-    is_amd: bool = False
 
 
 def read_gpu(text: str) -> GpuMemory | None:
@@ -60,7 +59,6 @@ def read_gpu(text: str) -> GpuMemory | None:
         int(gpu[1]) if gpu else None,
         _others(figures, named),
         tuple(pid for pid, _ in named),
-        "HIP out of memory" in text,
     )
 
 

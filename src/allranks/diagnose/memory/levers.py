@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from allranks.text import count_of
 
+from ..worlds import NOWHERE, World, Worlds, tools
 from .figures import GpuMemory, size
 from .setting import MemorySetting
 
 SHARE = 0.1  # of the GPU: from here on what others hold, or what lies idle, is worth a line
 STATE = 16  # bytes a parameter: bf16 weights and gradients, fp32 weights and two Adam moments (ZeRO, section 3.1)
 SHARDS_ALL = 3  # the stage of ZeRO
-CONF = "PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
+CONF = "set --env PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
+_CONF = {
+    World.ASCEND: "set --env PYTORCH_NPU_ALLOC_CONF=expandable_segments:True",
+    **dict.fromkeys((World.XPU, World.TPU, World.GAUDI), "use fewer different sizes, such as one padded length"),
+}
 
 
-def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
+def gpu_levers(memory: GpuMemory | None, setting: MemorySetting, worlds: Worlds = NOWHERE) -> str:
     """Write the remedy of a verdict on GPU memory, one lever a line."""
     memory = memory or GpuMemory()
     total = memory.total or 0
@@ -25,7 +30,7 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
     gpu = "the GPU"
     if memory.gpu is not None:
         gpu = f"GPU {memory.gpu}"
-    tool = "amd-smi process" if memory.is_amd else "nvidia-smi"
+    tool = tools(worlds)["smi"]
     levers = _of_states(memory, setting)
     if total and wanted > total:
         line = f"one tensor of {size(wanted)} is larger than {gpu} ({size(total)}). Look for a wrong shape, or an input"
@@ -33,7 +38,8 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting) -> str:
     elif idle >= wanted > 0:
         line = f"{size(idle)} lie idle in torch's allocator and {size(wanted)} were asked for: memory is fragmented, so"
         is_much = not total or idle >= SHARE * total
-        levers.insert(0 if is_much else len(levers), f"{line} set --env {CONF}")
+        conf = next((c for world, c in _CONF.items() if world in worlds), CONF)
+        levers.insert(0 if is_much else len(levers), f"{line} {conf}")
     if total and memory.others >= SHARE * total:
         levers.insert(
             0,

@@ -16,7 +16,6 @@ from allranks.text import group, join_words, plural
 
 from ..accusations import PARAMETERS, Statement, accusation
 from ..candidate import Candidate, Reading, Strength
-from ..causes import in_place
 from ..logs.ends import after_abort
 from ..logs.sightings import Evidence, Sighting, first, name_place, quoted
 from ..memory.figures import read_gpu
@@ -49,10 +48,10 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     message = ": ".join(filter(None, (name, short(_telling_part(head)))))
     if head.row.means:
         message += f" ({head.row.means})"
-    remedy = in_place(head.row.fix, where)
+    remedy = head.row.fix
     memory = read_gpu(head.line.text)
     if head.row.cause == "cuda-out-of-memory" and memory is not None:
-        remedy = gpu_levers(memory, MemorySetting())
+        remedy = gpu_levers(memory, MemorySetting(), evidence.worlds)
     return Candidate(
         head.row.id,
         head.row.cause,

@@ -34,6 +34,7 @@ from ..words import (
     thread_words,
     trace_lines,
 )
+from ..worlds import read_worlds
 from .failures import (
     BUS,
     CLOCK_ERROR,
@@ -120,7 +121,7 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
     if cause == "dataloader-worker-killed" and first.exit.oom_kills and any("Killed" in k.text for k in raised.links):
         cause = "host-out-of-memory"
     if cause == "cuda-out-of-memory":
-        remedy = gpu_levers(read_gpu(quoted.text), setting_of(incident, first.exit))
+        remedy = gpu_levers(read_gpu(quoted.text), setting_of(incident, first.exit), read_worlds([quoted.text]))
     elif cause == "host-out-of-memory":
         remedy = _out_of_host_memory(incident, first.exit)
     if first.from_log:

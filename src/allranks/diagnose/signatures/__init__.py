@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from . import c10d, gpu, harmless, hosts, kernel_messages, launchers, nccl, raised
+from . import accelerators, c10d, gpu, harmless, hosts, kernel_messages, launchers, nccl, raised
 from . import training_program as program
 from .mismatch import compare_calls
 from .row import Role, Row, Scope
@@ -26,7 +26,7 @@ _GENERAL = frozenset(
 )
 _ALL = (
     *(*raised.ROWS, *harmless.ROWS, *kernel_messages.ROWS, *hosts.ROWS),
-    *(*gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS, *launchers.ROWS),
+    *(*accelerators.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS, *launchers.ROWS),
 )
 ROWS: tuple[Row, ...] = (
     *(r for r in _ALL if r.id in _REPORTS),

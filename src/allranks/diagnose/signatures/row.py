@@ -101,7 +101,9 @@ Cells = (
 )
 
 
-def table(source: str, role: Role, cause: str, *rows: Cells, scope: Scope = Scope.LOG) -> tuple[Row, ...]:
+def table(
+    source: str, role: Role, cause: str, *rows: Cells, scope: Scope = Scope.LOG, fix: str = ""
+) -> tuple[Row, ...]:
     """Make rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, also)."""
     made = (Row(row[0], cause, role, source, tuple(row[1].split("|")), *row[2:]) for row in rows)
-    return tuple(replace(row, scope=scope) for row in made)
+    return tuple(replace(row, scope=scope, fix=fix) for row in made)

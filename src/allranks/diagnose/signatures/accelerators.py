@@ -1,0 +1,225 @@
+"""Accelerators of others than NVIDIA and AMD: Ascend and HCCL, Intel and oneCCL, TPUs and XLA, Gaudi."""
+
+from __future__ import annotations
+
+from .row import RAISED, Role, Row, table
+
+ROOT = Role.ROOT
+WEAK = Role.WEAK
+SYMPTOM = Role.SYMPTOM
+CASCADE = Role.CASCADE
+_HCCL = "CANN hcomm src/common/err_msg, HCCL's codes"
+RANKTABLE = "Correct what the message names in the rank table or in the variable, alike on all nodes"
+LINKS = (
+    "Run `hccn_tool -i 0 -link -g; hccn_tool -i 0 -ip -g` for each NPU on {node}. Bring the port up: cable, switch, "
+    "and `hccn_tool -i 0 -cfg recovery` for its address"
+)
+GRAPH = (
+    "Compare the variables of all nodes (`env | grep -i -e HABANA -e HCCL -e HLS -e GAUDI`). DeepSpeed gives remote "
+    "nodes only those of ~/.deepspeed_env: write the missing ones there, a line each. LOG_LEVEL_ALL=3 shows more"
+)
+TPU_MEMORY = (
+    "Use a smaller batch or shorter inputs a core, bfloat16, activation checkpointing "
+    "(torch_xla.utils.checkpoint), or FSDP over more cores. Pad inputs to few shapes, as each shape is a program in HBM"
+)
+ROWS = (
+    # -- Ascend ------------------------------------------------------------------------------------------------
+    *table(
+        _HCCL, ROOT, "bad-launch-arguments",
+        ("hccl-variable", "EI0001|EI0016", r"\bEI00(?:01|16)\b", 0.8, "HCCL refuses a variable or a value"),
+        ("hccl-ranktable", "EI0004|EI0014|EI0017", r"\bEI00(?:04|14|17)\b", 0.8,
+         "the rank table does not fit the devices"),
+        scope=RAISED, fix=RANKTABLE,
+    ),
+    *table(
+        _HCCL, ROOT, "collective-mismatch",
+        ("hccl-arguments", "EI0005", r"\bEI0005\b", 0.75, "ranks call a collective with different arguments",
+         "collective-shape-mismatch"),
+        scope=RAISED,
+    ),
+    *table(
+        _HCCL, ROOT, "cuda-out-of-memory",
+        ("hccl-memory", "EI0011|EI0007|EL0004", r"\bE(?:I00(?:11|07)|L0004)\b", 0.75, "the NPU's memory ran out"),
+        scope=RAISED,
+    ),
+    *table(
+        _HCCL, ROOT, "nccl-version-mismatch",
+        ("hccl-versions", "EI0008", r"\bEI0008\b", 0.95, "nodes have different versions of HCCL"),
+        scope=RAISED,
+    ),
+    *table(
+        _HCCL, ROOT, "nccl-p2p-error",
+        ("hccl-p2p", "EI0010", r"\bEI0010\b", 0.8),
+        scope=RAISED,
+    ),
+    *table(
+        _HCCL, ROOT, "port-in-use",
+        ("hccl-bind", "EI0019|EJ0003",
+         r"\bE(?:I0019|J0003)\b(?:.*IP address (?P<peer>[\d.]+) and port (?P<port>\d+))?", 0.92,
+         "HCCL's own port, 60000 to 60031 on the host or 16666 on the NPU, is held by another process",
+         "orphan-process"),
+        scope=RAISED,
+    ),
+    *table(
+        _HCCL, ROOT, "orphan-process",
+        ("hccl-process", "EJ0001", r"\bEJ0001\b", 0.85, "an earlier training process still runs on the NPUs"),
+        scope=RAISED,
+        fix="Run `npu-smi info` on {node}, which lists the processes on each NPU. End those of earlier runs, wait 10 s "
+            "and start again",
+    ),
+    *table(
+        _HCCL, ROOT, "node-network-down",
+        ("hccl-port-down", "EJ0002", r"\bEJ0002\b", 0.85, "the NPU's network port is down"),
+        scope=RAISED, fix=LINKS,
+    ),
+    *table(
+        _HCCL, ROOT, "wrong-interface",
+        ("hccl-address", "EJ0004", r"\bEJ0004\b", 0.75, "the address is not one of this NPU's port"),
+        scope=RAISED, fix=LINKS,
+    ),
+    *table(
+        _HCCL, ROOT, "nccl-ib-error",
+        ("hccl-cqe", "EI0013|error cqe", r"\bEI0013\b(?:.*Peer information: server (?P<peer>[\w.-]+))?|error cqe", 0.7,
+         "a transfer between NPUs failed: its link, or its peer ended before", "peer-died"),
+        scope=RAISED,
+    ),
+    *table(
+        _HCCL, SYMPTOM, "straggler",
+        ("hccl-notify", "EI0002",
+         r"\bEI0002\b(?:.*remote rank: ?\[?(?P<late>\d+))?", 0.48,
+         "the rank that it names did not come to the collective within HCCL_EXEC_TIMEOUT: late, or it had failed "
+         "before",
+         "peer-died"),
+        ("npu-stream", "EE1002|507046", r"\bEE1002\b|error code(?: is)? 507046", 0.4,
+         "a stream on the NPU did not end in time, in most cases a collective that another rank did not join",
+         "peer-died"),
+        scope=RAISED,
+    ),
+    *table(
+        _HCCL, SYMPTOM, "rendezvous-timeout",
+        ("hccl-root", "EI0015", r"\bEI0015\b", 0.6, "not all ranks came to HCCL's rendezvous in HCCL_CONNECT_TIMEOUT",
+         "wrong-interface"),
+        ("hccl-socket", "EI0006|socket establish timeout",
+         r"\bEI0006\b|wait socket establish timeout", 0.48,
+         "a link between two NPUs was not made in HCCL_CONNECT_TIMEOUT: the other rank came late, or its link is down",
+         "nccl-ib-error"),
+        scope=RAISED,
+    ),
+    *table(
+        _HCCL, SYMPTOM, "peer-died",
+        ("hccl-transport", "EI0009|EI0012",
+         r"\bEI00(?:09|12)\b(?:.*dst_rank\[(?P<late>\d+)\])?", 0.45,
+         "HCCL could not reach the other rank, and that one's own log must say why", "nccl-ib-error"),
+        scope=RAISED,
+    ),
+    *table(
+        "torch_npu csrc/core/npu/NPUException.cpp, acl/error_codes/rt_error_codes.h", ROOT, "ecc-error",
+        ("npu-ecc", "HBM MULTI BIT ECC|UCE ERROR|50705|ECC_ERROR",
+         r"HBM MULTI BIT ECC ERROR|UCE ERROR|error code(?: is)? 50705[34]|HBM_MULTI_BIT_ECC_ERROR", 0.9),
+        scope=RAISED,
+    ),
+    *table(
+        "torch_npu csrc/core/npu/NPUException.cpp, acl/error_codes/rt_error_codes.h", ROOT, "nvlink-error",
+        ("npu-link", "LINK ERROR|507056", r"HCCS LINK ERROR|error code(?: is)? 507056", 0.8),
+        scope=RAISED,
+    ),
+    *table(
+        "torch_npu csrc/core/npu/NPUException.cpp, acl/error_codes/rt_error_codes.h", ROOT, "cuda-kernel-fault",
+        ("npu-core", "5070|vector core exception|aicore exception",
+         r"error code(?: is)? 5070(?:15|35|18)|(?:vector core|aicore) exception", 0.75,
+         "a kernel on the NPU failed: a bad address, index or shape"),
+        scope=RAISED,
+    ),
+    *table(
+        "acl/error_codes/rt_error_codes.h: 207001", ROOT, "cuda-out-of-memory",
+        ("npu-memory", "207001", r"error code(?: is)? 207001", 0.85),
+        scope=RAISED,
+    ),
+    *table(
+        "torch_npu csrc/distributed/ProcessGroupHCCL.cpp: the code of HCCL says why", SYMPTOM, "unknown",
+        ("hccl-function", "HCCL function error|NPU function error|ERR02",
+         r"(?:HCCL|NPU) function error|\bERR02\d{3}\b", 0.3, "a call of HCCL failed, and its plog says why"),
+        scope=RAISED,
+    ),
+    # -- Intel -------------------------------------------------------------------------------------------------
+    *table(
+        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "gpu-hardware-error",
+        ("xpu-lost", "DEVICE_LOST|70000001", r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST|\b0x70000001\b", 0.75,
+         "the GPU was reset or lost: dmesg says whether a kernel hung or the card failed", "cuda-kernel-fault"),
+        scope=RAISED,
+    ),
+    *table(
+        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "cuda-out-of-memory",
+        ("xpu-memory", "OUT_OF_DEVICE_MEMORY|OUT_OF_RESOURCES|70000003",
+         r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)|PI_ERROR_OUT_OF_RESOURCES|\b0x70000003\b", 0.75),
+        scope=RAISED,
+    ),
+    *table(
+        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "host-out-of-memory",
+        ("xpu-host-memory", "OUT_OF_HOST_MEMORY", r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_HOST_MEMORY", 0.75),
+        scope=RAISED,
+    ),
+    *table(
+        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "cuda-device-unavailable",
+        ("xpu-none", "ERROR_UNINITIALIZED|ERROR_DEVICE_NOT_FOUND|No XPU devices|No device of requested type",
+         r"ZE_RESULT_ERROR_UNINITIALIZED|(?:UR_RESULT|PI)_ERROR_DEVICE_NOT_FOUND|No XPU devices are available|"
+         r"No device of requested type available", 0.85),
+        scope=RAISED,
+    ),
+    *table(
+        "oneCCL src/atl/atl_base_transport.cpp, atl_ofi.cpp", ROOT, "nccl-ib-error",
+        ("oneccl-transport", "failed to initialize ATL|fabric provider|suitable provider",
+         r"failed to initialize ATL|(?:can't find|could not find) (?:any )?suitable (?:fabric )?provider|"
+         r"no fabric provider", 0.75, "oneCCL found no transport or provider that works here", "wrong-interface"),
+        scope=RAISED,
+    ),
+    *table(
+        "Level Zero, Unified Runtime and oneCCL: what no other row knows", SYMPTOM, "unknown",
+        ("oneccl-error", "CCL_ERROR|Native API failed|oneCCL: ",
+         r"\|CCL_ERROR\|(?! *$)|Native API failed|\boneCCL: .{0,80}EXCEPTION", 0.3),
+    ),
+    # -- TPUs --------------------------------------------------------------------------------------------------
+    Row("tpu-memory", "cuda-out-of-memory", ROOT, "XLA tpu allocator, xla/service: HBM",
+        ("Attempting to", "memory space hbm", "HBM capacity"),
+        r"Attempting to (?:allocate|reserve) [\d.]+[KMG]?.{0,80}(?:not possible|HBM)|"
+        r"Ran out of memory in memory space hbm|"
+        r"Exceeded (?:the )?HBM capacity", 0.93, "the TPU's HBM ran out", scope=RAISED, fix=TPU_MEMORY),
+    *table(
+        "libtpu: one process owns the chips of a host", ROOT, "cuda-device-unavailable",
+        ("tpu-held", "TPU is already in use|libtpu_lockfile|TPU initialization failed|No TPU devices",
+         r"TPU is already in use by process with pid (?P<pid>\d+)|libtpu_lockfile|TPU initialization failed|"
+         r"No TPU devices (?:were )?found", 0.88),
+        scope=RAISED,
+    ),
+    *table(
+        "torch_xla xla_client/mesh_service.cc", SYMPTOM, "rendezvous-timeout",
+        ("xla-rendezvous", "to meet rendezvous", r"Failed to meet rendezvous '[^']*'", 0.48,
+         "a worker did not come to this point: it had ended before, or took another path", "peer-died"),
+        scope=RAISED,
+    ),
+    *table(
+        "XLA tsl/distributed_runtime/coordination", SYMPTOM, "peer-died",
+        ("xla-heartbeat", "unhealthy", r"tasks? (?:are|is) unhealthy \(stopped sending heartbeats\)", 0.55),
+    ),
+    # -- Gaudi -------------------------------------------------------------------------------------------------
+    *table(
+        "Gaudi's PyTorch bridge, PT_DEVMEM", ROOT, "cuda-out-of-memory",
+        ("gaudi-memory", "PT_DEVMEM", r"PT_DEVMEM.*(?:llocation failed|[Oo]ut of memory|FATAL)", 0.88),
+        scope=RAISED,
+    ),
+    *table(
+        "SynapseAI syn_api_types.h, Gaudi's PyTorch bridge", ROOT, "cuda-device-unavailable",
+        ("gaudi-acquire", "evice acquire failed|synDeviceAcquire|No devices available",
+         r"[Dd]evice acquire failed|synDeviceAcquire\w* (?:failed|returned)", 0.85),
+        scope=RAISED,
+    ),
+    Row("gaudi-graph", "unknown", SYMPTOM, "Gaudi's PyTorch bridge: a status of SynapseAI", ("synStatus",),
+        r"synStatus(?:=|\s)\S*.{0,20}\[[\w ]+\]|synStatus \d+", 0.3,
+        "the bridge says no more. Where only remote nodes say it, their variables differ", scope=RAISED, fix=GRAPH),
+    *table(
+        "Gaudi's process_group_hccl_base.cpp", SYMPTOM, "unknown",
+        ("gaudi-collective", "Collective call returned error", r"Collective call returned error", 0.3,
+         "a collective over Gaudi's NICs failed, and the log of SynapseAI says why"),
+        scope=RAISED,
+    ),
+)  # fmt: skip

@@ -1,0 +1,142 @@
+"""The world that a failure is in: its accelerator, its fabric, and what started it. Fixes are chosen by it (pure).
+
+NVIDIA's GPUs, InfiniBand or plain sockets, and ssh have no entry: what is said everywhere is said to them.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+
+
+class World(enum.Enum):
+    """A column of the table of causes; its value is the heading above it."""
+
+    AMD = "GPUs of AMD"
+    ASCEND = "Ascend NPUs"
+    XPU = "GPUs of Intel"
+    TPU = "TPUs"
+    GAUDI = "Gaudi"
+    EFA = "EFA"
+    TCPX = "GPUDirect-TCPX"
+    ROCE = "RoCE"
+    RAY = "Ray"
+    SLURM = "Slurm"
+    KUBERNETES = "Kubernetes"
+
+
+Worlds = frozenset[World]
+NOWHERE: Worlds = frozenset()
+ACCELERATORS = (World.GAUDI, World.ASCEND, World.XPU, World.TPU, World.AMD)
+
+# What only the one says. torch's own texts under ROCm say HIP.
+_MARKS = {
+    World.AMD: r"amdgpu|amd-smi|rocm-smi|\+rocm|/opt/rocm|ROCm-capable|rocBLAS|MIOpen|RCCL|librccl|HIP error|"
+               r"HIP out of memory|HIP GPUs|HIP failure|hipError|HSA_STATUS|by GPU node-",
+    World.GAUDI: r"habana|hl-smi|synStatus|synapse|Gaudi|\bHPU\b|PT_DEVMEM",
+    World.ASCEND: r"torch_npu|npu-smi|hccn_tool|\bHCCL\b|\bhccl_|\bAscend\b|ASCEND_|NPU out of memory|NPU function|"
+                  r"\bE[IJ]00[01]\d\b|vllm[-_]ascend|/Ascend/|\bNPUs?\b",
+    World.XPU: r"(?:UR|ZE)_RESULT_|PI_ERROR_|oneCCL|\bCCL_|ccl::|XPU out of memory|xpu-smi|level_zero|LevelZero|sycl",
+    World.TPU: r"torch_xla|libtpu|\bTPU\b|_HBM\d|tpu_|XLA:TPU|xla_mesh|mesh_service",
+    World.EFA: r"NET/OFI|provider efa|\befa_\d|\bFI_EFA|AWS Libfabric|aws-ofi-nccl|fi_getinfo",
+    World.TCPX: r"tcpx|TCPX|FastSocket|FasTrak|fastrak",
+    World.ROCE: r"/RoCE\b|\bRoCE\b|\broce\w*p\d|\brocep",
+    World.RAY: r"\braylet\b|ray\.exceptions|\bray::|RayTask|RayTrainWorker|RayActor|RayWorker|/_private/worker\.py|"
+               r"Ray does not|\bray\.(?:get|init|remote)\b|/tmp/ray/",
+    World.SLURM: r"slurmstepd|\bsrun: |\bsbatch: |\bslurm_|SLURM_|StepId=|\bslurmd\b",
+    World.KUBERNETES: r"\bkubelet\b|svc\.cluster\.local|kubernetes|kubectl|OOMKilled|BackOff|FailedScheduling|"
+                      r"nvidia\.com/gpu",
+}  # fmt: skip
+_OF_WORLD = {world: re.compile(marks) for world, marks in _MARKS.items()}
+_OF_NVIDIA = re.compile(r"NVRM|NVIDIA|nvidia-|libcuda|CUDA error|CUDA out of memory|Cuda failure|cudaError")
+_OF_OTHER_OFI = re.compile(r"\bcxi\b|Provider is (?!efa)\w|provider psm")
+
+
+def read_worlds(texts: Iterable[str]) -> Worlds:
+    """Tell in which worlds texts were written; of accelerators and of fabrics at most one each."""
+    text = "\n".join(texts)
+    found = {world for world, marks in _OF_WORLD.items() if marks.search(text)}
+    if _OF_NVIDIA.search(text):
+        found -= {World.AMD, World.XPU, World.TPU}
+    if World.EFA in found and _OF_OTHER_OFI.search(text):
+        found.discard(World.EFA)
+    for alike in (ACCELERATORS, (World.EFA, World.TCPX, World.ROCE)):
+        here = [world for world in alike if world in found]
+        found -= set(here[1:])
+    return frozenset(found)
+
+
+# Names of tools and settings in a cause's text, where one accelerator has another one than NVIDIA's.
+# amd-smi: ROCm/amdsmi docs/how-to/amdsmi-cli-tool.md, HIP docs/how-to/debugging.rst. npu-smi, hccn_tool: CANN's command
+# references, torch_npu's environment variables. xpu-smi: intel/xpumanager docs/smi_user_guide.md, oneCCL's environment
+# variables. hl-smi: Gaudi's System Management Interface Tool. tpu-info: AI-Hypercomputer/cloud-accelerator-diagnostics.
+_TOOLS: Mapping[str, tuple[str, Mapping[World, str]]] = {
+    "smi": ("nvidia-smi", {
+        World.AMD: "amd-smi process", World.ASCEND: "npu-smi info", World.XPU: "xpu-smi ps", World.TPU: "tpu-info",
+        World.GAUDI: "hl-smi",
+    }),
+    "list": ("nvidia-smi -L", {
+        World.AMD: "amd-smi list", World.ASCEND: "npu-smi info -l", World.XPU: "xpu-smi discovery",
+        World.TPU: "tpu-info", World.GAUDI: "hl-smi -L",
+    }),
+    "visible": ("CUDA_VISIBLE_DEVICES", {
+        World.AMD: "HIP_VISIBLE_DEVICES", World.ASCEND: "ASCEND_RT_VISIBLE_DEVICES", World.XPU: "ZE_AFFINITY_MASK",
+        World.TPU: "TPU_VISIBLE_CHIPS", World.GAUDI: "HABANA_VISIBLE_MODULES",
+    }),
+    "ifname": ("NCCL_SOCKET_IFNAME", {
+        World.ASCEND: "HCCL_SOCKET_IFNAME", World.XPU: "FI_TCP_IFACE", World.TPU: "TP_SOCKET_IFNAME",
+        World.GAUDI: "HCCL_SOCKET_IFNAME",
+    }),
+    "family": (" NCCL_SOCKET_FAMILY=AF_INET", {
+        World.ASCEND: " HCCL_SOCKET_FAMILY=AF_INET", World.XPU: "", World.TPU: "", World.GAUDI: "",
+    }),
+    "set_device": ("torch.cuda.set_device", {
+        World.ASCEND: "torch.npu.set_device", World.XPU: "torch.xpu.set_device", World.GAUDI: "torch.hpu.set_device",
+    }),
+    "library": ("NCCL", {World.ASCEND: "HCCL", World.XPU: "oneCCL", World.TPU: "XLA", World.GAUDI: "HCCL"}),
+    "recorder": (". TORCH_NCCL_TRACE_BUFFER_SIZE=2000 keeps what each rank did last", {
+        World.ASCEND: ". `grep -rn ERROR ~/ascend/log` shows what each rank's plog says", World.XPU: "", World.TPU: "",
+        World.GAUDI: "",
+    }),
+    "kernel_log": ("dmesg -T | grep -i xid", {
+        World.AMD: "dmesg -T | grep amdgpu", World.ASCEND: "dmesg -T | grep -i -e npu -e davinci",
+        World.XPU: "dmesg -T | grep -e i915 -e xe", World.TPU: "dmesg -T | grep -i accel",
+        World.GAUDI: "dmesg -T | grep habanalabs",
+    }),
+    "reset": ("Run `nvidia-smi --gpu-reset -i {gpu}` or reboot", {
+        World.AMD: "Run `amd-smi reset --gpureset --gpu {gpu}` or reboot",
+        World.ASCEND: "Run `npu-smi set -t reset -i {gpu} -c 0` or reboot",
+        World.XPU: "Run `xpu-smi config -d {gpu} --reset` or reboot", World.TPU: "Make the TPU VM again",
+        World.GAUDI: "Reboot it",
+    }),
+    "ecc": ("nvidia-smi -q -d ECC,ROW_REMAPPER", {
+        World.AMD: "amd-smi metric --ecc", World.ASCEND: "npu-smi info -t ecc -i {gpu}",
+        World.XPU: "xpu-smi health -d {gpu}", World.TPU: "tpu-info", World.GAUDI: "hl-smi -q -d ECC",
+    }),
+    "allocator": (", and against fragmentation PYTORCH_ALLOC_CONF=expandable_segments:True", {
+        World.ASCEND: ", and against fragmentation PYTORCH_NPU_ALLOC_CONF=expandable_segments:True", World.XPU: "",
+        World.TPU: "", World.GAUDI: "",
+    }),
+    "blocking": ("Run once with `--env CUDA_LAUNCH_BLOCKING=1`, whose traceback shows the kernel, or under "
+                 "`compute-sanitizer python …`", {
+        World.AMD: "Run once with `--env AMD_SERIALIZE_KERNEL=3`, whose traceback shows the kernel, or under "
+                   "`rocgdb --args python …`",
+        World.ASCEND: "Run once with `--env ASCEND_LAUNCH_BLOCKING=1`, whose traceback shows the kernel",
+        World.XPU: "Run once with `--env ZE_SERIALIZE=2`, whose traceback shows the kernel",
+        World.TPU: "Run once with `--env PT_XLA_DEBUG_LEVEL=2`, which shows where graphs are compiled and run",
+        World.GAUDI: "Run once with `--env PT_HPU_LAZY_MODE=0`, whose traceback shows the kernel",
+    }),
+    "torch_version": ("torch.version.cuda, torch.cuda.is_available()", {
+        World.AMD: "torch.version.hip, torch.cuda.is_available()",
+        World.ASCEND: "torch.__version__, torch.npu.is_available()",
+        World.XPU: "torch.version.xpu, torch.xpu.is_available()", World.TPU: "torch.__version__",
+        World.GAUDI: "torch.__version__, torch.hpu.is_available()",
+    }),
+}  # fmt: skip
+
+
+def tools(worlds: Worlds) -> dict[str, str]:
+    """Give the names of tools and settings in a world; they may hold `{gpu}`."""
+    return {name: next((of[w] for w in ACCELERATORS if w in worlds and w in of), usual)
+            for name, (usual, of) in _TOOLS.items()}  # fmt: skip
