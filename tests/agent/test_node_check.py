@@ -196,7 +196,7 @@ def test_words_of_the_command(command: list[str], expected: tuple[str, str | Non
 
 
 def test_rule_of_the_interpreter(tmp_path: Path) -> None:
-    for name in ("opt/py", "venv/bin/python", "conda/bin/python", "bin/python3", "bin/python3.12"):
+    for name in ("opt/py", "venv/bin/python", "conda/bin/python", "own/bin/python", "bin/python3", "bin/python3.12"):
         put(tmp_path, name, "#!/bin/sh\n")
     environ = {"PATH": str(tmp_path / "bin")}
     request: dict[str, Any] = {"virtual_env": str(tmp_path / "venv"), "conda_prefix": str(tmp_path / "conda")}
@@ -210,6 +210,11 @@ def test_rule_of_the_interpreter(tmp_path: Path) -> None:
     assert chosen(["python3.12", "x.py"]) == ("bin/python3.12", "the command")
     assert chosen(["x.py"]) == ("venv/bin/python", "VIRTUAL_ENV")
     assert chosen(["x.py"], virtual_env="/not/here") == ("conda/bin/python", "CONDA_PREFIX")
+    own = {"own_environment": str(tmp_path / "own")}
+    assert chosen(["x.py"], **own) == ("venv/bin/python", "VIRTUAL_ENV")
+    assert chosen(["x.py"], **own, virtual_env=None) == ("conda/bin/python", "CONDA_PREFIX")
+    lost = {"virtual_env": None, "conda_prefix": "/not/here"}
+    assert chosen(["x.py"], **own, **lost) == ("own/bin/python", "the environment of allranks")
     assert chosen(["x.py"], virtual_env=None, conda_prefix=None) == ("bin/python3", "python3 on PATH")
     assert chosen(["python3.9", "x.py"]) == ("None", "the command")
 

@@ -19,6 +19,8 @@ import pytest
 from tests import forked
 from tests.shell import Shell
 
+from allranks.gang import session
+
 pytestmark = pytest.mark.processes
 
 # Writes what it was given beside itself, once a process.
@@ -189,3 +191,25 @@ def test_use_env_is_an_option_of_torch_distributed_launch_alone(shell: Shell) ->
     old = shell("run", "--local", "2", "--dry-run", "python", "-m", "torch.distributed.launch", *given)
     new = shell("run", "--local", "2", "--dry-run", "torchrun", *given)
     assert [" --use_env " in answer.out for answer in (old, new)] == [False, True], old.out + new.out
+
+
+def test_other_hosts_take_the_interpreter_of_the_environment_here(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said python3, and the run took that of VIRTUAL_ENV."""
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    words = ["run", "--hosts", "far1,far2", "--dry-run"]
+    assert f"\n{python} is taken where a node has it (VIRTUAL_ENV: " in shell(*words, "t.py").out
+    first = shell(*words, "--json", "t.py").document["nodes"][0]["ranks"][0]
+    assert first["argv"][0] == str(python)
+    assert "is taken where a node has it" not in shell(*words, "--python", "/opt/py", "t.py").out
+
+
+def test_conda_comes_before_the_environment_of_allranks_but_its_base_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_own_environment", lambda: "/own")
+    assert session.environments({"CONDA_PREFIX": "/c/envs/x", "CONDA_DEFAULT_ENV": "x"}) == (None, "/c/envs/x", "/own")
+    assert session.environments({"CONDA_PREFIX": "/c", "CONDA_DEFAULT_ENV": "base"}) == (None, None, "/own")
+    assert session.environments({"CONDA_PREFIX": "/c", "VIRTUAL_ENV": "/v"}) == ("/v", "/c", "/own")

@@ -286,8 +286,18 @@ def test_a_script_that_is_not_here_is_not_looked_for_on_the_nodes(plain: Path) -
         list_tree(RunSpec.of(command=("trian.py",)), str(plain))
     with pytest.raises(UsageError, match=f"{plain}/lib has no train.py to ship"):
         list_tree(RunSpec.of(command=("train.py",), workdir="lib"), str(plain))
+    outside = rf"--sync ships {plain}/lib, and \.\./train.py is outside of it.*\nhint: cd {plain}$"
+    with pytest.raises(UsageError, match=outside):
+        list_tree(RunSpec.of(command=("../train.py",)), str(plain / "lib"))
     made_by_prelude = RunSpec.of(command=("made.py",), prelude="./make > made.py")
     assert names(plain, made_by_prelude) == ["lib/model.py", "train.py"]
+
+
+def test_a_script_that_git_ignores_is_not_shipped(repo: Path) -> None:
+    write(repo, "own.py")
+    (repo / ".gitignore").write_text("own.py\n")
+    with pytest.raises(UsageError, match=f"git ignores {repo}/own.py.*\nhint: git add -f {repo}/own.py"):
+        list_tree(RunSpec.of(command=("own.py",)), str(repo))
 
 
 # -- the position --------------------------------------------------------------------------------------

@@ -420,15 +420,19 @@ def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]
     return find_program(name, path=environ.get("PATH", os.defpath))
 
 
+OF_ENVIRONMENT = ("VIRTUAL_ENV", "CONDA_PREFIX", "the environment of allranks")  # the rules for the caller's own
+
+
 def choose_interpreter(
     order: SetupOrder, program: Words, workdir: str, environ: Mapping[str, str]
 ) -> Tuple[Optional[str], str]:
-    """Path (None: absent) and which rule chose it: --python, the command's first word, the caller's
-    VIRTUAL_ENV or CONDA_PREFIX where it is on this node too, python3 on the PATH after the prelude."""
+    """Path (None: absent) and which rule chose it: --python, the command's first word, an environment of
+    OF_ENVIRONMENT where it is on this node too, python3 on the PATH after the prelude."""
     for word, how in ((order.python, "--python"), (program.python or order.launcher_python, "the command")):
         if word:
             return lookup(word, workdir, environ), "%s: %s" % (how, word)
-    for prefix, how in ((order.virtual_env, "VIRTUAL_ENV"), (order.conda_prefix, "CONDA_PREFIX")):
+    prefixes = (order.virtual_env, order.conda_prefix, order.own_environment)
+    for how, prefix in zip(OF_ENVIRONMENT, prefixes):  # noqa: B905 (Python 3.8)
         if prefix:
             path = lookup(os.path.join(prefix, "bin", "python"), workdir, environ)
             if path is not None:

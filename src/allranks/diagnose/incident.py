@@ -158,6 +158,7 @@ class Incident:
     local_nodes: frozenset[str] = frozenset()
     is_slurm: bool = False
     is_joined: bool = False
+    withheld: tuple[str, ...] = ()  # variables that are set here and that ranks on other hosts did not get
 
     def node_of(self, rank: int) -> str:
         """Find the node that a rank is on; empty where it is not known."""

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from allranks.agent.node_check import choose_interpreter
+from allranks.agent.node_check import OF_ENVIRONMENT, choose_interpreter
 from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
 from allranks.gang.members import NodeState
@@ -162,9 +162,20 @@ class DryRun:
     def _asked_facts(self) -> NodeFacts:
         """Return what is known of the training interpreter of a node that was not asked: the user's own word."""
         python = self._spec.launch.python
-        if python is None:
-            return NodeFacts()
-        return NodeFacts(interpreter=Interpreter("", "--python", python))
+        if python is not None:
+            return NodeFacts(interpreter=Interpreter("", "--python", python))
+        path = self._environment_here()[0]
+        return NodeFacts(interpreter=Interpreter("", "", path)) if path else NodeFacts()
+
+    def _environment_here(self) -> tuple[str, str]:
+        """Return the interpreter of the caller's environment and what names it: nodes take it where they have it.
+
+        Empty where the command or --python names one, or the prelude may.
+        """
+        order = setup_order(self._spec, self._setting)
+        path, how = choose_interpreter(order, read_command(order.command, order.kind), order.workdir or "/", os.environ)
+        is_of_environment = order.prelude is None and how.partition(":")[0] in OF_ENVIRONMENT
+        return (path or "", how) if is_of_environment else ("", "")
 
     def _chosen_later(self, is_known: bool) -> dict[str, str]:
         """Return variables of the network whose values the rendezvous check chooses."""
@@ -181,6 +192,9 @@ class DryRun:
             lines += ["", *_node_lines(node)]
         if "PATH" not in launch.env and launch.launcher == "direct":
             lines += ["", "PATH begins with the directory of the training interpreter, as after `activate`"]
+        path, how = self._environment_here()
+        if path and self._spec.target.hosts:
+            lines += ["", f"{path} is taken where a node has it ({how}), else its python3"]
         if self._setting.handed_over.sentence:
             lines += ["", f"variables {self._setting.handed_over.sentence}"]
         lines += ["", self._later()]

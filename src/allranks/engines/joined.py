@@ -22,7 +22,7 @@ from allranks.findings import Verdict
 from allranks.gang.agent_archive import node_zip
 from allranks.gang.places import Setting, setup_order
 from allranks.gang.plugins import all_checks
-from allranks.gang.session import Session, own_environment
+from allranks.gang.session import Session, environments
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.pinned import NodeArguments
@@ -274,14 +274,16 @@ class JoinedNode:
 
 def own_of(spec: RunSpec) -> NodeArguments:
     """Return what this node takes from no other machine: its command, directory, interpreter, environment."""
+    places = environments(os.environ)
     setting = Setting(
         run="",
         uid="",
         token="",
         workdir=os.getcwd(),
         run_outputs="",
-        virtual_env=os.environ.get("VIRTUAL_ENV") or own_environment(),
-        conda_prefix=os.environ.get("CONDA_PREFIX"),
+        virtual_env=places.virtual_env,
+        conda_prefix=places.conda_prefix,
+        own_environment=places.own,
     )
     return NodeArguments(spec, setup_order(spec, setting)._replace(target=None), tuple(all_checks()))
 

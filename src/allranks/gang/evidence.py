@@ -51,6 +51,7 @@ def judge_attempt(gang: Gang, run: RunDirectory, spec: RunSpec) -> Verdict | Non
         local_nodes=roster.cluster.local_names,
         is_slurm=spec.target.slurm,
         is_joined=roster.cluster.source == JOINED,
+        withheld=roster.setting.handed_over.not_forwarded,
         memory={n.name: n.memory for n in roster.nodes.values() if n.memory},
         deepspeed=next((n.deepspeed for n in roster.nodes.values() if n.deepspeed), {}),
     )

@@ -71,6 +71,7 @@ class Setting:
     handed_over: HandedOver = field(default_factory=HandedOver)
     virtual_env: str | None = None
     conda_prefix: str | None = None
+    own_environment: str | None = None
     expected_world_size: int | None = None
     checks: tuple[Check, ...] = ()
     tree: Tree | None = None
@@ -92,6 +93,7 @@ class KeptLaunch(NamedTuple):
     conda_prefix: str | None = None
     checks: tuple[str, ...] = ()
     tree: Tree | None = None
+    own_environment: str | None = None
 
 
 def keep_order(spec: RunSpec, setting: Setting) -> KeepOrder:
@@ -105,6 +107,7 @@ def keep_order(spec: RunSpec, setting: Setting) -> KeepOrder:
         setting.conda_prefix,
         tuple(check.name for check in setting.checks),
         setting.tree,
+        setting.own_environment,
     )
     return KeepOrder(encode(launch))
 
@@ -118,6 +121,7 @@ def restored(setting: Setting, launch: KeptLaunch, checks: Mapping[str, Check]) 
         forwarded=launch.forwarded,
         virtual_env=launch.virtual_env,
         conda_prefix=launch.conda_prefix,
+        own_environment=launch.own_environment,
         checks=tuple(checks[name] for name in launch.checks if name in checks),
         tree=launch.tree,
     )
@@ -207,6 +211,7 @@ def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -
         launcher_python=_launcher_python(spec),
         virtual_env=setting.virtual_env,
         conda_prefix=setting.conda_prefix,
+        own_environment=setting.own_environment,
         environ={**setting.forwarded, **spec.launch.env},
         prelude=spec.launch.prelude,
         master_port=spec.rendezvous.master_port,

@@ -509,6 +509,7 @@ def create(
             controller_identity(),
             versions={"python": platform.python_version()},
             more=reach.document,
+            withheld=setting.handed_over.not_forwarded,
         )
         write_opening(run, opening)
         if again is not None:
@@ -583,6 +584,7 @@ def make_setting(
     if not inherit:
         variables = {**forwarded(environ, spec.launch.forward), **named}
         handed = handed_over(spec, environ, variables)
+    places = environments(environ)
     return Setting(
         run=names.run,
         uid=names.uid,
@@ -592,13 +594,32 @@ def make_setting(
         local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
         forwarded=variables,
         handed_over=handed,
-        virtual_env=environ.get("VIRTUAL_ENV") or own_environment(),
-        conda_prefix=environ.get("CONDA_PREFIX"),
+        virtual_env=places.virtual_env,
+        conda_prefix=places.conda_prefix,
+        own_environment=places.own,
         checks=checks,
     )
 
 
-def own_environment() -> str | None:
+class Environments(NamedTuple):
+    """Where the training interpreter may be: environments of the caller, and that of allranks."""
+
+    virtual_env: str | None
+    conda_prefix: str | None
+    own: str | None
+
+
+def environments(environ: Mapping[str, str]) -> Environments:
+    """Return where the training interpreter may be.
+
+    Conda's `base` is active in every login of many people, and says less than the environment allranks runs from.
+    """
+    own = _own_environment()
+    is_base = own is not None and environ.get("CONDA_DEFAULT_ENV") == "base"
+    return Environments(environ.get("VIRTUAL_ENV"), None if is_base else environ.get("CONDA_PREFIX"), own)
+
+
+def _own_environment() -> str | None:
     """Return the virtual environment allranks runs from, if torch is in it: `.venv/bin/allranks` without activate.
 
     An environment made for allranks alone (pipx) has no torch and is not taken.

@@ -9,11 +9,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shlex
 import stat
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -71,7 +72,7 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     names = sorted(_without_runs(set(paths)), key=os.fsencode)
     kept, total = _measured(root, names)
     below = _position(spec, root, cwd)
-    _check_command(spec, root, below)
+    _check_command(spec, root, below, kept)
     large = tuple(f"{_shown(name)} ({format_size(left_out[name])})" for name in sorted(left_out))
     tree = Tree(root, below, len(kept), total, left_out=large, limit=LARGE)
     return Listing(tree, tuple(kept))
@@ -239,7 +240,7 @@ def _position(spec: RunSpec, root: str, cwd: str) -> str:
     return below
 
 
-def _check_command(spec: RunSpec, root: str, below: str) -> None:
+def _check_command(spec: RunSpec, root: str, below: str, names: Sequence[str]) -> None:
     """Refuse a script that is not shipped.
 
     An absolute path inside the tree would run what lies there on the nodes. A script that is absent here can only
@@ -255,6 +256,14 @@ def _check_command(spec: RunSpec, root: str, below: str) -> None:
         )
     workdir = os.path.normpath(os.path.join(root, below))
     is_relative_script = script.endswith(".py") and not os.path.isabs(script)
+    path = os.path.normpath(os.path.join(workdir, script))
+    if is_relative_script and not _is_inside(path, root):
+        raise UsageError(
+            f"--sync ships {root}, and {script} is outside of it. Start from the directory that has both\n"
+            f"hint: cd {shlex.quote(os.path.commonpath((root, path)))}"
+        )
+    if is_relative_script and os.path.isfile(path) and os.path.relpath(path, root) not in names:
+        raise UsageError(f"--sync: git ignores {path}, so that it is not shipped\nhint: git add -f {shlex.quote(path)}")
     if is_relative_script and not spec.launch.prelude and not os.path.exists(os.path.join(workdir, script)):
         raise UsageError(
             f"--sync: {workdir} has no {script} to ship. Check the path of the script, or start from its directory"

@@ -59,6 +59,7 @@ class SetupOrder(NamedTuple):
     launcher_python: Optional[str] = None
     virtual_env: Optional[str] = None
     conda_prefix: Optional[str] = None
+    own_environment: Optional[str] = None
     environ: Mapping[str, str] = {}
     prelude: Optional[str] = None
     master_port: int = 0

@@ -67,7 +67,10 @@ class NamedNode(NodeEntry):
 @omit_empty("engine", "slurm")
 @dataclass(frozen=True)
 class RunDocument:
-    """run.json; `source` says where the nodes came from, `engine` and `slurm` are an engine's own fields."""
+    """run.json; `source` says where the nodes came from, `engine` and `slurm` are an engine's own fields.
+
+    `withheld`: variables that were set where the run began, and that ranks on other hosts did not get.
+    """
 
     run: str = ""
     uid: str = ""
@@ -81,6 +84,7 @@ class RunDocument:
     controller: ControllerRecord | None = None
     engine: Mapping[str, Json] = field(default_factory=dict)
     slurm: Mapping[str, Json] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
 
     @property
     def gang(self) -> list[NodeEntry]:

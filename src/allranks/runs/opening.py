@@ -39,6 +39,7 @@ class Opening:
     name: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, Json] = field(default_factory=dict)
+    withheld: tuple[str, ...] = ()
 
 
 def write_opening(run: RunDirectory, opening: Opening) -> None:
@@ -54,6 +55,7 @@ def write_opening(run: RunDirectory, opening: Opening) -> None:
         workdir=opening.workdir,
         versions={"allranks": allranks.__version__, "protocol": str(PROTOCOL), **opening.versions},
         controller=opening.controller,
+        withheld=opening.withheld,
     )
     run.write_document("run.json", {**encode(document), **opening.more})
     note_runs_directory(run.path.parent, os.environ)

@@ -46,6 +46,7 @@ def _read(run: RunDirectory, document: RunDocument, facts: list[Stamped[Fact]]) 
         lease=float(lease) if isinstance(lease, (int, float)) else 0.0,
         is_slurm=document.spec.get("slurm") is True,
         is_joined=document.source == JOINED,
+        withheld=document.withheld,
         local_nodes=frozenset(node.name for node in document.nodes if node.is_local),
         exits=tuple(_complete(run, end, nodes) for end in incident.exits),
     )

@@ -101,6 +101,12 @@ def _out_of_host_memory(incident: Incident, end: ExitRecord) -> str:
 # -- exceptions ------------------------------------------------------------------------------------------
 
 
+WITH_PYTHONPATH = (
+    "--env PYTHONPATH hands on the PYTHONPATH that is set here, where the nodes have its directories. Else install the "
+    "module on every node, or ship it with --sync"
+)
+
+
 def _raised(incident: Incident, group: AlikeFailures) -> Reading:
     """Write `raised ValueError: bad batch (train.py:41 in step, pid 77)`, with the cause that the text tells."""
     first = group.first
@@ -124,6 +130,8 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
         remedy = gpu_levers(read_gpu(quoted.text), setting_of(incident, first.exit), read_worlds([quoted.text]))
     elif cause == "host-out-of-memory":
         remedy = _out_of_host_memory(incident, first.exit)
+    elif cause == "missing-module" and "PYTHONPATH" in incident.withheld:
+        remedy = WITH_PYTHONPATH
     if first.from_log:
         confidence *= 0.8
     worker = quoted.worker or (raised.thread and f"thread {raised.thread}")
@@ -340,11 +348,12 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
         module = lacking["module"] or lacking["parent"]
         python = lacking["python"]
         install = f"`{python} -m pip install {module.partition('.')[0]}`"
+        remedy = f"run {install} on every node, or choose another interpreter with --python"
         return Reading(
             "missing-module",
             0.95,
             name_with(f"found no module {module} in {python}", group.pid) + threads,
-            f"run {install} on every node, or choose another interpreter with --python",
+            WITH_PYTHONPATH if "PYTHONPATH" in incident.withheld else remedy,
         )
     if LOST_ENVIRONMENT.find(end.tail):
         what = f"began without RANK: {LOST_ENVIRONMENT.means}"
