@@ -141,6 +141,9 @@ def _start(header: AgentHeader, files: Files) -> None:
         if content:
             with open(os.path.join(directory, name), "wb") as file:
                 file.write(content)
+    from .sweep import tidy  # late: other modes do without
+
+    tidy(header.node_dir)
     log, path = nodedir.scratch(directory)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)

@@ -65,6 +65,12 @@ def kept_outputs(path: str) -> Optional[str]:
     return None
 
 
+def has_outputs_alone(path: str) -> bool:
+    """Tell whether all that lies there is what `remove` keeps."""
+    kept = _kept(path)
+    return bool(kept) and all(name in (*kept, receiver.MANIFEST) for name in names_in(path))
+
+
 def _kept(path: str) -> List[str]:
     kept: List[str] = []
     if any(not _is_metrics(name) for name in names_in(os.path.join(path, "outputs"))):

@@ -13,7 +13,7 @@ from allranks.protocol.processes import SweptProcess
 from .door import answers
 from .files import names_in
 from .journal import AgentBegun, read_journal
-from .node_directory import bases, remove, scratch
+from .node_directory import bases, has_outputs_alone, kept_outputs, remove, scratch
 from .portowner import who_holds
 from .processes import (
     Process,
@@ -31,6 +31,8 @@ from .processes import (
 )
 
 BEING_MADE = 60.0  # seconds a directory without a journal may be that of a run that is just starting
+OLD = 7 * 86400.0  # seconds after which what a run has left is looked at when another begins
+MOST_OLD = 20  # directories that are looked at then
 GPU_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/renderD")
 NOT_A_GPU = ("/dev/nvidiactl", "/dev/nvidia-modeset")
 
@@ -43,7 +45,7 @@ def sweep(header: SweepHeader) -> SweptMessage:
         return SweptMessage(removed=_remove(header.remove, header.node_dir))
     if header.foreign is not None:
         return SweptMessage(foreign=_foreign(header.foreign.port))
-    live, unanswering = _agents(header.node_dir)
+    live, unanswering = _agents(_run_dirs(header.node_dir))
     tagged = [(run_tag_of(process.pid), process) for process in read_processes(all_pids())]
     orphans: Dict[int, SweptProcess] = {}
     for run_tag, process in [*unanswering, *tagged]:
@@ -52,7 +54,10 @@ def sweep(header: SweepHeader) -> SweptMessage:
         uid, _, node = run_tag.partition("/")
         orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, run_tag in live)
         orphans.setdefault(process.pid, orphan)
-    return SweptMessage(list(orphans.values()), _directories(header.node_dir, live))
+    unused = _directories(header.node_dir, live)
+    kept = [path for path in unused if has_outputs_alone(path)]
+    directories = [path for path in unused if path not in kept]
+    return SweptMessage(list(orphans.values()), directories, kept=[kept_outputs(path) or path for path in kept])
 
 
 def _foreign(port: int) -> List[SweptProcess]:
@@ -108,15 +113,15 @@ def _tag_of(node_dir: str) -> str:
     return "%s/%s" % (os.path.basename(os.path.dirname(node_dir)), os.path.basename(node_dir))
 
 
-def _agents(wanted: Optional[str]) -> Tuple[Set[str], List[Tuple[str, Process]]]:
+def _agents(paths: Iterable[str]) -> Tuple[Set[str], List[Tuple[str, Process]]]:
     """Give run tags whose ranks are held, or may be, and agents and supervisors with their tags that hold none."""
     live: Set[str] = set()
     unanswering: List[Tuple[str, Process]] = []
-    for path in _run_dirs(wanted):
+    for path in paths:
         tag = _tag_of(path)
         begun = read_journal(path).begun
         if begun is None:
-            if _is_being_made(path):
+            if _is_being_made(path) and not has_outputs_alone(path):
                 live.add(tag)
             continue
         keepers = _keepers(begun)
@@ -147,10 +152,7 @@ def _hold(keepers: Sequence[Process], begun: AgentBegun, path: str) -> bool:
 
 
 def _is_being_made(path: str) -> bool:
-    try:
-        return 0 <= time.time() - os.stat(path).st_mtime < BEING_MADE
-    except OSError:
-        return False
+    return os.path.isdir(path) and 0 <= _age(path) < BEING_MADE
 
 
 def _directories(wanted: Optional[str], live: Set[str]) -> List[str]:
@@ -158,9 +160,29 @@ def _directories(wanted: Optional[str], live: Set[str]) -> List[str]:
     return [path for path in _run_dirs(wanted) if _tag_of(path) not in live]
 
 
+def tidy(wanted: Optional[str]) -> None:
+    """Remove the oldest directories of runs that have died, but not their outputs: else they would pile up."""
+    aged = sorted((_age(path), path) for path in _run_dirs(wanted))
+    old = [path for age, path in aged[-MOST_OLD:] if age > OLD and not has_outputs_alone(path)]
+    live = _agents(old)[0]
+    for path in old:
+        if _tag_of(path) not in live:
+            try:
+                remove(path)
+            except OSError:
+                pass
+
+
+def _age(path: str) -> float:
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
 def _remove(paths: Iterable[str], wanted: Optional[str]) -> List[str]:
     """Remove dead runs' directories, only such as this sweep itself would list."""
-    unused = set(_directories(wanted, _agents(wanted)[0]))
+    unused = set(_directories(wanted, _agents(_run_dirs(wanted))[0]))
     removed = [path for path in paths if path in unused]
     for path in removed:
         remove(path)

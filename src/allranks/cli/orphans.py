@@ -44,7 +44,10 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
     if not json_:
         _list(answers, foreign)
     count = sum(len(p) for p in chosen.values()) + sum(len(answer.directories or ()) for answer in answers.values())
-    if dry_run or not count or not (yes or _agreed(chosen, foreign)):
+    if dry_run or not count:
+        return DONE
+    if not (yes or _agreed(chosen, foreign)):
+        click.echo("nothing was ended")
         return DONE
     left = end(spec, cluster, chosen, answers)
     if json_:
@@ -64,8 +67,13 @@ def _list(answers: Answers, foreign: bool) -> None:
         for path in answer.directories or ():
             nothing = False
             click.echo(f"{name}  directory {path}")
+        for path in answer.kept or ():
+            click.echo(f"{name}  outputs of an ended run, which stay  {path}")
     if nothing:
-        click.echo("nothing is left of earlier runs" if not foreign else "no other process of yours is in the way")
+        else_ = " else" if any(answer.kept for answer in answers.values()) else ""
+        click.echo(
+            f"nothing{else_} is left of earlier runs" if not foreign else "no other process of yours is in the way"
+        )
 
 
 def _agreed(chosen: Processes, foreign: bool) -> bool:

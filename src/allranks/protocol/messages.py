@@ -323,13 +323,14 @@ class SweptMessage(NamedTuple):
     """The answer to a sweep of a node; None is what was not asked for.
 
     `processes` are orphans, `directories` those that no agent uses, `foreign` the user's processes outside any run,
-    `left` what could not be ended, `removed` the directories that were removed."""
+    `left` what could not be ended, `removed` the directories that were removed, `kept` those of outputs, which stay."""
 
     processes: Optional[List[SweptProcess]] = None
     directories: Optional[List[str]] = None
     foreign: Optional[List[SweptProcess]] = None
     left: Optional[List[SweptProcess]] = None
     removed: Optional[List[str]] = None
+    kept: Optional[List[str]] = None
 
 
 class OutputFile(NamedTuple):
