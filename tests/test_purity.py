@@ -240,7 +240,7 @@ OF_THE_WALL = {
     "engines/meeting.py no_start": "when the meeting began, as it is stored",
     "gang/session.py adopt": "since the controller before us wrote last, as it is stored",
     "gang/session.py _remember": "since the controller before us began",
-    "agent/sweep.py _is_being_made": "the age of a file",
+    "agent/sweep.py _age": "the age of a file",
     "runs/logs.py _index": "how often the time of output is noted, as it is stored",
     "runs/result.py least_result": "since another process began",
 }
