@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from tests import wording
+from tests.diagnose.incidents import rank_end
 from tests.facts import fact
 
 from allranks.diagnose.candidate import Candidate, Strength
-from allranks.diagnose.incident import ExitRecord, Incident
+from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
 from allranks.findings import Finding, Where, typed_here
 from allranks.gang.remarks import too_small
@@ -121,7 +122,7 @@ def test_the_end_of_a_run_counts_one_as_one() -> None:
 
 def test_refused_arguments_without_the_reason_end_no_sentence_with_a_colon() -> None:
     """argparse prints its usage first: the reason may have scrolled out of what was kept of the log."""
-    ends = tuple(ExitRecord(rank, "h1", 2, None, 20.0, False, tail="usage: t.py [-h] --lr LR\n") for rank in (0, 1))
+    ends = tuple(rank_end(rank, "h1", 2, None, 20.0, False, tail="usage: t.py [-h] --lr LR\n") for rank in (0, 1))
     verdict = judge(Incident(0, 2, {"h1": (0, 1)}, ends))
     assert verdict is not None and verdict.cause == "bad-launch-arguments"
     assert verdict.finding.message == "every rank refused the arguments of the program"

@@ -193,7 +193,7 @@ def test_files_with_other_names_are_left_alone(tmp_path, pipe):
 
 def test_what_a_program_puts_among_the_segments_ends_no_supervisor(tmp_path, pipe):
     """A FIFO, a directory, a link, and names that no frame can hold."""
-    name = "%016d" % 7
+    name = f"{7:016d}"
     os.mkfifo(tmp_path / f"a0_rank_0.{name}")
     (tmp_path / f"a0_rank_1.{name}").mkdir()
     (tmp_path / f"a0_rank_2.{name}").symlink_to("/dev/null")

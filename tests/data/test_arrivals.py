@@ -139,7 +139,7 @@ class Trains(Drive):
         self.running()
 
     def audited(self, *findings: Finding, attempt: int = 0) -> list[str]:
-        return self.feed(Audited("", self.now, attempt, findings))
+        return self.feed(Audited(attempt, findings))
 
 
 def test_what_is_wrong_is_a_warning_and_the_run_goes_on() -> None:

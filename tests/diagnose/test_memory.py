@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.diagnose.incidents import rank_end
 
-from allranks.diagnose.incident import ExitRecord, Incident
+from allranks.diagnose.incident import Incident
 from allranks.diagnose.memory.figures import GpuMemory, read_gpu, size
 from allranks.diagnose.memory.levers import gpu_levers, host_levers
 from allranks.diagnose.memory.setting import MemorySetting, read_setting
@@ -196,7 +197,7 @@ def test_sizes() -> None:
 
 
 def incident(**end: object) -> Incident:
-    record = ExitRecord(**{"rank": 1, "node": "h2", "code": 1, "signal": None, "t": 5.0, "expected": False, **end})
+    record = rank_end(**{"rank": 1, "node": "h2", "code": 1, "signal": None, "t": 5.0, "expected": False, **end})
     return Incident(0, 4, {"h1": (0,), "h2": (1,)}, (record,), detected_t=5.1,
                     command=("train.py", "--batch", "6", "--workers", "2"), memory={"h2": 64 * GIB})  # fmt: skip
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
+from tests.diagnose.incidents import fault, lost, rank_end
 
 from allranks.diagnose.causes import CAUSES, likeliest
 from allranks.diagnose.exceptions import ExceptionLink, Raised
-from allranks.diagnose.incident import AgentFault, ExitRecord, Incident, LostNode
+from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.rules.failures import FailureRole, alike, failures
 from allranks.diagnose.verdict import judge
 from allranks.diagnose.words import last_lines, name_ranks, numbers
@@ -35,28 +36,28 @@ def node_of(rank: int) -> str:
     return "h1" if rank < 2 else "h2"
 
 
-def raised(rank: int, t: float, kind: str, text: str, *chain: tuple[str, str], expected: bool = False) -> ExitRecord:
-    return ExitRecord(rank, node_of(rank), 1, None, T + t, expected, error=error(kind, text, *chain))
+def raised(rank: int, t: float, kind: str, text: str, *chain: tuple[str, str], expected: bool = False) -> RankEnd:
+    return rank_end(rank, node_of(rank), 1, None, T + t, expected, error=error(kind, text, *chain))
 
 
-def lost_peer(rank: int, t: float) -> ExitRecord:
+def lost_peer(rank: int, t: float) -> RankEnd:
     return raised(rank, t, "RuntimeError", RESET)
 
 
-def signalled(rank: int, t: float, signal: int, expected: bool = False, **rest: Any) -> ExitRecord:
-    return ExitRecord(rank, node_of(rank), None, signal, T + t, expected, **rest)
+def signalled(rank: int, t: float, signal: int, expected: bool = False, **rest: Any) -> RankEnd:
+    return rank_end(rank, node_of(rank), None, signal, T + t, expected, **rest)
 
 
-def coded(rank: int, t: float, code: int, tail: str = "", expected: bool = False) -> ExitRecord:
-    return ExitRecord(rank, node_of(rank), code, None, T + t, expected, tail=tail)
+def coded(rank: int, t: float, code: int, tail: str = "", expected: bool = False) -> RankEnd:
+    return rank_end(rank, node_of(rank), code, None, T + t, expected, tail=tail)
 
 
-def incident(*exits: ExitRecord, **rest: Any) -> Incident:
+def incident(*exits: RankEnd, **rest: Any) -> Incident:
     given = {"attempt": 0, "world_size": 4, "ranks_by_node": NODES, "started_t": T, "master": "h1", **rest}
     return Incident(exits=exits, **given)
 
 
-def verdict(*exits: ExitRecord, **rest: Any) -> Verdict:
+def verdict(*exits: RankEnd, **rest: Any) -> Verdict:
     found = judge(incident(*exits, **rest))
     assert found is not None
     return found
@@ -91,7 +92,7 @@ def test_a_consequence_never_wins_by_being_earlier(ahead: float) -> None:
 def test_the_culprits_process_and_gpu_are_named_where_they_are_known() -> None:
     failed = raised(3, 5, "ValueError", "bad batch")
     assert verdict(failed, pids={3: 4242}, gpus={3: 1}).finding.where == Where("h2", rank=3, pid=4242, gpu=1)
-    assert verdict(replace(failed, pid=77)).finding.where == Where("h2", rank=3, pid=77)
+    assert verdict(replace(failed, fact=failed.fact._replace(pid=77))).finding.where == Where("h2", rank=3, pid=77)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_a_crash_is_placed_in_the_thread_that_crashed() -> None:
 # -- chains of exceptions ----------------------------------------------------------------------------------
 
 
-def roles(end: ExitRecord) -> tuple[FailureRole, str]:
+def roles(end: RankEnd) -> tuple[FailureRole, str]:
     (failure,) = failures(incident(end))
     return failure.role, failure.quoted.type if failure.quoted else ""
 
@@ -210,7 +211,7 @@ def test_an_empty_queue_explains_nothing() -> None:
 # -- alike on several ranks --------------------------------------------------------------------------------
 
 
-def everywhere(count: int) -> list[ExitRecord]:
+def everywhere(count: int) -> list[RankEnd]:
     return [raised(r, 5 + r / 100, "KeyError", f"'rank{r}_label_0x{r}f'") for r in range(count)]
 
 
@@ -272,16 +273,16 @@ def test_stopped_while_a_node_could_not_be_reached() -> None:
 
 
 def test_a_lost_node_explains_what_follows_and_not_what_came_before() -> None:
-    lost = LostNode("h2", T + 70, T + 10)
-    after = verdict(lost_peer(0, 12), raised(1, 13, "OSError", "[Errno 5] Input/output error"), lost=(lost,))
+    gone = lost("h2", T + 70, T + 10)
+    after = verdict(lost_peer(0, 12), raised(1, 13, "OSError", "[Errno 5] Input/output error"), lost=(gone,))
     assert after.cause == "node-network-down" and after.victims == (0, 1)
-    before = verdict(raised(1, 8, "ValueError", "x"), lost=(lost,))
+    before = verdict(raised(1, 8, "ValueError", "x"), lost=(gone,))
     assert before.cause == "program-exception" and before.victims == (2, 3)
 
 
 def test_killed_with_their_agent() -> None:
-    fault = AgentFault("h2", "agent-death", "was killed by signal 9", T + 6)
-    found = verdict(signalled(2, 5, 9), signalled(3, 5, 9), lost_peer(0, 5.1), faults=(fault,))
+    killed = fault("h2", "agent-death", "was killed by signal 9", T + 6)
+    found = verdict(signalled(2, 5, 9), signalled(3, 5, 9), lost_peer(0, 5.1), faults=(killed,))
     assert found.finding.where == Where(node="h2") and "agent" in found.finding.message
 
 
@@ -367,12 +368,13 @@ TAILS = st.sampled_from(["", "x\n", "usage: a\na: error: no {b}\n", "python: can
 ERRORS = st.none() | st.builds(error, st.sampled_from(["ValueError", "OSError", "Empty", "KeyboardInterrupt"]), TEXTS)
 TIMES = st.floats(T, T + 10)
 EXITS = st.builds(
-    lambda rank, end, t, expected, *rest: ExitRecord(rank, node_of(rank), *end, t, expected, 0, *rest),
+    lambda rank, end, t, expected, ooms, error, tail: rank_end(
+        rank, node_of(rank), *end, t, expected, oom_kills=ooms, error=error, tail=tail),
     st.integers(0, 3), st.sampled_from([(code, None) for code in (0, 1, 2, 127, 137)]
                                        + [(None, signal) for signal in (6, 7, 9, 15, 40)]),
     TIMES, st.booleans(), st.integers(0, 1), ERRORS, TAILS,
 )  # fmt: skip
-FAULTS = st.builds(AgentFault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start-failed", "agent-death",
+FAULTS = st.builds(fault, st.sampled_from(["h1", "h2"]), st.sampled_from(["start-failed", "agent-death",
                    "lease-over", "protocol", "boot", "node-dir", "new-kind"]), TEXTS, TIMES | st.just(0.0))  # fmt: skip
 RANKS = st.frozensets(st.integers(0, 3))
 
@@ -381,7 +383,7 @@ RANKS = st.frozensets(st.integers(0, 3))
 @given(st.lists(EXITS, max_size=4, unique_by=lambda e: e.rank), st.lists(FAULTS, max_size=2), RANKS, RANKS,
        st.booleans(), st.none() | TIMES, st.sampled_from([None, None, "ctrl-c"]))  # fmt: skip
 def test_any_incident_gets_a_sound_verdict(
-    exits: list[ExitRecord], faults: list[AgentFault], entered: frozenset[int], done: frozenset[int], over: bool,
+    exits: list[RankEnd], faults: list[Any], entered: frozenset[int], done: frozenset[int], over: bool,
     detected: float | None, stop: str | None,
 ) -> None:  # fmt: skip
     given = incident(*exits, faults=tuple(faults), init_entered=entered, initialised=done & entered,

@@ -9,11 +9,12 @@ import pytest
 from tests.gang.test_gang import Drive
 from tests.gang.test_hangwatch import LOADS, WAITS
 
-from allranks.diagnose.hangs.doing import read_sample
 from allranks.gang.clocks import NodeClock
 from allranks.gang.progress import Progress
-from allranks.gang.states import Quiet, Report, Stacks, State, UserSignal
+from allranks.gang.states import Quiet, State, UserSignal
+from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.protocol.messages import StacksMessage
 from allranks.protocol.run_facts import write_line
 
 HOUR = 3600.0
@@ -51,7 +52,7 @@ def running(drive: Drive) -> None:
 def suspected(drive: Drive) -> None:
     running(drive)
     drive.at += LIMITS["hang_timeout"]
-    drive.feed(Quiet("", drive.now, drive.roster.last_sign_at))
+    drive.feed(Quiet(drive.roster.last_sign_at))
 
 
 def one_has_ended(drive: Drive) -> None:
@@ -61,13 +62,13 @@ def one_has_ended(drive: Drive) -> None:
 
 def a_failed_program_lingers(drive: Drive) -> None:
     running(drive)
-    drive.feed(Report("h1", drive.now, 1, "raised"))
-    drive.feed(Report("h1", drive.now, 1, "leaving", code=1, threads=("uploader",)))
+    drive.feed(ReportMessage("raised", 1), "h1")
+    drive.feed(ReportMessage("leaving", 1, code=1, threads=("uploader",)), "h1")
 
 
 def a_program_lingers(drive: Drive) -> None:
     running(drive)
-    drive.feed(Report("h1", drive.now, 1, "leaving", threads=("uploader",)))
+    drive.feed(ReportMessage("leaving", 1, threads=("uploader",)), "h1")
 
 
 def ending(drive: Drive) -> None:
@@ -96,7 +97,7 @@ def lost(drive: Drive) -> None:
 
 def signalled(drive: Drive) -> None:
     running(drive)
-    drive.feed(UserSignal("", drive.now, "USR1", "h1"))
+    drive.feed(UserSignal("USR1", "h1"))
 
 
 SITUATIONS = [
@@ -111,12 +112,12 @@ def afterwards(drive: Drive) -> list[tuple[int, str, list[str]]]:
     for number in range(HALF_SECONDS):
         words = drive.tick("0.5")
         if drive.roster.state is State.RUNNING:
-            words += drive.feed(Quiet("", drive.now, drive.roster.last_sign_at))
+            words += drive.feed(Quiet(drive.roster.last_sign_at))
         if number == 20 and drive.roster.state is State.RUNNING:
-            words += drive.feed(UserSignal("", drive.now, "USR1", "h2"))
+            words += drive.feed(UserSignal("USR1", "h2"))
         for name in [word.partition(">")[2] for word in words if word.startswith("stacks>")]:
             rank = next(iter(drive.roster.nodes[name].ranks))
-            words += drive.feed(Stacks(name, drive.now, {rank: read_sample(rank, LOADS if name == "h1" else WAITS)}))
+            words += drive.feed(StacksMessage({rank: LOADS if name == "h1" else WAITS}), name)
         found += [(number, drive.roster.state.value, words)] if words else []
     return found
 

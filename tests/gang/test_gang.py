@@ -24,39 +24,27 @@ from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.members import of_deepspeed
 from allranks.gang.places import Setting
 from allranks.gang.rendezvous import PORT_REPEATS
-from allranks.gang.states import (
-    SPARE_TABLE,
-    TABLE,
-    Action,
-    AttemptOver,
-    Audited,
-    Back,
-    Drained,
-    Ended,
-    Event,
-    Exit,
-    FactsCollected,
-    Fault,
-    Hello,
-    Listening,
-    Lost,
-    Probed,
-    Reach,
-    Report,
-    Send,
-    Silent,
-    Started,
-    State,
-    Stop,
-    Tick,
-    Unreachable,
-)
+from allranks.gang.states import Action, AttemptOver, Audited, Event, NodeUnreachable, Reach, Send, State, Tick
 from allranks.preflight.registry import built_in
 from allranks.protocol.codec import decode
-from allranks.protocol.messages import AddressProbe, AttemptSummary, PortFailure
+from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.messages import (
+    AddressProbe,
+    AttemptSummary,
+    DrainedMessage,
+    EndedMessage,
+    ExitMessage,
+    FactsMessage,
+    FaultMessage,
+    HelloMessage,
+    ListeningMessage,
+    PortFailure,
+    ProbedMessage,
+    StartedMessage,
+)
 from allranks.protocol.orders import ORDERS
 from allranks.protocol.processes import RemainingProcess
-from allranks.protocol.run_facts import NAMES, Fact, Stamped, write_line
+from allranks.protocol.run_facts import NAMES, Fact, NodeBack, NodeLost, NodeSilent, Stamped, StopAsked, write_line
 from allranks.runs.documents import GOING_ON
 from allranks.settings import RunSpec
 
@@ -149,10 +137,11 @@ class Drive:
     def now(self, value: float) -> None:
         self.at = value - self.skew
 
-    def feed(self, event: Event) -> list[str]:
-        if event.node and self.node_skew:
-            event = dataclasses.replace(event, t=event.t + self.node_skew)
-        return self._perform(self.gang.handle(event, self.at, self.now))
+    def feed(self, fact: Event, node: str = "", t: float | None = None) -> list[str]:
+        """A fact of now, by the clock of its node."""
+        happened = (self.now if t is None else t) + (self.node_skew if node else 0.0)
+        stamped = Stamped(node, happened, self.roster.attempt, fact)
+        return self._perform(self.gang.handle(stamped, self.at, self.now))
 
     def last(self, kind: str) -> dict[str, Any]:
         """The newest message of a kind."""
@@ -169,34 +158,35 @@ class Drive:
     # -- one method a word of the scripts ------------------------------------------------------------
 
     def hello(self, node: str, attempt: dict[str, Any] | None = None) -> list[str]:
-        return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, attempt=decoded(attempt)))
+        return self.feed(HelloMessage(f"/tmp/allranks-0/{node}", node, attempt=decoded(attempt)), node)
 
     def dead(self, node: str, *how: str, attempt: dict[str, Any] | None = None) -> list[str]:
         text = " ".join(how) or "was killed by signal 9"
-        return self.feed(Hello(node, self.now, f"/tmp/allranks-0/{node}", node, True, text, decoded(attempt)))
+        hello = HelloMessage(f"/tmp/allranks-0/{node}", node, dead=True, how=text, attempt=decoded(attempt))
+        return self.feed(hello, node)
 
     def facts(self, node: str, error: str = "") -> list[str]:
-        return self.feed(FactsCollected(node, self.now, facts_of(int(node[1:])), error))
+        return self.feed(FactsMessage(facts_of(int(node[1:])), error=error), node)
 
     def unreachable(self, node: str) -> list[str]:
-        return self.feed(Unreachable(node, self.now, unreachable(node)))
+        return self.feed(NodeUnreachable(unreachable(node)), node)
 
     def listening(self, node: str = "h0", error: str = "") -> list[str]:
         failure = PortFailure(PORT, error, "no") if error else None
-        return self.feed(Listening(node, self.now, 0 if error else PORT, failure))
+        return self.feed(ListeningMessage(0 if error else PORT, failure), node)
 
     def probed(self, node: str, ok: str = "ok") -> list[str]:
-        return self.feed(Probed(node, self.now, reached(int(node[1:]), ok == "ok")))
+        return self.feed(ProbedMessage(reached(int(node[1:]), ok == "ok")), node)
 
     def started(self, rank: str) -> list[str]:
         node = self.node_of(int(rank))
-        return self.feed(Started(node, self.now, int(rank), 100 + int(rank), self.roster.attempt))
+        return self.feed(StartedMessage(int(rank), 100 + int(rank), self.roster.attempt), node)
 
     def entered(self, rank: str) -> list[str]:
-        return self.feed(Report(self.node_of(int(rank)), self.now, int(rank), "init-entered"))
+        return self.feed(ReportMessage("init-entered", int(rank)), self.node_of(int(rank)))
 
     def initialised(self, rank: str) -> list[str]:
-        return self.feed(Report(self.node_of(int(rank)), self.now, int(rank), "initialised"))
+        return self.feed(ReportMessage("initialised", int(rank)), self.node_of(int(rank)))
 
     def exit(self, rank: str, how: str, error: str = "", expected: bool = False) -> list[str]:
         """`code=N` or `signal=N`."""
@@ -204,32 +194,33 @@ class Drive:
         document = {"message": {"message": error.replace("_", " ")}} if error else None
         code, signal = (int(number), None) if kind == "code" else (None, int(number))
         node = self.node_of(int(rank))
-        return self.feed(Exit(node, self.now, int(rank), self.roster.attempt, code, signal, expected, 0, document))
+        end = ExitMessage(int(rank), self.roster.attempt, None, code, signal, expected, error=document)
+        return self.feed(end, node)
 
     def ended(self, node: str, reason: str = "") -> list[str]:
-        return self.feed(Ended(node, self.now, self.roster.attempt, (), reason))
+        return self.feed(EndedMessage(self.roster.attempt, (), reason), node)
 
     def drained(self, node: str) -> list[str]:
-        return self.feed(Drained(node, self.now, self.roster.attempt))
+        return self.feed(DrainedMessage(self.roster.attempt), node)
 
     def fault(self, node: str, kind: str = "start-failed") -> list[str]:
-        return self.feed(Fault(node, self.now, kind, "no"))
+        return self.feed(FaultMessage(kind, "no"), node)
 
     def silent(self, node: str) -> list[str]:
-        return self.feed(Silent(node, self.now))
+        return self.feed(NodeSilent(), node)
 
     def back(self, node: str) -> list[str]:
-        return self.feed(Back(node, self.now))
+        return self.feed(NodeBack(), node)
 
     def lost(self, node: str) -> list[str]:
-        return self.feed(Lost(node, self.now, self.now - self.spec.limits.lease))
+        return self.feed(NodeLost(self.now - self.spec.limits.lease), node)
 
     def stop(self, grace: str = "30", reason: str = "ctrl-c") -> list[str]:
-        return self.feed(Stop("", self.now, reason, float(grace)))
+        return self.feed(StopAsked(reason, float(grace)))
 
     def tick(self, seconds: str = "0.2") -> list[str]:
         self.now += float(seconds)
-        return self.feed(Tick("", self.now))
+        return self.feed(Tick())
 
     def retry(self, kind: str = "retry", pause: float = 0.0, **replace: str) -> list[str]:
         return self._perform(self.gang.retry(self.at, self.now, kind, replace, pause))
@@ -340,7 +331,7 @@ def test_from_the_first_hello_to_the_end() -> None:
 def test_times_are_those_of_the_events() -> None:
     drive = Drive(count=1).running()
     drive.now = BEGIN + 50
-    drive.feed(Report("h0", BEGIN + 7.5, 0, "initialised"))
+    drive.feed(ReportMessage("initialised", 0), "h0", t=BEGIN + 7.5)
     assert drive.said("all-initialised") == [{"seconds": 7.5, "ranks": 1}]
     assert drive.times("all-initialised") == [BEGIN + 7.5]
 
@@ -453,9 +444,9 @@ def test_a_failed_prelude_waits_for_no_slow_node() -> None:
         drive.hello(name)
     drive.facts("h1", "the prelude ended with code 1")
     drive.now += GATHER_PATIENCE - 0.1
-    assert drive.feed(Tick("", drive.now)) == []
+    assert drive.feed(Tick()) == []
     drive.now += 0.2
-    assert drive.feed(Tick("", drive.now))[0] == "ending"
+    assert drive.feed(Tick())[0] == "ending"
     assert "h1" in drive.roster.findings[0].message
 
 
@@ -467,7 +458,7 @@ def test_a_failed_check_ends_it() -> None:
         drive.hello(name)
     drive.facts("h0")
     lacking = facts_of(1, workdir={"path": "/work", "exists": False})
-    words = drive.feed(FactsCollected("h1", drive.now, lacking))
+    words = drive.feed(FactsMessage(lacking), "h1")
     assert words == ["facts", "looked", "finding", "ending", "end>h0", "end>h1"]
     assert drive.roster.findings[0].where.node == "h1"
     assert drive.roster.plan is None
@@ -483,7 +474,7 @@ def test_the_first_of_virtual_nodes_looks_at_their_machine_for_all() -> None:
     assert asked == {"h0": ["kernel", "deepspeed_config"], "h1": [], "h2": []}
     seen = {"kernel": {"kernel": "6.1"}}
     drive.facts("h2")
-    drive.feed(FactsCollected("h0", drive.now, facts_of(0, **seen)))
+    drive.feed(FactsMessage(facts_of(0, **seen)), "h0")
     assert drive.roster.state is State.GATHERING
     drive.facts("h1")
     assert drive.roster.state is State.LISTENING
@@ -563,7 +554,7 @@ def test_an_output_directory_that_is_not_shared_is_a_warning() -> None:
     drive = Drive(count=2, output_dir="/shared/out").gathered()
     drive.listening()
     drive.probed("h0")
-    drive.feed(Probed("h1", drive.now, reached(1), shared=False))
+    drive.feed(ProbedMessage(reached(1), shared=False), "h1")
     assert drive.roster.state is State.RUNNING
     assert [f.id for f in drive.roster.findings] == ["output-dir-not-shared"]
 
@@ -701,7 +692,7 @@ def test_running(script: str) -> None:
 @pytest.mark.parametrize("name", [n for n in RUNNING if "lease" in n or "the same" in n])
 def test_a_lease_that_ended_is_a_fault_of_that_node(name: str) -> None:
     drive = play(RUNNING[name], Drive().running())
-    assert [(f.node, f.id) for f in drive.roster.faults] == [("h1", "lease-over")]
+    assert [(f.node, f.fact.id) for f in drive.roster.faults] == [("h1", "lease-over")]
 
 
 def test_a_second_stop_keeps_the_first_reason() -> None:
@@ -721,13 +712,13 @@ def test_states_of_ranks_and_nodes() -> None:
     assert [r.state for r in drive.roster.ranks()] == ["killed", "exited", "failed"]
     drive.lost("h2")
     assert [n.state for n in drive.roster.nodes.values()] == ["running", "running", "lost"]
-    assert [e.rank for e in drive.roster.exits] == [1, 2, 0]
+    assert [e.fact.rank for e in drive.roster.exits] == [1, 2, 0]
 
 
 def test_what_could_not_be_ended_is_kept() -> None:
     drive = Drive(count=1).running()
     drive.stop("0")
-    drive.feed(Ended("h0", drive.now, 0, (RemainingProcess(7, "D", "nfs"),)))
+    drive.feed(EndedMessage(0, (RemainingProcess(7, "D", "nfs"),)), "h0")
     assert drive.roster.nodes["h0"].left[0].pid == 7
     assert drive.said("node-clean")[0]["left"][0]["state"] == "D"
 
@@ -767,9 +758,9 @@ def test_during_the_start(script: str) -> None:
 
 def test_words_of_another_attempt_are_ignored() -> None:
     drive = Drive().gathered().proved()
-    assert drive.feed(Started("h0", drive.now, 0, 55, 7)) == []
-    assert drive.feed(Exit("h0", drive.now, 0, 7, 1, None, False)) == []
-    assert drive.feed(Started("h0", drive.now, 99, 55, 0)) == []
+    assert drive.feed(StartedMessage(0, 55, 7), "h0") == []
+    assert drive.feed(ExitMessage(0, 7, code=1, signal=None, expected=False), "h0") == []
+    assert drive.feed(StartedMessage(99, 55, 0), "h0") == []
     assert drive.roster.ranks()[0].pid is None
 
 
@@ -882,7 +873,7 @@ def test_missed_start_and_exit_are_caught_up() -> None:
     words = drive.hello("h2", summary(0, r2=1))
     assert words[:3] == ["rank-started", "rank-exit", "ending"]
     assert words.count("end>h2") >= 1
-    assert [(e.rank, e.code) for e in drive.roster.exits] == [(1, 0), (2, 1)]
+    assert [(e.fact.rank, e.fact.code) for e in drive.roster.exits] == [(1, 0), (2, 1)]
     assert drive.hello("h2", summary(0, r2=1)) == ["end>h2"]
 
 
@@ -890,22 +881,22 @@ def test_a_agent_that_ended_its_ranks_alone() -> None:
     drive = Drive().running()
     words = drive.hello("h1", summary(0, ending=True, r1=None))
     assert words[:2] == ["fault", "ending"]
-    assert [(f.node, f.id) for f in drive.roster.faults] == [("h1", "ended-alone")]
+    assert [(f.node, f.fact.id) for f in drive.roster.faults] == [("h1", "ended-alone")]
 
 
 def test_the_hello_of_a_dead_agent() -> None:
     drive = Drive().running()
     words = drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
     assert words == ["fault", "ending", "end>h0", "end>h1", "end>h2"]
-    assert ("h1", "agent-death") in [(f.node, f.id) for f in drive.roster.faults]
+    assert ("h1", "agent-death") in [(f.node, f.fact.id) for f in drive.roster.faults]
     drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))
-    assert [f.id for f in drive.roster.faults].count("agent-death") == 1
+    assert [f.fact.id for f in drive.roster.faults].count("agent-death") == 1
 
 
 def test_a_dead_agent_whose_lease_was_over_is_told_so() -> None:
     drive = Drive().running()
     drive.dead("h1", "ended: its lease was over", attempt=summary(0, ending=True, r1=None))
-    assert {f.id for f in drive.roster.faults} <= {"lease-over", "ended-alone"}
+    assert {f.fact.id for f in drive.roster.faults} <= {"lease-over", "ended-alone"}
 
 
 def test_a_agent_that_dies_after_its_ranks_have_ended() -> None:
@@ -1038,11 +1029,11 @@ def test_a_retry_is_a_whole_new_attempt() -> None:
 
 
 LATE = {
-    "started": Started("h1", BEGIN, 1, 55, 0),
-    "exit": Exit("h1", BEGIN, 1, 0, 1, None, False),
-    "ended": Ended("h1", BEGIN, 0, (), "already"),
-    "drained": Drained("h1", BEGIN, 0),
-    "audited": Audited("", BEGIN, 0, ()),
+    "started": StartedMessage(1, 55, 0),
+    "exit": ExitMessage(1, 0, code=1),
+    "ended": EndedMessage(0, (), "already"),
+    "drained": DrainedMessage(0),
+    "audited": Audited(0, ()),
 }
 
 
@@ -1056,7 +1047,7 @@ def test_a_late_word_of_an_attempt_that_is_over(late: Event) -> None:
     refused = {}
     for state in (State.LISTENING, State.PROVING, State.RUNNING):
         assert drive.roster.state is state
-        refused[state] = [*drive.feed(late), *drive.said("note")]
+        refused[state] = [*drive.feed(late, "h1"), *drive.said("note")]
         if state is State.LISTENING:
             drive.listening()
         for name in drive.names if state is State.PROVING else ():
@@ -1143,28 +1134,25 @@ def test_reports_of_all_ranks_under_torchrun() -> None:
 # -- the table ---------------------------------------------------------------------------------------
 
 
-def test_the_table_names_methods_that_exist() -> None:
-    names = {name for row in (*TABLE.values(), SPARE_TABLE) for name in row.values()} - {"ignore"}
-    gang = Drive().gang
-    assert all(callable(gang.handler(name)) for name in names)
-
-
 def test_every_state_has_a_row_and_hears_stop_or_is_over() -> None:
-    assert set(TABLE) == set(State)
-    assert all(Stop in TABLE[s] for s in State if s is not State.OVER)
+    table = Drive().gang.table
+    assert set(table) == set(State)
+    assert all(StopAsked in table[s] for s in State if s is not State.OVER)
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_what_stands_in_no_row_is_noted_and_changes_nothing(state: State) -> None:
+def test_what_stands_in_no_row_changes_nothing(state: State) -> None:
+    """It is noted while the gang starts and runs; later it comes late."""
     drive = Drive()
     drive.roster.state = state
-    events: list[Event] = [
-        FactsCollected("h0", 0, {}), Listening("h0", 0, PORT), Probed("h0", 0), Started("h0", 0, 0, 1, 0),
-        Report("h0", 0, 0, "initialised"), Exit("h0", 0, 0, 0, 0, None, False), Ended("h0", 0, 0), Drained("h0", 0, 0),
+    said: list[Event] = [
+        FactsMessage({}), ListeningMessage(PORT), ProbedMessage(), StartedMessage(0, 1, 0),
+        ReportMessage("initialised", 0), ExitMessage(0, 0, code=0), EndedMessage(0), DrainedMessage(0),
     ]  # fmt: skip
-    for event in events:
-        if type(event) not in TABLE[state]:
-            assert drive.feed(event) == ["note"]
+    noted = [] if state in (State.ENDING, State.OVER) else ["note"]
+    for fact in said:
+        if type(fact) not in drive.gang.table[state]:
+            assert drive.feed(fact, "h0") == noted
             assert drive.roster.state is state
 
 
@@ -1243,15 +1231,15 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(rank=RANKS, attempt=st.integers(0, 2), node=NODES)
     def started(self, rank: int, attempt: int, node: str) -> None:
-        self.drive.feed(Started(node, self.drive.now, rank, 7, attempt))
+        self.drive.feed(StartedMessage(rank, 7, attempt), node)
 
     @rule(rank=RANKS, what=st.sampled_from(["init-entered", "initialised", "destroyed"]), node=NODES)
     def report(self, rank: int, what: str, node: str) -> None:
-        self.drive.feed(Report(node, self.drive.now, rank, what))
+        self.drive.feed(ReportMessage(what, rank), node)
 
     @rule(rank=RANKS, attempt=st.integers(0, 2), node=NODES, code=st.sampled_from([0, 0, 1]), expected=st.booleans())
     def exit(self, rank: int, attempt: int, node: str, code: int, expected: bool) -> None:
-        self.drive.feed(Exit(node, self.drive.now, rank, attempt, code, None, expected))
+        self.drive.feed(ExitMessage(rank, attempt, code=code, signal=None, expected=expected), node)
 
     @rule(node=NODES, kind=st.sampled_from(["ended", "drained", "silent", "back", "lost", "unreachable", "fault"]))
     def word(self, node: str, kind: str) -> None:

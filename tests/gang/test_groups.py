@@ -9,13 +9,14 @@ from allranks.diagnose.causes import exit_code
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
 from allranks.gang.groups import APART_FOR
-from allranks.gang.states import Report, State, Tick, WorldSeen
+from allranks.gang.states import State, Tick
 from allranks.protocol.codec import DecodeError
+from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import WorldMessage, read_message
 
 
 def report(drive: Drive, rank: int, what: str, size: int = 0) -> list[str]:
-    return drive.feed(Report(drive.node_of(rank), drive.now, rank, what, size))
+    return drive.feed(ReportMessage(what, rank, world_size=size), drive.node_of(rank))
 
 
 @pytest.mark.parametrize("launcher", ["direct", "torchrun", "accelerate", "deepspeed", "colossalai"])
@@ -94,12 +95,12 @@ def test_the_finding_is_the_verdict() -> None:
 
 
 def world(drive: Drive, node: str, here: int = 2, size: int = 2, lives: bool = True, is_all: bool = True) -> None:
-    drive.feed(WorldSeen(node, drive.now, 0, WorldMessage(0, 0, size, here, lives, "pg.py", is_all)))
+    drive.feed(WorldMessage(0, 0, size, here, lives, "pg.py", is_all), node)
 
 
 def wait(drive: Drive, seconds: float) -> list[str]:
     drive.now += seconds
-    return drive.feed(Tick("", drive.now))
+    return drive.feed(Tick())
 
 
 def apart(is_all: bool = True, **spec: object) -> Drive:

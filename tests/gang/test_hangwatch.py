@@ -9,9 +9,9 @@ from tests.diagnose.hangs.test_attribute import at, in_collective
 from tests.diagnose.hangs.test_recorder import recorder
 from tests.gang.test_gang import Drive
 
-from allranks.diagnose.hangs.doing import read_sample
 from allranks.gang.hangwatch import ENDED_GRACE, GAP, PATIENCE, STARTING
-from allranks.gang.states import Counters, Quiet, Stacks, State
+from allranks.gang.states import Quiet, State
+from allranks.protocol.messages import CountersMessage, StacksMessage
 
 WAITS = {"text": in_collective(), "state": "S", "cpu": 1.0}
 LOADS = {"text": at(41), "state": "S", "cpu": 1.0, "wchan": "hrtimer_nanosleep"}
@@ -30,18 +30,18 @@ class Hang(Drive):
     def quiet(self, seconds: float) -> list[str]:
         """Without the questions for counters, which `asked` counts."""
         self.now += seconds
-        actions = self.feed(Quiet("", self.now, self.since))
+        actions = self.feed(Quiet(self.since))
         self.asked += any(a.startswith("counters>") for a in actions)
         return [a for a in actions if not a.startswith("counters>")]
 
     def counters(self, **ranks: dict[str, Any]) -> None:
         for name, counted in ranks.items():
-            self.feed(Counters(name, self.now, {next(iter(self.roster.nodes[name].ranks)): counted}))
+            self.feed(CountersMessage({next(iter(self.roster.nodes[name].ranks)): counted}), name)
 
     def answer(self, **ranks: dict[str, Any]) -> None:
         for name, found in ranks.items():
             rank = next(iter(self.roster.nodes[name].ranks))
-            self.feed(Stacks(name, self.now, {rank: read_sample(rank, found)}))
+            self.feed(StacksMessage({rank: found}), name)
 
     def looked(self, **ranks: dict[str, Any]) -> list[str]:
         """Suspicion, two looks with the same answers, the conclusion."""
@@ -69,20 +69,20 @@ def test_ranks_that_load_torch_are_no_hang() -> None:
     drive = Drive(hang_timeout=10.0).running()
     started = drive.roster.last_sign_at
     drive.now += STARTING - 1
-    assert "hang-suspected" not in drive.feed(Quiet("", drive.now, started))
+    assert "hang-suspected" not in drive.feed(Quiet(started))
     for rank in ("0", "1", "2"):
         drive.initialised(rank)
     since = drive.roster.last_sign_at
     assert since == drive.now, "a rank that comes forward has given a sign"
     drive.now += 10
-    assert "hang-suspected" in drive.feed(Quiet("", drive.now, since))
+    assert "hang-suspected" in drive.feed(Quiet(since))
 
 
 def test_a_program_that_never_comes_forward_is_looked_at_all_the_same() -> None:
     drive = Drive(hang_timeout=10.0).running()
     started = drive.roster.last_sign_at
     drive.now += STARTING
-    assert "hang-suspected" in drive.feed(Quiet("", drive.now, started))
+    assert "hang-suspected" in drive.feed(Quiet(started))
 
 
 def test_a_rank_that_keeps_the_others_waiting_ends_the_gang() -> None:
@@ -102,8 +102,7 @@ def test_ranks_that_another_launcher_has_started_are_judged_too() -> None:
     drive.quiet(60)
     for _ in range(2):
         for name, ranks in zip(names(drive), answers, strict=True):
-            samples = {rank: read_sample(rank, found) for rank, found in ranks.items()}
-            drive.feed(Stacks(name, drive.now, samples))
+            drive.feed(StacksMessage(ranks), name)
         actions = drive.quiet(GAP)
     assert "hang" in actions
     assert drive.hang is not None and (drive.hang.culprits, drive.hang.victims) == ((3,), (0, 1, 2, 4, 5))
@@ -238,7 +237,7 @@ def test_a_limit_of_the_groups_that_is_longer_changes_nothing() -> None:
 def test_never() -> None:
     drive = Drive(hang_timeout=0.0).running()
     drive.now += 10**6
-    assert drive.feed(Quiet("", drive.now, drive.now - 10**6)) == []
+    assert drive.feed(Quiet(drive.now - 10**6)) == []
 
 
 def test_the_next_attempt_begins_without_it() -> None:
@@ -339,7 +338,7 @@ def test_recorders_and_ras_are_evidence() -> None:
         rank = next(iter(drive.roster.nodes[name].ranks))
         entries = [(1, True), (2, False)] if name != "h1" else [(1, True)]
         found = {**(LOADS if name == "h1" else WAITS), "recorder": recorder((0, 1, 2), *entries)}
-        drive.feed(Stacks(name, drive.now, {rank: read_sample(rank, found)}, text))
+        drive.feed(StacksMessage({rank: found}, text), name)
     assert drive.quiet(0.2)[0] == "hang"
     assert drive.hang is not None
     sources = [line.partition(":")[0] for line in drive.hang.evidence]

@@ -8,7 +8,9 @@ from tests.gang.test_gang import Drive
 from tests.gang.test_hangwatch import Hang
 
 from allranks.gang.lingering import PATIENCE, REMARK_AFTER
-from allranks.gang.states import Exit, Report, State, Tick
+from allranks.gang.states import State, Tick
+from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.messages import ExitMessage
 
 GRACE = 2.0
 
@@ -18,12 +20,12 @@ def running() -> Drive:
 
 
 def says(drive: Drive, rank: int, what: str, **facts: Any) -> list[str]:
-    return drive.feed(Report(f"h{rank}", drive.now, rank, what, **facts))
+    return drive.feed(ReportMessage(what, rank, **facts), f"h{rank}")
 
 
 def later(drive: Drive, seconds: float) -> list[str]:
     drive.now += seconds
-    return drive.feed(Tick("", drive.now))
+    return drive.feed(Tick())
 
 
 def test_a_failure_ends_the_gang_after_grace_and_patience() -> None:
@@ -39,8 +41,8 @@ def test_sys_exit_with_a_code_is_such_a_failure() -> None:
     drive = running()
     says(drive, 1, "leaving", code=3, threads=("uploader",))
     assert later(drive, GRACE + PATIENCE)[0] == "ending"
-    drive.feed(Exit("h1", drive.now, 1, 0, None, 15, True))
-    assert drive.roster.program_failed and drive.roster.program_code(drive.roster.exits[0]) == 3
+    drive.feed(ExitMessage(1, 0, code=None, signal=15, expected=True), "h1")
+    assert drive.roster.program_failed and drive.roster.program_code(drive.roster.exits[0].fact) == 3
 
 
 def test_functions_of_atexit_may_take_their_time() -> None:

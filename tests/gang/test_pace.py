@@ -9,9 +9,9 @@ from tests.gang.test_gang import Drive
 
 from allranks.findings import Finding
 from allranks.gang.pace import EVERY, STARTING
-from allranks.gang.states import Send, StepShown, Used
+from allranks.gang.states import Send, StepShown
 from allranks.protocol.orders import UsageOrder
-from allranks.protocol.run_facts import PlainNote
+from allranks.protocol.run_facts import PlainNote, Stamped
 from allranks.protocol.usage import NodeUsage
 
 STEPS = count()  # they only grow, over all tests
@@ -27,13 +27,13 @@ def shown(drive: Drive, steps: int, seconds: float) -> list[object]:
     said: list[object] = []
     for _ in range(steps):
         drive.at += seconds
-        said += drive.gang.handle(StepShown("", drive.now, next(STEPS)), drive.at, drive.now)
+        said += drive.gang.handle(Stamped("", drive.now, 0, StepShown(next(STEPS))), drive.at, drive.now)
     return said
 
 
 def sample(drive: Drive, node: str, resent: int) -> None:
     usage = NodeUsage(t=drive.now, seconds=10.0, cores=8, tcp_sent=1000, tcp_retransmitted=resent)
-    assert drive.gang.handle(Used(node, drive.now, usage), drive.at, drive.now) == []
+    assert drive.gang.handle(Stamped(node, drive.now, 0, usage), drive.at, drive.now) == []
 
 
 def test_a_slowdown_and_its_recovery_are_said_once(drive: Drive) -> None:

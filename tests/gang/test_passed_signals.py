@@ -56,7 +56,7 @@ def test_each_round_is_passed_on_once(rounds: list[set[str]], spread: float) -> 
 
 
 def signalled(drive: Drive, source: str = CONTROLLER, name: str = "USR1") -> list[str]:
-    return drive.feed(UserSignal("", drive.now, name, source))
+    return drive.feed(UserSignal(name, source))
 
 
 def test_every_node_is_sent_it_once_in_order() -> None:

@@ -11,10 +11,10 @@ from types import FrameType
 import pytest
 from tests.gang.test_gang import Drive
 
-from allranks.diagnose.incident import Pause
+from allranks.diagnose.recorded import AttemptFacts
 from allranks.gang.channel import LATE, Beats, _place
 from allranks.gang.clocks import LEAST, Instant, pause_between
-from allranks.gang.states import Paused
+from allranks.protocol.run_facts import LauncherPaused
 from allranks.runs.regular import open_regular
 
 TICK = 0.2
@@ -25,34 +25,40 @@ TICK = 0.2
     [
         (TICK, TICK, None),
         (3.0, 3.0, None),  # a busy machine
-        (TICK, TICK + 70.6, Pause(9.0, 70.6, slept=True)),
-        (TICK + 70.6, TICK + 70.6, Pause(9.0, 70.6, slept=False)),
-        (TICK + 10.0, TICK + 70.0, Pause(9.0, 70.0, slept=True)),  # stopped, then asleep
+        (TICK, TICK + 70.6, LauncherPaused(70.6, slept=True)),
+        (TICK + 70.6, TICK + 70.6, LauncherPaused(70.6, slept=False)),
+        (TICK + 10.0, TICK + 70.0, LauncherPaused(70.0, slept=True)),  # stopped, then asleep
         (TICK, TICK + LEAST - 0.1, None),
         (TICK, TICK - 60.0, None),  # a kernel that counts it otherwise
         (-1.0, -1.0, None),
     ],
 )
-def test_clocks_tell_sleep_from_a_stop(monotonic: float, boot: float, pause: Pause | None) -> None:
+def test_clocks_tell_sleep_from_a_stop(monotonic: float, boot: float, pause: LauncherPaused | None) -> None:
     before, after = Instant(1000.0, 5000.0), Instant(1000.0 + monotonic, 5000.0 + boot)
-    found = pause_between(before, after, 9.0, TICK, lease=60.0)
-    assert found == (None if pause is None else Pause(pause.t, pytest.approx(pause.seconds, abs=0.1), pause.slept))
+    found = pause_between(before, after, TICK, lease=60.0)
+    assert found == (None if pause is None else LauncherPaused(pytest.approx(pause.seconds, abs=0.1), pause.slept))
 
 
 def test_of_a_short_lease_a_short_pause_counts() -> None:
     before, after = Instant(0.0, 0.0), Instant(1.5, 1.5)
-    assert pause_between(before, after, 9.0, TICK, lease=2.0) is not None
-    assert pause_between(before, after, 9.0, TICK, lease=60.0) is None
+    assert pause_between(before, after, TICK, lease=2.0) is not None
+    assert pause_between(before, after, TICK, lease=60.0) is None
 
 
 def test_a_pause_is_kept_for_the_verdict_of_its_attempt() -> None:
     drive = Drive(retries=1).running()
-    assert drive.feed(Paused("", drive.now, 70.6, True)) == ["launcher-paused"]
-    assert drive.roster.pauses == [Pause(drive.now, 70.6, True)]
+    assert drive.feed(LauncherPaused(70.6, True)) == ["launcher-paused"]
+    facts = AttemptFacts()
+    for note in drive.notes:
+        facts.take(note)
+    paused = [stamped for stamped in facts.facts if isinstance(stamped.fact, LauncherPaused)]
+    assert [(one.t, one.attempt, one.fact) for one in paused] == [(drive.now, 0, LauncherPaused(70.6, True))]
     drive.exit("1", "code=1")
     drive.through_the_end()
     drive.retry()
-    assert drive.roster.pauses == []
+    for note in drive.notes[len(facts.facts) :]:
+        facts.take(note)
+    assert not any(isinstance(stamped.fact, LauncherPaused) for stamped in facts.facts)
 
 
 def test_a_loop_that_is_held_has_its_place_noted_and_its_beats_sent() -> None:

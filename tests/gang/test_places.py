@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from tests.gang.test_gang import Drive, play
 
-from allranks.gang.clocks import NodeClock
 from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.places import Tree, ship_order, workdir_on
-from allranks.gang.states import Shipped, State
-from allranks.gang.translate import translate
-from allranks.protocol.messages import read_message
+from allranks.gang.states import State
+from allranks.protocol.messages import ShippedMessage, read_message
 from allranks.protocol.orders import ORDERS
 from allranks.text import name_with
 
@@ -34,8 +32,7 @@ class ShipDrive(Drive):
         self, node: str, error: str = "", errno: str = "", sha256: str = TREE.sha256, files: str = "12"
     ) -> list[str]:
         text, number = error.replace("_", " "), int(errno) if errno else None
-        found = Shipped(node, self.now, sha256, int(files), PATH.format(node), text, number)
-        return self.feed(found)
+        return self.feed(ShippedMessage(PATH.format(node), sha256, int(files), text, number), node)
 
     def synced(self) -> ShipDrive:
         for name in self.names:
@@ -199,13 +196,12 @@ def test_ship_order_is_what_the_agent_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "event"),
+    ("message", "record"),
     [
-        ({"path": "/n/tree", "sha256": "ab", "files": 2}, Shipped("h0", 0.0, "ab", 2, "/n/tree")),
-        ({"path": "/n/tree", "error": "no", "errno": 28}, Shipped("h0", 0.0, "", 0, "/n/tree", "no", 28)),
-        ({"path": "/n/tree", "error": "no", "errno": None}, Shipped("h0", 0.0, "", 0, "/n/tree", "no")),
+        ({"path": "/n/tree", "sha256": "ab", "files": 2}, ShippedMessage("/n/tree", "ab", 2)),
+        ({"path": "/n/tree", "error": "no", "errno": 28}, ShippedMessage("/n/tree", error="no", errno=28)),
+        ({"path": "/n/tree", "error": "no", "errno": None}, ShippedMessage("/n/tree", error="no")),
     ],
 )
-def test_the_agents_answer(message: dict[str, Any], event: Shipped) -> None:
-    read = read_message({"type": "shipped", **message})
-    assert translate("h0", read, NodeClock()) == event
+def test_the_agents_answer(message: dict[str, Any], record: ShippedMessage) -> None:
+    assert read_message({"type": "shipped", **message}) == record

@@ -8,8 +8,9 @@ import pytest
 from tests.gang.test_gang import Drive, play
 from tests.gang.test_spares import lost, ready, standing_by
 
-from allranks.gang.states import ImportsTold, Silent, TemplateReady
+from allranks.protocol.messages import ImportsMessage, TemplateMessage
 from allranks.protocol.processes import ImportRecord
+from allranks.protocol.run_facts import NodeSilent
 
 IMPORTS = ImportRecord({"torch": "/site-packages/torch/__init__.py"}, {"A": None}, {}, 3.0)
 
@@ -71,13 +72,13 @@ def test_what_was_asked_for_forbids_it_and_one_event_says_so(spec: dict[str, Any
 def test_a_spare_imports_what_a_node_has_and_takes_its_place(preload: str) -> None:
     drive = ready(2, spares=2, preload=preload)
     assert "h2" not in [node for node, _ in sent(drive, "preload")]
-    assert drive.feed(TemplateReady("h1", drive.now)) == ["imports>h1"]
-    assert drive.feed(TemplateReady("h0", drive.now)) == [], "one answer serves all"
-    assert drive.feed(ImportsTold("h1", drive.now, IMPORTS)) == ["preload>h2", "preload>h3"]
+    assert drive.feed(TemplateMessage("ready", 0), "h1") == ["imports>h1"]
+    assert drive.feed(TemplateMessage("ready", 0), "h0") == [], "one answer serves all"
+    assert drive.feed(ImportsMessage(IMPORTS), "h1") == ["preload>h2", "preload>h3"]
     order = drive.last("preload")
     assert order["imports"]["modules"] == dict(IMPORTS.modules)
     assert order["rank"]["env"]["ALLRANKS_MARK"].endswith("/node_03")
-    assert drive.feed(TemplateReady("h0", drive.now)) == []
+    assert drive.feed(TemplateMessage("ready", 0), "h0") == []
     before = len(sent(drive, "preload"))
     lost(drive, "h1")
     drive.retry(h1="h2")
@@ -86,26 +87,26 @@ def test_a_spare_imports_what_a_node_has_and_takes_its_place(preload: str) -> No
 
 def test_a_spare_that_is_ready_later_imports_too() -> None:
     drive = Drive(2, spares=1, retries=1, preload="auto").running()
-    drive.feed(TemplateReady("h0", drive.now))
-    assert drive.feed(ImportsTold("h0", drive.now, IMPORTS)) == []
+    drive.feed(TemplateMessage("ready", 0), "h0")
+    assert drive.feed(ImportsMessage(IMPORTS), "h0") == []
     standing_by(drive, "h2")
     assert sent(drive, "preload")[-1][0] == "h2"
 
 
 def test_a_node_that_has_lost_its_template_has_nothing_for_a_spare() -> None:
     drive = ready(2, spares=1, preload="auto")
-    drive.feed(TemplateReady("h0", drive.now))
-    assert drive.feed(ImportsTold("h0", drive.now, ImportRecord())) == []
-    assert drive.feed(TemplateReady("h1", drive.now)) == ["imports>h1"], "the next is asked"
+    drive.feed(TemplateMessage("ready", 0), "h0")
+    assert drive.feed(ImportsMessage(ImportRecord()), "h0") == []
+    assert drive.feed(TemplateMessage("ready", 0), "h1") == ["imports>h1"], "the next is asked"
 
 
 def test_without_retries_no_spare_imports() -> None:
     drive = ready(2, spares=1, retries=0, preload="auto")
-    assert drive.feed(TemplateReady("h0", drive.now)) == []
+    assert drive.feed(TemplateMessage("ready", 0), "h0") == []
 
 
 def test_what_is_asked_for_beside_does_not_hide_the_request_that_was_lost() -> None:
     drive = Drive(1, preload="auto")
     play("hello h0 | node-ready setup>h0\nfacts h0 | facts listen>h0 preload>h0", drive)
-    drive.feed(Silent("h0", drive.now))
+    drive.feed(NodeSilent(), "h0")
     assert drive.hello("h0")[-1] == "listen>h0"

@@ -21,8 +21,9 @@ from tests.gang.test_gang import Drive
 from allranks import program
 from allranks.agent import saving as agent_side
 from allranks.gang.saving import MOST_PROPOSALS, choose_step
-from allranks.gang.states import Report, SavingAnswer, State, UserSignal
+from allranks.gang.states import State, UserSignal
 from allranks.protocol.attempts import SavedStep
+from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import RankSaving, SavingMessage
 from allranks.protocol.orders import ORDERS, SaveOrder
 
@@ -91,11 +92,11 @@ class Rig:
 
     def callers(self, *ranks: int) -> None:
         for rank in ranks or tuple(self.ranks):
-            self.drive.feed(Report(self.drive.node_of(rank), self.drive.now, rank, "saves"))
+            self.drive.feed(ReportMessage("saves", rank), self.drive.node_of(rank))
 
     def ask(self, name: str = "USR1") -> None:
         self.drive.now += 60
-        self.drive.feed(UserSignal("", self.drive.now, name))
+        self.drive.feed(UserSignal(name))
 
     def collect(self) -> None:
         """Take the orders that the gang has sent since."""
@@ -110,7 +111,7 @@ class Rig:
     def deliver_answer(self, at: int = 0) -> None:
         node, message = self.answers.pop(at)
         fields = (message.attempt, message.request, message.phase, message.step, message.ranks)
-        self.drive.feed(SavingAnswer(node, self.drive.now, *fields))
+        self.drive.feed(SavingMessage(*fields), node)
 
     def deliver_all(self) -> None:
         """Until nothing is under way."""
@@ -304,7 +305,7 @@ def test_answers_that_are_old_agree_on_nothing(rig: Rig) -> None:
     while rig.orders:
         rig.deliver_order()
     rig.drive.now += 30
-    rig.drive.feed(SavingAnswer("h9", rig.drive.now, 0, 1, "proposed", 12, {}))
+    rig.drive.feed(SavingMessage(0, 1, "proposed", 12, {}), "h9")
     while rig.answers:
         rig.deliver_answer()
     assert rig.drive.said("save-agreed") == []

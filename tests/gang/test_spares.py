@@ -10,7 +10,8 @@ from tests.gang.test_gang import Drive, facts_of, play
 
 from allranks.cluster import Cluster
 from allranks.gang.ending import FENCE
-from allranks.gang.states import FactsCollected, State
+from allranks.gang.states import State
+from allranks.protocol.messages import FactsMessage
 
 
 def standing_by(drive: Drive, spare: str) -> Drive:
@@ -303,12 +304,12 @@ def test_a_node_that_comes_back_smaller_is_refused() -> None:
     gpus = {"gpus": {"count": 4, "source": "nvidia-smi"}}
     for name in drive.names:
         drive.hello(name)
-        drive.feed(FactsCollected(name, drive.now, {**facts_of(int(name[1:])), **gpus}))
+        drive.feed(FactsMessage({**facts_of(int(name[1:])), **gpus}), name)
     drive.running()
     assert drive.roster.plan is not None and drive.roster.plan.world_size == 8
     lost(drive, "h1").retry(h1="h1")
     drive.hello("h1")
-    drive.feed(FactsCollected("h1", drive.now, {**facts_of(1), "gpus": {"count": 3}}))
+    drive.feed(FactsMessage({**facts_of(1), "gpus": {"count": 3}}), "h1")
     assert drive.roster.state is State.ENDING
     assert "h1 has room for 3 ranks now, and had 4" in drive.roster.findings[-1].message
 

@@ -12,10 +12,11 @@ from tests.diagnose.stragglers.test_lateness import BASE, Delay, recorded
 from tests.diagnose.stragglers.test_reasons import USUAL, look
 from tests.gang.test_gang import Drive
 
-from allranks.diagnose.stragglers.lateness import ClockEstimate
-from allranks.gang.states import CallTimes, EachSecond, StepShown
+from allranks.gang.states import EachSecond, StepShown
 from allranks.gang.stragglers import FIRST, PATIENCE
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
+from allranks.protocol.messages import CallTimesMessage
+from allranks.protocol.run_facts import Stamped
 
 INTERVAL = 30.0
 SLEEPS = look(*[at(41)] * 5, wchan="hrtimer_nanosleep")
@@ -36,7 +37,7 @@ class Watched(Drive):
     def pace(self, seconds: float) -> list[str]:
         self.now += seconds
         self.step += 1
-        return self.feed(EachSecond("", self.now, self.step))
+        return self.feed(EachSecond(self.step))
 
     def asked(self) -> list[tuple[str, dict[str, Any]]]:
         """The newest questions, one a node."""
@@ -51,10 +52,8 @@ class Watched(Drive):
         for rank, of_rank in calls.items():
             wanted = next(order["suspects"] for node, order in self.asked() if node == f"h{rank}")
             looks = dict.fromkeys(wanted, suspects if rank == 5 else USUAL)
-            clock = ClockEstimate(0.0, 0.0005)
-            said += self.feed(
-                CallTimes(f"h{rank}", self.now, {rank: of_rank}, clock, links if rank == 0 else (), looks)
-            )
+            self.roster.nodes[f"h{rank}"].clock.delay = 0.001
+            said += self.feed(CallTimesMessage({rank: of_rank}, links if rank == 0 else (), looks), f"h{rank}")
         return [name for name in said if name != "straggler-wait"]
 
     def findings(self) -> list[str]:
@@ -132,7 +131,7 @@ def test_a_slowdown_of_that_time_names_the_rank_that_became_late() -> None:
     t = changed_t - 30.0
     for step in range(140):
         t += 0.5 if t < changed_t else 1.0
-        drive.gang.handle(StepShown("", t, step), drive.at, drive.now)
+        drive.gang.handle(Stamped("", t, 0, StepShown(step)), drive.at, drive.now)
     (_, message) = drive.findings()
     assert message.startswith("the run fell from 2 steps/s to 1 s a step at ")
     assert message.endswith("At that time, rank 5 on h5 began to come late to collectives")
@@ -239,5 +238,5 @@ def test_an_answer_of_another_shape_is_nothing() -> None:
     drive.pace(1)
     drive.pace(FIRST)
     for rank in range(8):
-        drive.feed(CallTimes(f"h{rank}", drive.now, {rank: RankCalls(error="no")}, ClockEstimate()))
+        drive.feed(CallTimesMessage({rank: RankCalls(error="no")}), f"h{rank}")
     assert drive.findings() == [] and next_look(drive)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.diagnose.incidents import read_incident
 from tests.diagnose.test_cases import CASES, judged
 from tests.diagnose.test_signatures import OF_LOGS
 
-from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
 from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import decode
@@ -60,7 +60,7 @@ def _of_runs(cause: str, source: str = "") -> Iterator[Example]:
     for path, case in _runs().items():
         if not case["expect"] or case["expect"]["cause"] != cause or source not in case["source"]:
             continue
-        verdict = judge(decode(Incident, case["incident"]))
+        verdict = judge(read_incident(case["incident"]))
         assert verdict is not None
         lines = tuple(verdict_lines(verdict))
         yield Example(lines, f"tests/diagnose/rules/{path.parent.name}/{path.name}")

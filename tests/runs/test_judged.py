@@ -151,19 +151,20 @@ def test_every_part_of_the_evidence_is_read() -> None:
     assert (found.memory, found.gpus, found.pids) == ({"h1": 1 << 34}, {0: 0}, {0: 7})
     assert found.addresses == {"10.0.0.1": "h1", "10.0.0.2": "h2"}
     assert [(f.id, f.where.nodes) for f in found.findings] == [("clock-skew", ("h1", "h2"))]
-    assert (found.initialised, found.init_entered, found.departed) == ({0}, {0, 1}, {1: T + 9})
-    assert (found.lost[0].node, found.lost[0].last_heard, found.lost[0].t) == ("h2", T + 1, T + 10)
-    assert (found.faults[0].id, found.init_timeout_hit, found.stop_reason) == ("agent-death", True, "ctrl-c")
+    assert (found.initialised, found.init_entered) == ({0}, {0, 1})
+    assert {rank: one.t for rank, one in found.departed.items()} == {1: T + 9}
+    assert (found.lost[0].node, found.lost[0].fact.last_heard, found.lost[0].t) == ("h2", T + 1, T + 10)
+    assert (found.faults[0].fact.id, found.init_timeout_hit, found.stop_reason) == ("agent-death", True, "ctrl-c")
     assert found.hang is not None and (found.hang.culprits, found.hang.evidence) == ((1,), ("e",))
     assert (found.detected_t, found.master) == (T + 3, "h1")
 
 
 def test_a_command_stands_for_all_ranks_of_its_node_once_started() -> None:
     events = [event("attempt-start"), event("plan", world_size=4, ranks={"h1": 2, "h2": 2})]
-    assert fold(read_lines(events), 0, ["h1", "h2"], "command").ranks_by_node == {"h1": (0, 1), "h2": (2, 3)}
+    assert fold(read_lines(events), 0, ["h1", "h2"], one_process=True).ranks_by_node == {"h1": (0, 1), "h2": (2, 3)}
     events.append(event("gate-proved", ranks={"h1": 2, "h2": 2}))
-    assert fold(read_lines(events), 0, ["h1", "h2"], "command").ranks_by_node == {"h1": (0,), "h2": (2,)}
-    assert fold(read_lines(events), 0, ["h1", "h2"], "torchrun").ranks_by_node == {"h1": (0, 1), "h2": (2, 3)}
+    assert fold(read_lines(events), 0, ["h1", "h2"], one_process=True).ranks_by_node == {"h1": (0,), "h2": (2,)}
+    assert fold(read_lines(events), 0, ["h1", "h2"]).ranks_by_node == {"h1": (0, 1), "h2": (2, 3)}
 
 
 def test_before_a_plan_nodes_have_no_ranks() -> None:

@@ -217,8 +217,8 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
         World.TCPX: InWorld(
             "Run `ip -br addr; dmesg -T | tail -n 50` on both nodes, and look at the log of the receive-datapath "
             "manager (tcpgpudmarxd, fastrak_gpumem_manager)",
-            "Start that manager on every node before the ranks, and give their container its sockets. Open the ports of "
-            "GPUDirect-TCPX between the nodes",
+            "Start that manager on every node before the ranks, and give their container its sockets. Open the ports "
+            "of GPUDirect-TCPX between the nodes",
         ),
         World.TPU: InWorld("Run `tpu-info; ip -br addr` on every worker", "Make the TPU VM again where a link is down"),
         World.ROCE: _ROCE,

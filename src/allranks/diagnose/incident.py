@@ -13,6 +13,15 @@ from allranks.findings import Finding, Hang, Where
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.foreign import ErrorCall, ErrorDetails
 from allranks.protocol.jsontext import Json
+from allranks.protocol.messages import ExitMessage, FaultMessage
+from allranks.protocol.run_facts import (
+    HangNoted,
+    LauncherPaused,
+    NodeLost,
+    RankDeparted,
+    RankLeaving,
+    Stamped,
+)
 
 from .exceptions import Raised
 
@@ -25,139 +34,76 @@ def beat_of(lease: float) -> float:
 
 
 @dataclass(frozen=True)
-class ExitRecord:
-    """How the main process of a rank ended.
+class RankEnd:
+    """How the main process of a rank ended, and what it left.
 
-    `t` is when it failed: the time in its error file where that is earlier than its reaping. `expected`:
-    it ended after allranks had begun to end it. `oom_kills` counts the kernel's out-of-memory kills on
-    its node during the attempt; `head` and `tail` are the ends of its log, `metrics` is the last row of its metrics.
+    `t` is when it failed: the time in its error file where that is earlier than its reaping.
     """
 
-    rank: int
     node: str
-    code: int | None
-    signal: int | None
     t: float
-    expected: bool
-    attempt: int = 0
-    oom_kills: int = 0
-    error: Mapping[str, Json] | None = None
-    tail: str = ""
-    pid: int | None = None
-    head: str = ""
-    metrics: Mapping[str, Json] | None = None
+    fact: ExitMessage
+    head: str = ""  # beginning of its log, where it failed
+    tail: str = ""  # end of its log
+    metrics: Mapping[str, Json] | None = None  # the last row
+
+    @property
+    def rank(self) -> int:
+        """Its rank."""
+        return self.fact.rank
 
     @property
     def failed(self) -> bool:
         """Tell whether it ended with anything but code 0."""
-        return self.signal is not None or self.code != 0
+        return self.fact.signal is not None or self.fact.code != 0
 
     @cached_property
     def calls(self) -> tuple[ErrorCall, ...]:
         """Its newest collectives, where it died of an exception; the oldest first."""
-        return decode_parts(ErrorDetails, (self.error or {}).get("allranks")).calls
+        return decode_parts(ErrorDetails, (self.fact.error or {}).get("allranks")).calls
 
     @cached_property
     def raised(self) -> Raised | None:
         """The exception it died of, where it left an error file."""
-        if not self.error:
+        if not self.fact.error:
             return None
-        return Raised.from_error_file(self.error)
-
-
-@dataclass(frozen=True)
-class AgentFault:
-    """An agent's own trouble: start-failed, supervisor-lost, agent-death, lease-over, node-dir, protocol, boot, …"""
-
-    node: str
-    id: str
-    message: str
-    t: float
-
-
-@dataclass(frozen=True)
-class LostNode:
-    """A node that was not heard for the whole lease; given up at `t`."""
-
-    node: str
-    t: float
-    last_heard: float
-
-
-@dataclass(frozen=True)
-class Pause:
-    """The controller did not run for `seconds`, until `t`: its machine slept, it was stopped, it had `ended` or it
-    `waited` (see LauncherPaused)."""
-
-    t: float
-    seconds: float
-    slept: bool
-    ended: bool = False
-    waited: str = ""
-
-
-@dataclass(frozen=True)
-class Left:
-    """A rank whose program had ended when its process went on: at `t`, to end with `code`, waiting for `threads`."""
-
-    t: float
-    code: int
-    threads: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class NotedHang:
-    """A standstill at `t`, with which the run went on: nothing had moved for `quiet` seconds."""
-
-    t: float
-    quiet: float
-    hang: Hang
+        return Raised.from_error_file(self.fact.error)
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Everything known about one attempt.
-
-    `addresses`: the node of an address that only one node has; `departed`: ranks that have called
-    destroy_process_group, and when, `departed_at` where in the program; `detected_t` is when the controller began to
-    end it; `memory` is what each node has, in bytes; `pids` and `gpus` are of ranks, where they are known; `left` are
-    ranks whose process outlived their program, `became` the programs that ranks have become by exec; `lease` is in
-    seconds, 0 where it is not known; `noted` is the newest standstill with which the run went on. `local_nodes` are
-    nodes that are the launching machine. `deepspeed` are numbers of accelerate's configuration. `is_slurm`: a Slurm job
-    has the nodes; `is_joined`: each was started from outside, by a scheduler perhaps.
-    """
+    """Everything known about one attempt: `recorded.fold` makes it of the facts of a run."""
 
     attempt: int = 0
     world_size: int = 0
     ranks_by_node: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    exits: tuple[ExitRecord, ...] = ()
-    faults: tuple[AgentFault, ...] = ()
-    lost: tuple[LostNode, ...] = ()
+    exits: tuple[RankEnd, ...] = ()
+    faults: tuple[Stamped[FaultMessage], ...] = ()
+    lost: tuple[Stamped[NodeLost], ...] = ()
     findings: tuple[Finding, ...] = ()
     initialised: frozenset[int] = frozenset()
     init_entered: frozenset[int] = frozenset()
-    departed: Mapping[int, float] = field(default_factory=dict)
-    departed_at: Mapping[int, str] = field(default_factory=dict)
+    departed: Mapping[int, Stamped[RankDeparted]] = field(default_factory=dict)  # ranks that have destroyed their group
     init_timeout_hit: bool = False
     hang: Hang | None = None
-    noted: NotedHang | None = None
+    noted: Stamped[HangNoted] | None = None  # the newest standstill with which the run went on
     stop_reason: str | None = None
     started_t: float = 0.0
-    detected_t: float | None = None
+    detected_t: float | None = None  # when the controller began to end it
     master: str = ""
-    addresses: Mapping[str, str] = field(default_factory=dict)
-    pids: Mapping[int, int] = field(default_factory=dict)
-    gpus: Mapping[int, int] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)  # nodes, by addresses that they alone have
+    pids: Mapping[int, int] = field(default_factory=dict)  # by rank, as far as they are known
+    gpus: Mapping[int, int] = field(default_factory=dict)  # by rank
     command: tuple[str, ...] = ()
-    memory: Mapping[str, int] = field(default_factory=dict)
-    deepspeed: Mapping[str, int] = field(default_factory=dict)
-    left: Mapping[int, Left] = field(default_factory=dict)
-    became: Mapping[int, str] = field(default_factory=dict)
-    pauses: tuple[Pause, ...] = ()
-    lease: float = 0.0
-    local_nodes: frozenset[str] = frozenset()
-    is_slurm: bool = False
-    is_joined: bool = False
+    memory: Mapping[str, int] = field(default_factory=dict)  # bytes, by node
+    deepspeed: Mapping[str, int] = field(default_factory=dict)  # numbers of accelerate's configuration
+    left: Mapping[int, Stamped[RankLeaving]] = field(default_factory=dict)  # ranks whose process outlived their program
+    became: Mapping[int, str] = field(default_factory=dict)  # programs that ranks have become by exec
+    pauses: tuple[Stamped[LauncherPaused], ...] = ()
+    lease: float = 0.0  # seconds, 0 where it is not known
+    local_nodes: frozenset[str] = frozenset()  # nodes that are the launching machine
+    is_slurm: bool = False  # a Slurm job has the nodes
+    is_joined: bool = False  # each node was started from outside, by a scheduler perhaps
     withheld: tuple[str, ...] = ()  # variables that are set here and that ranks on other hosts did not get
 
     def node_of(self, rank: int) -> str:
@@ -175,7 +121,7 @@ class Incident:
         if where.node is None:
             nodes = (name for name, ranks in self.ranks_by_node.items() if rank in ranks)
             where = where._replace(node=next(nodes, None))
-        ended = next((e.pid for e in self.exits if e.rank == rank), None)
+        ended = next((e.fact.pid for e in self.exits if e.rank == rank), None)
         pid = self.pids.get(rank, ended)
         gpu = self.gpus.get(rank)
         return where._replace(pid=where.pid or pid, gpu=gpu if where.gpu is None else where.gpu)
@@ -198,8 +144,8 @@ class Incident:
     @property
     def agent_deaths(self) -> frozenset[str]:
         """The nodes whose agent died."""
-        return frozenset(fault.node for fault in self.faults if fault.id == "agent-death")
+        return frozenset(fault.node for fault in self.faults if fault.fact.id == "agent-death")
 
     def oom_kills(self, node: str) -> int:
         """Count the kernel's out-of-memory kills on a node, as far as its exits tell."""
-        return max((e.oom_kills for e in self.exits if e.node == node), default=0)
+        return max((e.fact.oom_kills for e in self.exits if e.node == node), default=0)

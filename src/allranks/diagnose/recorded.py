@@ -1,12 +1,13 @@
 """The events of a run → the Incident of one attempt, as it was judged when the run ended (pure).
 
-`gang/evidence.py` builds the same from the gang's memory at the end of a run; error files and the ends of logs are
-added by `runs/recorded_incident.py`. Events: docs/architecture.md.
+Live and saved: `AttemptFacts` has those of a run that goes on, events.jsonl those of one that is over. Error files and
+the ends of logs are added by `runs/recorded_incident.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from allranks.findings import Finding
 from allranks.protocol.jsontext import DecodeError
@@ -34,8 +35,30 @@ from allranks.protocol.run_facts import (
     of_kind,
 )
 
-from .incident import AgentFault, ExitRecord, Incident, Left, LostNode, NotedHang, Pause
+from .incident import Incident, RankEnd
 
+# What the Incident of an attempt is made of: facts that hold for the attempts that follow too, and its own.
+OF_THE_RUN = (NodeFactsKept, PlanMade, StopAsked)
+OF_AN_ATTEMPT = (
+    AttemptStart,
+    ExitMessage,
+    FailureNoted,
+    FaultMessage,
+    Finding,
+    GateProved,
+    HangConcluded,
+    HangNoted,
+    InitTimeout,
+    LauncherPaused,
+    NodeLost,
+    RankBecame,
+    RankDeparted,
+    RankEntered,
+    RankInitialised,
+    RankLeaving,
+    StartedMessage,
+)
+NOTHING = Incident()
 COUNTED = ("warn", "fail")  # what is in order is not evidence of a failure
 
 
@@ -44,11 +67,31 @@ def last_attempt(facts: Iterable[Stamped[Fact]]) -> int:
     return max((start.attempt or 0 for start in of_kind(facts, AttemptStart)), default=0)
 
 
-def fold(facts: Iterable[Stamped[Fact]], attempt: int, nodes: Sequence[str], launcher: str = "direct") -> Incident:
-    """Make the Incident of an attempt from the facts of its run; exits are without error files and logs.
+class AttemptFacts:
+    """The facts of a run that goes on which say something of its present attempt."""
 
-    `nodes` are those of the attempt by node rank, the master first. Raise DecodeError where an end does not have its
-    node: another version wrote it.
+    def __init__(self) -> None:
+        self.facts: list[Stamped[Fact]] = []
+
+    def take(self, stamped: Stamped[Fact]) -> None:
+        """Keep a fact; of attempts that are over, what holds for later ones too."""
+        if isinstance(stamped.fact, AttemptStart):
+            self.facts = [kept for kept in self.facts if isinstance(kept.fact, OF_THE_RUN)]
+        if isinstance(stamped.fact, (*OF_THE_RUN, *OF_AN_ATTEMPT)):
+            self.facts.append(stamped)
+
+
+def fold(
+    facts: Iterable[Stamped[Fact]],
+    attempt: int,
+    nodes: Sequence[str],
+    one_process: bool = False,
+    known: Incident = NOTHING,
+) -> Incident:
+    """Make the Incident of an attempt from the facts of its run, and what is `known` of the run without them.
+
+    `nodes` are those of the attempt by node rank, the master first; `one_process` of each stands for all of its ranks.
+    Exits are without logs. Raise DecodeError where an end does not have its node: another version wrote it.
     """
     so_far = [stamped for stamped in facts if (stamped.attempt or 0) <= attempt]
     of_attempt = [stamped for stamped in so_far if stamped.attempt == attempt]
@@ -62,44 +105,45 @@ def fold(facts: Iterable[Stamped[Fact]], attempt: int, nodes: Sequence[str], lau
     noted = newest(of_kind(of_attempt, HangNoted))
     stopped = next(of_kind(so_far, StopAsked), None)
     pids = {start.fact.rank: start.fact.pid for start in of_kind(of_attempt, StartedMessage) if start.fact.pid}
-    known = {kept.node: kept.fact for kept in of_kind(so_far, NodeFactsKept)}
-    ranks = _ranks(of_attempt, nodes, launcher)
+    kept = {one.node: one.fact for one in of_kind(so_far, NodeFactsKept)}
+    ranks = _ranks(of_attempt, nodes, one_process)
     last_left = {leaving.fact.rank: leaving for leaving in of_kind(of_attempt, RankLeaving)}
     last_joined = {s.fact.rank: s for s in of_attempt if isinstance(s.fact, (RankEntered, RankDeparted))}
     departed = {one.fact.rank: one for one in of_kind(last_joined.values(), RankDeparted)}
-    return Incident(
+    return replace(
+        known,
         attempt=attempt,
         world_size=0 if plan is None else plan.fact.world_size,
         ranks_by_node=ranks,
         exits=tuple(_exit(end, pids) for end in ends),
-        faults=tuple(AgentFault(f.node, f.fact.id, f.fact.message, f.t) for f in of_kind(of_attempt, FaultMessage)),
-        lost=tuple(LostNode(lost.node, lost.t, lost.fact.last_heard) for lost in of_kind(of_attempt, NodeLost)),
+        faults=tuple(of_kind(of_attempt, FaultMessage)),
+        lost=tuple(of_kind(of_attempt, NodeLost)),
         findings=tuple(f.fact for f in of_kind(of_attempt, Finding) if f.fact.status in COUNTED),
         initialised=frozenset(one.fact.rank for one in of_kind(of_attempt, RankInitialised)),
         init_entered=frozenset(last_joined),
-        departed={rank: one.t for rank, one in departed.items()},
-        departed_at={rank: one.fact.at for rank, one in departed.items() if one.fact.at},
+        departed=departed,
         init_timeout_hit=any(of_kind(of_attempt, InitTimeout)),
         hang=None if hang is None else hang.fact.hang,
-        noted=None if noted is None else NotedHang(noted.t, noted.fact.quiet, noted.fact.hang),
+        noted=noted,
         stop_reason=None if stopped is None else stopped.fact.reason,
         started_t=0.0 if started is None else started.t,
         detected_t=None if failed is None else failed.t,
         master="".join(nodes[:1]),
-        addresses=own_addresses({node: facts.addresses for node, facts in known.items()}),
+        addresses=own_addresses({node: facts.addresses for node, facts in kept.items()}),
         pids=pids,
-        gpus={
-            rank: at
-            for node, of_node in ranks.items()
-            for at, rank in enumerate(of_node)
-            if node in known and len(of_node) <= known[node].gpus
-        },
-        left={r: Left(one.t, one.fact.code, one.fact.threads) for r, one in last_left.items() if one.fact.waits},
-        pauses=tuple(Pause(p.t, *p.fact) for p in of_kind(of_attempt, LauncherPaused)),
+        gpus=_gpus(ranks, kept),
+        left={rank: one for rank, one in last_left.items() if one.fact.waits},
+        pauses=tuple(of_kind(of_attempt, LauncherPaused)),
         became={one.fact.rank: one.fact.program for one in of_kind(of_attempt, RankBecame)},
-        memory={node: facts.memory for node, facts in known.items() if facts.memory},
-        deepspeed=next((facts.deepspeed for facts in known.values() if facts.deepspeed), {}),
+        memory={node: facts.memory for node, facts in kept.items() if facts.memory},
+        deepspeed=next((facts.deepspeed for facts in kept.values() if facts.deepspeed), {}),
     )
+
+
+def _gpus(ranks: Mapping[str, Sequence[int]], kept: Mapping[str, NodeFactsKept]) -> dict[int, int]:
+    """Map ranks to the GPUs that they take by their local numbers, on nodes that have enough."""
+    enough = [of_node for node, of_node in ranks.items() if node in kept and len(of_node) <= kept[node].gpus]
+    return {rank: at for of_node in enough for at, rank in enumerate(of_node)}
 
 
 def newest(facts: Iterable[Stamped[Kind]]) -> Stamped[Kind] | None:
@@ -116,12 +160,12 @@ def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
     return {address: next(iter(nodes)) for address, nodes in owners.items() if len(nodes) == 1}
 
 
-def _ranks(of_attempt: Sequence[Stamped[Fact]], nodes: Sequence[str], launcher: str) -> dict[str, tuple[int, ...]]:
-    """Give the plan's ranks by node; of a `command` launcher one a node stands for all, once it is started."""
+def _ranks(of_attempt: Sequence[Stamped[Fact]], nodes: Sequence[str], one_process: bool) -> dict[str, tuple[int, ...]]:
+    """Give the plan's ranks by node; where `one_process` stands for all of a node, its first, once it is started."""
     plan = newest(of_kind(of_attempt, PlanMade))
     if plan is None:
         return dict.fromkeys(nodes, ())
-    is_one = launcher == "command" and any(of_kind(of_attempt, GateProved))
+    is_one = one_process and any(of_kind(of_attempt, GateProved))
     by_node = {}
     first = 0
     for node, count in plan.fact.ranks.items():
@@ -131,16 +175,5 @@ def _ranks(of_attempt: Sequence[Stamped[Fact]], nodes: Sequence[str], launcher: 
     return by_node
 
 
-def _exit(end: Stamped[ExitMessage], pids: Mapping[int, int]) -> ExitRecord:
-    fact = end.fact
-    return ExitRecord(
-        fact.rank,
-        end.node,
-        fact.code,
-        fact.signal,
-        end.t,
-        fact.expected,
-        end.attempt or 0,
-        fact.oom_kills,
-        pid=fact.pid or pids.get(fact.rank),
-    )
+def _exit(end: Stamped[ExitMessage], pids: Mapping[int, int]) -> RankEnd:
+    return RankEnd(end.node, end.t, end.fact._replace(pid=end.fact.pid or pids.get(end.fact.rank)))

@@ -22,7 +22,7 @@ from allranks.text import group
 from .calibration import evidence_name, figure
 from .candidate import Candidate, Strength
 from .causes import CAUSES, UNKNOWN, UNSURE, FixReader, in_place
-from .incident import ExitRecord, Incident
+from .incident import Incident, RankEnd
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
 from .rules import FAILURE_RULES, LOG_RULES, RULES
@@ -152,7 +152,7 @@ def _valued(candidate: Candidate, reader: FixReader, value_of: Callable[[str], s
     return replace(candidate, values={name: value for name, value in found if value is not None})
 
 
-def _words_of(exit_record: ExitRecord) -> tuple[str, ...]:
+def _words_of(exit_record: RankEnd) -> tuple[str, ...]:
     """List what a rank said last: the end of its log and its exceptions."""
     if exit_record.raised is None:
         return (exit_record.tail,)

@@ -204,8 +204,8 @@ def further_words(incident: Incident, rank: int) -> str:
     left = incident.left.get(rank)
     if left is not None:
         words += ", and its process went on, waiting for threads that still ran"
-        if left.threads:
-            words += f": {join_words(left.threads)}"
+        if left.fact.threads:
+            words += f": {join_words(left.fact.threads)}"
     return words
 
 

@@ -69,7 +69,7 @@ class Auditor:
         attempt = self._attempt
         findings = await asyncio.to_thread(self._read, datasets, layout)
         if findings and attempt == self._attempt:
-            feed(Audited("", time.time(), attempt, findings))
+            feed(Audited(attempt, findings))
 
     def _read(self, datasets: frozenset[str], layout: Layout) -> tuple[Finding, ...]:
         """Judge the loaders of these datasets, and return the findings that were not reported before."""

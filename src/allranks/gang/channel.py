@@ -30,7 +30,6 @@ from allranks.protocol.messages import FaultMessage, Message
 from allranks.protocol.orders import Order, PingOrder, TakenOrder, pack_order
 
 from .agent_archive import MARKER, payload_parts
-from .clocks import NodeClock
 from .gate import Budget
 from .transport import Client, Transport
 
@@ -344,12 +343,11 @@ class Channel:
 
 
 class Member:
-    """The controller's side of a node: channel, clock, when it was last heard."""
+    """The controller's side of a node: channel, when it was last heard."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.channel: Channel | None = None
-        self.clock = NodeClock()
         self.budget = Budget()
         self.heard = time.monotonic()
         self.silent = False

@@ -7,9 +7,15 @@ a program can set neither.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
-from allranks.diagnose.incident import Pause
+from allranks.diagnose.stragglers.lateness import ClockEstimate
+from allranks.protocol.foreign import error_time
+from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.messages import ExitMessage, HelloMessage
+from allranks.protocol.run_facts import LauncherPaused, Stamped
 
+Kind = TypeVar("Kind")
 LEAST = 5.0  # seconds; less is a busy machine, unless the lease is short
 DRIFT = 0.05  # seconds that clocks may drift apart while an old best sample holds
 
@@ -40,6 +46,34 @@ class NodeClock:
         """Convert a time of the node's clock to ours."""
         return node_time - self.offset
 
+    @property
+    def estimate(self) -> ClockEstimate | None:
+        """How well it is known; None where it is not."""
+        if self.delay is None:
+            return None
+        return ClockEstimate(self.offset, self.delay / 2)
+
+    def facts(self) -> JsonObject:
+        """Describe it as the checks read it."""
+        return {"offset": round(self.offset, 4), "delay": round(self.delay or 0.0, 4)}
+
+    def stamp(self, message: Kind, node: str, attempt: int, t: float) -> Stamped[Kind]:
+        """Stamp a node's message with when that happened, by the controller's clock; it has come at `t`."""
+        said = _time_of(message)
+        return Stamped(node, t if said is None else self.correct(said), attempt, message)
+
+
+def _time_of(message: object) -> float | None:
+    """When it happened by the node's clock; None where the message does not say."""
+    t: float | None = getattr(message, "t", None)
+    if isinstance(message, HelloMessage):
+        return message.died_t or t
+    if isinstance(message, ExitMessage):
+        raised_t = error_time(message.error)
+        if raised_t is not None:
+            return min(raised_t, t or raised_t)  # the program's own word is earlier than its reaping
+    return t
+
 
 @dataclass(frozen=True)
 class Instant:
@@ -49,14 +83,14 @@ class Instant:
     boot: float
 
 
-def pause_between(before: Instant, after: Instant, t: float, usual: float, lease: float) -> Pause | None:
-    """Return the pause between two ticks, else `usual` seconds apart, or None; `t`: unix seconds of the second."""
+def pause_between(before: Instant, after: Instant, usual: float, lease: float) -> LauncherPaused | None:
+    """Return the pause between two ticks, else `usual` seconds apart, or None."""
     least = min(LEAST, lease / 2)
     ran = after.monotonic - before.monotonic
     slept = after.boot - before.boot - ran
     stopped = max(0.0, ran - usual)
     if slept >= least:
-        return Pause(t, round(slept + stopped, 1), slept=True)
+        return LauncherPaused(round(slept + stopped, 1), slept=True)
     if stopped >= least:
-        return Pause(t, round(stopped, 1), slept=False)
+        return LauncherPaused(round(stopped, 1), slept=False)
     return None

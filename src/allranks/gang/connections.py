@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from allranks.diagnose.incident import Pause
-from allranks.protocol.messages import AttemptSummary, RankSummary
+from allranks.protocol.messages import (
+    AttemptSummary,
+    FaultMessage,
+    HelloMessage,
+    RankSummary,
+    StartedMessage,
+)
 from allranks.protocol.orders import (
     EndOrder,
     ImportsOrder,
@@ -22,7 +27,7 @@ from allranks.protocol.orders import (
     SignalOrder,
     StartOrder,
 )
-from allranks.protocol.run_facts import LauncherPaused, NodeBack, NodeLost, NodeReady, NodeSilent
+from allranks.protocol.run_facts import LauncherPaused, NodeBack, NodeLost, NodeReady, NodeSilent, Stamped
 
 from .ending import Ending
 from .gathering import Gathering
@@ -30,19 +35,7 @@ from .members import NodeState, RankState
 from .passed_signals import UserSignals
 from .roster import Roster
 from .running import Running
-from .states import (
-    Action,
-    Event,
-    Fault,
-    Hello,
-    Lost,
-    Paused,
-    Send,
-    Started,
-    State,
-    WorldSeen,
-    read_exit,
-)
+from .states import Action, Send, State
 
 NOT_REPEATED = (SignalOrder, SaveOrder, PreloadOrder, ImportsOrder)  # where the channel breaks, another way is found
 
@@ -73,94 +66,92 @@ class Connections:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_hello(self, event: Hello, now: float) -> list[Action]:
+    def on_hello(self, stamped: Stamped[HelloMessage], now: float) -> list[Action]:
         """First word of an agent, or the word of one that was away."""
         roster = self.roster
-        node = roster.nodes[event.node]
+        node = roster.nodes[stamped.node]
         is_first = not node.node_dir
-        node.node_dir = event.node_dir
-        node.hostname = event.hostname
-        if event.dead:
-            return self._agent_is_dead(event, now)
+        node.node_dir = stamped.fact.node_dir
+        node.hostname = stamped.fact.hostname
+        if stamped.fact.dead:
+            return self._agent_is_dead(stamped, now)
         if not is_first:
-            return self._catch_up(node, event, now)
+            return self._catch_up(node, stamped, now)
         if roster.state is State.GATHERING:
-            return self.gathering.on_first_hello(node, event, now)
+            return self.gathering.on_first_hello(node, stamped, now)
         node.state = "ready"
-        return [roster.stamp(NodeReady(event.hostname), node.name), *self._resend(node)]
+        return [roster.stamp(NodeReady(stamped.fact.hostname), node.name), *self._resend(node)]
 
-    def on_fault(self, event: Fault, now: float) -> list[Action]:
+    def on_fault(self, stamped: Stamped[FaultMessage], now: float) -> list[Action]:
         """End the gang because of an agent's own trouble."""
-        return [self.roster.add_fault(event), *self.ending.fail(now)]
+        return [self.roster.add_fault(stamped), *self.ending.fail(now)]
 
-    def on_silent(self, event: Event, now: float) -> list[Action]:
+    def on_silent(self, stamped: Stamped[NodeSilent], now: float) -> list[Action]:
         """Several beats are missing."""
-        node = self.roster.nodes[event.node]
+        node = self.roster.nodes[stamped.node]
         if node.gone:
             return []
         node.state = "silent"
-        return [self.roster.stamp(NodeSilent(), event.node)]
+        return [stamped]
 
-    def on_back(self, event: Event, now: float) -> list[Action]:
+    def on_back(self, stamped: Stamped[NodeBack], now: float) -> list[Action]:
         """Take a node back that is heard again in time."""
-        node = self.roster.nodes[event.node]
+        node = self.roster.nodes[stamped.node]
         if node.state != "silent":
             return []
         node.state = "ready"
         if self.roster.state in (State.RUNNING, State.ENDING):
             node.state = "running"
-        return [self.roster.stamp(NodeBack(), event.node)]
+        return [stamped]
 
-    def on_lost(self, event: Lost, now: float) -> list[Action]:
+    def on_lost(self, stamped: Stamped[NodeLost], now: float) -> list[Action]:
         """Give up a node whose lease is over: its agent, if it lives, ends its ranks now, and so do all others."""
-        node = self.roster.nodes[event.node]
+        node = self.roster.nodes[stamped.node]
         node.state = "lost"
         for rank in node.ranks.values():
             rank.state = "lost"
-        self.roster.lost.append(event)
+        self.roster.lost.append(stamped)
         self.ending.fence(now)
-        lost = self.roster.stamp(NodeLost(event.last_heard), event.node, event.t)
-        return [lost, *self.ending.fail(now)]
+        return [stamped, *self.ending.fail(now)]
 
-    def on_paused(self, event: Paused, now: float) -> list[Action]:
+    def on_paused(self, stamped: Stamped[LauncherPaused], now: float) -> list[Action]:
         """Keep a pause of the controller: what nodes did meanwhile, they did because of it."""
-        paused = LauncherPaused(event.seconds, event.slept, event.ended, event.waited)
-        self.roster.pauses.append(Pause(event.t, *paused))
-        return [self.roster.stamp(paused, t=event.t)]
+        return [stamped]
 
     # -- an agent that was away ------------------------------------------------------------------------
 
-    def _agent_is_dead(self, event: Hello, now: float) -> list[Action]:
+    def _agent_is_dead(self, stamped: Stamped[HelloMessage], now: float) -> list[Action]:
         roster = self.roster
-        node = roster.nodes[event.node]
-        actions = self._catch_up(node, event, now)
-        kind = "lease-over" if "lease was over" in event.how else "agent-death"
-        if any((f.node, f.id) == (node.name, kind) for f in roster.faults):
+        node = roster.nodes[stamped.node]
+        actions = self._catch_up(node, stamped, now)
+        kind = "lease-over" if "lease was over" in stamped.fact.how else "agent-death"
+        if any((fault.node, fault.fact.id) == (node.name, kind) for fault in roster.faults):
             return actions
-        fault = Fault(node.name, event.t, kind, event.how)
+        fault = roster.stamp(FaultMessage(kind, stamped.fact.how), node.name, stamped.t)
         return [*actions, roster.add_fault(fault), *self.ending.fail(now)]
 
-    def _catch_up(self, node: NodeState, event: Hello, now: float) -> list[Action]:
+    def _catch_up(self, node: NodeState, stamped: Stamped[HelloMessage], now: float) -> list[Action]:
         """Act on what happened on a node while it was not heard."""
         roster = self.roster
-        summary = event.attempt
+        summary = stamped.fact.attempt
         actions: list[Action] = []
         if node.state == "silent":
-            actions += self.on_back(event, now)
-        if roster.is_adopted and event.dead and summary is not None:
+            actions += self.on_back(roster.stamp(NodeBack(), node.name), now)
+        if roster.is_adopted and stamped.fact.dead and summary is not None:
             roster.adopt_owned(node, summary.ranks)
-        if roster.is_adopted and not event.dead and roster.state is State.RUNNING:
-            actions += self._adopt_ranks(node, event, now)
+        if roster.is_adopted and not stamped.fact.dead and roster.state is State.RUNNING:
+            actions += self._adopt_ranks(node, stamped, now)
         if summary is None or summary.attempt != roster.attempt:
-            return actions + self._resend(node, event.dead)
+            return actions + self._resend(node, stamped.fact.dead)
         for world in summary.worlds:  # before the exits, which are judged by them
-            self.running.groups.on_world(WorldSeen(node.name, event.t, summary.attempt, world), now)
+            self.running.groups.on_world(roster.stamp(world, node.name, stamped.t), now)
         for number, report in summary.ranks.items():
             rank = node.ranks.get(number)
             if rank is not None:
-                actions += self._catch_up_rank(node, rank, report, event.t, now)
-        if summary.ending and roster.state is State.RUNNING and not event.dead:
-            fault = Fault(node.name, event.t, "ended-alone", "ended its ranks without being asked")
+                actions += self._catch_up_rank(node, rank, report, stamped.t, now)
+        if summary.ending and roster.state is State.RUNNING and not stamped.fact.dead:
+            alone = FaultMessage("ended-alone", "ended its ranks without being asked")
+            fault = roster.stamp(alone, node.name, stamped.t)
             actions += [roster.add_fault(fault), *self.ending.fail(now)]
         actions += self.signals.missed(node, summary.signals)
         actions += self.signals.saving.missed(node.name)
@@ -173,24 +164,25 @@ class Connections:
         if rank.pid is None and self.roster.is_adopted and rank.state != "waiting":
             rank.pid = report.pid  # the controller before this one has written its event
         elif rank.pid is None:
-            started = Started(node.name, t, rank.rank, report.pid, self.roster.attempt)
-            actions += self.running.on_started(started, now)
+            started = StartedMessage(rank.rank, report.pid, self.roster.attempt)
+            actions += self.running.on_started(self.roster.stamp(started, node.name, t), now)
         if report.exit is not None and rank.exit is None:
-            actions += self.running.on_exit(read_exit(node.name, report.exit, t), now)
+            exited = node.clock.stamp(report.exit, node.name, self.roster.attempt, t)
+            actions += self.running.on_exit(exited, now)
         return actions
 
-    def _adopt_ranks(self, node: NodeState, event: Hello, now: float) -> list[Action]:
+    def _adopt_ranks(self, node: NodeState, stamped: Stamped[HelloMessage], now: float) -> list[Action]:
         """Add what the last controller had not written down: a later attempt, ranks, or no start at all."""
         roster = self.roster
-        summary = event.attempt or AttemptSummary(0)
+        summary = stamped.fact.attempt or AttemptSummary(0)
         roster.attempt = max(roster.attempt, summary.attempt)
         numbers = roster.adopt_owned(node, (*summary.ranks, *summary.awaited))
         for rank in numbers:
             node.ranks.setdefault(rank, RankState(rank, rank - numbers[0]))
         if numbers and summary.attempt == roster.attempt:
             return []
-        message = "had not started its ranks when the controller of the run was lost"
-        fault = Fault(node.name, event.t, "start-cut", message)
+        cut = FaultMessage("start-cut", "had not started its ranks when the controller of the run was lost")
+        fault = roster.stamp(cut, node.name, stamped.t)
         return [roster.add_fault(fault), *self.ending.fail(now)]
 
     def _resend(self, node: NodeState, only_end: bool = False) -> list[Action]:

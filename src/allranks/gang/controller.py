@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL, beat_of
+from allranks.diagnose.recorded import AttemptFacts
 from allranks.errors import ConfigError
 from allranks.findings import Finding
 from allranks.protocol.codec import DecodeError, decode
@@ -44,14 +45,18 @@ from allranks.protocol.run_facts import (
     Fact,
     FirstStep,
     HangNoted,
+    NodeBack,
     NodeConnecting,
+    NodeLost,
     NodesChecked,
+    NodeSilent,
     OutputDropped,
     PlainNote,
     Stamped,
     StepsResumed,
     StepsSeen,
     StepsWentOn,
+    StopAsked,
 )
 from allranks.protocol.usage import NodeUsage
 from allranks.runs.directory import RunDirectory
@@ -77,26 +82,8 @@ from .plugins import all_checks
 from .policy import Decision
 from .progress import Progress
 from .remarks import run_disk_full, unreadable_message
-from .states import (
-    Action,
-    AttemptOver,
-    Back,
-    EachSecond,
-    Event,
-    Lost,
-    Paused,
-    Quiet,
-    Reach,
-    Send,
-    Silent,
-    State,
-    StepShown,
-    Stop,
-    Tick,
-    Unreachable,
-)
+from .states import Action, AttemptOver, EachSecond, Event, NodeUnreachable, Quiet, Reach, Send, State, StepShown, Tick
 from .tasks import handle_errors, start_task
-from .translate import translate
 from .transport import Transport
 
 if TYPE_CHECKING:
@@ -210,6 +197,7 @@ class Controller:
             spec.output.step_pattern, spec.limits.hang_pattern, self._pattern_off, self.undecodable.note
         )
         self.timekeeper = Timekeeper()
+        self.attempt_facts = AttemptFacts()  # what the verdict on the present attempt goes by
         self._noted_steps: StepsSeen | None = None
         self._history = ProgressHistory(self.run_dir)
         self._transport = transport
@@ -310,14 +298,14 @@ class Controller:
             return TICK
         return 4 * TICK
 
-    def feed(self, event: Event) -> None:
-        """Give an event to the gang and carry out what it decides."""
+    def feed(self, fact: Event, node: str = "", t: float | None = None) -> None:
+        """Give a fact to the gang, of now where no time says else, and carry out what it decides."""
         self._dirty = True
-        self.feed_quietly(event)
+        self.feed_quietly(fact, node, t)
 
     def stop(self, reason: str, grace: float) -> None:
         """End the run with `grace` seconds for the ranks."""
-        self.feed(Stop("", time.time(), reason, grace))
+        self.feed(StopAsked(reason, grace))
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -400,6 +388,7 @@ class Controller:
     def _keep(self, stamped: Stamped[Fact]) -> Stamped[Fact]:
         self.run_dir.append(stamped)
         self.timekeeper.take(stamped)
+        self.attempt_facts.take(stamped)
         if isinstance(stamped.fact, HangNoted):
             self.progress.span.stands_still = True
         return stamped
@@ -455,7 +444,7 @@ class Controller:
                 return
             except ChannelFailed as error:
                 if not renewing:
-                    self.feed(Unreachable(node.name, time.time(), error.finding))
+                    self.feed(NodeUnreachable(error.finding), node.name)
                     return
                 self._not_renewed(error.finding)
             await asyncio.sleep(pause)
@@ -515,7 +504,8 @@ class Controller:
         if not member.has_greeted:
             if member.opening is not None:
                 member.opening.cancel()
-            self.feed(Unreachable(member.node.name, time.time(), self._transport.failure(member.node, b"", why, None)))
+            failure = self._transport.failure(member.node, b"", why, None)
+            self.feed(NodeUnreachable(failure), member.node.name)
             return
         self._open(member)
 
@@ -527,7 +517,7 @@ class Controller:
         member.heard = time.monotonic()
         if member.silent:
             member.silent = False
-            self.feed(Back(member.node.name, time.time()))
+            self.feed(NodeBack(), member.node.name)
         for frame in frames:
             is_first = not member.has_greeted
             try:
@@ -563,14 +553,14 @@ class Controller:
         if is_needed and self.roster.state is State.GATHERING:
             if member.opening is not None:
                 member.opening.cancel()
-            self.feed(Unreachable(name, time.time(), unreadable_message(name, kind, str(error))))
+            self.feed(NodeUnreachable(unreadable_message(name, kind, str(error))), name)
 
     def _message(self, member: Member, message: Message) -> None:
         """Raise DecodeError where the gang could not read what it needs."""
         if self._abandoned:
             member.has_ended = member.has_ended or isinstance(message, EndedMessage)
         elif isinstance(message, PongMessage):
-            member.clock.sample(message.sent, message.t, time.time())
+            self.roster.state_of(member.node.name).clock.sample(message.sent, message.t, time.time())
         elif isinstance(message, GotMessage):
             self._ship_on(member, message)
         elif isinstance(message, RefusedMessage):
@@ -610,9 +600,9 @@ class Controller:
         if isinstance(message, DrainedMessage):
             member.ends = message.sizes
             self.undecodable.set_counts(member.node.name, message.refused)
-        event = translate(member.node.name, message, member.clock)
-        if event is not None:
-            self.feed(event)
+        name = member.node.name
+        self._dirty = True
+        self._handle(self.roster.state_of(name).clock.stamp(message, name, self.roster.attempt, time.time()))
 
     def _greeted(self, member: Member, message: HelloMessage) -> None:
         if not member.has_greeted:
@@ -684,7 +674,7 @@ class Controller:
         if self.auditor is not None and not member.behind:
             self.auditor.take(stream, data, now)
         if stream.attempt == self.roster.attempt or stream.kind == METRICS:
-            self.progress.output(stream, data, now, t, member.clock.offset)
+            self.progress.output(stream, data, now, t, self.roster.state_of(node.name).clock.offset)
         if stream.kind == RANK_LOG:
             self.view.output(node.name, stream.rank, data, t)
         elif stream.kind == METRICS:
@@ -694,7 +684,7 @@ class Controller:
         """When output that comes now was made at the latest (unix seconds): that of a rank that has ended, before."""
         state = self.roster.nodes.get(node)
         rank = state.ranks.get(stream.rank) if state is not None else None
-        if rank is None or rank.exit is None or rank.exit.attempt != stream.attempt:
+        if rank is None or rank.exit is None or rank.exit.fact.attempt != stream.attempt:
             return time.time()
         return min(time.time(), rank.exit.t)
 
@@ -736,9 +726,9 @@ class Controller:
     def _tick(self) -> None:
         now = time.monotonic()
         self._notice_pause()
-        self.feed_quietly(Tick("", time.time()))
+        self.feed_quietly(Tick())
         if self.roster.state is State.RUNNING:
-            self.feed_quietly(Quiet("", time.time(), max(self.roster.last_sign_at, self.progress.last_activity)))
+            self.feed_quietly(Quiet(max(self.roster.last_sign_at, self.progress.last_activity)))
         self._watch_silence(now)
         self._watch_run_directory()
         if now >= self._next_ack:
@@ -754,7 +744,7 @@ class Controller:
             if self.auditor is not None and self.roster.state is State.RUNNING:
                 self.auditor.look(self.roster.layout(), self.feed)
             if self.roster.state is State.RUNNING:
-                self.feed_quietly(EachSecond("", time.time(), self.progress.slowest_step()))
+                self.feed_quietly(EachSecond(self.progress.slowest_step()))
             self._write_status()
         self.view.tick(time.time())
 
@@ -776,13 +766,13 @@ class Controller:
         self._act(self.gang.ask_for_usage(now))
         steps = self.progress.span.seen
         if steps is not None:
-            self.feed_quietly(StepShown("", steps.last_t, steps.furthest))
+            self.feed_quietly(StepShown(steps.furthest), t=steps.last_t)
 
     def _notice_pause(self) -> None:
         """Where this process did not run, nodes that were not heard meanwhile get that time on top."""
         before = self._instant
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
-        pause = pause_between(before, self._instant, time.time(), self._tick_length(), self.spec.limits.lease)
+        pause = pause_between(before, self._instant, self._tick_length(), self.spec.limits.lease)
         waited = self._beats.held_by or "elsewhere"
         if not self._beats.turn():
             waited = ""
@@ -793,12 +783,16 @@ class Controller:
             member.heard = min(member.heard + pause.seconds, now)
         self.roster.last_sign_at = min(self.roster.last_sign_at + pause.seconds, now)
         self.progress.last_activity = min(self.progress.last_activity + pause.seconds, now)
-        self.feed(Paused("", pause.t, pause.seconds, pause.slept, waited="" if pause.slept else waited))
+        self.feed(pause if pause.slept else pause._replace(waited=waited))
 
-    def feed_quietly(self, event: Event) -> None:
-        """Give the gang an event that mostly changes nothing; a change of state is written at once."""
+    def feed_quietly(self, fact: Event, node: str = "", t: float | None = None) -> None:
+        """Give the gang a fact that mostly changes nothing."""
+        self._handle(Stamped(node, time.time() if t is None else t, self.roster.attempt, fact))
+
+    def _handle(self, stamped: Stamped[Event]) -> None:
+        """Carry out what the gang decides about a fact; a change of state is written at once."""
         before = self.roster.state
-        self._act(self.gang.handle(event, time.monotonic(), time.time()))
+        self._act(self.gang.handle(stamped, time.monotonic(), time.time()))
         if self.roster.state is not before:
             self._dirty = True
             self._write_status()
@@ -824,7 +818,7 @@ class Controller:
                 self._lose(member, quiet)
             elif quiet > 3 * self._beat and member.has_greeted and not member.silent:
                 member.silent = True
-                self.feed(Silent(member.node.name, time.time()))
+                self.feed(NodeSilent(), member.node.name)
                 if member.channel is not None:
                     member.channel.close()
                 self._open(member)
@@ -842,7 +836,7 @@ class Controller:
         member.lost = True
         if member.channel is not None:
             member.channel.close()
-        self.feed(Lost(member.node.name, time.time(), time.time() - quiet))
+        self.feed(NodeLost(time.time() - quiet), member.node.name)
 
     def _first_step(self) -> None:
         at = self.progress.first_step_at

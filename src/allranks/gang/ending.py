@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from allranks.diagnose.hangs.compared import odd_call, read_called
 from allranks.diagnose.words import ABORT
 from allranks.findings import Finding
-from allranks.protocol.messages import EndedMessage
+from allranks.protocol.messages import DrainedMessage, EndedMessage, FaultMessage
 from allranks.protocol.orders import EndOrder
-from allranks.protocol.run_facts import EndingBegun, FailureNoted, InitTimeout, StopAsked
+from allranks.protocol.run_facts import EndingBegun, FailureNoted, InitTimeout, Stamped, StopAsked
 
 from .remarks import called_unlike
 from .roster import Roster
-from .states import Action, AttemptOver, Drained, Ended, Event, Fault, Send, State, Stop
+from .states import Action, AttemptOver, Send, State, Tick
 
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
 DRAIN_PATIENCE = 60.0
@@ -81,7 +81,7 @@ class Ending:
     def _may_be_unlike(self) -> bool:
         """Whether ranks that called unlike each other may be behind a failure: none was killed, and no node is lost."""
         roster = self.roster
-        killed = any(e.signal not in (None, ABORT) for e in roster.exits)
+        killed = any(end.fact.signal not in (None, ABORT) for end in roster.exits)
         return roster.initialised_t is not None and not roster.lost and not killed and not roster.testing
 
     def fence(self, now: float) -> None:
@@ -103,7 +103,7 @@ class Ending:
 
     def _compare_calls(self) -> list[Action]:
         """Make the finding on ranks that called a collective unlike each other, though it came to an end."""
-        called = {rank: groups for e in self.roster.exits for rank, groups in e.calls.items()}
+        called = {rank: groups for end in self.roster.exits for rank, groups in end.fact.calls.items()}
         odd = odd_call(read_called(called))
         if odd is None:
             return []
@@ -111,45 +111,42 @@ class Ending:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_stop(self, event: Stop, now: float) -> list[Action]:
+    def on_stop(self, stamped: Stamped[StopAsked], now: float) -> list[Action]:
         """End the ranks because the user wants it; a second call can only be shorter."""
         roster = self.roster
-        if roster.state is State.OVER:
-            return []
-        roster.stop_reason = roster.stop_reason or event.reason
-        return [roster.stamp(StopAsked(event.reason)), *self.end(now, event.grace, event.reason)]
+        asked = stamped.fact
+        roster.stop_reason = roster.stop_reason or asked.reason
+        return [stamped, *self.end(now, asked.grace, asked.reason)]
 
-    def on_tick(self, event: Event, now: float) -> list[Action]:
+    def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
         """Time limits of the end."""
         return self.check(now)
 
-    def on_tick_of_start(self, event: Event, now: float) -> list[Action]:
+    def on_tick_of_start(self, stamped: Stamped[Tick], now: float) -> list[Action]:
         """End a start that takes too long."""
         if not self.roster.is_past_init_limit(now):
             return []
         return self.fail_init_timeout(now)
 
-    def on_ended(self, event: Ended, now: float) -> list[Action]:
+    def on_ended(self, stamped: Stamped[EndedMessage], now: float) -> list[Action]:
         """Keep that a node has ended its ranks, with what it could not end."""
         roster = self.roster
-        node = roster.nodes[event.node]
+        node = roster.nodes[stamped.node]
         is_running = roster.state is State.RUNNING
-        if node.ended or (is_running and event.attempt != roster.attempt):
+        if node.ended or (is_running and stamped.fact.attempt != roster.attempt):
             return []
         node.ended = True
-        node.left = event.left
+        node.left = stamped.fact.left
         node.state = "ended"
-        actions: list[Action] = [
-            roster.stamp(EndedMessage(event.attempt, event.left, event.reason), event.node, event.t)
-        ]
-        if event.reason == "lease":
-            fault = Fault(node.name, event.t, "lease-over", "ended its ranks: its lease was over")
-            actions.append(roster.add_fault(fault))
+        actions: list[Action] = [stamped]
+        if stamped.fact.reason == "lease":
+            over = FaultMessage("lease-over", "ended its ranks: its lease was over")
+            actions.append(roster.add_fault(roster.stamp(over, node.name, stamped.t)))
         return actions + (self.fail(now) if is_running else self.check(now))
 
-    def on_drained(self, event: Drained, now: float) -> list[Action]:
+    def on_drained(self, stamped: Stamped[DrainedMessage], now: float) -> list[Action]:
         """All its output is here."""
-        node = self.roster.nodes[event.node]
+        node = self.roster.nodes[stamped.node]
         node.drained = True
-        node.outputs = event.outputs
+        node.outputs = stamped.fact.outputs or None
         return self.check(now)

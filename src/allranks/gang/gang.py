@@ -1,17 +1,57 @@
-"""The gang: one state machine for all nodes of a run, (state, event, now) → actions. Pure.
+"""The gang: one state machine for all nodes of a run, (state, stamped fact, now) → actions. Pure.
 
-Nodes gather, the master listens, every node proves that it reaches it, ranks start everywhere, and the first failure
-ends all of them. Each phase owns its state and its decisions; what they all know of nodes and ranks is the roster.
-Which phase handles an event in which state stands in `states.TABLE`.
+    GATHERING --> LISTENING --> PROVING --> RUNNING --> ENDING --> OVER --> the controller judges
+    nodes say     the master    each node   ranks       ranks      every       |
+    hello, are    opens its     tries its   start, are  of every   log is      |
+    looked at     port          addresses   watched     node end   here        |
+        ^             ^                                                        |
+        |             +---------------- again, with the same nodes ------------+
+        +------------------------------ again, with another node --------------+
+
+Any failure, a stop, and the last exit lead to ENDING, from every state before it. Each phase owns its state and its
+decisions. What they all know of nodes and ranks is the roster. Which phase handles a fact in which state stands in
+`Gang._make_table`. A fact without a row in the present state is never acted on. While the gang ends, or of an attempt
+that is over, it comes late and is dropped. Else it is out of order, and is noted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from allranks.cluster import Cluster
-from allranks.protocol.run_facts import AttemptStart, PlainNote, TreeListed
+from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.messages import (
+    CallTimesMessage,
+    CountersMessage,
+    DrainedMessage,
+    EndedMessage,
+    ExitMessage,
+    FactsMessage,
+    FaultMessage,
+    HelloMessage,
+    ImportsMessage,
+    ListeningMessage,
+    ProbedMessage,
+    SavingMessage,
+    ShippedMessage,
+    StacksMessage,
+    StartedMessage,
+    TemplateMessage,
+    WorldMessage,
+)
+from allranks.protocol.run_facts import (
+    AttemptStart,
+    LauncherPaused,
+    NodeBack,
+    NodeLost,
+    NodeSilent,
+    PlainNote,
+    Stamped,
+    StopAsked,
+    TreeListed,
+)
+from allranks.protocol.usage import NodeUsage
 from allranks.settings import RunSpec
 
 from .connections import Connections
@@ -27,14 +67,35 @@ from .roster import Roster
 from .running import Running
 from .saving import Saving
 from .spares import HotSpares
-from .states import OF_AN_ATTEMPT, SPARE_TABLE, TABLE, Action, Event
+from .states import (
+    Action,
+    Audited,
+    EachSecond,
+    Event,
+    NodeUnreachable,
+    Quiet,
+    State,
+    StepShown,
+    Tick,
+    UserSignal,
+)
 from .stragglers import StragglerWatch
 
-Handler = Callable[[Any, float], list[Action]]
+Kind = TypeVar("Kind")
+Handler = Callable[[Stamped[Event], float], list[Action]]
+Row = tuple[type, Handler]
+
+# A node may say these twice (the end is asked for again after a reconnect), and the second word may come late.
+OF_AN_ATTEMPT = (StartedMessage, WorldMessage, ExitMessage, EndedMessage, DrainedMessage, Audited, SavingMessage)
+
+
+def on(kind: type[Kind], take: Callable[[Stamped[Kind], float], list[Action]]) -> Row:
+    """Give a row of the table: who takes a fact of this kind. A wrong pair is a type error."""
+    return kind, take  # type: ignore[return-value]  # the table is asked by the kind of the fact
 
 
 class Gang:
-    """Decides; the controller acts. Read the `roster`, `hang_watch.hang` and `spares.ready` after each event."""
+    """Decides; the controller acts. Read the `roster`, `hang_watch.hang` and `spares.ready` after each fact."""
 
     def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, now: float, t: float) -> None:
         """`now` and `t` as in `handle`."""
@@ -51,6 +112,94 @@ class Gang:
         self.pace = PaceWatch(self.roster, self.stragglers)
         self.gathering = Gathering(self.roster, self.ending, self.spares, self.rendezvous)
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
+        self.table = self._make_table()
+        self._of_spares = self._rows_of_spares()
+
+    # -- who takes what ------------------------------------------------------------------------------
+
+    def _make_table(self) -> dict[State, dict[type, Handler]]:
+        """Give the handlers of each state; of two rows for one kind the later counts."""
+        always = self._rows_of_every_state()
+        starting = [
+            *always,
+            on(Tick, self.ending.on_tick_of_start),
+            on(UserSignal, self.signals.on_early_signal),
+        ]
+        with_ranks = [*always, *self._rows_with_ranks()]
+        gathering = [
+            on(Tick, self.gathering.on_tick),
+            on(ShippedMessage, self.gathering.on_shipped),
+            on(FactsMessage, self.gathering.on_facts),
+            on(NodeUnreachable, self.gathering.on_unreachable),
+        ]
+        ending = [
+            on(Tick, self.ending.on_tick),
+            on(DrainedMessage, self.ending.on_drained),
+            on(NodeUnreachable, self.gathering.on_unreachable),
+        ]
+        return {
+            State.GATHERING: dict([*starting, *gathering]),
+            State.LISTENING: dict([*starting, on(ListeningMessage, self.rendezvous.on_listening)]),
+            State.PROVING: dict([*starting, on(ProbedMessage, self.rendezvous.on_probed)]),
+            State.RUNNING: dict([*with_ranks, *self._rows_while_running()]),
+            State.ENDING: dict([*with_ranks, *ending]),
+            State.OVER: {},
+        }
+
+    def _rows_of_every_state(self) -> list[Row]:
+        return [
+            on(StopAsked, self.ending.on_stop),
+            on(LauncherPaused, self.connections.on_paused),
+            on(NodeSilent, self.connections.on_silent),
+            on(NodeBack, self.connections.on_back),
+            on(NodeLost, self.connections.on_lost),
+            on(FaultMessage, self.connections.on_fault),
+            on(HelloMessage, self.connections.on_hello),
+            on(TemplateMessage, self.preloading.on_template),
+            on(ImportsMessage, self.preloading.on_imports),
+        ]
+
+    def _rows_with_ranks(self) -> list[Row]:
+        return [
+            on(StartedMessage, self.running.on_started),
+            on(ReportMessage, self.running.on_report),
+            on(ExitMessage, self.running.on_exit),
+            on(EndedMessage, self.ending.on_ended),
+            on(SavingMessage, self.saving.on_answer),
+            on(UserSignal, self.signals.on_user_signal),
+        ]
+
+    def _rows_while_running(self) -> list[Row]:
+        return [
+            on(StopAsked, self.saving.on_stop),
+            on(Tick, self.running.on_tick),
+            on(WorldMessage, self.running.on_world),
+            on(Quiet, self.hang_watch.on_quiet),
+            on(StacksMessage, self.hang_watch.on_stacks),
+            on(CountersMessage, self.hang_watch.on_counters),
+            on(NodeUsage, self.pace.on_used),
+            on(StepShown, self.pace.on_step),
+            on(EachSecond, self.stragglers.on_pace),
+            on(CallTimesMessage, self.stragglers.on_call_times),
+            on(Audited, self.running.on_audited),
+        ]
+
+    def _rows_of_spares(self) -> dict[type, Handler]:
+        """Give the handlers for a node that stands by, in any state: whatever happens to it ends nothing."""
+        return dict(
+            [
+                on(HelloMessage, self.spares.on_hello),
+                on(ShippedMessage, self.spares.on_shipped),
+                on(FactsMessage, self.spares.on_facts),
+                on(NodeUnreachable, self.spares.on_unreachable),
+                on(FaultMessage, self.spares.on_fault),
+                on(NodeSilent, self.spares.on_silent),
+                on(NodeBack, self.spares.on_back),
+                on(NodeLost, self.spares.on_lost),
+            ]
+        )
+
+    # -- deciding --------------------------------------------------------------------------------------
 
     def begin(self) -> list[Action]:
         """Return the first actions."""
@@ -61,35 +210,33 @@ class Gang:
         listed = TreeListed(tree.root, tree.files, tree.bytes, tree.sha256, tree.left_out, tree.limit)
         return [start, self.roster.stamp(listed)]
 
-    def handle(self, event: Event, now: float, t: float) -> list[Action]:
-        """Decide about an event. `now` counts seconds of a clock that is never set, and every limit goes by it;
+    def handle(self, stamped: Stamped[Event], now: float, t: float) -> list[Action]:
+        """Decide about a fact. `now` counts seconds of a clock that is never set, and every limit goes by it;
         `t` is unix seconds on the controller's clock, for what is stored."""
         roster = self.roster
         roster.event_t = t
-        if event.node in roster.retired:
+        kind = type(stamped.fact)
+        if stamped.node in roster.retired:
             return []
-        if event.node in roster.spares:
-            name = SPARE_TABLE.get(type(event), "ignore")  # what a spare was not asked is ignored
-        else:
-            name = TABLE[roster.state].get(type(event), "")
-        comes_late = isinstance(event, OF_AN_ATTEMPT) and event.attempt < roster.attempt
-        if name == "ignore" or (comes_late and not name):
-            return []
-        if not name:
-            return [roster.stamp(PlainNote(f"{type(event).__name__} of {event.node} came out of order"))]
-        actions = self.handler(name)(event, now)
+        if stamped.node in roster.spares:
+            take = self._of_spares.get(kind)
+            return take(stamped, now) if take is not None else []  # what a spare was not asked is dropped
+        take = self.table[roster.state].get(kind)
+        if take is None:
+            if self._comes_late(stamped.fact):
+                return []
+            return [roster.stamp(PlainNote(f"{kind.__name__} of {stamped.node} came out of order"))]
+        actions = take(stamped, now)
         self.connections.remember(actions)
         return actions
+
+    def _comes_late(self, fact: Event) -> bool:
+        is_of_former_attempt = isinstance(fact, OF_AN_ATTEMPT) and fact.attempt < self.roster.attempt
+        return is_of_former_attempt or self.roster.state in (State.ENDING, State.OVER)
 
     def ask_for_usage(self, now: float) -> list[Action]:
         """Give the orders for samples of nodes that have not been asked in this attempt."""
         return self.pace.ask(now)
-
-    def handler(self, name: str) -> Handler:
-        """Return the method that an entry of the tables names: `phase.on_event`."""
-        phase, _, method = name.partition(".")
-        handler: Handler = getattr(getattr(self, phase), method)
-        return handler
 
     def retry(
         self, now: float, t: float, why: str, replace: Mapping[str, str] | None = None, pause: float = 0.0

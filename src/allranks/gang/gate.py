@@ -18,6 +18,7 @@ from allranks.protocol.messages import (
     DroppedMessage,
     EndedMessage,
     ExitMessage,
+    FactsMessage,
     FaultMessage,
     HelloMessage,
     Message,
@@ -26,6 +27,7 @@ from allranks.protocol.messages import (
     StacksMessage,
     StartedMessage,
 )
+from allranks.protocol.plan_facts import check_facts
 
 STREAM_KINDS = frozenset({RANK_LOG, NODE_LOG, *FOLLOWED.values()})
 OF_NODE = (NODE_LOG, RAS)  # streams of the node itself
@@ -49,10 +51,12 @@ def require_stream(stream: Stream, owned: Collection[int], attempt: int) -> None
 
 
 def require_own(message: Message, owned: Collection[int]) -> None:
-    """Raise DecodeError where a message speaks for ranks that its node does not own.
+    """Raise DecodeError where a message speaks for ranks that its node does not own, or has no facts that are any.
 
     A report is not looked at: a program may have made other ranks than it was given, and only its node is charged.
     """
+    if isinstance(message, FactsMessage):
+        check_facts(message.facts)
     _require_ranks(_ranks_of(message), owned)
 
 

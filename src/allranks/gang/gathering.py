@@ -5,7 +5,8 @@ from __future__ import annotations
 from allranks.findings import Finding
 from allranks.plan.plan import make_plan
 from allranks.preflight.judge import judge
-from allranks.protocol.run_facts import NodeAwaited, NodeReady, NodesChecked, TreeArrived
+from allranks.protocol.messages import FactsMessage, HelloMessage, ShippedMessage
+from allranks.protocol.run_facts import NodeAwaited, NodeReady, NodesChecked, Stamped, TreeArrived
 
 from .ending import Ending
 from .members import NodeState
@@ -14,7 +15,7 @@ from .remarks import prelude_failed, too_small, world_size_differs
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .spares import HotSpares, shipping_failure
-from .states import Action, Event, FactsCollected, Hello, Reach, Shipped, State, Unreachable
+from .states import Action, NodeUnreachable, Reach, State, Tick
 
 SHORTEST_PAUSE = 2.0  # seconds between two tries to reach a lost node again
 LONGEST_PAUSE = 15.0
@@ -51,39 +52,39 @@ class Gathering:
             actions += self._judge(now)
         return actions
 
-    def on_first_hello(self, node: NodeState, event: Hello, now: float) -> list[Action]:
+    def on_first_hello(self, node: NodeState, stamped: Stamped[HelloMessage], now: float) -> list[Action]:
         """First word of an agent."""
         roster = self.roster
         node.state = "ready"
-        ready = roster.stamp(NodeReady(event.hostname), node.name)
+        ready = roster.stamp(NodeReady(stamped.fact.hostname), node.name)
         if roster.has_unreachable:
             return [ready, *self._check(now)]
         return [ready, first_order(roster.spec, roster.setting, node)]
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_shipped(self, event: Shipped, now: float) -> list[Action]:
+    def on_shipped(self, stamped: Stamped[ShippedMessage], now: float) -> list[Action]:
         """Look at a node that has the tree as it was sent."""
         roster = self.roster
-        node = roster.nodes[event.node]
+        node = roster.nodes[stamped.node]
         if roster.setting.tree is None or node.synced:
             return []
-        failure = shipping_failure(roster.setting.tree, event)
+        failure = shipping_failure(roster.setting.tree, stamped)
         if failure is not None:
             return self.ending.refuse([failure], now)
         node.synced = True
-        actions: list[Action] = [roster.stamp(TreeArrived(event.path, event.files), node.name)]
+        actions: list[Action] = [roster.stamp(TreeArrived(stamped.fact.path, stamped.fact.files), node.name)]
         if not roster.has_unreachable:
             actions.append(first_order(roster.spec, roster.setting, node))
         return actions
 
-    def on_facts(self, event: FactsCollected, now: float) -> list[Action]:
+    def on_facts(self, stamped: Stamped[FactsMessage], now: float) -> list[Action]:
         """Once every node has been looked at: judge, then begin the rendezvous check."""
         roster = self.roster
-        node = roster.nodes[event.node]
-        actions: list[Action] = [roster.stamp(node.take_facts(event.facts), node.name)]
-        if event.error:
-            return actions + self._look_failed(prelude_failed(node.name, event.error), now)
+        node = roster.nodes[stamped.node]
+        actions: list[Action] = [roster.stamp(node.take_answer(stamped.fact), node.name)]
+        if stamped.fact.failure:
+            return actions + self._look_failed(prelude_failed(node.name, stamped.fact.failure), now)
         if roster.refused_by_check:
             return actions + self._check(now)
         if not roster.has_all_facts:
@@ -93,16 +94,16 @@ class Gathering:
             return actions
         return actions + self._judge(now)
 
-    def on_unreachable(self, event: Unreachable, now: float) -> list[Action]:
+    def on_unreachable(self, stamped: Stamped[NodeUnreachable], now: float) -> list[Action]:
         """End the start for all, unless the node was lost and may come back: the others are looked at no further."""
-        node = self.roster.nodes[event.node]
-        again = self._await(node, event, now)
+        node = self.roster.nodes[stamped.node]
+        again = self._await(node, stamped, now)
         if again:
             return again
         node.state = "unreachable"
-        return self._failed_on_a_node(event.finding, now)
+        return self._failed_on_a_node(stamped.fact.finding, now)
 
-    def on_tick(self, event: Event, now: float) -> list[Action]:
+    def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
         """Time limits before the rendezvous check."""
         if now >= self._deadline:
             return self._check(now)
@@ -111,7 +112,7 @@ class Gathering:
         if any(self._time_left(n, now) > 0 for n in self.roster.nodes.values()):
             self.roster.start_at = now  # the time for the start counts after that for a lost node
             return []
-        return self.ending.on_tick_of_start(event, now)
+        return self.ending.on_tick_of_start(stamped, now)
 
     # -- decisions -----------------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class Gathering:
             return 0.0
         return max(0.0, node.awaited_from + self.roster.spec.recovery.node_wait - now)
 
-    def _await(self, node: NodeState, event: Unreachable, now: float) -> list[Action]:
+    def _await(self, node: NodeState, stamped: Stamped[NodeUnreachable], now: float) -> list[Action]:
         """Reach a lost node again within --node-wait; nothing where the start has failed anyway."""
         roster = self.roster
         left = self._time_left(node, now)
@@ -131,7 +132,7 @@ class Gathering:
         pause = min(max(SHORTEST_PAUSE, waited / 4), LONGEST_PAUSE, left)
         node.incarnation += 1  # of an agent whose first word got lost, nothing is taken for the next one's
         return [
-            roster.stamp(NodeAwaited(round(waited, 1), round(left, 1), event.finding.message), node.name),
+            roster.stamp(NodeAwaited(round(waited, 1), round(left, 1), stamped.fact.finding.message), node.name),
             Reach(node.name, pause),
         ]
 

@@ -10,8 +10,16 @@ from __future__ import annotations
 import shlex
 
 from allranks.findings import Finding, Status, Where
+from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import WorldMessage
-from allranks.protocol.run_facts import AllInitialised, RankBecame, RankDeparted, RankEntered, RankInitialised
+from allranks.protocol.run_facts import (
+    AllInitialised,
+    RankBecame,
+    RankDeparted,
+    RankEntered,
+    RankInitialised,
+    Stamped,
+)
 from allranks.settings.command_line import as_options
 from allranks.settings.tools import FRAMEWORKS, read_tool
 from allranks.text import join_words
@@ -19,7 +27,7 @@ from allranks.text import join_words
 from .ending import Ending
 from .members import RankState
 from .roster import Roster
-from .states import Action, Report, WorldSeen
+from .states import Action
 
 ID = "world-size-mismatch"
 APART = "nodes-train-apart"
@@ -39,7 +47,7 @@ class ProcessGroups:
     def __init__(self, roster: Roster, ending: Ending) -> None:
         self.roster = roster
         self.ending = ending
-        self._worlds: dict[tuple[str, int], WorldSeen] = {}  # by node and number
+        self._worlds: dict[tuple[str, int], Stamped[WorldMessage]] = {}  # by node and number
         self._whole_at: dict[tuple[str, int], float] = {}  # when a world was first seen whole on its node
 
     def begin_attempt(self) -> None:
@@ -58,43 +66,42 @@ class ProcessGroups:
             return tool.name
         return spec.launch.launcher.replace("command", "")
 
-    def on_report(self, event: Report, now: float) -> list[Action]:
+    def on_report(self, stamped: Stamped[ReportMessage], now: float) -> list[Action]:
         """Take a report: a rank is in or through init_process_group, has destroyed its group, or would train alone."""
-        rank = self.roster.nodes[event.node].ranks.get(event.rank)
+        report = stamped.fact
+        rank = self.roster.nodes[stamped.node].ranks.get(report.rank)
         actions: list[Action] = []
-        finding = self._trains_alone(event)
+        finding = self._trains_alone(stamped)
         if finding is not None:
             actions += self._refuse_once(finding, now)
         if rank is None:
             return actions
-        leaving = rank.departure.hear(event, now)
+        leaving = rank.departure.hear(stamped, now)
         if leaving is not None:
-            return [*actions, self.roster.stamp(leaving, event.node, event.t)]
-        if event.what == "became":
-            rank.became = event.program
-            return [*actions, self.roster.stamp(RankBecame(event.rank, event.program), event.node, event.t)]
-        if event.what == "init-entered":
+            return [*actions, self.roster.stamp(leaving, stamped.node, stamped.t)]
+        if report.event == "became":
+            became = RankBecame(report.rank, report.program)
+            return [*actions, self.roster.stamp(became, stamped.node, stamped.t)]
+        if report.event == "init-entered":
             rank.entered = True
-            rank.departed_t = None
             self.roster.last_sign_at = now
-            return [*actions, self.roster.stamp(RankEntered(event.rank), event.node, event.t)]
-        if event.what == "destroyed":
+            return [*actions, self.roster.stamp(RankEntered(report.rank), stamped.node, stamped.t)]
+        if report.event == "destroyed":
             rank.entered = True
-            rank.departed_t = event.t
-            rank.departed_at = event.at
-            return [*actions, self.roster.stamp(RankDeparted(event.rank, event.at), event.node, event.t)]
-        if event.what == "never-joined":
+            departed = RankDeparted(report.rank, report.at)
+            return [*actions, self.roster.stamp(departed, stamped.node, stamped.t)]
+        if report.event == "never-joined":
             rank.never_joined = True
-        if event.what == "initialised" and rank.initialised_t is None:
-            actions += self._initialised(rank, event, now)
+        if report.event == "initialised" and rank.initialised_t is None:
+            actions += self._initialised(rank, stamped, now)
         return actions
 
-    def on_world(self, event: WorldSeen, now: float) -> None:
+    def on_world(self, stamped: Stamped[WorldMessage], now: float) -> None:
         """Keep a world that another launcher has made below a node's ranks."""
-        key = (event.node, event.world.number)
-        if event.attempt == self.roster.attempt:
-            self._worlds[key] = event
-            if event.is_whole:
+        key = (stamped.node, stamped.fact.number)
+        if stamped.fact.attempt == self.roster.attempt:
+            self._worlds[key] = stamped
+            if _is_whole(stamped.fact):
                 self._whole_at.setdefault(key, now)
 
     def on_tick(self, now: float) -> list[Action]:
@@ -103,8 +110,8 @@ class ProcessGroups:
         A warning where the program of a rank may still make the world across the nodes, after what it has started.
         """
         lasting = [self._worlds[key] for key, since in self._whole_at.items() if now - since >= APART_FOR]
-        living = [event for event in lasting if event.world.lives]
-        certain = [event for event in living if event.world.is_all]
+        living = [world for world in lasting if world.fact.lives]
+        certain = [world for world in living if world.fact.is_all]
         return self._refuse_apart(certain, "trains", now) or self._refuse_apart(living, "may train", now)
 
     def judge_end(self, now: float) -> list[Action]:
@@ -116,10 +123,10 @@ class ProcessGroups:
     def _is_one_world(self) -> bool:
         """Whether the run's own world was made, or one that may be on several nodes."""
         joined = any(r.entered or r.initialised_t is not None for r in self.roster.ranks())
-        return joined or any(not event.is_whole for event in self._worlds.values())
+        return joined or any(not _is_whole(world.fact) for world in self._worlds.values())
 
-    def _refuse_apart(self, events: list[WorldSeen], verb: str, now: float) -> list[Action]:
-        worlds = {event.node: event.world for event in events}
+    def _refuse_apart(self, seen: list[Stamped[WorldMessage]], verb: str, now: float) -> list[Action]:
+        worlds = {world.node: world.fact for world in seen}
         by_node = {node: worlds[node] for node in self.roster.nodes if node in worlds}
         if self.roster.testing or len(by_node) < 2 or self._is_one_world:
             return []
@@ -156,14 +163,15 @@ class ProcessGroups:
             f" Where it is meant, use --allow {APART}"
         )
 
-    def _initialised(self, rank: RankState, event: Report, now: float) -> list[Action]:
+    def _initialised(self, rank: RankState, stamped: Stamped[ReportMessage], now: float) -> list[Action]:
         roster = self.roster
-        rank.initialised_t = event.t
+        rank.initialised_t = stamped.t
         roster.last_sign_at = now
         if rank.exit is None:
             rank.state = "initialised"
-        roster.note_limit(event.limit)
-        actions: list[Action] = [roster.stamp(RankInitialised(event.rank, event.limit), event.node, event.t)]
+        roster.note_limit(stamped.fact.limit)
+        through = RankInitialised(stamped.fact.rank, stamped.fact.limit)
+        actions: list[Action] = [roster.stamp(through, stamped.node, stamped.t)]
         times = [r.initialised_t for r in roster.ranks() if r.initialised_t is not None]
         count = len(roster.ranks())
         if roster.initialised_t is None and len(times) == count:
@@ -172,18 +180,20 @@ class ProcessGroups:
             actions.append(roster.stamp(AllInitialised(seconds, count), t=roster.initialised_t))
         return actions
 
-    def _trains_alone(self, event: Report) -> Finding | None:
+    def _trains_alone(self, stamped: Stamped[ReportMessage]) -> Finding | None:
         planned = sum(self.roster.rank_counts.values())
-        if self.roster.testing or event.what not in ("alone", "initialised") or not 0 < event.size < planned:
+        report = stamped.fact
+        size = report.world_size or 0
+        if self.roster.testing or report.event not in ("alone", "initialised") or not 0 < size < planned:
             return None
-        if event.what == "alone":
-            how = f"the program starts with a world size of {event.size} on {event.node}"
+        if report.event == "alone":
+            how = f"the program starts with a world size of {size} on {stamped.node}"
         else:
-            how = f"rank {event.rank} on {event.node} made a process group of {event.size}"
-        verb = "trains alone" if event.size == 1 else "trains with some of the others alone"
+            how = f"rank {report.rank} on {stamped.node} made a process group of {size}"
+        verb = "trains alone" if size == 1 else "trains with some of the others alone"
         under = f" under {self.tool}" if self.tool else ""
         message = f"each process {verb}{under}: {how}, and {planned} ranks were planned"
-        return self._world_size_finding(message, Where(node=event.node, rank=event.rank))
+        return self._world_size_finding(message, Where(node=stamped.node, rank=report.rank))
 
     def _world_size_finding(self, message: str, where: Where) -> Finding:
         status: Status = "warn" if ID in self.roster.spec.preflight.allow else "fail"
@@ -215,3 +225,8 @@ class ProcessGroups:
         if self.tool not in FRAMEWORKS:
             finding = finding._replace(status="warn")
         return self._refuse_once(finding, now)
+
+
+def _is_whole(world: WorldMessage) -> bool:
+    """Whether no rank of it is on another node."""
+    return world.here == world.size

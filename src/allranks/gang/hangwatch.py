@@ -15,22 +15,22 @@ from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import attribute
-from allranks.diagnose.hangs.doing import StackSample, doing
+from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.diagnose.hangs.uneven import out_of_data
-from allranks.diagnose.incident import NotedHang
 from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Hang, Where, place_of
 from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.messages import CountersMessage, StacksMessage
 from allranks.protocol.orders import CountersOrder, StacksOrder
-from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected, PlainNote
+from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected, PlainNote, Stamped
 
 from .ending import Ending
 from .remarks import moved_by_look
 from .roster import Roster
-from .states import Action, Counters, Quiet, Send, Stacks
+from .states import Action, Quiet, Send
 
 GAP = 4.0  # seconds between the two stack samples: what moves meanwhile does not hang
 PATIENCE = 22.0  # seconds for the answers: a node gives its own sampling 20
@@ -88,21 +88,20 @@ class HangWatch:
     def begin_attempt(self) -> None:
         """Forget the attempt before."""
         self.hang: Hang | None = None
-        self.noted: NotedHang | None = None
         self.suspicion: Suspicion | None = None
         self._counted = CounterReading()
         self._rest_until = 0.0
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_quiet(self, event: Quiet, now: float) -> list[Action]:
+    def on_quiet(self, stamped: Stamped[Quiet], now: float) -> list[Action]:
         """Comes with every tick; acts once the limit is over."""
-        since = max(event.since, self._counted.moved_at)
+        since = max(stamped.fact.since, self._counted.moved_at)
         suspicion = self.suspicion
         if suspicion is None:
             if self._is_suspect(since, now):
                 return self._suspect(since, now)
-            return self._ask_counters(event.since, now)
+            return self._ask_counters(stamped.fact.since, now)
         if since > suspicion.since:
             self.suspicion = None
             return [self.roster.stamp(PlainNote("ranks go on: no hang"))]
@@ -118,26 +117,27 @@ class HangWatch:
             return self._ask_stacks(suspicion, now)
         return []
 
-    def on_counters(self, event: Counters, now: float) -> list[Action]:
+    def on_counters(self, stamped: Stamped[CountersMessage], now: float) -> list[Action]:
         """Compare the counters with the last ones: what moves is alive. Answers to the controller are not for here."""
-        if event.node not in self._counted.waiting:
+        if stamped.node not in self._counted.waiting:
             return []
-        self._counted.waiting.discard(event.node)
-        for rank, counters in event.ranks.items():
+        self._counted.waiting.discard(stamped.node)
+        for rank, counters in stamped.fact.ranks.items():
             self._counted.update(rank, counters, now)
         return []
 
-    def on_stacks(self, event: Stacks, now: float) -> list[Action]:
+    def on_stacks(self, stamped: Stamped[StacksMessage], now: float) -> list[Action]:
         """One node's answer; an answer that was not waited for is of a late start, or came too late."""
         suspicion = self.suspicion
-        if suspicion is not None and event.node in suspicion.waiting:
-            suspicion.waiting.discard(event.node)
-            suspicion.samples[-1].update(event.samples)
-            if event.ras:
-                suspicion.ras.append(event.ras)
+        samples = {rank: read_sample(rank, answer) for rank, answer in stamped.fact.ranks.items()}
+        if suspicion is not None and stamped.node in suspicion.waiting:
+            suspicion.waiting.discard(stamped.node)
+            suspicion.samples[-1].update(samples)
+            if stamped.fact.ras:
+                suspicion.ras.append(stamped.fact.ras)
             if not suspicion.waiting:
                 self._sample_is_complete(suspicion, now)
-        return self._moved_by_sampling([sample for sample in event.samples.values() if sample.moved], now)
+        return self._moved_by_sampling([sample for sample in samples.values() if sample.moved], now)
 
     # -- suspicion -----------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class HangWatch:
         limit = self._limit()
         if not limit or now < self._rest_until or self.roster.testing:
             return False
-        ended = [r.exit_at for r in self.roster.ranks() if r.exit is not None and r.exit.code == 0]
+        ended = [r.exit_at for r in self.roster.ranks() if r.exit is not None and r.exit.fact.code == 0]
         if ended and now - max(since, *ended) >= min(ENDED_GRACE, limit):
             return True
         if self._is_starting(since):
@@ -231,7 +231,6 @@ class HangWatch:
         if hang is None:
             return [roster.stamp(PlainNote("no rank waits for others: it may be busy. It is sampled again later"))]
         if hang.slow or roster.spec.recovery.on_hang == "report":
-            self.noted = NotedHang(roster.event_t, round(quiet, 1), hang)
             noted = roster.stamp(HangNoted(round(quiet, 1), hang))
             return [noted, roster.add_finding(self._hang_finding(hang, names, quiet))]
         self.hang = hang
@@ -261,7 +260,9 @@ class HangWatch:
         recordings = [read_recording(rank, look.recorder) for rank, look in sorted(second.items()) if look.recorder]
         link = dead_link(first, second, names, self._addresses(), quiet)
         link = link or slow_link(first, second, names, seconds)
-        hang = link or attribute(doings, [e.rank for e in roster.exits if e.code == 0], names, recordings)
+        hang = link or attribute(
+            doings, [end.fact.rank for end in roster.exits if end.fact.code == 0], names, recordings
+        )
         if hang is not None:
             hang = out_of_data(hang, doings, names)
             if hang.cause == "unknown" and not hang.culprits:

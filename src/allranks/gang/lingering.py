@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from allranks.diagnose.incident import Left
 from allranks.findings import Finding, Where
-from allranks.protocol.run_facts import RankLeaving
+from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.run_facts import RankLeaving, Stamped
 from allranks.text import join_words, with_reason
-
-from .states import Report
 
 PATIENCE = 5.0  # seconds beyond the grace in which a program that failed may let go of its threads
 REMARK_AFTER = 30.0  # seconds after which one that ended well is remarked upon
@@ -34,32 +32,26 @@ class Departure:
     threads: tuple[str, ...] = ()
     remarked: bool = False
 
-    def hear(self, event: Report, now: float) -> RankLeaving | None:
-        """Take a report of the rank; return the event that keeps it, where it is one of a departure."""
-        if event.what == "raised":
-            self.raised_t = event.t
+    def hear(self, stamped: Stamped[ReportMessage], now: float) -> RankLeaving | None:
+        """Take a report of the rank; return the fact that keeps it, where it is one of a departure."""
+        if stamped.fact.event == "raised":
+            self.raised_t = stamped.t
             self.code = 1
-        elif event.what == "leaving":
-            self.ended_t = event.t
+        elif stamped.fact.event == "leaving":
+            self.ended_t = stamped.t
             self.ended_at = now
-            self.code = event.code
-            self.threads = event.threads
-        elif event.what == "main-gone":
-            self.ended_t = event.t
+            self.code = stamped.fact.code or 0
+            self.threads = stamped.fact.threads
+        elif stamped.fact.event == "main-gone":
+            self.ended_t = stamped.t
             self.ended_at = now
-        elif event.what == "threads-ended":
+        elif stamped.fact.event == "threads-ended":
             self.ended_t = None
             self.threads = ()
         else:
             return None
         waits = self.ended_t is not None
-        return RankLeaving(event.rank, event.what, self.code, self.threads, waits)
-
-    def to_left(self) -> Left | None:
-        """For the judge; None where no process outlived its program."""
-        if self.ended_t is None:
-            return None
-        return Left(self.ended_t, self.code, self.threads)
+        return RankLeaving(stamped.fact.rank, stamped.fact.event, self.code, self.threads, waits)
 
     @property
     def failed(self) -> bool:

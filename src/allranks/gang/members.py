@@ -10,15 +10,15 @@ from allranks.diagnose.memory.setting import DEEPSPEED
 from allranks.plan.node_facts import gpu_count, outer_addresses
 from allranks.preflight.launcher_config import whole_number
 from allranks.protocol.jsontext import JsonObject
-from allranks.protocol.messages import AddressProbe
+from allranks.protocol.messages import AddressProbe, ExitMessage, FactsMessage
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.protocol.processes import RemainingProcess
-from allranks.protocol.run_facts import NodeFactsKept
+from allranks.protocol.run_facts import NodeFactsKept, Stamped
 from allranks.protocol.usage import NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus
 
+from .clocks import NodeClock
 from .lingering import Departure
-from .states import Exit
 
 STANDS_BY = "spare"  # the state of a spare that has been looked at and found fit
 
@@ -57,15 +57,12 @@ class RankState:
     state: str = "waiting"
     pid: int | None = None
     entered: bool = False
-    departed_t: float | None = None  # destroy_process_group
-    departed_at: str = ""  # where in the program
     never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None
-    exit: Exit | None = None
+    exit: Stamped[ExitMessage] | None = None
     exit_at: float = 0.0  # when that was heard, by the clock of the limits
     departure: Departure = field(default_factory=Departure)
     lateness: float | None = None  # seconds, the median of the last look (gang/stragglers.py)
-    became: str = ""  # the program that it has become by exec
 
 
 @dataclass
@@ -74,6 +71,7 @@ class NodeState:
 
     name: str
     index: int
+    clock: NodeClock = field(default_factory=NodeClock)  # of the machine, beside ours
     state: str = "connecting"
     node_dir: str = ""
     hostname: str = ""
@@ -124,6 +122,13 @@ class NodeState:
         """Have these ranks from now on."""
         self.ranks = ranks
         self.owned.update(ranks)
+
+    def take_answer(self, message: FactsMessage) -> NodeFactsKept:
+        """Keep what a look at the node has given, with how far its clock is from ours."""
+        facts = dict(message.facts)
+        if self.clock.delay is not None:
+            facts["clock"] = self.clock.facts()
+        return self.take_facts(facts)
 
     def take_facts(self, facts: JsonObject) -> NodeFactsKept:
         """Keep what was found out about the node; the event that keeps it for whoever judges the run again."""

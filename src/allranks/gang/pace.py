@@ -18,11 +18,11 @@ from allranks.diagnose.slowdown import (
     slowdown_finding,
 )
 from allranks.protocol.orders import UsageOrder
-from allranks.protocol.run_facts import PlainNote
+from allranks.protocol.run_facts import PlainNote, Stamped
 from allranks.protocol.usage import NodeUsage
 
 from .roster import Roster
-from .states import Action, Send, StepShown, Used
+from .states import Action, Send, StepShown
 from .stragglers import StragglerWatch
 
 STARTING = 30.0  # seconds that ranks without a process group are given to start
@@ -68,22 +68,22 @@ class PaceWatch:
                 actions.append(Send(node.name, UsageOrder(EVERY)))
         return actions
 
-    def on_used(self, event: Used, now: float) -> list[Action]:
+    def on_used(self, stamped: Stamped[NodeUsage], now: float) -> list[Action]:
         """Keep a node's sample."""
-        node = self.roster.nodes.get(event.node)
+        node = self.roster.nodes.get(stamped.node)
         if node is None:
             return []
-        node.usage = event.usage
-        samples = self._samples.setdefault(event.node, [])
-        samples.append(event.usage._replace(t=event.t))
+        node.usage = stamped.fact
+        samples = self._samples.setdefault(stamped.node, [])
+        samples.append(stamped.fact._replace(t=stamped.t))
         del samples[:-SAMPLES]
         return []
 
-    def on_step(self, event: StepShown, now: float) -> list[Action]:
+    def on_step(self, stamped: Stamped[StepShown], now: float) -> list[Action]:
         """Note how far the run is; say once that it became slower, and once that it is as fast as before."""
         if self.roster.testing or not self.roster.spec.limits.straggler_interval:
             return []
-        if not self._paces.note(event.t, event.step):
+        if not self._paces.note(stamped.t, stamped.fact.step):
             return []
         paces = self._paces.paces
         if self._slowdown is not None:
@@ -94,7 +94,7 @@ class PaceWatch:
             self._paces.paces = paces[-SAMPLES:]
             return [self.roster.stamp(PlainNote(words))]
         slowdown = find_slowdown(paces)
-        if slowdown is None or self._said >= MOST_SAID or event.t < slowdown.t + PATIENCE:
+        if slowdown is None or self._said >= MOST_SAID or stamped.t < slowdown.t + PATIENCE:
             return []
         self._slowdown = slowdown
         self._said += 1

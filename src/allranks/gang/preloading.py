@@ -8,14 +8,15 @@ from __future__ import annotations
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import against_template, preload_order
 from allranks.plan.ranks import Attempt, NodePlan
-from allranks.protocol.messages import TemplateMessage
+from allranks.protocol.messages import ImportsMessage, TemplateMessage
 from allranks.protocol.orders import ImportsOrder
 from allranks.protocol.processes import ImportRecord
+from allranks.protocol.run_facts import Stamped
 
 from .members import NodeState
 from .places import place_for
 from .roster import Roster
-from .states import Action, ImportsTold, Send, TemplateReady
+from .states import Action, Send
 
 OF_A_FORMER_RUN = ("auto", "torch")  # values of --preload with which attempt 0 may be forked
 
@@ -71,21 +72,23 @@ class Preloading:
 
     # -- spares ------------------------------------------------------------------------------------
 
-    def on_template(self, event: TemplateReady, now: float) -> list[Action]:
+    def on_template(self, stamped: Stamped[TemplateMessage], now: float) -> list[Action]:
         """Ask one node that has a template for its imports, where a spare is to have one too."""
         roster = self.roster
+        if stamped.fact.state != "ready":
+            return []
         is_of_use = roster.spec.recovery.preload != "never" and roster.spec.recovery.retries > 0 and self._is_possible
         if not is_of_use or not roster.spares or self._imports is not None or self._asked in roster.nodes:
             return []
-        self._asked = event.node
-        return [Send(event.node, ImportsOrder())]
+        self._asked = stamped.node
+        return [Send(stamped.node, ImportsOrder())]
 
-    def on_imports(self, event: ImportsTold, now: float) -> list[Action]:
+    def on_imports(self, stamped: Stamped[ImportsMessage], now: float) -> list[Action]:
         """Have the spares that stand by import the same."""
         self._asked = None
-        if not event.imports.modules:
+        if not stamped.fact.imports.modules:
             return []
-        self._imports = event.imports
+        self._imports = stamped.fact.imports
         actions: list[Action] = []
         for node in self.roster.spares.values():
             actions += self.of_spare(node)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
-from allranks.protocol.run_facts import GateListening, GateProved, PlanMade
+from allranks.protocol.messages import ListeningMessage, ProbedMessage
+from allranks.protocol.run_facts import GateListening, GateProved, PlanMade, Stamped
 
 from .ending import Ending
 from .members import RankState
@@ -12,7 +13,7 @@ from .preloading import Preloading
 from .remarks import not_shared
 from .roster import Roster
 from .running import Running
-from .states import Action, Listening, Probed, Send, State
+from .states import Action, Send, State
 
 PORT_REPEATS = 3  # for EADDRINUSE at rank 0 on a port that allranks chose
 
@@ -59,7 +60,8 @@ class RendezvousCheck:
     def port_was_taken(self) -> bool:
         """Whether rank 0 lost the race for a port that allranks chose: the check is repeated, it costs no attempt."""
         roster = self.roster
-        errors = [e.error for e in roster.exits if e.rank == 0 and not e.expected and e.error]
+        ends = [end.fact for end in roster.exits]
+        errors = [end.error for end in ends if end.rank == 0 and not end.expected and end.error]
         text = str(errors[0].get("message", "")) if errors and errors[0] else ""
         is_taken = "EADDRINUSE" in text or "address already in use" in text.lower()
         may_repeat = roster.spec.rendezvous.master_port == 0 and roster.stop_reason is None and roster.can_retry
@@ -77,28 +79,29 @@ class RendezvousCheck:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_listening(self, event: Listening, now: float) -> list[Action]:
+    def on_listening(self, stamped: Stamped[ListeningMessage], now: float) -> list[Action]:
         """Let every node try every address of the master, whose port is open."""
         roster = self.roster
-        if event.error is not None:
-            return self.ending.refuse([port_taken(roster.master.name, event.error, target_words(roster.spec))], now)
-        roster.master_port = event.port
+        if stamped.fact.error is not None:
+            taken = port_taken(roster.master.name, stamped.fact.error, target_words(roster.spec))
+            return self.ending.refuse([taken], now)
+        roster.master_port = stamped.fact.port
         roster.state = State.PROVING
         addresses = self._offers()
         if not addresses:
             return self.ending.refuse([no_address(roster.spec, roster.master.name)], now)
-        order = probe_order(roster.spec, addresses, event.port, self._token())
-        note = roster.stamp(GateListening(tuple(addresses), event.port), roster.master.name)
+        order = probe_order(roster.spec, addresses, roster.master_port, self._token())
+        note = roster.stamp(GateListening(tuple(addresses), roster.master_port), roster.master.name)
         return [note, *(Send(name, order) for name in roster.nodes)]
 
-    def on_probed(self, event: Probed, now: float) -> list[Action]:
+    def on_probed(self, stamped: Stamped[ProbedMessage], now: float) -> list[Action]:
         """When every node has answered: the best address that all reach, or who does not reach which."""
         roster = self.roster
         master = roster.master.name
-        roster.nodes[event.node].probes = event.results
+        roster.nodes[stamped.node].probes = stamped.fact.results
         actions: list[Action] = []
-        if not event.shared:
-            actions.append(roster.add_finding(not_shared(event.node, master, roster.spec.places.output_dir or "")))
+        if not stamped.fact.shared:
+            actions.append(roster.add_finding(not_shared(stamped.node, master, roster.spec.places.output_dir or "")))
         if any(n.probes is None for n in roster.nodes.values()):
             return actions
         probes = {n.name: n.probes or () for n in roster.nodes.values()}

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from allranks.cluster import Cluster
-from allranks.diagnose.incident import Pause
 from allranks.findings import Finding, typed_here
 from allranks.plan.ranks import Plan
-from allranks.protocol.messages import FaultMessage
+from allranks.protocol.messages import ExitMessage, FaultMessage
 from allranks.protocol.plan_facts import NodeFacts
-from allranks.protocol.run_facts import Fact, Stamped
+from allranks.protocol.run_facts import Fact, NodeLost, Stamped
 from allranks.settings import RunSpec
 
 from .members import NodeState, RankState
 from .places import Setting, collectors
-from .states import Exit, Fault, Lost, State
+from .states import State
 
+Kind = TypeVar("Kind")
 UNUSABLE_AFTER = (
     "agent-death",
     "supervisor-lost",
@@ -60,10 +61,9 @@ class Roster:
         self.resume_at = now + pause if pause else 0.0
         self.start_at = now + pause  # from when the time for the start counts
         self.last_sign_at = now
-        self.exits: list[Exit] = []
-        self.faults: list[Fault] = []
-        self.lost: list[Lost] = []
-        self.pauses: list[Pause] = []
+        self.exits: list[Stamped[ExitMessage]] = []
+        self.faults: list[Stamped[FaultMessage]] = []
+        self.lost: list[Stamped[NodeLost]] = []
         self.init_timeout_hit = False
         self.refused_by_check = False
         self.initialised_t: float | None = None
@@ -135,7 +135,7 @@ class Roster:
 
     # -- facts ---------------------------------------------------------------------------------------
 
-    def stamp(self, fact: Fact, node: str = "", t: float | None = None) -> Stamped[Fact]:
+    def stamp(self, fact: Kind, node: str = "", t: float | None = None) -> Stamped[Kind]:
         """Stamp what was decided or has happened: on which node, and when where that was not just now."""
         return Stamped(node, self.event_t if t is None else t, self.attempt, fact)
 
@@ -162,10 +162,10 @@ class Roster:
         node = self.nodes.get(finding.where.node or "")
         return node.index if node is not None else -1
 
-    def add_fault(self, fault: Fault) -> Stamped[Fact]:
-        """Keep a fault; its event."""
+    def add_fault(self, fault: Stamped[FaultMessage]) -> Stamped[Fact]:
+        """Keep a fault, and give it back for the log."""
         self.faults.append(fault)
-        return self.stamp(FaultMessage(fault.id, fault.message, fault.rank), fault.node, fault.t)
+        return fault
 
     # -- questions -----------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Roster:
         if not self.spec.target.local or first is None or first.facts is None:
             return []
         seen = {name: first.facts[name] for name in collectors(self.setting.checks) if name in first.facts}
-        changed = []
+        changed: list[Stamped[Fact]] = []
         for node in self.everyone.values():
             if node.facts is not None and not seen.keys() <= node.facts.keys():
                 kept = node.take_facts({**seen, **node.facts})
@@ -262,12 +262,13 @@ class Roster:
     @property
     def program_failed(self) -> bool:
         """A rank has failed by itself: it ended so, or its program did and its process went on."""
-        return any((e.code != 0 and not e.expected) or self.program_code(e) for e in self.exits)
+        ends = [end.fact for end in self.exits]
+        return any((end.code != 0 and not end.expected) or self.program_code(end) for end in ends)
 
-    def program_code(self, event: Exit) -> int | None:
+    def program_code(self, end: ExitMessage) -> int | None:
         """Return what a process would have ended with that allranks ended after its program had ended; else None."""
-        departures = (r.departure for r in self.ranks() if r.rank == event.rank)
-        return next((d.code for d in departures if event.expected and d.ended_t is not None), None)
+        departures = (r.departure for r in self.ranks() if r.rank == end.rank)
+        return next((d.code for d in departures if end.expected and d.ended_t is not None), None)
 
     def attempt_seconds(self, now: float) -> float:
         """How long the attempt has taken, to its first failure where it has one."""
@@ -281,7 +282,7 @@ class Roster:
     def unusable_nodes(self) -> tuple[str, ...]:
         """Nodes on which no rank can be started as they are: lost, not reached, or without agent or supervisor."""
         gone = [n.name for n in self.nodes.values() if n.gone]
-        faulty = [f.node for f in self.faults if f.id in UNUSABLE_AFTER and f.node in self.nodes]
+        faulty = [f.node for f in self.faults if f.fact.id in UNUSABLE_AFTER and f.node in self.nodes]
         return tuple(dict.fromkeys([*gone, *faulty]))
 
     @property

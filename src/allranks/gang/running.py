@@ -9,10 +9,12 @@ from allranks.findings import Finding
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
-from allranks.protocol.messages import ExitMessage, StartedMessage
+from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.messages import ExitMessage, StartedMessage, WorldMessage
 from allranks.protocol.orders import StacksOrder, SuiteNodes
-from allranks.protocol.run_facts import OutputsTemporary
+from allranks.protocol.run_facts import OutputsTemporary, Stamped
 from allranks.runs.documents import TEMPORARY
+from allranks.settings.tools import is_one_process
 
 from .ending import Ending
 from .groups import ProcessGroups
@@ -20,7 +22,7 @@ from .lingering import remark
 from .places import keep_order, place_for
 from .roster import Roster
 from .saving import Saving
-from .states import Action, Audited, Event, Exit, Report, Send, Started, State, WorldSeen
+from .states import Action, Audited, Send, State, Tick
 
 PEERS_SPEAK = 0.5  # seconds from the abort of a rank in which the others may raise
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
@@ -67,11 +69,12 @@ class Running:
             is_own = roster.spec.places.output_dir is None and not place.outputs_here
             if is_own and place.output_dir.startswith(TEMPORARY):
                 temporary[node.name] = place.output_dir
-            launch = NodeLaunch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
+            of_node = NodeLaunch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
             if keep is not None:
                 actions.append(Send(node.name, keep))
-            actions.append(Send(node.name, orders(launch)))
-        if roster.spec.launch.launcher == "command" and not self.groups.tool and not roster.testing:
+            actions.append(Send(node.name, orders(of_node)))
+        launch = roster.spec.launch
+        if is_one_process(launch.launcher, launch.command) and not roster.testing:
             for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them
                 node.ranks = dict(list(node.ranks.items())[:1])
         if temporary and not roster.testing and not self._temporary_outputs_noted:
@@ -81,56 +84,47 @@ class Running:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_started(self, event: Started, now: float) -> list[Action]:
+    def on_started(self, stamped: Stamped[StartedMessage], now: float) -> list[Action]:
         """Keep that a rank's process runs."""
-        rank = self.roster.nodes[event.node].ranks.get(event.rank)
-        if rank is None or event.attempt != self.roster.attempt:
+        rank = self.roster.nodes[stamped.node].ranks.get(stamped.fact.rank)
+        if rank is None or stamped.fact.attempt != self.roster.attempt:
             return []
-        rank.pid = event.pid
+        rank.pid = stamped.fact.pid
         self.roster.last_sign_at = now
         if rank.state == "waiting":
             rank.state = "started"
-        started = StartedMessage(event.rank, event.pid, event.attempt)
-        return [self.roster.stamp(started, event.node, event.t)]
+        return [stamped]
 
-    def on_world(self, event: WorldSeen, now: float) -> list[Action]:
+    def on_world(self, stamped: Stamped[WorldMessage], now: float) -> list[Action]:
         """Keep a world that another launcher has made on a node."""
-        self.groups.on_world(event, now)
+        self.groups.on_world(stamped, now)
         return []
 
-    def on_exit(self, event: Exit, now: float) -> list[Action]:
+    def on_exit(self, stamped: Stamped[ExitMessage], now: float) -> list[Action]:
         """Record how a rank ended. Any exit code but 0, and any signal, ends the gang."""
         roster = self.roster
-        rank = roster.nodes[event.node].ranks.get(event.rank)
-        if rank is None or event.attempt != roster.attempt or rank.exit is not None:
+        end = stamped.fact
+        rank = roster.nodes[stamped.node].ranks.get(end.rank)
+        if rank is None or end.attempt != roster.attempt or rank.exit is not None:
             return []
-        rank.exit = event
+        stamped = stamped._replace(fact=end._replace(pid=rank.pid))
+        rank.exit = stamped
         rank.exit_at = now
         roster.last_sign_at = now
-        roster.exits.append(event)
-        if event.code == 0:
+        roster.exits.append(stamped)
+        if end.code == 0:
             rank.state = "exited"
-        elif event.expected:
+        elif end.expected:
             rank.state = "killed"
         else:
             rank.state = "failed"
-        kept = ExitMessage(
-            event.rank,
-            event.attempt,
-            code=event.code,
-            signal=event.signal,
-            expected=event.expected,
-            oom_kills=event.oom_kills,
-            error=event.error,
-            pid=rank.pid,
-        )
-        actions: list[Action] = [roster.stamp(kept, event.node, event.t), *self.saving.check(now)]
+        actions: list[Action] = [stamped, *self.saving.check(now)]
         if roster.state is not State.RUNNING:
             return actions
-        if event.signal == ABORT and self._peers_may_speak_until is None:
+        if end.signal == ABORT and self._peers_may_speak_until is None:
             self._peers_may_speak_until = now + PEERS_SPEAK
             actions += self.ending.note_failure(now)
-        if event.code != 0:
+        if end.code != 0:
             return actions + self._fail_when_heard(now)
         if all(r.exit is not None for r in roster.processes()):
             actions += self.groups.judge_end(now)
@@ -149,17 +143,17 @@ class Running:
             return []
         return self.ending.fail(now)
 
-    def on_report(self, event: Report, now: float) -> list[Action]:
+    def on_report(self, stamped: Stamped[ReportMessage], now: float) -> list[Action]:
         """Take a report of how far a rank is."""
-        if event.what == "saves":
-            return self.saving.on_first_call(event, now)
-        return self.groups.on_report(event, now)
+        if stamped.fact.event == "saves":
+            return self.saving.on_first_call(stamped, now)
+        return self.groups.on_report(stamped, now)
 
-    def on_audited(self, event: Audited, now: float) -> list[Action]:
+    def on_audited(self, stamped: Stamped[Audited], now: float) -> list[Action]:
         """Say at once what the audit found; it stays in the result, and ends the run where the user wants that."""
-        if event.attempt != self.roster.attempt:
+        if stamped.fact.attempt != self.roster.attempt:
             return []
-        findings = self.audit_findings(event.findings)
+        findings = self.audit_findings(stamped.fact.findings)
         self.roster.findings += [finding for finding in findings if finding.status != "ok"]
         notes: list[Action] = [self.roster.stamp(finding) for finding in findings]
         if any(finding.status == "fail" for finding in findings):
@@ -173,7 +167,7 @@ class Running:
             return list(findings)
         return [f._replace(status="warn") if f.status == "fail" else f for f in findings]
 
-    def on_tick(self, event: Event, now: float) -> list[Action]:
+    def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
         """Time limits while ranks run."""
         if self._peers_may_speak_until is not None:
             return self._fail_when_heard(now)

@@ -17,14 +17,15 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from allranks.protocol.attempts import SavedStep
-from allranks.protocol.messages import RankSaving
+from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.messages import RankSaving, SavingMessage
 from allranks.protocol.orders import SaveOrder
-from allranks.protocol.run_facts import SaveAgreed, SaveAsked, SaveDone, StopAsked
+from allranks.protocol.run_facts import SaveAgreed, SaveAsked, SaveDone, Stamped, StopAsked
 from allranks.text import group
 
 from .ending import Ending
 from .roster import Roster
-from .states import Action, Report, SavingAnswer, Send, State, Stop
+from .states import Action, Send, State
 
 FRESH = 5.0  # seconds that the answers to a proposal hold: ranks wait twice as long at it (program.py)
 MARGINS = (2, 8, 32, 128, 512, 2048)  # steps from the furthest rank to the proposed one, by how many were overtaken
@@ -108,9 +109,9 @@ class Saving:
         self._round = SaveRound(self._requests, now)
         return [self.roster.stamp(SaveAsked(reason)), *self._say(self._round)]
 
-    def on_first_call(self, event: Report, now: float) -> list[Action]:
+    def on_first_call(self, stamped: Stamped[ReportMessage], now: float) -> list[Action]:
         """Take note that a rank calls should_save: from now on it can be asked."""
-        self.callers.add(event.rank)
+        self.callers.add(stamped.fact.rank)
         if not self._wanted:
             return []
         self._wanted = False
@@ -135,14 +136,15 @@ class Saving:
 
     # -- answers -----------------------------------------------------------------------------------
 
-    def on_answer(self, event: SavingAnswer, now: float) -> list[Action]:
+    def on_answer(self, stamped: Stamped[SavingMessage], now: float) -> list[Action]:
         """Take a node's answer, or what has changed there since."""
         round_ = self._round
-        if round_ is None or (event.attempt, event.request) != (self.roster.attempt, round_.number):
+        answer = stamped.fact
+        if round_ is None or (answer.attempt, answer.request) != (self.roster.attempt, round_.number):
             return []
-        round_.ranks.update(event.ranks)
-        if (event.phase, event.step) == (round_.phase, round_.step):
-            round_.awaited.discard(event.node)
+        round_.ranks.update(answer.ranks)
+        if (answer.phase, answer.step) == (round_.phase, round_.step):
+            round_.awaited.discard(stamped.node)
         if round_.phase == "agreed":
             return self.check(now)
         if round_.awaited or self.roster.state is not State.RUNNING:
@@ -196,20 +198,21 @@ class Saving:
 
     # -- stops -------------------------------------------------------------------------------------
 
-    def on_stop(self, event: Stop, now: float) -> list[Action]:
+    def on_stop(self, stamped: Stamped[StopAsked], now: float) -> list[Action]:
         """End the ranks, after they have saved where they can be asked to; a second stop can only be shorter."""
+        reason, grace = stamped.fact
         if self._stop is not None:
-            ends_at = min(self._stop.ends_at, now + event.grace)
+            ends_at = min(self._stop.ends_at, now + grace)
             save_until = min(self._stop.save_until, _save_until(now, ends_at))
             self._stop = StopAfterSave(self._stop.reason, save_until, ends_at)
-            return [self.roster.stamp(StopAsked(event.reason)), *self.on_tick(now)]
+            return [stamped, *self.on_tick(now)]
         recently = self._over_at is not None and now - self._over_at < RECENT
-        if not self.callers or event.grace <= 0 or recently:
-            return self.ending.on_stop(event, now)
-        self.roster.stop_reason = self.roster.stop_reason or event.reason
-        ends_at = now + event.grace
-        self._stop = StopAfterSave(event.reason, _save_until(now, ends_at), ends_at)
-        return [self.roster.stamp(StopAsked(event.reason)), *self.ask(now, event.reason)]
+        if not self.callers or grace <= 0 or recently:
+            return self.ending.on_stop(stamped, now)
+        self.roster.stop_reason = self.roster.stop_reason or reason
+        ends_at = now + grace
+        self._stop = StopAfterSave(reason, _save_until(now, ends_at), ends_at)
+        return [stamped, *self.ask(now, reason)]
 
     def on_tick(self, now: float) -> list[Action]:
         """End the ranks once the time that a stop gives to save is over."""

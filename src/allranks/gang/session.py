@@ -21,8 +21,9 @@ from allranks import __version__
 from allranks.agent.files import open_left
 from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
+from allranks.cluster.nodes import JOINED
 from allranks.diagnose.causes import exit_code
-from allranks.diagnose.incident import beat_of
+from allranks.diagnose.incident import Incident, beat_of
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, DONE, HANG
 from allranks.findings import SURE, Finding, Verdict
@@ -37,6 +38,7 @@ from allranks.protocol.run_facts import (
     ControllerAttached,
     Fact,
     FirstStep,
+    LauncherPaused,
     NodesAsked,
     OutputDropped,
     PlainNote,
@@ -64,6 +66,7 @@ from allranks.runs.result import least_result, over_when_interrupted, reopen, wr
 from allranks.runs.timeledger import newest_steps
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
+from allranks.settings.tools import is_one_process
 from allranks.text import join_words
 
 from .channel import Shipper
@@ -75,7 +78,7 @@ from .places import Setting
 from .plugins import all_checks
 from .policy import Decision
 from .roster import Roster
-from .states import Paused, State, UserSignal
+from .states import State, UserSignal
 from .tasks import run_loop
 from .transport import NodeReach, TimeLeft
 
@@ -153,6 +156,7 @@ class Session:
         """Take what the run directory has of the run's time so far."""
         for stamped in facts:
             self.controller.timekeeper.take(stamped)
+            self.controller.attempt_facts.take(stamped)
 
     def stop_from_afar(self, reason: str) -> None:
         """End the run because a node wants it, from any thread. Every node may: that is never a second signal."""
@@ -180,7 +184,7 @@ class Session:
 
     def pass_signal(self, name: str, source: str = CONTROLLER) -> None:
         """SIGUSR1 or SIGUSR2 is for the ranks, wherever it came to."""
-        self.controller.feed(UserSignal("", time.time(), name, source))
+        self.controller.feed(UserSignal(name, source))
 
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -236,17 +240,15 @@ class Session:
 
     def _judge(self, gang: Gang) -> Decision:
         """After an attempt: finish, retry, or repeat the gate with another port."""
-        from .evidence import judge_attempt  # imported late: an attempt has to be over
-
         roster = gang.roster
         if gang.rendezvous.port_was_taken:
             self.controller.keep(PlainNote(f"port {roster.master_port} was taken: trying another"))
             return Decision("repeat")
-        failed = any(e.code != 0 for e in roster.exits) or roster.findings or roster.lost
+        failed = any(end.fact.code != 0 for end in roster.exits) or roster.findings or roster.lost
         if roster.stop_reason or failed:
             self._engine_says(roster, self.reach.finding(bool(roster.stop_reason)))
         self._audit(gang)
-        verdict = judge_attempt(gang, self.run_dir, self.spec)
+        verdict = self._verdict(roster)
         if roster.testing:
             return Decision(self._judge_test(roster, verdict))
         if verdict is not None and verdict.confidence < SURE:
@@ -259,6 +261,28 @@ class Session:
         if decision.kind == "retry" and self.verdict is not None:
             self.controller.note(RetryDecided(decision.reason, self.verdict))
         return decision
+
+    def _verdict(self, roster: Roster) -> Verdict | None:
+        """Judge the attempt that is just over; return None where nothing failed."""
+        from allranks.diagnose.verdict import judge  # imported late: an attempt has to be over
+        from allranks.runs.recorded_incident import AttemptNodes, make_incident
+
+        known = Incident(
+            command=self.spec.launch.command,
+            lease=self.spec.limits.lease,
+            local_nodes=roster.cluster.local_names,
+            is_slurm=self.spec.target.slurm,
+            is_joined=roster.cluster.source == JOINED,
+            withheld=roster.setting.handed_over.not_forwarded,
+        )
+        launch = self.spec.launch
+        nodes = AttemptNodes(
+            roster.attempt,
+            tuple(roster.nodes),
+            {node.name: node.index for node in roster.everyone.values()},
+            is_one_process(launch.launcher, launch.command) and not roster.testing,
+        )
+        return judge(make_incident(self.run_dir, self.controller.attempt_facts.facts, nodes, known))
 
     def _against_retry(self) -> str:
         """Why there can be no further attempt, whatever the cause; empty where there can be one."""
@@ -409,11 +433,12 @@ class Session:
         if self.verdict is not None and self.verdict.finding.where.rank is not None:
             culprit = self.verdict.finding.where.rank
         for item in roster.exits:
-            if item.rank == culprit:
-                program_code = roster.program_code(item)
+            end = item.fact
+            if end.rank == culprit:
+                program_code = roster.program_code(end)
                 if program_code is not None:
-                    return ProgramExit(item.rank, program_code)
-                return ProgramExit(item.rank, item.code, item.signal)
+                    return ProgramExit(end.rank, program_code)
+                return ProgramExit(end.rank, end.code, end.signal)
         return ProgramExit()
 
     def _timing(self, roster: Roster) -> Timing:
@@ -692,7 +717,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
     run.append(Stamped("", now, None, ControllerAttached(os.getpid())))
     alone = now - status.t
     if status.t and alone > beat_of(spec.limits.lease) + LATE:  # a controller that lives writes it once a beat
-        session.controller.feed(Paused("", now, alone, slept=False, ended=True))
+        session.controller.feed(LauncherPaused(alone, slept=False, ended=True), t=now)
     return session
 
 

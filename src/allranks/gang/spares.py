@@ -12,13 +12,16 @@ from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.plan.plan import room_on
 from allranks.preflight.judge import judge
+from allranks.protocol.messages import FactsMessage, FaultMessage, HelloMessage, ShippedMessage
 from allranks.protocol.run_facts import (
     NodeBack,
+    NodeLost,
     NodeReachedAgain,
     NodeReady,
     NodeReplaced,
     NodeSilent,
     SpareReady,
+    Stamped,
     TreeArrived,
 )
 from allranks.text import count_of, name_with
@@ -28,7 +31,7 @@ from .places import Tree, first_order, judge_request, keep_order
 from .preloading import Preloading
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
-from .states import Action, Event, FactsCollected, Fault, Hello, Lost, Reach, Send, Shipped, Unreachable
+from .states import Action, NodeUnreachable, Reach, Send
 
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 
@@ -99,71 +102,71 @@ class HotSpares:
 
     # -- events, in any state of the gang --------------------------------------------------------------
 
-    def on_hello(self, event: Hello, now: float) -> list[Action]:
+    def on_hello(self, stamped: Stamped[HelloMessage], now: float) -> list[Action]:
         """First word of its agent, or the word of one that was away."""
-        node = self.roster.spares[event.node]
+        node = self.roster.spares[stamped.node]
         is_first = not node.node_dir
-        node.node_dir = event.node_dir
-        node.hostname = event.hostname
-        if event.dead:
-            return self._drop(node, f"its agent {event.how}")
-        actions = self.on_back(event, now)
+        node.node_dir = stamped.fact.node_dir
+        node.hostname = stamped.fact.hostname
+        if stamped.fact.dead:
+            return self._drop(node, f"its agent {stamped.fact.how}")
+        actions = self.on_back(self.roster.stamp(NodeBack(), node.name), now)
         if is_first:
             node.state = "ready"
             return [
-                self.roster.stamp(NodeReady(event.hostname), node.name),
+                self.roster.stamp(NodeReady(stamped.fact.hostname), node.name),
                 first_order(self.roster.spec, self.roster.setting, node),
             ]
         if node.facts is None:
             actions.append(first_order(self.roster.spec, self.roster.setting, node))
         return actions
 
-    def on_shipped(self, event: Shipped, now: float) -> list[Action]:
+    def on_shipped(self, stamped: Stamped[ShippedMessage], now: float) -> list[Action]:
         """Look at a hot spare that has the tree."""
-        node = self.roster.spares[event.node]
-        failure = shipping_failure(self.roster.setting.tree, event)
+        node = self.roster.spares[stamped.node]
+        failure = shipping_failure(self.roster.setting.tree, stamped)
         if failure is not None:
             return self._drop(node, failure.message, failure.remedy)
         node.synced = True
-        arrived = self.roster.stamp(TreeArrived(event.path, event.files), node.name)
+        arrived = self.roster.stamp(TreeArrived(stamped.fact.path, stamped.fact.files), node.name)
         return [arrived, first_order(self.roster.spec, self.roster.setting, node)]
 
-    def on_facts(self, event: FactsCollected, now: float) -> list[Action]:
+    def on_facts(self, stamped: Stamped[FactsMessage], now: float) -> list[Action]:
         """Judged beside the nodes, once those have been."""
-        node = self.roster.spares[event.node]
-        actions: list[Action] = [self.roster.stamp(node.take_facts(event.facts), node.name)]
-        if event.error:
-            return actions + self._drop(node, event.error, "try the --prelude by hand on the node")
+        node = self.roster.spares[stamped.node]
+        actions: list[Action] = [self.roster.stamp(node.take_answer(stamped.fact), node.name)]
+        if stamped.fact.failure:
+            return actions + self._drop(node, stamped.fact.failure, "try the --prelude by hand on the node")
         actions += self.roster.share_checks()
         return actions + self.judge_waiting()
 
-    def on_unreachable(self, event: Unreachable, now: float) -> list[Action]:
+    def on_unreachable(self, stamped: Stamped[NodeUnreachable], now: float) -> list[Action]:
         """One spare less."""
-        return self._drop(self.roster.spares[event.node], event.finding.message, event.finding.remedy)
+        return self._drop(self.roster.spares[stamped.node], stamped.fact.finding.message, stamped.fact.finding.remedy)
 
-    def on_fault(self, event: Fault, now: float) -> list[Action]:
+    def on_fault(self, stamped: Stamped[FaultMessage], now: float) -> list[Action]:
         """Its agent has trouble of its own."""
-        return self._drop(self.roster.spares[event.node], event.message)
+        return self._drop(self.roster.spares[stamped.node], stamped.fact.message)
 
-    def on_silent(self, event: Event, now: float) -> list[Action]:
+    def on_silent(self, stamped: Stamped[NodeSilent], now: float) -> list[Action]:
         """Hold back a hot spare that is not heard."""
-        node = self.roster.spares[event.node]
+        node = self.roster.spares[stamped.node]
         if node.state not in (STANDS_BY, "ready"):
             return []
         node.state = "silent"
-        return [self.roster.stamp(NodeSilent(), event.node)]
+        return [stamped]
 
-    def on_back(self, event: Event, now: float) -> list[Action]:
+    def on_back(self, stamped: Stamped[NodeBack], now: float) -> list[Action]:
         """Heard again, in time."""
-        node = self.roster.spares[event.node]
+        node = self.roster.spares[stamped.node]
         if node.state != "silent":
             return []
         node.state = "ready"
-        return [self.roster.stamp(NodeBack(), event.node), *self.judge_waiting()]
+        return [stamped, *self.judge_waiting()]
 
-    def on_lost(self, event: Lost, now: float) -> list[Action]:
+    def on_lost(self, stamped: Stamped[NodeLost], now: float) -> list[Action]:
         """Silent for the whole lease."""
-        node = self.roster.spares[event.node]
+        node = self.roster.spares[stamped.node]
         actions = self._drop(node, "nothing was heard from it for the whole lease")
         node.state = "lost"
         return actions
@@ -210,12 +213,12 @@ class HotSpares:
         return [roster.stamp(NodeReachedAgain(), old.name), Reach(old.name, pause)]
 
 
-def shipping_failure(tree: Tree | None, event: Shipped) -> Finding | None:
+def shipping_failure(tree: Tree | None, stamped: Stamped[ShippedMessage]) -> Finding | None:
     """Return what is wrong with the tree that has arrived on a node; None where it is whole."""
-    error = event.error
-    if not error and tree is not None and (event.sha256, event.files) != (tree.sha256, tree.files):
-        arrived = name_with(count_of(event.files, "file"), event.sha256[:12])
+    error = stamped.fact.error
+    if not error and tree is not None and (stamped.fact.sha256, stamped.fact.files) != (tree.sha256, tree.files):
+        arrived = name_with(count_of(stamped.fact.files, "file"), stamped.fact.sha256[:12])
         error = f"{arrived} arrived, {tree.files} ({tree.sha256[:12]}) were sent"
     if not error:
         return None
-    return tree_failed(event.node, event.path, error, event.errno in NO_ROOM)
+    return tree_failed(stamped.node, stamped.fact.path, error, stamped.fact.errno in NO_ROOM)

@@ -26,11 +26,12 @@ from allranks.diagnose.stragglers.slow_findings import no_longer_late, slow_link
 from allranks.diagnose.stragglers.slow_links import SlowLink, find_slow_links, links_between
 from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
+from allranks.protocol.messages import CallTimesMessage
 from allranks.protocol.orders import MOST_CALLS, CallTimesOrder
-from allranks.protocol.run_facts import PlainNote, StragglerWait
+from allranks.protocol.run_facts import PlainNote, Stamped, StragglerWait
 
 from .roster import Roster
-from .states import Action, CallTimes, EachSecond, Send
+from .states import Action, EachSecond, Send
 
 FIRST = 10.0  # seconds from the start of the process groups to the first look
 PATIENCE = 45.0  # seconds for the answers: a node gives its own task 40
@@ -91,9 +92,9 @@ class StragglerWatch:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_pace(self, event: EachSecond, now: float) -> list[Action]:
+    def on_pace(self, stamped: Stamped[EachSecond], now: float) -> list[Action]:
         """Comes every second, with the step that the run has reached."""
-        self._note_step(event)
+        self._note_step(stamped)
         roster = self.roster
         if not roster.spec.limits.straggler_interval or roster.testing or not self._has_begun():
             return []
@@ -108,16 +109,19 @@ class StragglerWatch:
             return []
         return self._ask((), now)
 
-    def on_call_times(self, event: CallTimes, now: float) -> list[Action]:
+    def on_call_times(self, stamped: Stamped[CallTimesMessage], now: float) -> list[Action]:
         """One node's answer; one that was not waited for came too late."""
         look = self._look
-        if look is None or event.node not in look.waiting:
+        if look is None or stamped.node not in look.waiting:
             return []
-        look.waiting.discard(event.node)
-        look.calls.update(event.ranks)
-        look.clocks.update(dict.fromkeys(event.ranks, event.clock))
-        look.looks.update(event.suspects)
-        look.links += event.links
+        look.waiting.discard(stamped.node)
+        answer = stamped.fact
+        clock = self.roster.nodes[stamped.node].clock.estimate
+        if clock is not None:  # else its times say nothing
+            look.calls.update(answer.ranks)
+            look.clocks.update(dict.fromkeys(answer.ranks, clock))
+            look.looks.update(answer.suspects)
+        look.links += answer.links
         if look.waiting:
             return []
         return self._conclude(look, now)
@@ -126,12 +130,13 @@ class StragglerWatch:
         ranks = [rank for rank in self.roster.ranks() if rank.exit is None]
         return len(ranks) > 1 and all(rank.initialised_t is not None for rank in ranks)
 
-    def _note_step(self, event: EachSecond) -> None:
-        if event.step is None or (self._steps and event.step == self._steps[-1][1]):
+    def _note_step(self, stamped: Stamped[EachSecond]) -> None:
+        step = stamped.fact.step
+        if step is None or (self._steps and step == self._steps[-1][1]):
             return
-        if self._steps and event.step < self._steps[-1][1]:
+        if self._steps and step < self._steps[-1][1]:
             self._steps.clear()
-        self._steps.append((event.t, event.step))
+        self._steps.append((stamped.t, step))
         if len(self._steps) > STEPS_KEPT:
             self._steps = self._steps[::2]
 

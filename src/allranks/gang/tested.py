@@ -71,7 +71,7 @@ def judge_test(roster: Roster, run: RunDirectory, ended: Verdict | None, quick: 
     elif ended is not None:
         findings = _from_logs(roster, run)
     findings = [typed_here(finding, roster.cluster.local_names) for finding in findings]
-    failed = any(e.code != 0 and not e.expected for e in roster.exits)
+    failed = any(end.fact.code != 0 and not end.fact.expected for end in roster.exits)
     if ended is None:
         return Tested(rows, tuple(findings), None, exit_code(None, roster.stop_reason, failed))
     if not findings or _is_from_outside(roster):
@@ -92,8 +92,9 @@ def _is_from_outside(roster: Roster) -> bool:
     """Something else than the tests' own word ended it: no start, a lost node, a killed rank."""
     if roster.lost or roster.faults or roster.plan is None or not roster.exits:
         return True
-    first = min((e for e in roster.exits if not e.expected and e.code != 0), key=lambda e: e.t, default=None)
-    return first is None or first.signal is not None or first.code not in CODES_OF_TESTS
+    failed = (end for end in roster.exits if not end.fact.expected and end.fact.code != 0)
+    first = min(failed, key=lambda end: end.t, default=None)
+    return first is None or first.fact.signal is not None or first.fact.code not in CODES_OF_TESTS
 
 
 def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> list[Finding]:
@@ -153,7 +154,7 @@ def _shown(failures: Iterable[Failure], names: Mapping[int, str]) -> list[str]:
 
 def _from_logs(roster: Roster, run: RunDirectory) -> list[Finding]:
     """Make the finding of a quick test, which leaves no rows: of the first rank's line that says FAIL."""
-    has_hung = any(e.code == HANG for e in roster.exits)
+    has_hung = any(end.fact.code == HANG for end in roster.exits)
     kind = "collective-hang" if has_hung else "collective-wrong"
     for node in roster.nodes.values():
         for rank in node.ranks:

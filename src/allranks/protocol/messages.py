@@ -124,6 +124,11 @@ class FactsMessage(NamedTuple):
     prelude_error: str = ""
     error: str = ""
 
+    @property
+    def failure(self) -> str:
+        """Why the look failed; empty where it did not."""
+        return self.prelude_error or self.error
+
 
 class PortFailure(NamedTuple):
     """Why a port could not be opened."""
@@ -441,6 +446,8 @@ def read_message(value: JsonObject) -> Message:
     if isinstance(message, WorldMessage):
         return _clean_world(message)
     if isinstance(message, HelloMessage):
+        if not message.node_dir:
+            raise DecodeError("$.node_dir: expected the path of a directory")
         summary = message.attempt and _clean_summary(message.attempt)
         return message._replace(hostname=clean_name(message.hostname), attempt=summary)
     return message

@@ -90,9 +90,10 @@ class InitTimeout(NamedTuple):
 
 
 class StopAsked(NamedTuple):
-    """The user or the system wants the run to end."""
+    """The user or the system wants the run to end, with `grace` seconds for the ranks."""
 
     reason: str
+    grace: float = 0.0
 
 
 class EndingBegun(NamedTuple):
@@ -554,6 +555,7 @@ NOT_KEPT: Dict[type, Tuple[str, ...]] = {
     StartedMessage: ("start_time",),
     EndedMessage: ("reason", "seconds"),
     FaultMessage: ("rank", "traceback"),
+    StopAsked: ("grace",),
 }
 
 

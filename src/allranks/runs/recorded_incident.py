@@ -1,20 +1,21 @@
-"""The Incident of a run's last attempt, from its files alone: events, error files, the ends of logs."""
+"""The Incident of an attempt: the fold of its facts with what its ranks left, error files and the ends of logs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 from allranks.cluster.nodes import JOINED
-from allranks.diagnose.incident import ExitRecord, Incident
+from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.agents import of_rank
 from allranks.protocol.frames import METRICS, RANK_LOG
 from allranks.protocol.jsontext import DecodeError, read_metrics
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
+from allranks.settings.tools import is_one_process
 
 from .directory import RunDirectory
 from .documents import Document, RunDocument
@@ -22,6 +23,15 @@ from .errorfiles import read_error
 from .regular import open_regular, read_end
 
 TAIL = 16 << 10  # bytes at either end of a failed rank's log
+
+
+class AttemptNodes(NamedTuple):
+    """What is known of a run's last attempt without its facts."""
+
+    number: int
+    gang: tuple[str, ...]  # names by node rank
+    indices: Mapping[str, int]  # of all nodes, by name
+    one_process: bool  # of each node stands for all of its ranks
 
 
 def read_incident(run: RunDirectory) -> Incident | None:
@@ -36,47 +46,47 @@ def read_incident(run: RunDirectory) -> Incident | None:
 
 
 def _read(run: RunDirectory, document: RunDocument, facts: list[Stamped[Fact]]) -> Incident:
-    nodes = {node.name: node.index or 0 for node in document.nodes}
-    launcher = str(document.spec.get("launcher") or "direct")
     lease = document.spec.get("lease")
-    incident = fold(facts, last_attempt(facts), [node.name for node in document.gang], launcher)
-    return replace(
-        incident,
+    known = Incident(
         command=document.command,
         lease=float(lease) if isinstance(lease, (int, float)) else 0.0,
         is_slurm=document.spec.get("slurm") is True,
         is_joined=document.source == JOINED,
         withheld=document.withheld,
         local_nodes=frozenset(node.name for node in document.nodes if node.is_local),
-        exits=tuple(_complete(run, end, nodes) for end in incident.exits),
     )
+    nodes = AttemptNodes(
+        last_attempt(facts),
+        tuple(node.name for node in document.gang),
+        {node.name: node.index or 0 for node in document.nodes},
+        is_one_process(str(document.spec.get("launcher") or "direct"), document.command),
+    )
+    return make_incident(run, facts, nodes, known)
 
 
-def _complete(run: RunDirectory, end: ExitRecord, nodes: Mapping[str, int]) -> ExitRecord:
+def make_incident(run: RunDirectory, facts: Iterable[Stamped[Fact]], nodes: AttemptNodes, known: Incident) -> Incident:
+    """Make the Incident of an attempt, live or saved: `known` is what is known without the facts.
+
+    Raise DecodeError where an end does not have its node.
+    """
+    incident = fold(facts, nodes.number, nodes.gang, nodes.one_process, known)
+    return replace(incident, exits=tuple(_complete(run, end, nodes) for end in incident.exits))
+
+
+def _complete(run: RunDirectory, end: RankEnd, nodes: AttemptNodes) -> RankEnd:
     """With its error file, and where it failed the ends of its log and metrics."""
-    error = read_error(run, end.attempt, end.rank)
-    if end.code == 0:
-        return replace(end, error=error)
-    head, tail, metrics = read_log(run, nodes.get(end.node, 0), end.node, end)
-    return replace(end, error=error, head=head, tail=tail, metrics=metrics)
+    if end.fact.error is None:
+        end = replace(end, fact=end.fact._replace(error=read_error(run, nodes.number, end.rank)))
+    if end.fact.code == 0:
+        return end
+    head, tail, metrics = _read_log(run, nodes.indices.get(end.node, 0), end, nodes.number)
+    return replace(end, head=head, tail=tail, metrics=metrics)
 
 
-class RankEnd(Protocol):
-    """An exit, as an event or as a record."""
-
-    @property
-    def rank(self) -> int:
-        """Its rank."""
-
-    @property
-    def attempt(self) -> int:
-        """Its attempt."""
-
-
-def read_log(run: RunDirectory, index: int, node: str, end: RankEnd) -> tuple[str, str, Document | None]:
+def _read_log(run: RunDirectory, index: int, end: RankEnd, attempt: int) -> tuple[str, str, Document | None]:
     """Beginning and end of a rank's log, and the last row of its metrics."""
-    log = run.log_path(index, node, RANK_LOG, end.rank, end.attempt)
-    metrics = _last_row(_read_end(run.log_path(index, node, METRICS, end.rank, end.attempt)))
+    log = run.log_path(index, end.node, RANK_LOG, end.rank, attempt)
+    metrics = _last_row(_read_end(run.log_path(index, end.node, METRICS, end.rank, attempt)))
     if log.exists():
         return _read_end(log, first=True), _read_end(log), metrics
     logs = sorted(log.parent.glob("rank_*.log"))  # another launcher's: one log for all ranks of the node

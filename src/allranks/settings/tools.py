@@ -126,6 +126,11 @@ def read_tool(command: Sequence[str]) -> Tool | None:
     return None
 
 
+def is_one_process(launcher: str, command: Sequence[str]) -> bool:
+    """Tell whether one process of a node stands for all of its ranks: nothing is known of those that it may start."""
+    return launcher == "command" and read_tool(command) is None
+
+
 def _interpreter_flags(command: Sequence[str]) -> tuple[str, ...]:
     """Return what python itself takes before its `-m`: -u, -X faulthandler."""
     if not command or not _is_python(command[0].rpartition("/")[2]):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from provoked import CASES
+from tests.diagnose.incidents import write_incident
 
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
@@ -149,7 +150,7 @@ def of_run(name: str, directory: Path) -> dict[str, Any]:
     """The incident of a run directory; what is expected is what is said, to be read before it is kept."""
     incident = read_incident(RunDirectory(directory))
     assert incident is not None
-    found = encode(incident)
+    found = write_incident(incident)
     text = json.dumps(found, default=sorted).replace(str(directory.resolve().parent.parent), "/job")
     text = re.sub(r"/[\w./-]*/(?:tests/hosts|bench)/programs/", "/job/", text)
     text = re.sub(r"/[\w./-]*/site-packages/", "/venv/lib/python3.11/site-packages/", text)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from tests.agent.test_runner import RUNNER
+from tests.diagnose.incidents import rank_end
 
 from allranks.diagnose.exceptions import HEADER, Raised, read_traceback
-from allranks.diagnose.incident import ExitRecord, Incident
+from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
 from allranks.protocol.foreign import clean_error
 
@@ -36,7 +37,7 @@ def sentence(place: Path, code: str, error_file: bool = True) -> str:
     assert done.returncode != 0, log
     kept = place / "error.json"
     error = clean_error(json.loads(kept.read_text())) if error_file and kept.exists() else None
-    end = ExitRecord(0, "h1", max(done.returncode, 0) or None, -done.returncode if done.returncode < 0 else None, 5.0,
+    end = rank_end(0, "h1", max(done.returncode, 0) or None, -done.returncode if done.returncode < 0 else None, 5.0,
                      False, error=error, tail=log[-(16 << 10) :], pid=77)  # fmt: skip
     verdict = judge(Incident(0, 1, {"h1": (0,)}, (end,), detected_t=5.0))
     assert verdict is not None

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.diagnose.incidents import read_incident
 from tests.diagnose.rules.provoked import CASES
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.incident import Incident
 from allranks.diagnose.rules import FAILURE_RULES, RULES, SOURCES
 from allranks.diagnose.verdict import judge
-from allranks.protocol.codec import decode, encode
+from allranks.protocol.codec import encode
 
 HERE = Path(__file__).parent
 FIXTURES = sorted(HERE.glob("*/*.json"))
@@ -29,7 +29,7 @@ FIXTURES = sorted(HERE.glob("*/*.json"))
 def test_fixture(path: Path) -> None:
     fixture: dict[str, Any] = json.loads(path.read_text())
     expect = fixture["expect"]
-    verdict = judge(decode(Incident, fixture["incident"]))
+    verdict = judge(read_incident(fixture["incident"]))
     if expect is None:
         assert verdict is None
         return

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..incident import ExitRecord, Incident
+from ..incident import Incident, RankEnd
 
 NAMES = {
     "batch": (
@@ -87,7 +87,7 @@ class MemorySetting:
         return (self.options or {}).get(name, "")
 
 
-def setting_of(incident: Incident, end: ExitRecord) -> MemorySetting:
+def setting_of(incident: Incident, end: RankEnd) -> MemorySetting:
     """Read the setting of the run in which a rank ended."""
     here = len(incident.ranks_by_node.get(end.node, ()))
     log = f"{end.head}\n{end.tail}"

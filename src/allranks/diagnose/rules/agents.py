@@ -12,7 +12,7 @@ from dataclasses import replace
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.foreign import ErrorDetails
 
-from ..incident import ExitRecord
+from ..incident import RankEnd
 from ..logs.ends import End, ends
 from ..logs.lines import read_line
 from ..logs.sightings import Evidence
@@ -25,7 +25,7 @@ _AGENT_LINE = re.compile(
 _RANK_LINE = re.compile(r"^\[rank(\d+)\]:.*\n?", re.MULTILINE)
 
 
-def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
+def behind_agent(end: RankEnd, ranks: tuple[int, ...]) -> RankEnd:
     """Give the end of the rank that an agent names as the first to fail; any other end as it is."""
     root = _root_cause(end.tail)
     if root is None or root.rank is None:
@@ -34,10 +34,12 @@ def behind_agent(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
         return end
     is_copy = end.raised is not None and end.raised.type != "ChildFailedError"
     pid = root.sighting.number("pid2")
-    ended = replace(end, rank=root.rank, pid=pid, tail=of_rank(end.tail, root.rank), code=root.code, signal=None)
+    fact = end.fact._replace(rank=root.rank, pid=pid, code=root.code, signal=None)
     if root.code < 0:
-        ended = replace(ended, code=None, signal=root.signal)
-    return ended if is_copy else replace(ended, error=None)
+        fact = fact._replace(code=None, signal=root.signal)
+    if not is_copy:
+        fact = fact._replace(error=None)
+    return replace(end, fact=fact, tail=of_rank(end.tail, root.rank))
 
 
 def _root_cause(tail: str) -> End | None:
@@ -48,11 +50,11 @@ def _root_cause(tail: str) -> End | None:
     return next((end for end in ends(Evidence.of(lines)) if end.root), None)
 
 
-def _by_error_file(end: ExitRecord, ranks: tuple[int, ...]) -> ExitRecord:
+def _by_error_file(end: RankEnd, ranks: tuple[int, ...]) -> RankEnd:
     """Take the first rank that left an error file, where a launcher names none (deepspeed)."""
-    detail = decode_parts(ErrorDetails, (end.error or {}).get("allranks"))
+    detail = decode_parts(ErrorDetails, (end.fact.error or {}).get("allranks"))
     if detail.rank is not None and detail.rank != end.rank and detail.rank in ranks:
-        return replace(end, rank=detail.rank, pid=detail.pid)
+        return replace(end, fact=end.fact._replace(rank=detail.rank, pid=detail.pid))
     if len(ranks) > 1:
         return replace(end, tail=_without_others(end.tail, end.rank))
     return end

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from allranks.findings import Where
 
 from ..exceptions import ExceptionLink, Raised, carries_worker, raised_in_log
-from ..incident import ExitRecord, Incident
+from ..incident import Incident, RankEnd
 from ..signatures import BY_ID, ENOUGH, Row, lost_peer, row_of_exception
 from ..words import ABORT, name_ranks, signal_of_code, without_numbers
 from .agents import behind_agent
@@ -63,7 +63,7 @@ class Failure:
     `quoted` is the exception of the chain that says what failed.
     """
 
-    exit: ExitRecord
+    exit: RankEnd
     role: FailureRole
     kind: str
     key: str
@@ -87,7 +87,7 @@ class Failure:
     @property
     def pid(self) -> int | None:
         """Its process, where known."""
-        return self.exit.pid or (self.raised.pid if self.raised else None)
+        return self.exit.fact.pid or (self.raised.pid if self.raised else None)
 
 
 def failures(incident: Incident) -> list[Failure]:
@@ -97,22 +97,28 @@ def failures(incident: Incident) -> list[Failure]:
     return sorted(classified, key=lambda f: (f.t, f.rank))
 
 
-def _classify(incident: Incident, end: ExitRecord) -> Failure:
+def _classify(incident: Incident, end: RankEnd) -> Failure:
     failure = _by_itself(end)
     if failure.signal == KILL and end.node in incident.agent_deaths:
         return replace(failure, role=FailureRole.CONSEQUENCE)
     raised_before = failure.kind == "raised" and not failure.from_log and _is_before(incident, end.t)
-    if end.expected and not raised_before:
+    if end.fact.expected and not raised_before:
         return replace(failure, role=FailureRole.ENDED)
     return failure
 
 
-def _end_of_program(incident: Incident, end: ExitRecord) -> ExitRecord:
+def _end_of_program(incident: Incident, end: RankEnd) -> RankEnd:
     """Give the end of the program where its process outlived it and was then ended by allranks."""
     left = incident.left.get(end.rank)
-    if left is None or left.code == 0 or not end.expected or end.raised is not None or not _is_before(incident, left.t):
+    if (
+        left is None
+        or left.fact.code == 0
+        or not end.fact.expected
+        or end.raised is not None
+        or not _is_before(incident, left.t)
+    ):
         return end
-    return replace(end, code=left.code, signal=None, t=left.t, expected=False)
+    return replace(end, t=left.t, fact=end.fact._replace(code=left.fact.code, signal=None, expected=False))
 
 
 def _is_before(incident: Incident, t: float) -> bool:
@@ -120,9 +126,9 @@ def _is_before(incident: Incident, t: float) -> bool:
     return incident.detected_t is not None and t < incident.detected_t
 
 
-def _by_itself(end: ExitRecord) -> Failure:
+def _by_itself(end: RankEnd) -> Failure:
     """Read a rank's end without regard to the others."""
-    if NO_SCRIPT.search(end.tail) and end.code == 2:
+    if NO_SCRIPT.search(end.tail) and end.fact.code == 2:
         return Failure(end, FailureRole.ROOT, "exited", "no-script")
     raised = end.raised
     signal = _signal(end)
@@ -138,14 +144,14 @@ def _by_itself(end: ExitRecord) -> Failure:
     return _from_code(end)
 
 
-def _signal(end: ExitRecord) -> int | None:
+def _signal(end: RankEnd) -> int | None:
     """Give the signal that ended a rank; a shell between us and the program says 128+N."""
-    if end.signal is not None or end.code is None:
-        return end.signal
-    return signal_of_code(end.code)
+    if end.fact.signal is not None or end.fact.code is None:
+        return end.fact.signal
+    return signal_of_code(end.fact.code)
 
 
-def _from_exception(end: ExitRecord, raised: Raised, from_log: bool) -> Failure:
+def _from_exception(end: RankEnd, raised: Raised, from_log: bool) -> Failure:
     links = telling(raised)
     rows = [row_of_exception(k.type, k.text, raised.traceback) for k in links]
     fitting = next((at for at, row in enumerate(rows) if row is not None), None)
@@ -169,7 +175,7 @@ def telling(raised: Raised) -> list[ExceptionLink]:
     return [k for k in links if k.name not in _BENIGN and not carries_worker(k)] or [links[0]]
 
 
-def _from_signal(end: ExitRecord, signal: int) -> Failure:
+def _from_signal(end: RankEnd, signal: int) -> Failure:
     if signal == ABORT:
         return _from_abort(end)
     failure = Failure(end, FailureRole.ROOT, "killed", f"signal {signal}", signal=signal)
@@ -180,7 +186,7 @@ def _from_signal(end: ExitRecord, signal: int) -> Failure:
     return replace(failure, role=FailureRole.UNEXPLAINED)
 
 
-def _from_abort(end: ExitRecord) -> Failure:
+def _from_abort(end: RankEnd) -> Failure:
     """Read the last words before a SIGABRT, C++'s way to end: they tell a rank's own failure from a peer's."""
     failure = Failure(end, FailureRole.ROOT, "crashed", SHAPES, signal=ABORT)
     last = _last_words(end, 30)
@@ -194,7 +200,7 @@ def _from_abort(end: ExitRecord) -> Failure:
     return replace(failure, key="signal 6")
 
 
-def _last_words(end: ExitRecord, count: int) -> str:
+def _last_words(end: RankEnd, count: int) -> str:
     return "\n".join(end.tail.splitlines()[-count:])[-ENOUGH:]
 
 
@@ -204,13 +210,13 @@ def no_module(tail: str) -> re.Match[str] | None:
     return NO_MODULE.search("".join(last))
 
 
-def _from_code(end: ExitRecord) -> Failure:
+def _from_code(end: RankEnd) -> Failure:
     peer = lost_peer("", _last_words(end, 10))
     if peer is not None:
         return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
-    failure = Failure(end, FailureRole.ROOT, "exited", f"code {end.code}")
-    is_refusal = end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
-    is_start = end.code in NOT_STARTED or LOST_ENVIRONMENT.find(end.tail) is not None
+    failure = Failure(end, FailureRole.ROOT, "exited", f"code {end.fact.code}")
+    is_refusal = end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
+    is_start = end.fact.code in NOT_STARTED or LOST_ENVIRONMENT.find(end.tail) is not None
     if is_refusal or is_start or no_module(end.tail) is not None:
         return failure
     return replace(failure, role=FailureRole.UNEXPLAINED)

@@ -103,7 +103,7 @@ def missing_ranks(incident: Incident) -> frozenset[int]:
 
 def called_at(incident: Incident, ranks: Collection[int]) -> str:
     """Give the one place at which ranks have called destroy_process_group; empty where it is not known."""
-    places = {incident.departed_at.get(rank, "") for rank in ranks}
+    places = {incident.departed[rank].fact.at if rank in incident.departed else "" for rank in ranks}
     if len(places) > 1:
         return ""
     return "".join(places)

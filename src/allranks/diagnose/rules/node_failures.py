@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from allranks.findings import Where
+from allranks.protocol.messages import FaultMessage
+from allranks.protocol.run_facts import LauncherPaused, Stamped
 from allranks.text import with_reason
 
 from ..candidate import Candidate, Reading, Strength
 from ..causes import CAUSES
-from ..incident import CHANNEL, AgentFault, Incident, Pause, beat_of
+from ..incident import CHANNEL, Incident, beat_of
 from ..signatures import cause_of
 from ..words import SIGNALS, count_ranks, name_nodes, one_line, utc
 
@@ -29,12 +31,13 @@ STOPPED_AGENT = (
 
 def node_lost(incident: Incident) -> Candidate | None:
     """Name the nodes that fell silent, the first of them first; an agent that died is reported by a fault instead."""
-    lost = sorted((n for n in incident.lost if n.node not in incident.agent_deaths), key=lambda n: n.last_heard)
+    lost = sorted((n for n in incident.lost if n.node not in incident.agent_deaths), key=lambda n: n.fact.last_heard)
     if not lost:
         return None
     names = [n.node for n in lost]
     which = name_nodes(names)
-    when = f"last heard at {utc(lost[0].last_heard)}, given up {max(0.0, lost[0].t - lost[0].last_heard):.1f} s later"
+    heard = lost[0].fact.last_heard
+    when = f"last heard at {utc(heard)}, given up {max(0.0, lost[0].t - heard):.1f} s later"
     cause = CAUSES["node-network-down"]
     candidate = Candidate(
         "node-lost",
@@ -42,10 +45,10 @@ def node_lost(incident: Incident) -> Candidate | None:
         Strength.ROOT,
         f"{which} fell silent: the link or the power is lost ({when})",
         0.9,
-        lost[0].last_heard,
+        heard,
         "\n".join(cause.remedy(Where(node=name)) for name in names[:3]),
         Where(node=names[0] if len(names) == 1 else None),
-        tuple(f"{n.node}: last heard {utc(n.last_heard)}, nothing was heard for the lease" for n in lost[:3]),
+        tuple(f"{n.node}: last heard {utc(n.fact.last_heard)}, nothing was heard for the lease" for n in lost[:3]),
         incident.ranks_of(names),
     )
     not_opened = next((f for f in incident.findings if f.check == CHANNEL), None)
@@ -84,30 +87,30 @@ def launcher_paused(incident: Incident) -> Candidate | None:
     launcher that took the run over, for example) did not end these ranks.
     """
     margin = beat_of(incident.lease) + TICKS
-    long = [p for p in incident.pauses if incident.lease and p.seconds + margin >= incident.lease]
+    long = [p for p in incident.pauses if incident.lease and p.fact.seconds + margin >= incident.lease]
     nodes_by_pause = {pause: _ended_in(incident, pause, margin) for pause in long}
-    pause = max(long, key=lambda p: (bool(nodes_by_pause[p]), p.seconds), default=None)
+    pause = max(long, key=lambda p: (bool(nodes_by_pause[p]), p.fact.seconds), default=None)
     if pause is None or not nodes_by_pause[pause]:
         return None
     ended = nodes_by_pause[pause]
     nodes = [node for node in incident.ranks_by_node if node in ended]
     nodes += sorted(set(ended).difference(nodes))
-    began = pause.t - pause.seconds
+    began = pause.t - pause.fact.seconds
     evidence = f"lease over on: {', '.join(nodes[:8])}"
-    if pause.ended:
+    if pause.fact.ended:
         return _controller_ended(incident, began, pause, evidence)
     what = "allranks itself did not run on the launching machine"
     how = "stopped by a signal, frozen, or starved of its CPU"
     remedy = RUN_ON
-    if pause.slept:
+    if pause.fact.slept:
         what = "the launching machine slept"
         how = "suspended, by CLOCK_BOOTTIME"
         remedy = AWAKE
-    elif pause.waited:
+    elif pause.fact.waited:
         what = "allranks itself waited on the launching machine"
-        how = f"in {pause.waited}, for a disk perhaps"
+        how = f"in {pause.fact.waited}, for a disk perhaps"
         remedy = FASTER
-    message = f"{what} for {pause.seconds:.0f} s, so the lease of {incident.lease:g} s was over: "
+    message = f"{what} for {pause.fact.seconds:.0f} s, so the lease of {incident.lease:g} s was over: "
     message += "the nodes ended their ranks, as they do when nothing is heard from it"
     return Candidate(
         "launcher-paused",
@@ -115,24 +118,26 @@ def launcher_paused(incident: Incident) -> Candidate | None:
         Strength.ROOT,
         message,
         0.95,
-        min([began, *(n.last_heard for n in incident.lost)]),
+        min([began, *(n.fact.last_heard for n in incident.lost)]),
         f"{DETACH} {remedy}",
         evidence=(f"from {utc(began)} to {utc(pause.t)}: {how}", evidence),
     )
 
 
-def _ended_in(incident: Incident, pause: Pause, margin: float) -> list[str]:
+def _ended_in(incident: Incident, pause: Stamped[LauncherPaused], margin: float) -> list[str]:
     """Find the nodes whose ranks a pause has ended, by the last word that they had heard."""
-    last_words = {lost.node: lost.last_heard for lost in incident.lost}
+    last_words = {lost.node: lost.fact.last_heard for lost in incident.lost}
     last_words.update({node: over - incident.lease for node, over in _lease_over_times(incident).items()})
     until = pause.t + TICKS
-    if pause.ended and pause.seconds >= incident.lease + margin:  # no agent was left: one that answers is read above
-        last_words.update({fault.node: pause.t for fault in incident.faults if fault.id == "no-run"})
+    if (
+        pause.fact.ended and pause.fact.seconds >= incident.lease + margin
+    ):  # no agent was left: one that answers is read above
+        last_words.update({fault.node: pause.t for fault in incident.faults if fault.fact.id == "no-run"})
         until += incident.lease
-    return [node for node, t in last_words.items() if pause.t - pause.seconds - margin <= t <= until]
+    return [node for node, t in last_words.items() if pause.t - pause.fact.seconds - margin <= t <= until]
 
 
-def _controller_ended(incident: Incident, began: float, pause: Pause, nodes: str) -> Candidate:
+def _controller_ended(incident: Incident, began: float, pause: Stamped[LauncherPaused], nodes: str) -> Candidate:
     """Explain ended ranks by the end of their controller, of which nothing has said how."""
     cause = CAUSES["controller-ended"]
     over = max(_lease_over_times(incident).values(), default=began + incident.lease)
@@ -144,7 +149,7 @@ def _controller_ended(incident: Incident, began: float, pause: Pause, nodes: str
         Strength.ROOT,
         message,
         0.95,
-        min([began, *(n.last_heard for n in incident.lost)]),
+        min([began, *(n.fact.last_heard for n in incident.lost)]),
         cause.remedy(),
         evidence=(f"its last word in status.json: {utc(began)}. Attached: {utc(pause.t)}", nodes),
     )
@@ -152,9 +157,9 @@ def _controller_ended(incident: Incident, began: float, pause: Pause, nodes: str
 
 def _lease_over_times(incident: Incident) -> dict[str, float]:
     """Find when each node's lease was over: the ends of its ranks tell it where its agent is heard only later."""
-    times = {fault.node: fault.t for fault in incident.faults if fault.id in LEASE_OVER}
+    times = {fault.node: fault.t for fault in incident.faults if fault.fact.id in LEASE_OVER}
     for end in incident.exits:
-        if end.node in times and end.expected:
+        if end.node in times and end.fact.expected:
             times[end.node] = min(times[end.node], end.t)
     return times
 
@@ -189,11 +194,13 @@ STARTS = {
 
 def agent_fault(incident: Incident) -> Candidate | None:
     """Take the earliest fault that is not a failed start of a rank; nodes with the same one are named as one."""
-    faults = [f for f in incident.faults if f.id != "start-failed"]
+    faults = [f for f in incident.faults if f.fact.id != "start-failed"]
     if not faults:
         return None
-    first = min(faults, key=lambda f: (f.id in LEASE_OVER, f.t or float("inf")))
-    nodes = list(dict.fromkeys(f.node for f in faults if (f.id, f.message) == (first.id, first.message)))
+    first = min(faults, key=lambda f: (f.fact.id in LEASE_OVER, f.t or float("inf")))
+    nodes = list(
+        dict.fromkeys(f.node for f in faults if (f.fact.id, f.fact.message) == (first.fact.id, first.fact.message))
+    )
     reading = _read_fault(incident, first, nodes)
     where = Where()
     if len(nodes) == 1 and reading.cause != "internal-error":  # a defect of allranks is not the node's
@@ -207,32 +214,32 @@ def agent_fault(incident: Incident) -> Candidate | None:
         first.t or None,
         reading.remedy.format(node=first.node),
         where,
-        tuple(one_line(f"{f.node}: {f.id}: {f.message}") for f in faults[:3]),
+        tuple(one_line(f"{f.node}: {f.fact.id}: {f.fact.message}") for f in faults[:3]),
     )
 
 
-def _read_fault(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> Reading:
+def _read_fault(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequence[str]) -> Reading:
     where = name_nodes(nodes)
-    if fault.id in ("agent-death", "supervisor-lost"):
+    if fault.fact.id in ("agent-death", "supervisor-lost"):
         return _read_death(incident, fault, nodes)
-    if fault.id == "internal-error":
-        message = f"allranks itself failed on {where}: {one_line(fault.message)}, and it ended the ranks there"
+    if fault.fact.id == "internal-error":
+        message = f"allranks itself failed on {where}: {one_line(fault.fact.message)}, and it ended the ranks there"
         return Reading("internal-error", 0.95, message)
-    if fault.id in LEASE_OVER:
+    if fault.fact.id in LEASE_OVER:
         message = f"{where} ended the ranks there: nothing was heard from this machine for the whole lease"
         return Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
-    confidence, what, remedy = STARTS.get(fault.id, (0.7, fault.id, ""))
-    last = fault.message
+    confidence, what, remedy = STARTS.get(fault.fact.id, (0.7, fault.fact.id, ""))
+    last = fault.fact.message
     if "Traceback" in last and not remedy:
         last = last.rstrip().rsplit("\n", 1)[-1]  # the exception
-    cause = "too-many-open-files" if fault.id == "few-files" else cause_of(fault.message)
+    cause = "too-many-open-files" if fault.fact.id == "few-files" else cause_of(fault.fact.message)
     return Reading(cause, confidence, with_reason(f"{where}: {what}", one_line(last)), remedy or NODE_LOG)
 
 
-def _read_death(incident: Incident, fault: AgentFault, nodes: Sequence[str]) -> Reading:
+def _read_death(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequence[str]) -> Reading:
     """Read the death of an agent or a supervisor, which only a person, a script or the kernel brings about."""
-    part = "agent" if fault.id == "agent-death" else "supervisor"
-    how = one_line(fault.message).removeprefix("the supervisor process ")
+    part = "agent" if fault.fact.id == "agent-death" else "supervisor"
+    how = one_line(fault.fact.message).removeprefix("the supervisor process ")
     how = re.sub(r"signal (\d+)", lambda match: SIGNALS.get(int(match[1]), match[0]), how)
     head = f"the allranks {part} on {name_nodes(nodes)} {how}"
     ranks = incident.ranks_by_node.get(fault.node, ())
@@ -262,16 +269,16 @@ _RANK = re.compile(r"^rank (\d+) ")
 
 def start_failed(incident: Incident) -> Candidate | None:
     """Name all nodes on which a rank's start failed the same way: no interpreter, program or working directory."""
-    faults = sorted((f for f in incident.faults if f.id == "start-failed"), key=lambda f: f.t)
+    faults = sorted((f for f in incident.faults if f.fact.id == "start-failed"), key=lambda f: f.t)
     if not faults:
         return None
     first = faults[0]
     what = _without_rank(first)
     nodes = list(dict.fromkeys(f.node for f in faults if _without_rank(f) == what))
-    paths = _PATH.findall(first.message)
+    paths = _PATH.findall(first.fact.message)
     who = name_nodes(nodes)
     where = Where()
-    rank = _RANK.match(first.message)
+    rank = _RANK.match(first.fact.message)
     if len(nodes) == 1:
         where = Where(node=nodes[0])
     if len(nodes) == 1 and rank is not None:
@@ -286,13 +293,13 @@ def start_failed(incident: Incident) -> Candidate | None:
         first.t or None,
         ABSENT.format(path="".join(paths[:1]) or "PATH", nodes=name_nodes(nodes)),
         where,
-        tuple(one_line(f"{f.node}: {f.message}") for f in faults[:3]),
+        tuple(one_line(f"{f.node}: {f.fact.message}") for f in faults[:3]),
         incident.ranks_of(nodes),
     )
 
 
-def _without_rank(fault: AgentFault) -> str:
-    return one_line(_RANK.sub("", fault.message))
+def _without_rank(fault: Stamped[FaultMessage]) -> str:
+    return one_line(_RANK.sub("", fault.fact.message))
 
 
 RULES = {

@@ -7,11 +7,12 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from allranks.findings import Where
+from allranks.protocol.run_facts import HangNoted, Stamped
 from allranks.text import name_with
 
 from ..candidate import Candidate, Strength
 from ..hangs.compared import odd_call
-from ..incident import Incident, NotedHang
+from ..incident import Incident
 from ..signatures.raised import AWAITED
 from ..words import DECIDE_AT_START, LEFT_AT_START, STARTING_CALLS, last_lines, name_ranks, one_line, summary
 from .failures import Failure, FailureRole, telling
@@ -41,15 +42,15 @@ def peer_lost(incident: Incident, failed: Sequence[Failure]) -> Candidate | None
     return _left(incident, first, base) or _lost(incident, first, base, text, complaining)
 
 
-def _stands(noted: NotedHang | None, t: float) -> bool:
+def _stands(noted: Stamped[HangNoted] | None, t: float) -> bool:
     """Tell whether the standstill went on until `t`: it is noted again before it is twice as long, and sampled."""
-    return noted is not None and t - noted.t <= noted.quiet + SAMPLING
+    return noted is not None and t - noted.t <= noted.fact.quiet + SAMPLING
 
 
 def _given_up(incident: Incident, base: Candidate, text: str) -> Candidate:
     """Name the rank that the others had waited for, by the samples that were taken before they gave up."""
     assert incident.noted is not None
-    hang = incident.noted.hang
+    hang = incident.noted.fact.hang
     culprits = frozenset(hang.culprits)
     return replace(
         base,
@@ -75,8 +76,8 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
     """Blame ranks that had ended with code 0 or had destroyed their process group: they had done all of their steps."""
     who = name_ranks(incident, [first.rank])
     latest = first.t + BEFORE
-    early = frozenset(e.rank for e in incident.exits if not e.failed and (e.t <= latest or not e.expected))
-    done = frozenset(r for r, t in incident.departed.items() if t <= latest) - {first.rank}
+    early = frozenset(e.rank for e in incident.exits if not e.failed and (e.t <= latest or not e.fact.expected))
+    done = frozenset(r for r, one in incident.departed.items() if one.t <= latest) - {first.rank}
     early |= done & {e.rank for e in incident.exits if not e.failed}  # on its way out meanwhile
     if done and not done <= early and 2 * len(done) <= len(incident.all_ranks):
         called = name_with("destroy_process_group", called_at(incident, done))

@@ -16,7 +16,7 @@ from ..candidate import Candidate, Reading, Strength
 from ..exceptions import ExceptionLink, is_of_library
 from ..hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, odd_call
 from ..hangs.stacks import main_stack
-from ..incident import ExitRecord, Incident
+from ..incident import Incident, RankEnd
 from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers, host_levers
 from ..memory.setting import setting_of
@@ -93,7 +93,7 @@ def _rule(
     return apply
 
 
-def _out_of_host_memory(incident: Incident, end: ExitRecord) -> str:
+def _out_of_host_memory(incident: Incident, end: RankEnd) -> str:
     """Write the levers for host memory that ran out."""
     return host_levers(setting_of(incident, end), end.node, incident.memory.get(end.node))
 
@@ -124,7 +124,11 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
         remedy = row.fix
         if row.means:
             predicate += f", because {row.means}"
-    if cause == "dataloader-worker-killed" and first.exit.oom_kills and any("Killed" in k.text for k in raised.links):
+    if (
+        cause == "dataloader-worker-killed"
+        and first.exit.fact.oom_kills
+        and any("Killed" in k.text for k in raised.links)
+    ):
         cause = "host-out-of-memory"
     if cause == "cuda-out-of-memory":
         remedy = gpu_levers(read_gpu(quoted.text), setting_of(incident, first.exit), read_worlds([quoted.text]))
@@ -137,7 +141,8 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
     worker = quoted.worker or (raised.thread and f"thread {raised.thread}")
     at = ", ".join(filter(None, (place(quoted), worker and f"in {worker}", group.pid)))
     predicate = name_with(predicate, at)
-    if NO_GROUP in quoted.text and incident.departed.get(first.rank, first.t) < first.t:
+    departed = incident.departed.get(first.rank)
+    if NO_GROUP in quoted.text and departed is not None and departed.t < first.t:
         called = name_with("destroy_process_group", called_at(incident, [first.rank]))
         predicate += f", as it had called {called} before"
         remedy = DESTROYED
@@ -324,7 +329,7 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
     """Read a code without an exception: sys.exit, a refused argument, an absent script, a shell's 127."""
     end = group.first.exit
     threads = thread_words(end.tail)
-    absent = NO_SCRIPT.search(end.tail) if end.code == 2 else None
+    absent = NO_SCRIPT.search(end.tail) if end.fact.code == 2 else None
     if absent:
         why = absent[3] or "no __main__ there"
         script = absent[1]
@@ -339,7 +344,7 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
             name_with(f"could not open the script {absent[1]}: {why.rstrip(']')}", group.pid) + threads,
             remedy,
         )
-    if end.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
+    if end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
         refusals = [one_line(line) for line in end.tail.splitlines() if "error: " in line]
         what = ": ".join(("refused the arguments of the program", *refusals[-1:]))
         return Reading("bad-launch-arguments", 0.95, name_with(what, group.pid) + threads)
@@ -360,14 +365,14 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
         row = LOST_ENVIRONMENT
         return Reading(row.cause, row.confidence, name_with(what, group.pid) + threads, row.fix)
     last = one_line("".join(last_lines(end.tail, 1)), SHORT)
-    what = f"ended with code {end.code}"
-    if end.code in NOT_STARTED:
+    what = f"ended with code {end.fact.code}"
+    if end.fact.code in NOT_STARTED:
         remedy = "check the command, PATH and --prelude on the node"
-        return Reading(NOT_STARTED[end.code], 0.8, name_with(with_reason(what, last), group.pid) + threads, remedy)
+        return Reading(NOT_STARTED[end.fact.code], 0.8, name_with(with_reason(what, last), group.pid) + threads, remedy)
     alone = group.scope == "all" or incident.world_size == 1  # no rank went on
     cause = "program-exception" if alone else "rank-exited-early"
     if not last:
-        remedy = f"look for sys.exit({end.code}) and os._exit({end.code}) in the program and in what it calls"
+        remedy = f"look for sys.exit({end.fact.code}) and os._exit({end.fact.code}) in the program and in what it calls"
         return Reading(cause, 0.6, name_with(f"{what} and printed nothing", group.pid) + threads, remedy)
     return Reading(cause, 0.6, f"{name_with(what, group.pid)}, its last line: {last}" + threads)
 
