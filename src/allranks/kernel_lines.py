@@ -16,6 +16,7 @@ WEAK = "weak"
 SYMPTOM = "symptom"
 CHECK = "kernel_log"
 UNKNOWN = "unknown"
+STORAGE = "storage-error"
 
 
 class KernelLineKind(NamedTuple):
@@ -309,6 +310,9 @@ KINDS = (
         r"|md/raid\S{1,40}: Disk failure on|block \S{1,40}: no available path - failing I/O",
         "linux block/blk-core.c, fs/buffer.c, drivers/nvme/host/pci.c, multipath.c, drivers/md/raid0.c … raid10.c",
         "replace the disk, or keep data and checkpoints off it. Look: {smart}",
+        STORAGE,
+        ROOT,
+        0.75,
     ),
     KernelLineKind(
         "filesystem",
@@ -323,6 +327,9 @@ KINDS = (
         r"|attempt to access beyond end of device",
         "linux fs/ext4/super.c, fs/btrfs/messages.c, fs/xfs/xfs_message.c, block/blk-core.c",
         "unmount it and run fsck or xfs_repair. Look: {log}",
+        STORAGE,
+        ROOT,
+        0.75,
     ),
     # -- PCIe ----------------------------------------------------------------------------------------------
     KernelLineKind(

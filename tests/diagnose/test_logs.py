@@ -256,3 +256,18 @@ def test_a_run_that_ended_well_has_no_cause(tmp_path: Path, capsys: pytest.Captu
     assert "ended well" in document["message"]
     assert run_verb(str(run)) == 0
     assert capsys.readouterr().out == f"{run.name} is healthy: it ended well, and has no verdict\n"
+
+
+MANIFEST = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: train\nspec:\n  restartPolicy: OnFailure\n"
+
+
+def test_a_manifest_is_said_to_be_one(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(MANIFEST)
+    with pytest.raises(UsageError, match="a Kubernetes manifest, not a log"):
+        logdiagnosis.read_logs([job])
+    log = tmp_path / "job.log"
+    log.write_text("step 1\n")
+    assert list(logdiagnosis.read_log_files([job, log]).unread) == [job]
+    job.write_text(MANIFEST + "status:\n  phase: Failed\n")  # what happened to it is worth reading
+    assert logdiagnosis.read_log_files([job]).unread == {}

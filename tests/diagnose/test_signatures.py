@@ -40,6 +40,7 @@ TRACES = {
     "config-json": '  File "x/deepspeed/runtime/config.py", line 9, in f\n  File "/l/json/decoder.py", line 2, in g',
     "arguments-refused": '  File "x/arguments.py", line 9, in validate_args\n  File "<string>", line 2, in __init__',
     "rendezvous-refuses": '  File "x/torch/distributed/elastic/rendezvous/api.py", line 9, in create_handler',
+    "trl-server": '  File "x/trl/extras/vllm_client.py", line 9, in init_communicator',
     "library-argument": '  File "/v/site-packages/transformers/trainer.py", line 9, in training_step',
 }
 

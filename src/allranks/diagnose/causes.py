@@ -135,6 +135,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _PLACEHOLDERS = {
     "node": "NODE", "peer": "PEER", "rank": "RANK", "port": "PORT", "interface": "IFACE", "gpu": "GPU", "path": "PATH",
     "host": "NAME", "master": "MASTER", "module": "MODULE", "job": "JOB", "pod": "POD", "image": "IMAGE",
+    "at_peer": "",
     "container": "CONTAINER", "mtu": "1500",
 }  # fmt: skip
 
@@ -149,6 +150,7 @@ def in_place(
     """Fill places, values and names of tools into a fix; what is not established stays in capitals."""
     names = dict(_PLACEHOLDERS)
     names |= values
+    names["at_peer"] = "" if where.peer is None and where.node is None else f" ({where.node or where.peer})"
     known = {"node": where.node, "peer": where.peer, "rank": where.rank, "port": where.port,
              "interface": where.interface, "gpu": where.gpu}  # fmt: skip
     names |= {name: str(value) for name, value in known.items() if value is not None}
@@ -336,6 +338,10 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
         ),
     },
     "peer-died": {
+        World.ASCEND: InWorld(
+            "Run `grep -rn ERROR ~/ascend/log` on every node: the rank whose error is the earliest is at fault. "
+            "`npu-smi info; hccn_tool -i 0 -link -g` shows the state of each NPU and its link",
+        ),
         World.EFA: InWorld(
             "", "Correct what ended that rank. Where no rank ended, let the security group allow all traffic from and "
             "to itself, inbound and outbound, and look with `fi_info -p efa`"),
@@ -352,6 +358,12 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
             "`hccn_tool -i 0 -link -g; hccn_tool -i 0 -tls -g` for each NPU",
             "Start the absent ranks, set HCCL_SOCKET_IFNAME to the interface that links the nodes, and give slow ones "
             "longer with HCCL_CONNECT_TIMEOUT=1200",
+        ),
+        World.SLURM: InWorld(
+            "",
+            "Start the absent ranks: under Slurm `srun` starts one task a rank, or one a node for torchrun, and a "
+            "plain "
+            "`python` one in all. With torchrun give all nodes one --rdzv-endpoint and one --rdzv-id",
         ),
         World.TPU: InWorld(
             "Read the log of every worker from its beginning: one that is absent from the rendezvous had ended "
@@ -413,7 +425,9 @@ _TABLE = (
     # -- reaching the master -------------------------------------------------------------------------------
     _cause("master-unreachable", "the master's address does not answer: host down, no route, or nothing listens",
            "Run `getent hosts {master}; nc -vz {master} {port}` on a worker and `ss -ltnp | grep {port}` on the master",
-           "Start rank 0 on that host, or name the address that every node reaches (--master-addr)",
+           "Start rank 0 on that host, name the address that every node reaches (--master-addr), or open the port in "
+           "its "
+           "firewall",
            Charge.NETWORK, Ends.NODE),
     _cause("name-resolution", "a host name does not resolve, or to different addresses on different nodes",
            "Run `getent hosts {host}` on every node",
@@ -433,7 +447,8 @@ _TABLE = (
            Charge.NETWORK, Ends.NODE, "master-unreachable"),
     _cause("port-blocked", "the host answers but the port is filtered",
            "Run `nft list ruleset; sysctl net.ipv4.ip_local_port_range`",
-           "Open the port range between the nodes, for {library}'s own ports as well as for MASTER_PORT",
+           "Open the port range between the nodes, for {library}'s own ports as well as for MASTER_PORT. Or "
+           "choose the interface that links the nodes ({ifname})",
            S, Ends.NODE, "master-unreachable rendezvous-timeout"),
     _cause("wrong-interface", "an interface was chosen that peers cannot reach",
            "Run `ip -br addr` on every node",
@@ -446,13 +461,15 @@ _TABLE = (
            "or name an interface that exists",
            S, Ends.NODE, "master-unreachable port-blocked rendezvous-timeout"),
     _cause("peer-died", "a peer went away and the evidence at hand does not say why",
-           "Read the log of the rank that ended first{with_logs}, and `dmesg -T` on its node",
+           "Read the log of the rank that ended first{with_logs}, and `dmesg -T` on its node{at_peer}",
            "Correct what ended that rank, because the error of this one only follows",
            Charge.NETWORK),
     # -- the gang ------------------------------------------------------------------------------------------
     _cause("rendezvous-timeout", "nodes or ranks never joined, and nothing says why",
            "Count which ranks of the world have a log at all, and run `nc -vz {master} {port}` from the absent ones",
-           "Start the absent ranks, or give slow nodes longer (--init-timeout)",
+           "Start the absent ranks on every node, with one --rdzv-endpoint that all reach and one --rdzv-id. Or give "
+           "slow "
+           "nodes longer (--init-timeout)",
            Charge.NETWORK, Ends.HANG),
     _cause("world-size-mismatch", "nodes disagree on the number of nodes or ranks",
            "Compare WORLD_SIZE and the number of GPUs (`{list} | wc -l`) on every node",
@@ -479,7 +496,7 @@ _TABLE = (
     _cause("rank-killed", "a signal from outside ended a rank, and the sender is not known",
            "Run `journalctl -k --since -1h` on {node}{ask_scheduler}",
            "Look for the sender: the program itself, pkill in a script, a job manager, or the limit of a cgroup or "
-           "container",
+           "container. Where the kernel killed it for memory, use fewer data-loader workers or sharded loading",
            Charge.KILLED, Ends.NODE_OR_PROGRAM),
     _cause("rank-exited-early", "a rank left without an exception while the others went on",
            "`allranks logs --rank {rank}` shows its last words",
@@ -494,7 +511,9 @@ _TABLE = (
            Charge.HANG, Ends.HANG),
     _cause("straggler", "one rank was late: slow disk, data, evaluation or save on one rank",
            "Run `py-spy dump --pid PID` on the late rank{recorder}",
-           "Move slow work off the training path, or let all ranks do it alike",
+           "Move slow work off the training path, or let all ranks do it alike. Let all call the same collectives in "
+           "the same "
+           "order",
            Charge.HANG, Ends.HANG),
     _cause("collective-shape-mismatch", "ranks called the same collective with different shapes or types",
            "Print the shapes on every rank before the call, or let `--debug` (TORCH_DISTRIBUTED_DEBUG=DETAIL) name "
@@ -567,7 +586,7 @@ _TABLE = (
     _cause("cuda-device-unavailable", "a GPU is there and cannot be used: busy, exclusive, or in error",
            "Run `{smi}` on {node} (processes, compute mode, errors) and `python -c 'import torch; "
            "print({torch_version})'`",
-           "End what holds the GPU, or take the node out",
+           "End what holds the GPU, install a driver for that CUDA, or take the node out",
            N),
     _cause("cuda-out-of-memory", "the GPU's memory ran out",
            "`{smi}` on {node} shows who else holds memory",
@@ -617,6 +636,25 @@ _TABLE = (
            "Run `ls -ld {path}` on every node",
            "Mount or copy what is missing, or correct the path",
            S),
+    _cause("shared-file-race", "nodes or ranks write, replace or remove one file of a shared file system at once",
+           "Run `df -hT {path}` on every node: nfs, lustre, gpfs and beegfs are shared by all",
+           "Write, rename and remove on one rank alone, with a barrier behind it. Give each node its own caches on a "
+           "local "
+           "disk (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, TORCH_EXTENSIONS_DIR, HF_DATASETS_CACHE)",
+           S, explains="missing-file straggler"),
+    _cause("storage-error", "a disk or a file system of the node, or its file server, failed",
+           "Run `dmesg -T | tail -n 50; df -h {path}; mount | grep -e nfs -e fuse -e lustre` on {node}",
+           "Mount it again (`umount -l`, then `mount`) where the server is up. Leave {node} out where its disk or "
+           "its file "
+           "system is damaged",
+           N, Ends.NODE_OR_PROGRAM, "missing-file checkpoint-unreadable disk-full"),
+    _cause("hub-unreachable", "a hub or a package index does not answer this node, or refuses it",
+           "Run `curl -sI https://{host} | head -n 1` on {node}",
+           "Load it once where there is internet (a login node, `hf download`), into a directory that every node has. "
+           "Then run with HF_HOME set to it and HF_HUB_OFFLINE=1. Where the hub refuses, set HF_TOKEN, or a mirror "
+           "with "
+           "HF_ENDPOINT, and let one rank a node load",
+           Charge.NETWORK, Ends.NODE_OR_PROGRAM, "name-resolution missing-file"),
     _cause("disk-full", "a disk has no space, no inodes or no quota left",
            "Run `df -h; df -i; quota -s` on {node}",
            "Remove old checkpoints, or write to another disk",
@@ -662,7 +700,7 @@ _TABLE = (
            "Run `ssh-keygen -R {node}; ssh-keyscan {node} >> ~/.ssh/known_hosts`",
            S, Ends.NODE, "ssh-auth"),
     _cause("ssh-unreachable", "ssh does not reach the host",
-           "Run `nc -vz {node} 22`, and `systemctl status sshd` on it",
+           "Run `nc -vz {node} 22; ip route get {node}`, and `systemctl status sshd` on it",
            "Start sshd there or take the node out. Where only some connections fail, raise MaxStartups of sshd",
            N, Ends.NODE),
     _cause("slurm-config", "Slurm refused the job or its step",

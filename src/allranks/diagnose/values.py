@@ -10,7 +10,8 @@ _PATH = r"/[\w.@+~/-]{2,400}"
 # The first pattern that finds a value gives it. Each is tried on the line that tells first, then on the other lines.
 _PATTERNS: Mapping[str, tuple[str, ...]] = {
     "path": (
-        r"(?:Is a directory|No such file or directory|Permission denied|Stale file handle|not found|Read-only[\w -]*)"
+        r"(?:Is a directory|No such file or directory|Permission denied|Stale file handle|not found|Read-only file "
+        r"system)"
         r":? ['\"](?P<v>[^'\"\n]{2,400})['\"]",
         rf"['\"](?P<v>{_PATH})['\"]",
         rf"(?:cd|chdir to|bash|sh|directory|file|path|open|stat|mkdir):? ['\"`]?(?P<v>{_PATH})",
@@ -26,6 +27,7 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
         rf"ssh: [\w ]{{1,40}} (?P<v>{_NAME}): ",
     ),
     "master": (
+        rf"any network address of \(?(?P<v>{_NAME}),",
         r"connect to \(?\[?(?:::ffff:)?(?P<v>[\w.-]{1,120})\]?(?:[:,] ?\d)",
         rf"(?:host|[Mm]aster(?: node)?|endpoint) ['\"]?(?P<v>{_NAME}):\d",
         rf"(?:--rdzv[-_]endpoint|MASTER_ADDR|--master[-_]addr)[= ]['\"]?(?P<v>{_NAME})",
@@ -37,7 +39,9 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
         rf"\bon (?P<v>{_NAME}), is localhost",
         rf"Permission denied .{{0,80}}@(?P<v>{_NAME})",
         r"\bnode \(ID: \w{8,64}, IP: (?P<v>[\d.]{7,15})\)",
-        rf"(?:host key for|Server) ['\"]?(?P<v>{_NAME})['\"]?",
+        rf"(?:host key for|Server) ['\"](?P<v>{_NAME})['\"]",
+        rf"(?:session to host|daemon on node|[Cc]onnecting to host) (?P<v>{_NAME})",
+        rf"^(?P<v>{_NAME}) \| UNREACHABLE!",
     ),
     "module": (
         r"No module named ['\"]?(?P<v>[A-Za-z_]\w{0,80})",
@@ -59,7 +63,9 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
     "mtu": (r"\bmtu[= ](?P<v>\d{3,5})",),
 }  # fmt: skip
 _COMPILED = {name: tuple(map(re.compile, patterns)) for name, patterns in _PATTERNS.items()}
-_NO_VALUE = frozenset({"the", "a", "to", "of", "is", "in", "has", "was", "python", "name", "path", "file", "/dev/null"})
+_NO_VALUE = frozenset(
+    {"the", "a", "to", "of", "is", "in", "has", "was", "python", "name", "path", "file", "/dev/null"}
+) | frozenset({"ssh", "scp", "rsync", "bash", "pdsh"})
 
 
 def find_value(name: str, texts: Iterable[str]) -> str | None:

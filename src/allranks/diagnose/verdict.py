@@ -134,11 +134,14 @@ def _on_run(incident: Incident) -> Verdict | None:
 def _not_sure(chosen: Candidate, reader: FixReader) -> Candidate:
     """Make an answer of less than 50 % `unknown`, of a run as of logs: what is most likely, and what decides it."""
     message = f"{UNSURE}{chosen.cause}: {chosen.message}"
-    next_step = CAUSES[chosen.cause].column(chosen.worlds).next_step
-    step = in_place(next_step, chosen.where, reader, chosen.worlds, chosen.values)
+    column = CAUSES[chosen.cause].column(chosen.worlds)
+    step = in_place(column.next_step, chosen.where, reader, chosen.worlds, chosen.values)
+    fix = in_place(chosen.remedy or column.fix, chosen.where, reader, chosen.worlds, chosen.values)
     if chosen.remedy == DECIDE_AT_START:
         step = chosen.remedy.rstrip(".")
     decides = f"{step}. This decides whether it is {chosen.cause}"
+    if chosen.remedy != DECIDE_AT_START:
+        decides += f". If it is: {fix[0].lower()}{fix[1:]}" if fix[1:2].islower() else f". If it is: {fix}"
     doubted = replace(chosen, cause=UNKNOWN.id, remedy=decides, message=message)
     if chosen.rule == ENDED:
         return doubted
@@ -149,7 +152,8 @@ def _valued(candidate: Candidate, reader: FixReader, value_of: Callable[[str], s
     """Give a candidate the values that its fix needs: from its own words, else from anywhere in the evidence."""
     near = (*candidate.evidence, candidate.message)
     found = ((name, find_value(name, near) or value_of(name)) for name in candidate.fields(reader))
-    return replace(candidate, values={name: value for name, value in found if value is not None})
+    values = {name: value for name, value in found if value is not None}
+    return replace(candidate, values={**values, **candidate.values})
 
 
 def _words_of(exit_record: RankEnd) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from allranks.errors import UsageError
 from allranks.text import format_size
 
 from .flightdumps import begins_as_dump, is_named_as_dump, read_dumps
+from .regular import open_regular
 
 BLOCK = 64 << 10  # bytes read at once: what is made of them stays in a core's cache and takes no new pages
 PART = 64 << 20  # bytes a process takes; smaller logs are read here
@@ -34,6 +36,9 @@ _TENSORS = "pt pth bin safetensors npy npz pkl pickle parquet arrow db index idx
 _OTHERS = "png jpg jpeg gif mp4 pdf html zip gz tar xz so o pyc whl nsys-rep"
 NOT_TEXT = frozenset(f".{ending}" for ending in f"{_TENSORS} {_OTHERS}".split())
 PACKED = frozenset({".log", ".out", ".err", ".txt"})  # logs, where they are compressed
+MANIFEST = "a Kubernetes manifest, not a log"
+_HEADS = (re.compile(rb"(?m)^apiVersion:"), re.compile(rb"(?m)^kind:"))
+_STATUS = re.compile(rb"(?m)^ {0,4}status:")
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
 
 
@@ -111,8 +116,24 @@ def read_logs(files: Sequence[Path], progress: Progress | None = None, processes
 def read_log_files(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> LogReading:
     """Read several logs, in their order here, and flight recorders among them."""
     dumps = read_dumps(files)
-    scanned = scan([path for path in files if path not in dumps.files], progress, processes)
-    return LogReading(evidence(scanned, dumps.recordings), scanned, dumps.unread)
+    manifests = {path: MANIFEST for path in files if path not in dumps.files and is_manifest(path)}
+    if manifests and len(manifests) == len(files):
+        raise UsageError(f"{files[0]}: {MANIFEST}\nhint: kubectl logs POD --all-containers | allranks diagnose -")
+    logs = [path for path in files if path not in dumps.files and path not in manifests]
+    scanned = scan(logs, progress, processes)
+    return LogReading(evidence(scanned, dumps.recordings), scanned, {**dumps.unread, **manifests})
+
+
+def is_manifest(path: Path) -> bool:
+    """Tell whether a file is a manifest of Kubernetes that says what is wanted, and nothing of what happened."""
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        return False
+    try:
+        with open_regular(path) as file:
+            text = file.read(LONGEST)
+    except OSError:
+        return False  # reading it will say why
+    return all(head.search(text) for head in _HEADS) and not _STATUS.search(text)
 
 
 def scan(

@@ -12,6 +12,7 @@ from .figures import GpuMemory, size
 from .setting import MemorySetting
 
 SHARE = 0.1  # of the GPU: from here on what others hold, or what lies idle, is worth a line
+HUGE = 0.5  # of the GPU, for one tensor
 STATE = 16  # bytes a parameter: bf16 weights and gradients, fp32 weights and two Adam moments (ZeRO, section 3.1)
 SHARDS_ALL = 3  # the stage of ZeRO
 CONF = "set --env PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
@@ -35,6 +36,9 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting, worlds: Worlds 
     if total and wanted > total:
         line = f"one tensor of {size(wanted)} is larger than {gpu} ({size(total)}). Look for a wrong shape, or an input"
         levers.insert(0, f"{line} that is not cut to a longest length")
+    elif total and wanted > HUGE * total:
+        line = f"one tensor of {size(wanted)} takes most of {gpu} ({size(total)}): wrap smaller units "
+        levers.append(f"{line}(FSDP's auto_wrap_policy), and initialise on the meta device")
     elif idle >= wanted > 0:
         line = f"{size(idle)} lie idle in torch's allocator and {size(wanted)} were asked for: memory is fragmented, so"
         is_much = not total or idle >= SHARE * total
@@ -44,7 +48,9 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting, worlds: Worlds 
         levers.insert(
             0,
             f"other processes hold {size(memory.others)} of {size(total)} on {gpu}, and `{tool}` shows whose. "
-            "End those of earlier runs (`allranks clean --orphans`), and see that no two ranks share a GPU",
+            "End those of earlier runs (`allranks clean --orphans`), and see that no two ranks share a GPU. Each "
+            "takes that "
+            "of its LOCAL_RANK before it moves the model",
         )
     return "\n".join(levers)
 

@@ -27,7 +27,8 @@ ENOUGH = 2  # ranks that wait alike before an absent one is suspected
 MOST_RANKS = 100_000  # of a world size that a log claims
 COLLECT = (
     "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 and compare the dumps of all ranks. "
-    "Run `py-spy dump` on every rank, and read each rank's log from its beginning"
+    "Run `py-spy dump` on every rank, and read each rank's log from its beginning. Where a rank prepares data at that "
+    "time, do that before init_process_group, or raise the timeout of the process group"
 )
 READ_DUMPS = "Copy these files of all ranks into one directory DIR, and run `allranks diagnose DIR`"
 

@@ -22,6 +22,7 @@ from ..memory.figures import read_gpu
 from ..memory.levers import gpu_levers
 from ..memory.setting import MemorySetting
 from ..signatures import Role, row_of_exception
+from ..signatures.files import OFFLINE
 from ..words import DECIDE_AT_START, LEFT_AT_START, LINE, STARTING_CALLS, name_by_node, short, without_numbers
 
 STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
@@ -63,6 +64,7 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
         evidence=tuple(dict.fromkeys(quoted(s.line) for s in (head, *_others(sightings, head))))[:3],
         culprits=frozenset() if is_everybody or head.complains else ranks,
         line=head.order,
+        values={name: value for name, value in head.groups.items() if name not in ("type", "text")},
     )
 
 
@@ -117,6 +119,8 @@ def _others(sightings: Sequence[Sighting], head: Sighting) -> list[Sighting]:
 def by_table(evidence: Evidence) -> list[Candidate]:
     """Make a candidate for each cause and role of the rows that no other rule weighs."""
     weighed = [s for s in evidence.sightings if s.row.role in STRENGTH and not s.row.rule]
+    if evidence.of_rows("peer-closed", "store-lost", "rendezvous-shutdown"):  # the store was there before it was lost
+        weighed = [s for s in weighed if s.row.id != "c10d-store"]
     candidates = []
     for sightings in group(weighed, lambda s: (s.row.cause, s.row.role)).values():
         candidate = read_candidate(evidence, sightings)
@@ -141,6 +145,18 @@ def _ends_an_abort(evidence: Evidence, candidate: Candidate, sightings: Sequence
     if candidate.cause == "cuda-kernel-fault" and all("NCCL WARN Cuda failure" in s.line.text for s in sightings):
         return any(s.order < sightings[0].order for s in evidence.weighed_by("ib-completion"))
     return False
+
+
+def hub(evidence: Evidence) -> list[Candidate]:
+    """Explain a name that does not resolve by the site that was to be downloaded from just before."""
+    fetched = evidence.of_rows("hub-download")
+    failed = [
+        s for s in evidence.of_rows("gai", "resolve", "refused", "connect-timeout", "no-route") if not s.place.node
+    ]
+    if not fetched or not failed or fetched[0].order > failed[0].order:
+        return []
+    candidate = read_candidate(evidence, [replace(s, row=OFFLINE) for s in failed])
+    return [replace(candidate, values={"host": fetched[-1].groups["host"]})]
 
 
 # -- exceptions that no row knows ------------------------------------------------------------------------
@@ -208,7 +224,12 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     if row is not None and row.trace:
         explained = f"{message} ({row.means})"
         return replace(
-            candidate, cause=row.cause, strength=STRENGTH[row.role], confidence=row.confidence, message=explained
+            candidate,
+            cause=row.cause,
+            strength=STRENGTH[row.role],
+            confidence=row.confidence,
+            message=explained,
+            remedy=row.fix,
         )
     return candidate
 
@@ -387,6 +408,7 @@ def ib_completion(evidence: Evidence) -> list[Candidate]:
 
 
 RULES = {
+    "hub": ("torch hub.py, urllib", hub),
     "signature-table": ("each row names its own", by_table),
     "exception": ("CPython traceback, torch torch/csrc/Exceptions.cpp", exceptions),
     "exception-logged": ("CPython logging, whose format is the program's own", logged_exceptions),

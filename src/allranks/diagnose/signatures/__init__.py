@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from . import accelerators, c10d, gpu, harmless, hosts, kernel_messages, launchers, nccl, raised
+from . import accelerators, c10d, files, gpu, harmless, hosts, kernel_messages, launchers, nccl, raised
 from . import training_program as program
 from .mismatch import compare_calls
 from .row import Role, Row, Scope
@@ -25,7 +25,7 @@ _GENERAL = frozenset(
     )
 )
 _ALL = (
-    *(*raised.ROWS, *harmless.ROWS, *kernel_messages.ROWS, *hosts.ROWS),
+    *(*raised.ROWS, *harmless.ROWS, *kernel_messages.ROWS, *files.ROWS, *hosts.ROWS),
     *(*accelerators.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS, *launchers.ROWS),
 )
 ROWS: tuple[Row, ...] = (
@@ -44,7 +44,8 @@ KINDS = (
 """Ends of the names of exceptions."""
 
 EXCEPTION = re.compile(
-    rf"^(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:{'|'.join(KINDS)})|Exception))(?:: ?(?P<text>.*)|)$"
+    rf"^(?!restartPolicy)(?:\w+: )?(?P<type>(?:[A-Za-z_]\w*\.)*(?:_?[A-Z]\w*(?:{'|'.join(KINDS)})|"
+    rf"Exception))(?:: ?(?P<text>.*)|)$"
 )
 """The last line of a traceback, behind the prefixes; program.py's rows have taken what they know."""
 

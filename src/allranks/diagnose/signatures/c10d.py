@@ -72,9 +72,22 @@ ROWS = (
          r"(?:incorrect|expected) VALIDATE query|[Vv]alidation of .*magic number", 0.5,
          "something else than a rank of this job speaks to the store's port", "orphan-process"),
     ),
+    *table(
+        "RFC 1122: 0.0.0.0 is what a server listens on", ROOT, "master-unreachable",
+        ("any-address", "0.0.0.0", r"(?:connect(?:/validate)? to (?:host )?\(?\[?)0\.0\.0\.0\b", 0.92,
+         "0.0.0.0 is an address to listen on and no host's: a client cannot reach a server by it"),
+        fix="Name the server's own address in the client's settings instead of 0.0.0.0. `hostname -I` on its host "
+            "prints "
+            "it. For trl it is vllm_server_host",
+    ),
     Row("client-connect", "master-unreachable", SYMPTOM, "torch socket.cpp", ("client socket has failed to connect",),
         r"client socket has failed to connect to \[?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) "
          r"\(errno: (?P<errno>\d+) - (?P<error>[^)]*)", rule= "connect-refused"),
+    *table(
+        "torch dynamic_rendezvous.py shutdown: an agent that ends tells its rendezvous so", CASCADE, "",
+        ("rendezvous-shutdown", "shutdown the rendezvous|shut down the rendezvous",
+         r"failed to shut ?down the rendezvous"),
+    ),
     *table(
         "torch socket.cpp, TCPStore.cpp, c10d_rendezvous_backend.py", SYMPTOM, "master-unreachable",
         ("client-timeout", "client socket has timed out|connect() timed out",
@@ -118,6 +131,9 @@ ROWS = (
         ("nccl-id-awaited", "ncclUniqueId",
          r"retrieving ncclUniqueId from \[\d+\] via .*got error(?!.*(?:reset|closed|[Bb]roken))", 0.45,
          "rank 0 has not come to this first collective: late, elsewhere, or ended", "peer-died"),
+        fix="Read rank 0's log. Where it prepares data at that time, do that before init_process_group, or raise the "
+            "timeout "
+            "of the process group (--pg-timeout, init_process_group(timeout=…))",
     ),
     *table(
         "torch TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout",
@@ -155,10 +171,16 @@ ROWS = (
          "the program's groups of ranks do not fit the number of ranks that were started"),
         ("lightning-slurm", "configured in SLURM",
          r"but the number of (?:tasks per node|nodes) configured in SLURM .{0,60}does not match", 0.9),
-        ("world-indivisible", "divisible", r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible", 0.75,
-         "the number of ranks does not fit the sizes of tensor, pipeline and other groups"),
         ("ranks-expected", "xpected",
          r"[Ee]xpected \d+ (?:ranks|processes|workers|nodes),? (?:but )?(?:got|found|only)", 0.75),
+    ),
+    *table(
+        "Megatron core/parallel_state.py, NeMo, DeepSpeed: sizes of the groups of ranks", ROOT, "world-size-mismatch",
+        ("world-indivisible", "divisible", r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible", 0.75,
+         "the number of ranks does not fit the sizes of tensor, pipeline and other groups"),
+        fix="Choose tensor, pipeline, context and expert sizes whose product divides the number of ranks, or start "
+            "as many "
+            "ranks as that product (--nnodes times --nproc-per-node)",
     ),
     *table(
         "torch distributed_c10d.py, rendezvous.py, vLLM v1/engine/utils.py, DeepSpeed", ROOT,
@@ -263,6 +285,9 @@ ROWS = (
     ),
     *table(
         "torch ProcessGroupNCCL desync debug, gloo unbound_buffer.cc", SYMPTOM, "straggler",
+        ("weights-awaited", "finish the model loading|finish loading",
+         r"there are other ranks that didn't finish loading", 0.6,
+         "other ranks did not load the weights in time: one has failed, or reads from a slow disk"),
         ("desync", "lagging|desync", r"(?i)ranks? \[?(?P<late>[\d, ]+)\]? (?:are|is) the lagging|lagging.*ranks "
          r"that caused|that caused the desync", 0.7),
         ("gloo-waited", "Timed out waiting", r"Timed out waiting \d+ms for (?:recv|send)", 0.4,

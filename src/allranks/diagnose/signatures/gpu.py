@@ -107,13 +107,27 @@ ROWS = (
     ),
     *table(
         "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
-        ("device-ordinal", "hipErrorInvalidDevice|nvidia-container-cli|on CUDA device|You requested gpu|device_id|"
+        ("device-ordinal", "hipErrorInvalidDevice|nvidia-container-cli|on CUDA device|device_id|"
          "device ordinal|INVALID_DEVICE|Invalid device id",
          r"invalid device ordinal|nvidia-container-cli.{1,3}device error.*unknown device|CUDA_ERROR_INVALID_DEVICE|"
-         r"hipErrorInvalidDevice|deserialize object on CUDA device \d+ but|You requested gpu: |"
+         r"hipErrorInvalidDevice|deserialize object on CUDA device \d+ but|"
          r"device_id \S+ is out of range\. Please use a device index|AssertionError: Invalid device id|"
          r"^Invalid device id", 0.9,
          "it asks for a GPU that the node has not, or does not show to it"),
+        scope=RAISED,
+    ),
+    *table(
+        "Lightning fabric/utilities/device_parser.py", ROOT, "invalid-device-ordinal",
+        ("gpus-requested", "You requested gpu|You requested GPU", r"You requested (?:gpu|GPU)s?: ", 0.92,
+         "Lightning's `devices` asks for more than the process is shown"),
+        scope=RAISED,
+        fix="Ask for as many as a process sees: `devices=1`, or give the job more (`--gres=gpu:2`, `--gpus-per-node`, "
+            "CUDA_VISIBLE_DEVICES)",
+    ),
+    *table(
+        "vLLM v1/executor/ray_distributed_executor.py", ROOT, "cuda-device-unavailable",
+        ("ray-driver", "Ray does not allocate any GPUs", r"Ray does not allocate any GPUs on the driver node", 0.92,
+         "the driver runs where Ray has given it no GPU"),
         scope=RAISED,
     ),
     *table(
@@ -139,7 +153,7 @@ ROWS = (
          "CUDA Driver version found",
          r"driver version is insufficient|NVIDIA driver on your "
          r"system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER|"
-         r"(?:CUDA error|Error 36): API call is not supported in the installed CUDA driver|"
+         r"(?:CUDA error: |Error 36: |Cuda failure (?:\d+ )?')API call is not supported in the installed CUDA driver|"
          r"CUDA Driver version found is \d+\. Minimum"),
         ("driver-library", "RM_VERSION_MISMATCH|"
          "ersion mismatch|API mismatch",
@@ -242,11 +256,19 @@ ROWS = (
          r"|PTX JIT compil(?:ation failed|er library not found)"
          r"|(?:CUDA|HIP) error: shared object initialization failed", 0.85,
          "this build of torch or of an extension has no code for this GPU"),
+        scope=RAISED,
+    ),
+    *table(
+        "torch distributed/distributed_c10d.py, cuda/__init__.py", ROOT, "environment-mismatch",
         ("cpu-torch", "Torch not compiled|Distributed package doesn't|"
          "not compiled with CUDA|built in|not linked with support", r"not compiled with CUDA enabled|"
          r"Distributed package doesn't have (?:NCCL|MPI|GLOO|UCC)|Torch "
           r"not compiled with|not linked with support for cuda", 0.9,
          "this build of torch lacks what the program asks for"),
         scope=RAISED,
+        fix="Run `python -c 'import torch; print(torch.__version__, torch.version.cuda)'`. Install the build with it "
+            "(for CUDA "
+            "`python -m pip install torch --index-url https://download.pytorch.org/whl/cu126`), or use the backend "
+            "gloo",
     ),
 )  # fmt: skip

@@ -39,11 +39,22 @@ ROWS = (
          "|Bad owner|password has expired|pam_slurm_adopt|account is currently not|private key file",
          r"Too many authentication failures|[Nn]o (?:supported )?authentication methods|PasswordRequiredException: "
          r"|Bad owner or permissions on |password has expired|Access denied by pam_slurm_adopt"
-         r"|not a valid \w{2,8} private key file"
-         r"|This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
+          r"|This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
          r"invalid format|error in libcrypto)|"
          r"sign_and_send_pubkey: .*(?:fail|denied|no mutual)|Authentication "
           r"refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication " r"failed)", 0.9),
+        scope=Scope.LOG,
+    ),
+    *table(
+        "paramiko pkey.py: it reads keys in PEM alone, by their kind", ROOT, "ssh-auth",
+        ("ssh-key-form", "private key file", r"not a valid \w{2,8} private key file", 0.95,
+         "paramiko does not read this key: of another kind, or in OpenSSH's own format"),
+        fix="Write the key as PEM, after a copy of it: `ssh-keygen -p -m PEM -f ~/.ssh/id_rsa`. Then try `ssh -o "
+            "BatchMode=yes "
+            "{node} true`",
+    ),
+    *table(
+        "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py", ROOT, "ssh-auth",
         ("ssh-deepspeed", "was not reachable via ssh|exit status 255",
          r"host=(?P<node>\S+) was not reachable via ssh"
          r"|Command 'ssh [^']*?(?P<node2>\S+) hostname' returned non-zero exit status 255", 0.7,
@@ -99,10 +110,15 @@ ROWS = (
     *table(
         "cgroup memory.events, Slurm task/cgroup, Ray memory monitor", ROOT,
         "host-out-of-memory",
-        ("oom-kill", "oom-kill|oom_kill|Out Of Memory|OUT_OF_MEMORY|OOM Killed|OOM-killed|ray-oom",
+        ("ray-oom", "killed due to memory pressure",
+         r"(?P<count>\d+) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.{0,160}IP: "
+         r"(?P<node>[\d.]{7,15}))?", 0.99, "Ray's own monitor ended them"),
+        ("oom-kill", "oom-kill|oom_kill|Out Of Memory|OUT_OF_MEMORY|OOM Killed|OOM-killed",
          r"oom-kill(?!.*= 0)|Detected \d+ oom[_-]kill|oom_kill[: ]+\d+ ?-> ?[1-9]|oom_kill(?:er)? [1-9]|"
          r"(?:error: (?P<node>[\w.-]+): )?tasks? (?P<task>[\d,-]+): Out Of Memory|OUT_OF_MEMORY|"
-         r"(?<!container init was )(?i:OOM[ -]killed)\b(?<!OOMKilled)|ray-oom-prevention\.html", 0.93),
+         r"(?<!container init was )(?i:OOM[ -]killed)\b(?<!OOMKilled)", 0.93),
+        ("ray-oom-hint", "ray-oom", r"ray-oom-prevention\.html", 0.8, "a hint of Ray's: its memory monitor ends "
+                                                                      "workers"),
         ("memory-limit", "memory limit|MemoryPressure|memory pressure|ObjectStoreFull|low on resource: memory|"
          "running low on memory",
          r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|"
@@ -172,6 +188,18 @@ ROWS = (
          r"source path does not exist: |mount source \S+ doesn't exist", 0.92),
     ),
     *table(
+        "Slurm slurm_errno.c: what a job or a step asks for", ROOT, "slurm-config",
+        ("memory-asked", "Memory specification", r"Memory specification can ?not be satisfied", 0.95),
+        fix="Lower --mem to what a node has: `scontrol show node | grep -e NodeName -e RealMemory`",
+    ),
+    *table(
+        "Slurm slurm_errno.c: what a job or a step asks for", ROOT, "slurm-config",
+        ("gres-asked", "generic resource", r"Invalid generic resource \(gres\) specification", 0.95),
+        fix="Pass the same --gres to sbatch and to srun, and only what `sinfo -o '%P %G'` shows. `scontrol show job "
+            "{job}` says "
+            "what the job has",
+    ),
+    *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
         ("submission", "nvalid qos|nvalid job id|nvalid account|nvalid generic|nvalid partition|PU binding|"
          "ubmission failed|Unable to allocate|Unable to create step|configuration is not available|"
@@ -193,9 +221,31 @@ ROWS = (
         ("slurm-conf-files", "gres.conf|_node_config_validate|GRES|unrecognized key",
          r"can't stat gres\.conf file|_node_config_validate: gres/|invalid GRES core specification|"
          r"Parsing error at unrecognized key", 0.85, "the nodes' hardware and Slurm's own files do not fit"),
-        ("task-launch", "launch failed|spank|slurmstepd: error|rolog|ask launch for|Invalid MPI type|boot of the nodes",
+    ),
+    *table(
+        "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container", ROOT, "slurm-config",
+        ("container-start", "start container|container start|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
+         r"pyxis: (?:couldn't start container|container start failed)|spank_pyxis\.so: task_init\(\) failed|"
+         r"enroot/hooks\.d/\S{1,80} exited with return code|nvidia-container-cli: (?:ldcache|mount|"
+         r"container) error", 0.95,
+         "the container did not start: the enroot log that pyxis prints says which step failed"),
+        fix="Read the enroot log in these lines. On {node} run `enroot start` with the same image, and "
+            "`nvidia-container-cli "
+            "-k -d /dev/tty info`. Mend the hook that failed (/etc/enroot/hooks.d), or leave the node out "
+            "(--exclude={node})",
+    ),
+    *table(
+        "Slurm src/interfaces/mpi.c", ROOT, "slurm-config",
+        ("mpi-plugin", "Invalid MPI type|MPI: unable|mpi/pmi",
+         r"Invalid MPI type|MPI: unable to load|mpi/pmi\w{1,10}: .{0,60}(?:fail|error)", 0.8,
+         "srun's --mpi names a plug-in that this Slurm has not, or that fails"),
+        fix="Run `srun --mpi=list`, and choose one of these: --mpi=pmix for Open MPI, pmi2 for MPICH, none for "
+            "torchrun",
+    ),
+    *table(
+        "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
+        ("task-launch", "launch failed|spank|slurmstepd: error|rolog|ask launch for|boot of the nodes",
          r"task \S+ launch failed|(?:Task launch for \S+|Application launch) failed(?!.*Can't find an address)|"
-         r"Invalid MPI type|"
          r"Prolog hung on node|wrong with the boot of the nodes|[Pp]rolog (?:error|fail)|slurmstepd: "
          r"error: .{0,80}plugin|spank.{0,60}fail",
          0.65),

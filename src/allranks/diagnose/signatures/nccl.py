@@ -103,7 +103,10 @@ ROWS = (
         ("ib-status", "IBV_WC",
          r"IBV_WC_(?:RETRY_EXC|RNR_RETRY_EXC|REM_\w+|LOC_PROT|GENERAL|FATAL|RESP_TIMEOUT)_ERR|"
          r"IBV_WC_SUCCESS\. [1-9]\d? vs 0", 0.8, "a transfer over InfiniBand ended with an error"),
-        ("ofi", "NET/OFI", r"NCCL WARN NET/OFI|WARN: Function: \w{1,60} Line: \d+: NET/OFI", 0.6),
+        ("ofi", "NET/OFI", r"NCCL WARN NET/OFI|WARN: Function: \w{1,60} Line: \d+: NET/OFI|"
+         r"^(?:Last error: ?)?NET/OFI (?!Selected|Using|Init|Setting|Running|Config|Forc)", 0.6),
+        ("efa-kernel", "efa_", r"\befa_\d{1,2}: Failed to", 0.6, "the kernel's driver of EFA refuses"),
+        ("efa-none", "provider efa", r"provider efa output empty list", 0.6, "libfabric finds no EFA device here"),
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM|ib_mlx5_log|no active messages transport|"
          "got completion with error",
          r"(?i)ib_mlx5_log\.c:\d+ .{0,60}\w error on|no active messages transport to .*unreachable|"
@@ -148,6 +151,14 @@ ROWS = (
         ("message-truncated", "essage truncated|collective mismatch error",
          r"[Mm]essage truncated : receiv\w+ \d+ bytes instead of \d+|collective mismatch error, local size", 0.75,
          "two ranks take part in one collective with different sizes"),
+        scope=RAISED,
+        fix="Compare the NCCL_ variables and the version of NCCL on all nodes (`env | grep NCCL_; cat "
+            "/etc/nccl.conf`): nodes "
+            "that choose another algorithm or protocol send other sizes. Where they are alike, print the shapes "
+            "before the call",
+    ),
+    *table(
+        "accelerate utils/operations.py, gloo algorithm.h", ROOT, "collective-shape-mismatch",
         ("accelerate-shapes", "shape mismatches", r"Cannot apply desired operation due to shape mismatches"),
         ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85,
          "two ranks take part in one collective with different sizes"),
@@ -192,6 +203,14 @@ ROWS = (
          "unhandled system error|unhandled cuda error|Test NCCL failure|Test CUDA failure",
          r"Test (?:NCCL|CUDA) failure |"
          r"nccl(?:SystemError|InternalError|InvalidUsage|UnhandledCudaError)|unhandled (?:system|cuda) error", 0.3),
+    ),
+    *table(
+        "NCCL graph/topo.h: a device of another rank's graph is not among this one's", SYMPTOM, "unknown",
+        ("nccl-net-id", "find NET with id", r"Could not find NET with id", 0.35,
+         "NCCL's search of the topology failed: nodes with other network devices, or a defect of this NCCL"),
+        fix="Run `NCCL_DEBUG=INFO` and compare the lines NET/IB and NET/Plugin of all nodes. Try another release of "
+            "NCCL: "
+            "`python -m pip install -U nvidia-nccl-cu12` on every node",
     ),
     *table(
         "NCCL misc/mlx5dvsymbols.cc, transport/net_ib/reg.cc no way to register GPU memory", SYMPTOM,

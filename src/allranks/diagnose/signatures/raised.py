@@ -34,8 +34,14 @@ ROWS = (
     Row("accelerate-refuses", "accelerate-config", Role.ROOT,
         "accelerate accelerator.py, state.py, utils/dataclasses.py, utils/launch.py, utils/fsdp_utils.py",
         ("ValueError",), r"^\S*ValueError\b", 0.75, "accelerate refuses its configuration, or what it does not fit",
-        scope=Scope.EXCEPTION,
+        scope=Scope.EXCEPTION, fix="Change what the message names, in the program or with `accelerate config`. "
+                                   "`accelerate env` "
+                                    "shows what is read",
         trace=_LAST_FRAME % r"/accelerate/(?:accelerator|state|utils/(?:dataclasses|launch|fsdp_utils))\.py"),
+    Row("trl-server", "program-exception", Role.ROOT, "trl extras/vllm_client.py: paths of its server", ("404",),
+        r"Request failed: 404", 0.85, "the server that answers is not trl's", scope=Scope.EXCEPTION,
+        trace=r"vllm_client\.py",
+        fix="Start the server with `trl vllm-serve --model MODEL`. A plain vLLM server has none of these paths"),
     *(
         Row(id_, cause, Role.ROOT, source, _REFUSALS, r"^\S*(?:Value|Assertion|Type|Key)Error\b", 0.75, means,
             scope=Scope.EXCEPTION, trace=_LAST_FOUR_FRAMES % path)
@@ -72,6 +78,9 @@ ROWS = (
     Row("library-argument", "environment-mismatch", Role.ROOT, "CPython: Python/ceval.c, Objects/call.c",
         ("unexpected keyword argument",), r"TypeError: .* got an unexpected keyword argument", 0.65,
         "a library calls it so, and the installed versions of the two do not fit", scope=Scope.EXCEPTION,
+        fix="Install the version of that library that the program was written for, on every node: its requirements "
+            "name it. "
+            "`python -m pip install 'LIBRARY==VERSION'`",
         trace=_LAST_FRAME % r"/(?:site|dist)-packages/(?!torch/nn/modules/module\.py)[^\"\n]*"),
 )  # fmt: skip
 LAST = (

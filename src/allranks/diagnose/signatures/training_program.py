@@ -77,6 +77,60 @@ ROWS = (
          "a program beside the ranks finds another library than it was built with"),
     ),
     *table(
+        "PyPI's apex 0.9.10dev, another package than NVIDIA's", ROOT, "environment-mismatch",
+        ("other-apex", "UnencryptedCookieSessionFactoryConfig", r"name 'UnencryptedCookieSessionFactoryConfig'", 0.95,
+         "the package apex of PyPI is another one than NVIDIA's"),
+        scope=RAISED,
+        fix="Run `python -m pip uninstall apex` on every node, and build NVIDIA's apex from its repository, or use "
+            "torch.amp instead",
+    ),
+    *table(
+        "the dynamic linker, of an extension that was built for another torch", ROOT, "environment-mismatch",
+        ("torch-symbol", "undefined symbol: _ZN",
+         r"(?:^|/)(?P<module>[A-Za-z]\w{0,60})(?:\.cpython-[\w-]{1,40})?\.so: undefined symbol: _ZNK?\d?(?:3c10|2at|"
+         r"5torch)", 0.9,
+         "that extension was built for another torch"),
+        scope=RAISED,
+        fix="Build it again for this torch, on every node: `python -m pip install --force-reinstall --no-deps "
+            "--no-cache-dir --no-build-isolation PACKAGE`, such as flash-attn for flash_attn_2_cuda. Here it is "
+            "{module}",
+    ),
+    *table(
+        "GNU ld, clang's lld: a library of the CUDA toolkit or of the system that is not there", ROOT,
+        "environment-mismatch",
+        ("linker", "find -l|find library -l",
+         r"(?:cannot|unable to) find (?:library )?-l(?P<lib>[\w.+-]{1,60})", 0.9, "the extension cannot be linked "
+                                                                                  "here"),
+        fix="Install lib{lib} on that node (libcurand, libcudart and others are of the CUDA toolkit), and name its "
+            "directory: `export LIBRARY_PATH=$CUDA_HOME/lib64:$LIBRARY_PATH`. Remove ~/.cache/torch_extensions after "
+            "it",
+    ),
+    *table(
+        "torch utils/cpp_extension.py verify_ninja_availability", ROOT, "environment-mismatch",
+        ("ninja", "Ninja is required", r"Ninja is required to load C\+\+ extensions", 0.9,
+         "the build tool of extensions is not installed there, or not on PATH"),
+        scope=RAISED, fix="Run `python -m pip install ninja` on {node} with the interpreter that runs the training, "
+                          "and keep "
+                          "its bin directory on PATH",
+    ),
+    *table(
+        "vLLM, SGLang, transformers: an architecture that this version does not know", ROOT, "environment-mismatch",
+        ("architecture", "are not supported for now|does not recognize this architecture",
+         r"Model architectures .{0,200} are not supported for now|does not recognize this architecture", 0.78,
+         "this version of the library is older than the model"),
+        scope=RAISED,
+        fix="Run `python -m pip install -U transformers vllm` (of these the one that says so) on every node, or use an "
+            "engine that knows the model",
+    ),
+    *table(
+        "transformers utils/versions.py, packaging: a range that the installed version is not in", ROOT,
+        "environment-mismatch",
+        ("version-range", "equires ",
+         r"[Rr]equires (?P<module>[A-Za-z][\w.-]{0,60})(?: version)? ?(?P<range>[<>=!~]=? ?[\w.,<>=!~ ]{1,60}?),? but "
+         r"(?:got|found|have)", 0.8, "the installed version is outside the range that is wanted"),
+        scope=RAISED, fix="Run `python -m pip install '{module}{range}'` on every node",
+    ),
+    *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
         ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
          "the installed package has another version than the program needs"),
@@ -102,16 +156,12 @@ ROWS = (
          "is required|equires|version must be|VersionConflict|not supported for now|does "
          "not recognize this architecture|incompatible|Unsupported|unsupported",
          r"is required for a normal functioning of this module, but found|VersionConflict|"
-         r"Model architectures .{0,200} are not supported for now|does "
-          r"not recognize this architecture|[Rr]equires (?:a different "
-          r")?[Pp]ython|Python .{0,20}(?:is required|or (?:newer|later|higher))|"
+         r"[Rr]equires (?:a different )?[Pp]ython|Python .{0,20}(?:is required|or (?:newer|later|higher))|"
          r"requires \w+ ?[<>=]=? ?[\d.]+,? but|(?:requires PyTorch|version must be) ?>=? ?\d|"
-         r"[Rr]equires [\w.-]{1,60}(?: version)? ?[<>=!~]=? ?[\w.,<>=!~ ]{1,60} but (?:got|found|have)|"
          r"incompatible (?:version|package)s?\b|unsupported (?:pickle protocol|(?:Python|torch) version)", 0.78),
-        ("cuda-home", "Ninja|"
-         "CUDA_HOME|ninja|Error building extension|compiling|Unable to JIT load|C compiler",
+        ("cuda-home", "CUDA_HOME|ninja|Error building extension|compiling|Unable to JIT load|C compiler",
          r"CUDA_HOME (?:does not exist|environment variable is not set)|"
-         r"Error building extension|Ninja is required|Unable to JIT load the|Failed to find C compiler|"
+         r"Error building extension|Unable to JIT load the|Failed to find C compiler|"
          r"Error compiling objects " r"for extension", 0.75),
         ("illegal-hardware", "llegal instruction", r"\bIllegal instruction\b", 0.6,
          "a library was built for another processor", "segfault-native"),
@@ -154,6 +204,13 @@ ROWS = (
         ("state-dict", "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
          r"loading state_dict|size mismatch for |(?:Missing|Unexpected) "
          r"key\(s\) in state_dict|copying a param with shape"),
+        scope=RAISED,
+        fix="Load it into a model of the same configuration as the one that saved it: sizes, vocabulary, parallel "
+            "sizes. Keys "
+            "that begin with `module.` are DDP's. Save model.module.state_dict(), or strip them",
+    ),
+    *table(
+        "torch distributed/checkpoint, safetensors, DeepSpeed", ROOT, "checkpoint-unreadable",
         # torch distributed/checkpoint: default_planner.py, filesystem.py, planner_helpers.py
         ("sharded-state", "mismatch sizes torch|Size mismatch between saved|Invalid checkpoint metadata",
          r"mismatch sizes torch\.Size|Size mismatch between saved .{0,60}and current|Invalid checkpoint metadata for"),
@@ -242,9 +299,23 @@ ROWS = (
     *table(
         "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
         ROOT, "bad-launch-arguments",
-        ("argparse", "error: ", r"error: (?:unrecognized arguments|the following arguments are "
-         r"required|argument \S+.{0,80}(?:invalid|expected|not allowed|"
-         r"ignored|conflict)|one of the arguments|ambiguous option|invalid " r"choice)", 0.93),
+        ("local-rank", "local-rank|local_rank", r"unrecognized arguments: .*--local[-_]rank", 0.95,
+         "the launcher passes its rank as an option, which the script does not know"),
+        fix="Read LOCAL_RANK from the environment, and start with `torchrun`, which passes no such option. Or let "
+            "the parser "
+            "take both --local-rank and --local_rank",
+    ),
+    *table(
+        "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
+        ROOT, "bad-launch-arguments",
+        ("argument-required", "error: ", r"error: (?:the following arguments are required|one of the arguments)", 0.93),
+        fix="Give what the message names, behind the name of the script: what stands before it is the launcher's",
+    ),
+    *table(
+        "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
+        ROOT, "bad-launch-arguments",
+        ("argparse", "error: ", r"error: (?:unrecognized arguments|argument \S+.{0,80}(?:invalid|expected|not allowed|"
+         r"ignored|conflict)|ambiguous option|invalid choice)", 0.93),
         ("argument-list", "Argument list too long", r"Argument list too long", 0.85,
          "the arguments and the environment together are longer than the kernel allows"),
         ("shell-variable", "unbound variable", r": line \d+: \w+: unbound variable", 0.75,
@@ -280,6 +351,18 @@ ROWS = (
          "remote-path-missing",
         ("no-script", "can't open file|__main__' module|can't find",
          r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", 0.92),
+    ),
+    *table(
+        "Open MPI plm_rsh: its daemon orted, of PRRTE prted", ROOT, "remote-path-missing",
+        ("no-orted", "orted: |prted: ", r"\b(?:orted|prted): (?:command )?not found", 0.93,
+         "mpirun starts its daemon there by ssh, and that shell does not find it"),
+        fix="Run `mpirun --prefix DIRECTORY-OF-MPI …`, with the same Open MPI on every node. Or set PATH and "
+            "LD_LIBRARY_PATH in "
+            "~/.bashrc above the lines that leave shells which are not interactive",
+    ),
+    *table(
+        "CPython main.c, sh, bash, env, execvp a program or directory that the node has not", ROOT,
+         "remote-path-missing",
         ("no-command", "command not found|: not found|executable file not found|No such file|cannot execute",
          r"(?<![\w./+-])[\w./+-]+: command not found|sh: (?:line )?\d+: \S+: not found|"
          r"executable file not found in \$?PATH|"
@@ -312,36 +395,34 @@ ROWS = (
     ),
     *table(
         "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub", ROOT, "permission-denied",
-        ("gated", "gated repo|GatedRepoError|401 Client Error|403 Client Error|Access Denied|AccessDenied|"
+        ("gated", "401 Client Error|403 Client Error|Access Denied|AccessDenied|"
          "ExpiredToken|NoCredentialsError|is forbidden: User",
-         r"GatedRepoError|gated repo|(?<!RepositoryNotFoundError: )40[13] Client Error|Access ?Denied|"
+         r"(?<!RepositoryNotFoundError: )40[13] Client Error|Access ?Denied|"
          r"\(ExpiredToken\)|NoCredentialsError|is forbidden: User \S+ cannot", 0.7),
     ),
     *table(
-        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO, huggingface_hub, datasets", ROOT, "missing-file",
-        ("no-file", "rrno 2]|rrno 20]|rrno 21]|FileNotFoundError|NotADirectoryError|"
-         "IsADirectoryError|No such file or directory",
-         r"\[Errno (?:2|20|21)\]|FileNotFoundError|NotADirectoryError|IsADirectoryError|"
-         r"No such file or directory", 0.85),
+        "errno 21 EISDIR", ROOT, "missing-file",
+        ("is-directory", "rrno 21]|IsADirectoryError", r"\[Errno 21\]|IsADirectoryError", 0.85,
+         "a directory stands where the program wants a file"),
+        scope=RAISED, fix="Run `ls -l {path}` on every node. Name the file inside it that the program wants, or "
+                          "correct the path",
+    ),
+    *table(
+        "errno 2 ENOENT, 20 ENOTDIR, huggingface_hub, datasets", ROOT, "missing-file",
+        ("no-file", "rrno 2]|rrno 20]|FileNotFoundError|NotADirectoryError|No such file or directory",
+         r"\[Errno (?:2|20)\]|FileNotFoundError|NotADirectoryError|No such file or directory", 0.85),
         scope=RAISED,
     ),
     *table(
-        "errno 2 ENOENT, 20 ENOTDIR, 21 EISDIR, 116 ESTALE, 5 EIO, huggingface_hub, datasets", ROOT, "missing-file",
-        ("hub", "Couldn't find|"
-         "an't load|not a local folder|LocalEntryNotFoundError|RepositoryNotFoundError|"
-         "dataset script|HFValidationError|OfflineModeIsEnabled|EntryNotFoundError|"
-         "an't find a valid checkpoint|valid model identifier|in the cached files",
-         r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:LocalEntry|Repository|Entry)NotFoundError|"
-          r"Couldn't find (?:a|any) dataset|HFValidationError|OfflineModeIsEnabled|"
-          r"[Cc]an't find a valid checkpoint|couldn't find (?:them|it) in the cached files", 0.8),
+        "errno 2 ENOENT, huggingface_hub, datasets", ROOT, "missing-file",
+        ("hub", "Couldn't find|an't load|not a local folder|RepositoryNotFoundError|dataset script|"
+         "HFValidationError|EntryNotFoundError|an't find a valid checkpoint|valid model identifier",
+         r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:Repository|(?<!Local)Entry)NotFoundError|"
+         r"Couldn't find (?:a|any) dataset|HFValidationError|[Cc]an't find a valid checkpoint", 0.8),
         ("weights-absent", "a file named|no file named|No valid checkpoint|find 'latest' file|(404) when calling",
          r"does not appear to have a file named|Error no file named |No valid checkpoint found|"
          r"Unable to find 'latest' file|\(404\) when calling", 0.8),
-        ("stale-handle", "tale NFS file handle|"
-         "tale file handle|rrno 116|rrno 5]|Input/output error|Transport "
-         "endpoint is not connected|NoSuchKey|NoSuchBucket",
-         r"[Ss]tale (?:NFS )?file handle|\[Errno (?:116|5)\]|Transport "
-         r"endpoint is not connected|NoSuch(?:Key|Bucket)|Input/output " r"error", 0.7),
+        ("no-object", "NoSuchKey|NoSuchBucket", r"NoSuch(?:Key|Bucket)", 0.7),
         ("does-not-exist", "FailedMount|FailedAttachVolume|unable to open the hostfile|to open host file|"
          "mount failed|mounting failed|MountVolume|"
          "does not exist|doesn't exist|not found",

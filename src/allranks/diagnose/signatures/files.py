@@ -1,0 +1,123 @@
+"""Files that several nodes share, the node's storage, and hubs: races, failed mounts, downloads without an internet."""
+
+from __future__ import annotations
+
+from .row import RAISED, Role, Row, table
+
+ROOT = Role.ROOT
+H = Role.HARMLESS
+TRITON = (
+    "Give each node its own cache on a local disk: `export TRITON_CACHE_DIR=/tmp/$USER/triton "
+    "TORCHINDUCTOR_CACHE_DIR=/tmp/$USER/inductor` on every node. Remove the shared one once"
+)
+EXTENSION = (
+    "Give each node its own directory on a local disk: `export TORCH_EXTENSIONS_DIR=/tmp/$USER/extensions`. Or build "
+    "it "
+    "once before the run, on one node. Remove {path} and a `lock` file beside it"
+)
+CHECKPOINT = (
+    "Let one rank alone rename and remove checkpoints, with a barrier behind it. With transformers a shared disk takes "
+    "save_on_each_node=False, and a larger save_total_limit removes later. Where each node has a disk of its own, "
+    "save_on_each_node=True"
+)
+HUB = (
+    r"huggingface\.co|hf\.co|hf-mirror\.com|github\.com|githubusercontent\.com|pypi\.org|pythonhosted\.org|"
+    r"download\.pytorch\.org|blob\.core\.windows\.net|modelscope\.c\w|wandb\.ai|mlflow|storage\.googleapis\.com"
+)
+_HUB_NEEDS = (
+    "huggingface.co|hf.co|hf-mirror.com|github.com|githubusercontent.com|pypi.org|pythonhosted.org|download.pytorch.org|"
+    "blob.core.windows.net|modelscope.c|wandb.ai|mlflow|storage.googleapis.com"
+)
+_FAILS = (
+    r"Max retries exceeded|[Nn]etwork is unreachable|[Nn]ame or service not known|[Cc]ould not resolve|"
+    r"Failed to resolve|"
+    r"[Cc]onnection (?:refused|timed out|reset|aborted)|[Tt]imed out|NewConnectionError|ConnectTimeout|SSLError|"
+    r"Too Many Requests|50[234] (?:Server Error|Bad Gateway|Service Unavailable)|[Tt]emporary failure"
+)
+GATE = (
+    "Set HF_TOKEN to a token of an account that has accepted the terms of the model on its page, on every node. Or "
+    "load "
+    "it once with that account (`hf download`), and run with HF_HUB_OFFLINE=1"
+)
+ROWS = (
+    *table(
+        "Triton runtime/cache.py (tmp.pid_ and os.replace), torch inductor codecache.py", ROOT, "shared-file-race",
+        ("cache-race", "tmp.pid_|tale |No such file|busy|too short|cannot stat shared",
+         r"\btmp\.pid_\d+|(?:\.triton|triton/cache|__triton_launcher|torchinductor|inductor_cache|\.nv/ComputeCache)"
+         r".{0,200}(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy|file too short|"
+         r"cannot stat shared)", 0.9,
+         "nodes share one cache of compiled kernels, and another one replaced or removed that file"),
+        scope=RAISED, fix=TRITON,
+    ),
+    *table(
+        "torch utils/cpp_extension.py, utils/file_baton.py", ROOT, "shared-file-race",
+        ("extension-race", "torch_extensions",
+         r"torch_extensions.{0,200}(?:file too short|[Ss]tale (?:NFS )?file handle|Text file busy|"
+         r"invalid ELF header)", 0.85,
+         "two nodes build one extension in one directory"),
+        scope=RAISED, fix=EXTENSION,
+    ),
+    *table(
+        "transformers trainer.py: tmp-checkpoint and rotation, safetensors, torch distributed/checkpoint", ROOT,
+        "shared-file-race",
+        ("checkpoint-race", "checkpoint|global_step",
+         r"No such file or directory: '[^']*\btmp-checkpoint-\d+|"
+         r"No such file or directory: '[^']*(?:checkpoint-|global_step)\d+[^']*/(?:rng_state|optimizer|scheduler|"
+         r"trainer_state"
+         r"|[\w.-]*optim_states)[^']*'$|"
+         r"(?:\[Errno 39\] Directory not empty|\[Errno 17\] File exists): '[^']*(?:checkpoint|global_step)[^']*'", 0.72,
+         "several ranks or nodes rename or remove one checkpoint directory", "missing-file"),
+        scope=RAISED, fix=CHECKPOINT,
+    ),
+    *table(
+        "rename(2), unlink(2) and NFS's silly rename: another process had moved, made or removed the file", ROOT,
+        "shared-file-race",
+        ("rename-race", "No such file or directory: |Directory not empty|File exists|.nfs0|Text file busy",
+         r"No such file or directory: '[^']+' -> '|\[Errno 39\] Directory not empty|\[Errno 17\] File exists|"
+         r"\.nfs0[0-9a-f]{8,}|\[Errno 26\] Text file busy", 0.72,
+         "several ranks or nodes make, move or remove one file", "missing-file"),
+        ("lock-unavailable", "No locks available|rrno 37]", r"No locks available|\[Errno 37\]", 0.75,
+         "the shared file system grants no locks"),
+        scope=RAISED,
+    ),
+    *table(
+        "errno 116 ESTALE, 107 ENOTCONN, 5 EIO, 121 EREMOTEIO of a mounted file system", ROOT, "storage-error",
+        ("stale-handle", "tale NFS file handle|tale file handle|rrno 116|rrno 5]|Input/output error|ransport endpoint|"
+         "rrno 107]|Remote I/O error|rrno 121]",
+         r"[Ss]tale (?:NFS )?file handle|\[Errno (?:116|5|107|121)\]|[Tt]ransport endpoint is not connected|"
+         r"^(?:cp|ls|cat|mv|tar|stat|rsync|du|find|bash)\b.*: Input/output error|Remote I/O error", 0.75,
+         "the file system below that path does not answer any more: its server, its mount or its disk failed",
+         "missing-file"),
+        scope=RAISED,
+    ),
+    *table(
+        "huggingface_hub utils/_http.py, errors.py: a gate or a token", ROOT, "hub-unreachable",
+        ("hub-gated", "gated repo|GatedRepoError|restricted and you are not|Access to model",
+         r"GatedRepoError|gated repo|Access to model \S+ is restricted|"
+         r"restricted and you are not in the authorized", 0.85,
+         "the hub gives that model only to accounts that have accepted its terms"),
+        scope=RAISED, fix=GATE,
+    ),
+    *table(
+        "transformers utils/hub.py, huggingface_hub file_download.py, datasets load.py, urllib3, git, pip", ROOT,
+        "hub-unreachable",
+        ("hub-texts", "couldn't connect to '|in the cached files|disk cache|local cache|OfflineModeIsEnabled|"
+         "LocalEntryNotFoundError|ouldn't reach",
+         r"[Ww]e couldn't connect to 'https?://|couldn't find (?:them|it) in the cached files|"
+         r"cannot find the (?:requested|appropriate) (?:files|snapshot folder).{0,80}(?:disk|local) cache|"
+         r"OfflineModeIsEnabled|"
+         r"LocalEntryNotFoundError|[Cc]ouldn't reach (?:the Hugging Face Hub|https?://|'[^']+' on the Hub)", 0.9,
+         "the hub did not answer this node, and its cache has not all files"),
+        ("hub-failed", _HUB_NEEDS, rf"(?:{HUB})\b.*(?:{_FAILS})|(?:{_FAILS}).*(?:{HUB})\b", 0.9,
+         "that site did not answer this node: on many clusters compute nodes have no internet"),
+        scope=RAISED,
+    ),
+    *table(
+        "torch hub.py, torchvision, pip: what is fetched over the internet", H, "",
+        ("hub-download", "Downloading: \"http", r"^Downloading: \"https?://(?P<host>[\w.-]+)"),
+    ),
+)  # fmt: skip
+OFFLINE = Row(
+    "hub-name", "hub-unreachable", ROOT, "torch hub.py, urllib: a site that was to be downloaded from", ("",), r"(?!)",
+    0.9, "the site could not be reached for a download: on many clusters compute nodes have no internet",
+)  # fmt: skip
