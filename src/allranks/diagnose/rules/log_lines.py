@@ -46,7 +46,7 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     if is_everybody:
         name = every_rank(ranks)
         where = where._replace(rank=None)
-    message = ": ".join(filter(None, (name, short(_telling_part(head)))))
+    message = ": ".join(filter(None, (name, short(_telling_part(head)).rstrip(" :"))))
     if head.row.means:
         message += f" ({head.row.means})"
     remedy = head.row.fix
@@ -216,7 +216,7 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     name = name_place(candidate.where) or "the program"
     if candidate.where.rank is None and len(ranks) > 1:
         name = every_rank(ranks)
-    message = f"{name} raised {short(head.exception)}"
+    message = f"{name} raised {short(head.exception).rstrip(' :')}"
     if head.frame:
         message += f" at {short(head.frame, 200)}"
     candidate = replace(candidate, message=message)
