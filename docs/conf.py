@@ -1,4 +1,4 @@
-"""Sphinx: the pages of docs/ and examples/ as one site. `make docs` builds it, with the repository as source directory."""
+"""Sphinx: the pages of docs/ and examples/ as one site. `make docs` builds it, from the repository's root."""
 
 import re
 from pathlib import Path

@@ -12,7 +12,6 @@ import pytest
 from tests import forked
 
 from allranks.cli import main
-from allranks.cli.chosen_run import saved_limit
 from allranks.cli.clean import may_live
 from allranks.cli.data import plan_command
 from allranks.cli.status import describe, lines, to_document
@@ -20,6 +19,7 @@ from allranks.engines import program_lines
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
+from allranks.runs.brief import saved_limit
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import controller_identity

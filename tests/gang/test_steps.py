@@ -162,6 +162,19 @@ def test_a_rank_shows_its_step_rate_and_total(progress: Progress) -> None:
     assert progress.first_step_at == 1.0
 
 
+def test_steps_that_come_all_at_once_after_a_pause_are_no_rate(progress: Progress) -> None:
+    """A controller that had been stopped for 76 s showed 31,995 steps a second."""
+    output(progress, *(f"step {n}/500 loss 2.1\n" for n in (10, 12, 14)))
+    for number in range(15, 90):  # before the pause is noticed, and after it
+        if number == 30:
+            progress.paused(76.0, 1080.02)
+        output(progress, f"step {number}/500 loss 2.1\n", at=80.0 + number / 1000)
+    assert progress.by_rank()[0] == RankProgress(89, 2.0, 1080.089, 500)
+    output(progress, *(f"step {n}/500 loss 2.1\n" for n in (260, 262)), at=85.0)
+    rate = progress.by_rank()[0].rate
+    assert rate is not None and 1.9 < rate < 3.1
+
+
 def test_metrics_are_believed_instead(progress: Progress) -> None:
     output(progress, *(f"step {n} loss 2.1\n" for n in (10, 20)))
     output(progress, *(f"step {n} loss 2.1\n" for n in (10, 20)), rank=1)

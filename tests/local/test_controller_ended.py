@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
 from allranks.agent.processes import alive, read_processes
+from allranks.protocol.codec import decode
+from allranks.report.sentences import closing_lines
+from allranks.runs.documents import ResultDocument
 
 STEPS = """
 import time
@@ -38,6 +43,11 @@ def test_a_run_whose_controller_was_killed_is_no_fault_of_the_network(tmp_path: 
     assert "its controller ended at " in said and "the lease had ended the ranks by " in said
     assert json.loads(call(run, "status", "--json").stdout)["lease_end"]["controller_t"] == status_t
 
+    nodes = json.loads(call(run, "status", "--json").stdout)["nodes"]
+    assert {rank["state"] for node in nodes for rank in node["ranks"]} == {"ended"} == {node["state"] for node in nodes}
+    judged = json.loads(call(run, "diagnose", "--json").stdout)
+    assert judged["cause"] == "controller-ended" and "the lease had ended the ranks by " in judged["message"], judged
+
     attached = call(run, "attach", "--json")
     document = json.loads(attached.stdout)
     assert attached.returncode == document["exit"] == 4, attached.stderr
@@ -48,3 +58,33 @@ def test_a_run_whose_controller_was_killed_is_no_fault_of_the_network(tmp_path: 
     exits = [event["t"] for event in run.events("rank-exit")]
     assert len(exits) == 2 and steps["furthest"] == document["attempts"][0]["step"] > 1
     assert steps["last_t"] <= max(exits)
+
+
+def test_a_controller_that_does_not_move_is_not_said_to_run_on(tmp_path: Path) -> None:
+    run = LocalRun(tmp_path, STEPS, "--no-check", "--lease", "6s")
+    run.until("first-step")
+    wait_until(lambda: "steps/s" in call(run, "status").stdout, BOUND, "it runs")
+    run.process.send_signal(signal.SIGSTOP)
+    try:
+        said = wait_until(lambda: s if "written" in (s := call(run, "status").stdout) else "", BOUND, "three beats")
+        assert f"its controller is stopped. `kill -CONT {run.process.pid}` lets it go on" in said
+        silence = json.loads(call(run, "status", "--json").stdout)["silence"]
+        assert silence["stopped"] == run.process.pid
+    finally:
+        run.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: "nothing was written" not in call(run, "status").stdout, BOUND, "it goes on")
+    run.process.terminate()
+    run.process.wait(BOUND)
+
+
+def test_a_run_directory_that_is_removed_is_said_to_be_gone(tmp_path: Path) -> None:
+    """The last line named the place of the logs."""
+    run = LocalRun(tmp_path, STEPS.replace("100000", "100"), "--no-check")
+    run.until("first-step")
+    shutil.rmtree(run.directory)
+    assert run.process.wait(BOUND) == 0
+    events = [json.loads(line) for line in (tmp_path / "stdout").read_text().splitlines()]
+    assert events[-1]["directory"] == ""
+    assert any("was removed. Its logs and events are lost" in str(event) for event in events)
+    shown = closing_lines(decode(ResultDocument, {"run": "r", "exit": 0}))
+    assert shown[-1].endswith("(exit 0). Its run directory was removed, and the logs with it")

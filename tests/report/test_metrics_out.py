@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,15 @@ def test_the_end_and_its_cause_are_figures() -> None:
     values = samples(openmetrics_text(FIGURES._replace(result=ResultDocument("run-1", exit=1, verdict=VERDICT))))
     assert values[("allranks_exit_code",)] == 1
     assert values[("allranks_verdict_info", "cause=rank-killed", "node=h1", "rank=0")] == 1
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "done"), (1, "failed"), (143, "stopped")])
+def test_a_run_that_is_over_has_one_state(code: int, state: str) -> None:
+    """The last status is written before the end, and every state was 0."""
+    figures = FIGURES._replace(status=replace(STATUS, state="ended"), result=ResultDocument("run-1", exit=code))
+    found = samples(openmetrics_text(figures))
+    states = {labels[0]: value for (name, *labels), value in found.items() if "state" in name}
+    assert [label for label, value in states.items() if value] == [f"allranks_run_state={state}"]
 
 
 @pytest.fixture

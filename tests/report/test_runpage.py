@@ -140,6 +140,17 @@ def test_the_links_of_the_newest_test_beside_it(tmp_path: Path) -> None:
     assert "test-less" not in words and "test-old" not in words and "elsewhere" not in words
 
 
+def test_what_passed_with_a_warning_says_so(tmp_path: Path) -> None:
+    """It was PASS."""
+    run = make(tmp_path / "r", NODES)
+    (tmp_path / "test-warned").mkdir()
+    document = {"suite": "sync", "ok": True, "exit": 0, "nodes": ["h1", "h2"], "started": T - 60,
+                "findings": [{"id": "mtu", "status": "warn", "message": "the MTU differs"}]}  # fmt: skip
+    (tmp_path / "test-warned" / "result.json").write_text(json.dumps(document))
+    shown = page(run).text
+    assert "warned" in shown and "the MTU differs" in shown and "PASS" not in shown
+
+
 def record(**more: Any) -> Record:
     return Record("r", "/r", "failed", {}, {}, {}, {}, **more)
 

@@ -15,7 +15,6 @@ from allranks.engines import lives
 from allranks.errors import SeveralRuns
 from allranks.runs.directory import RunDirectory
 from allranks.settings.layers import resolve
-from allranks.settings.runspec import Limits
 from allranks.text import count_of
 
 from .config_files import read_config, read_user_config
@@ -42,14 +41,6 @@ def runs_directory(option: str | None) -> Path:
 
 def _only(values: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
     return {name: values[name] for name in names if name in values}
-
-
-def saved_limit(run: RunDirectory, name: str) -> float:
-    """Return a time limit that a run was started with, in seconds; the default where run.json does not say."""
-    seconds = run.read_run().spec.get(name)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        seconds = getattr(Limits(), name)
-    return float(seconds)
 
 
 def find_run(wanted: str | None, runs_dir: str | None) -> RunDirectory:

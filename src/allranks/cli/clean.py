@@ -15,11 +15,12 @@ from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import NODE_FAILED, code_if
 from allranks.protocol.codec import document_line
+from allranks.runs.brief import saved_limit
 from allranks.runs.directory import CHECK_NAME, RunDirectory
 from allranks.settings.table import settings_of
 from allranks.text import count_of
 
-from .chosen_run import list_runs, runs_directory, saved_limit
+from .chosen_run import list_runs, runs_directory
 from .declare import Given
 
 NODE_SETTINGS = settings_of("clean")

@@ -212,7 +212,11 @@ STOP = Declared(
     "End a run in order: ranks get SIGTERM and 30 s to save. It works when the controller is dead, too.",
     ("stop",),
     "stop.command",
-    arguments=(RUN,),
+    arguments=(
+        Argument(
+            "run", "[RUN]", "run directory or name [default: the run that goes on, else the newest]", complete="runs"
+        ),
+    ),
     options=(
         SettingRow("all_", FLAG, "every run of this runs directory that is not over", options="--all"),
         SettingRow("save", FLAG, "ranks save at one step first, at SIGUSR1 or where they call should_save"),

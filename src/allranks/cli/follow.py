@@ -19,13 +19,13 @@ from allranks.protocol.messages import StartedMessage
 from allranks.protocol.run_facts import RunEnd
 from allranks.report import can_write_pages
 from allranks.report.live import LiveView
+from allranks.runs.brief import saved_limit
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.opening import take_control
 from allranks.text import format_duration
 from allranks.unpacked import hold_archive, remove_archive
 
-from .chosen_run import saved_limit
 from .outlets import Outlets
 
 

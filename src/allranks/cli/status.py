@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -16,12 +17,13 @@ from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
 from allranks.protocol.jsontext import JsonObject
 from allranks.report.nodetable import heading, node_line, styled, widest_label, without_clock
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
+from allranks.runs.brief import LeaseEnd, lease_end, saved_limit
 from allranks.runs.directory import RunCondition, RunDirectory
-from allranks.runs.documents import ORPHANED, OVER, Master, NodeStatus, RankStatus
+from allranks.runs.documents import GOING_ON, ORPHANED, OVER, Master, NodeStatus, RankStatus, at_rest
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, format_percent
 
-from .chosen_run import find_run, saved_limit
+from .chosen_run import find_run
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,14 @@ class EngineReport:
     engine_error: str = ""
 
 
-class LeaseEnd(NamedTuple):
-    """When the controller of a run ended, and by when the lease had ended its ranks (unix seconds)."""
+class Silence(NamedTuple):
+    """Since when a living controller has written nothing (unix seconds); `stopped`: its pid, where it is stopped."""
 
-    controller_t: float
-    ranks_t: float
+    t: float
+    stopped: int | None = None
 
 
-@omit_empty("lease_end")
+@omit_empty("lease_end", "silence")
 @dataclass(frozen=True)
 class StatusReport:
     """What `status` prints."""
@@ -73,6 +75,7 @@ class StatusReport:
     nodes: tuple[NodeStatus, ...]
     goodput: float | None
     lease_end: LeaseEnd | None = None
+    silence: Silence | None = None
 
 
 def command(run: str | None, watch: bool, quiet: bool, runs_dir: str | None, json_: bool) -> int:
@@ -115,7 +118,8 @@ def describe(run: RunDirectory, now: float) -> StatusReport:
     """Read run, state, nodes and ranks. `now`: unix seconds."""
     settle(run, now)
     condition = run.condition()
-    status = condition.status
+    ended = lease_end(run, condition, now)
+    status = condition.status if ended is None else at_rest(condition.status)
     return StatusReport(
         run.name,
         str(run.path),
@@ -127,22 +131,26 @@ def describe(run: RunDirectory, now: float) -> StatusReport:
         condition.verdict,
         tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in status.nodes),
         condition.goodput,
-        lease_end(run, condition, now),
+        ended,
+        silence(run, condition, now),
     )
 
 
-def lease_end(run: RunDirectory, condition: RunCondition, now: float) -> LeaseEnd | None:
-    """Tell when a run without a controller was ended by its lease; None where it has one, or its ranks may go on.
-
-    A controller writes status.json once a beat, and nothing of a run in pods or on cloud machines is known here.
-    """
-    if condition.state != ORPHANED or run.engine or run.job is not None or not condition.status.t:
+def silence(run: RunDirectory, condition: RunCondition, now: float) -> Silence | None:
+    """Tell since when a controller that is there has written nothing, where it has missed three beats; else None."""
+    written = condition.status.t
+    if condition.state not in GOING_ON or run.engine or run.job is not None or not written:
         return None
-    from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
+    from allranks.diagnose.incident import beat_of  # imported late, as in `lease_end`
 
-    lease = saved_limit(run, "lease")
-    ended = LeaseEnd(condition.status.t, condition.status.t + beat_of(lease) + lease + saved_limit(run, "grace"))
-    return ended if now > ended.ranks_t else None
+    if now - written <= 3 * beat_of(saved_limit(run, "lease")) + 1.0:
+        return None
+    from allranks.agent.processes import read_process  # imported late: few controllers stand still
+
+    controller = run.read_run().controller
+    is_here = controller is not None and controller.host == platform.node()
+    process = read_process(controller.pid or 0) if controller is not None and is_here else None
+    return Silence(written, process.pid if process is not None and process.is_stopped else None)
 
 
 def _with_age(rank: RankStatus, now: float) -> RankReport:
@@ -198,6 +206,8 @@ def _whereabouts(report: StatusReport) -> list[str]:
     if job is not None:
         line = f"Slurm job {job.id}: {job.state}"
         return [f"{line}, {job.why}" if job.why else line]
+    if report.silence is not None:
+        return [_silence_line(report.silence, report.directory)]
     if report.state != ORPHANED:
         return []
     if report.engine.engine_error:
@@ -207,6 +217,15 @@ def _whereabouts(report: StatusReport) -> list[str]:
     if report.lease_end is not None:
         return [_lease_end_line(report.lease_end, report.nodes)]
     return ["its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"]
+
+
+def _silence_line(silence: Silence, directory: str) -> str:
+    from allranks.diagnose.words import utc  # imported late, as below
+
+    since = f"nothing was written since {utc(silence.t)}"
+    if silence.stopped is not None:
+        return f"{since}: its controller is stopped. `kill -CONT {silence.stopped}` lets it go on"
+    return f"{since}: its controller does not move, or cannot write into {directory}"
 
 
 def _lease_end_line(ended: LeaseEnd, nodes: Sequence[NodeStatus]) -> str:

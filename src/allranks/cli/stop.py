@@ -20,11 +20,12 @@ from allranks.protocol.codec import document_line, encode, omit_none
 from allranks.protocol.run_facts import SaveAsked, SaveDone, of_kind
 from allranks.report.live import choose_view
 from allranks.report.sentences import event_line
+from allranks.runs.brief import saved_limit
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left
 from allranks.runs.regular import size_of
 
-from .chosen_run import find_in, list_runs, runs_directory, saved_limit, with_choices
+from .chosen_run import find_in, list_runs, runs_directory, with_choices
 
 
 def command(

@@ -783,6 +783,7 @@ class Controller:
             member.heard = min(member.heard + pause.seconds, now)
         self.roster.last_sign_at = min(self.roster.last_sign_at + pause.seconds, now)
         self.progress.last_activity = min(self.progress.last_activity + pause.seconds, now)
+        self.progress.paused(pause.seconds, time.time())
         self.feed(pause if pause.slept else pause._replace(waited=waited))
 
     def feed_quietly(self, fact: Event, node: str = "", t: float | None = None) -> None:

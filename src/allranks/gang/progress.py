@@ -22,6 +22,7 @@ COUNTS_EVERY = 10.0  # seconds between questions for the numbers of collectives
 COUNTS_AT_FIRST = 2.0  # after the first of them
 LINE_LIMIT = 64 << 10
 MOST_STEPS = (1 << 53) - 1
+BURST = 3.0  # seconds after a pause in which what has waited arrives
 OLDEST = 30.0  # seconds that a line of metrics may be older than its arrival; beyond, the program's own time is wrong
 _LINE_END = re.compile(rb"[\r\n]")
 
@@ -80,8 +81,9 @@ class StepSpan:
 class StepReader:
     """The step and rate of one rank (steps a second over the last 20); both None until one was read."""
 
-    def __init__(self) -> None:
+    def __init__(self, late_until: float = 0.0) -> None:
         self._steps: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._late_until = late_until
         self._rest = b""
         self.step: int | None = None
         self.first: int | None = None
@@ -130,7 +132,14 @@ class StepReader:
             self.first = step
             self.furthest = step
         self.furthest = max(self.furthest, step)
-        self._steps.append((t, step))
+        if t >= self._late_until:
+            self._steps.append((t, step))
+
+    def come_late(self, since: float, until: float) -> None:
+        """Leave the times of steps that came between two moments out of the rate: they came all at once."""
+        self._late_until = until
+        kept = [(t, step) for t, step in self._steps if t < since]
+        self._steps = deque(kept, maxlen=WINDOW)
 
     def _lines(self, data: bytes) -> list[bytes]:
         """Give the lines that end in `data`; what follows the last waits."""
@@ -198,6 +207,7 @@ class Progress:
         self._readers: dict[int, StepReader] = {}
         self._last_output: dict[int, float] = {}
         self._changed = False
+        self._late_until = 0.0
         self.last_activity = 0.0
         self.first_step_at: float | None = None
         self.first_step_told = False
@@ -216,6 +226,12 @@ class Progress:
         self._counts = CollectiveCounts()
         for finder in self._finders.values():
             finder.begin_attempt()
+
+    def paused(self, seconds: float, t: float) -> None:
+        """Take it that what was shown meanwhile comes now, `t`: this process did not run for `seconds`."""
+        self._late_until = t + BURST
+        for reader in self._readers.values():
+            reader.come_late(t - seconds, self._late_until)
 
     def came_to(self, step: int | None) -> None:
         """Keep how far an attempt came."""
@@ -281,7 +297,7 @@ class Progress:
             self.last_activity = now  # what is not looked at may have matched
 
     def _reader(self, rank: int) -> StepReader:
-        return self._readers.setdefault(rank, StepReader())
+        return self._readers.setdefault(rank, StepReader(self._late_until))
 
     def _prefer_metrics(self, rank: int) -> None:
         """Forget what was recognised in logs: the program says itself how far it is."""
@@ -293,7 +309,7 @@ class Progress:
 
     def _recognised(self, rank: int, seen: StepSeen) -> None:
         if seen.is_first and rank in self._readers and self._readers[rank].step is not None:
-            self._readers[rank] = StepReader()  # what another source has shown were no steps
+            self._readers[rank] = StepReader(self._late_until)  # what another source has shown were no steps
             self.span = StepSpan(self.reached)
         reader = self._reader(rank)
         reader.note(seen.step, seen.t)

@@ -118,8 +118,18 @@ def moved_by_look(looks: Sequence[StackSample], nodes: Mapping[int, str]) -> Fin
     return Finding("moved-by-look", "warn", message, remedy, Where(node=node or None, rank=first.rank))
 
 
+GONE = "No such file or directory"  # strerror(ENOENT)
+
+
 def run_disk_full(path: str, why: str) -> Finding:
     """Return the finding about a run directory that cannot be written: the run goes on, and no output is lost yet."""
+    if why == GONE:
+        return Finding(
+            "missing-file",
+            "warn",
+            f"the run directory {path} was removed. Its logs and events are lost, and the run goes on without them",
+            "remove run directories with `allranks clean`, which leaves those of runs that go on",
+        )
     return Finding(
         "disk-full",
         "warn",

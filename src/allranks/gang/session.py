@@ -394,7 +394,7 @@ class Session:
         dropped = {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()}
         return ResultDocument(
             self.setting.run,
-            str(self.run_dir.path),
+            str(self.run_dir.path) if self.run_dir.path.is_dir() else "",
             code,
             self._program_exit(roster),
             self.verdict,

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from allranks.runs.directory import STATES as ENDED_AS
 from allranks.runs.documents import GOING_ON, OVER, NodeStatus, RankStatus, ResultDocument, StatusDocument
 
 __all__ = ["CONTENT_TYPE_LATEST", "RunFigures", "openmetrics_text"]
@@ -44,8 +45,10 @@ class _Figures(Collector):
         status = self._figures.status
         run = status.run
         ranks = [(node, rank) for node in status.nodes for rank in node.ranks]
+        result = self._figures.result
+        now = status.state if result is None else ENDED_AS.get(result.exit, "failed")
         state = StateSetMetricFamily("allranks_run_state", "State of the run.", labels=["run"])
-        state.add_metric([run], {name: name == status.state for name in STATES})
+        state.add_metric([run], {name: name == now for name in STATES})
         yield state
         up = sum(rank.state in UP for _, rank in ranks)
         yield _of_run("allranks_ranks_up", "Ranks whose process runs.", run, up)

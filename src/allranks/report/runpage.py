@@ -175,7 +175,8 @@ class TestLine:
 
     name: str
     suite: str
-    ok: bool
+    word: str
+    level: str
     nodes: str
     when: str
     text: str
@@ -192,12 +193,18 @@ def _tests(record: Record, result: SuiteResult) -> list[TestLine]:
 
 
 def _test(name: str, result: SuiteResult) -> TestLine:
-    failures = [finding.message for finding in findings_of(result.findings) if finding.status == "fail"]
+    found = findings_of(result.findings)
+    failures = [finding.message for finding in found if finding.status == "fail"]
+    warnings = [finding.message for finding in found if finding.status == "warn"]
+    word, level = ("PASS", "ok") if result.ok else ("FAIL", "fail")
+    if result.ok and warnings:
+        word, level = "warned", "warn"
+        failures = warnings
     text = "; ".join(cut(message, 300) for message in failures[:FAILURES])
     if len(failures) > FAILURES:
         text += f" and {len(failures) - FAILURES} more"
     nodes = cut(", ".join(result.nodes), 300)
-    return TestLine(name, result.suite, result.ok, nodes, moment(result.started), text or result.meaning)
+    return TestLine(name, result.suite, word, level, nodes, moment(result.started), text or result.meaning)
 
 
 @dataclass(frozen=True)

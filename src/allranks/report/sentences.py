@@ -390,6 +390,8 @@ def closing_lines(result: ResultDocument) -> list[str]:
     after = f"after {result.timing.total or 0.0:.1f} s"
     if len(result.attempts) > 1:
         after += f", {count_of(len(result.attempts), 'attempt')}"
+    if not result.directory:
+        return [*lines, f"{word} {after} (exit {result.exit}). Its run directory was removed, and the logs with it"]
     return [*lines, f"{word} {after} (exit {result.exit}), logs in {result.directory}/logs"]
 
 
@@ -406,7 +408,7 @@ def _goodput_lines(result: ResultDocument) -> list[str]:
 def _outputs_lines(result: ResultDocument) -> list[str]:
     """Say where files of the program lie that are not in the run directory, and which of them may be lost."""
     top = os.path.abspath(result.directory)
-    outputs = {node: path for node, path in result.outputs.items() if not path.startswith(top)}
+    outputs = {node: path for node, path in result.outputs.items() if not (result.directory and path.startswith(top))}
     if not outputs:
         return []
     lines = ["outputs   " + list_first([f"{node}:{path}" for node, path in outputs.items()], FILES_SHOWN)]

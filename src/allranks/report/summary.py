@@ -133,7 +133,8 @@ def _tests(tests: Sequence[SideRunRecord]) -> list[str]:
     lines = ["", "## Tests and checks of these nodes", ""]
     for tested in tests[:TESTS]:
         result = decode_parts(SuiteResult, tested.result)
-        passed = "passed" if result.ok else "FAILED"
+        warned = any(finding.status == "warn" for finding in findings_of(result.findings))
+        passed = ("warned" if warned else "passed") if result.ok else "FAILED"
         lines.append(f"- {_line(result.suite, 20)} {passed}: {code(tested.name, 80)}")
     return lines
 

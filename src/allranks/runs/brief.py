@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts, omit_empty
+from allranks.settings.runspec import Limits
 
-from .directory import STATES, RunDirectory
+from .directory import STATES, RunCondition, RunDirectory
 from .documents import ORPHANED, OVER
 from .run_progress import RunProgress
 
@@ -129,3 +130,35 @@ def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
         goodput=status.goodput,
         started=beginning.started,
     )
+
+
+# -- a run without a controller ---------------------------------------------------------------------
+
+
+def saved_limit(run: RunDirectory, name: str) -> float:
+    """Return a time limit that a run was started with, in seconds; the default where run.json does not say."""
+    seconds = run.read_run().spec.get(name)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        seconds = getattr(Limits(), name)
+    return float(seconds)
+
+
+class LeaseEnd(NamedTuple):
+    """When the controller of a run ended, and by when the lease had ended its ranks (unix seconds)."""
+
+    controller_t: float
+    ranks_t: float
+
+
+def lease_end(run: RunDirectory, condition: RunCondition, now: float) -> LeaseEnd | None:
+    """Tell when a run without a controller was ended by its lease; None where it has one, or its ranks may go on.
+
+    A controller writes status.json once a beat, and nothing of a run in pods or on cloud machines is known here.
+    """
+    if condition.state != ORPHANED or run.engine or run.job is not None or not condition.status.t:
+        return None
+    from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
+
+    lease = saved_limit(run, "lease")
+    ended = LeaseEnd(condition.status.t, condition.status.t + beat_of(lease) + lease + saved_limit(run, "grace"))
+    return ended if now > ended.ranks_t else None

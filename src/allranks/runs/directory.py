@@ -28,6 +28,7 @@ from .documents import (
     ResultDocument,
     RunDocument,
     StatusDocument,
+    at_rest,
     is_damaged,
     result_record,
 )
@@ -385,7 +386,7 @@ class RunDirectory:
             return RunCondition(state if is_alive else ORPHANED, status, None)
         if state not in OVER:  # a full disk has kept the last status.json from being written
             state = STATES.get(result.exit, "failed")
-        return RunCondition(state, status, result)
+        return RunCondition(state, at_rest(status), result)
 
 
 def document_text(document: Document) -> str:

@@ -8,7 +8,7 @@ place of a list.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from allranks.findings import Finding, Verdict
@@ -158,6 +158,21 @@ class StatusDocument:
     world_size: int | None = None
     nodes: tuple[NodeStatus, ...] = ()
     goodput: float | None = None
+
+
+# States of a node and of a rank that tell of a run in progress.
+_NODE_GOES_ON = ("connecting", "ready", "running", "silent")
+_RANK_GOES_ON = ("waiting", "started", "initialised")
+
+
+def at_rest(status: StatusDocument) -> StatusDocument:
+    """Return a status as it is once the run is over: the last one that was written may tell of what went on then."""
+    nodes = []
+    for node in status.nodes:
+        ranks = [replace(rank, state="ended") if rank.state in _RANK_GOES_ON else rank for rank in node.ranks]
+        state = "ended" if node.state in _NODE_GOES_ON else node.state
+        nodes.append(replace(node, state=state, ranks=tuple(ranks)))
+    return replace(status, nodes=tuple(nodes))
 
 
 # -- verdict.json, result.json -------------------------------------------------------------------------------

@@ -6,18 +6,22 @@ the run knew: events that a full disk has swallowed, collective tests (their row
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.verdict import judge, judge_logs
+from allranks.diagnose.words import utc
 from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import fitting
 from allranks.protocol.frames import DUMP, FLIGHT
 from allranks.protocol.run_facts import SuitePassed, of_kind
 
+from .brief import LeaseEnd, lease_end
 from .directory import RunDirectory, attempt_folder
 from .documents import GOING_ON
 from .logdiagnosis import Progress, find_logs, read_logs
@@ -68,6 +72,15 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     return _without(run, of_logs)
 
 
+def _lease_ended(ended: LeaseEnd) -> Verdict:
+    """Say that the controller ended and its ranks by their lease; what nodes have kept comes with `attach`."""
+    cause = CAUSES["controller-ended"]
+    message = f"the controller (allranks run) ended at {utc(ended.controller_t)}, before the run did, and no other "
+    message += f"took it over: the lease had ended the ranks by {utc(ended.ranks_t)}"
+    remedy = f"{cause.remedy()}. `allranks attach` fetches the last output of the ranks"
+    return Verdict(Finding(cause.id, "fail", message, remedy), cause.id, 0.8)
+
+
 def _no_failure(words: str) -> Verdict:
     """Say in place of a verdict that nothing has failed: `cause` is null, `status` is ok."""
     return Verdict(Finding("unknown", "ok", words), None, 1.0)
@@ -115,6 +128,9 @@ def _without(run: RunDirectory, read: Verdict | None) -> Verdict:
     """Say why a verdict is missing: the run goes on, or its controller ended without one."""
     if read is not None and read.cause != "unknown":
         return read
+    ended = lease_end(run, run.condition(), time.time())
+    if ended is not None:
+        return _lease_ended(ended)
     message = f"{run.name} is {run.state()}" + (f": {read.finding.message}" if read else ", and has no logs")
     base = read or Verdict(Finding("unknown", "unknown", message), "unknown", 0.1)
     finding = base.finding._replace(id="unknown", status="unknown", message=message)
