@@ -55,6 +55,9 @@ TEST = Declared(
     settings=settings_of("test"),
     options=(CONFIG, DRY_RUN, QUIET_FINDINGS, AS_JSON),
 )
+SIGNATURES = SettingRow(
+    "signatures", PATH, "signatures of your site, as TOML [default: ~/.config/allranks/signatures.toml]"
+)
 DIAGNOSE = Declared(
     "diagnose",
     "Why a run failed: cause, culprit, evidence with file and line, and what to do.",
@@ -73,6 +76,7 @@ DIAGNOSE = Declared(
         SettingRow("html", PATH, "write a page of it, too"),
         SettingRow("exit_code", FLAG, "exit with the code that stands for the verdict, as the run did"),
         quiet("print the cause alone"),
+        SIGNATURES,
         RUNS_DIR,
         AS_JSON,
     ),
@@ -85,7 +89,7 @@ EXPLAIN = Declared(
     arguments=(
         Argument("name", "[CAUSE | CHECK | STATE]", "cause of a verdict, ID of a check, a state", complete="pages"),
     ),
-    options=(AS_JSON,),
+    options=(SIGNATURES, AS_JSON),
 )
 REPORT = Declared(
     "report",

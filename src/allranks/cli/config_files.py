@@ -1,4 +1,4 @@
-"""The settings files: allranks.toml of this project, and the user's own (reads them, bounded)."""
+"""The settings files: allranks.toml of this project, and the user's own, with a site's signatures (bounded)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from allranks.diagnose.signatures import site
 from allranks.errors import ConfigError
 from allranks.protocol.jsontext import Json
 
@@ -33,11 +34,22 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> ConfigFile:
 
 def read_user_config(environ: Mapping[str, str]) -> ConfigFile:
     """Read the user's settings for all projects, if there are any: ~/.config/allranks/config.toml."""
-    base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".config")
-    file = Path(base) / "allranks" / "config.toml"
+    file = _user_directory(environ) / "config.toml"
     if not file.is_file():
         return ConfigFile({}, "")
     return ConfigFile(_read_toml(file), str(file))
+
+
+def use_signatures(path: str | None, environ: Mapping[str, str]) -> None:
+    """Let this process know the signatures of --signatures, else those of ~/.config/allranks/signatures.toml."""
+    file = Path(path) if path else _user_directory(environ) / "signatures.toml"
+    if path or file.is_file():
+        site.use(site.decode(_read_toml(file), str(file)))
+
+
+def _user_directory(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/nonexistent", ".config")
+    return Path(base) / "allranks"
 
 
 def _read_toml(file: Path) -> Mapping[str, Json]:

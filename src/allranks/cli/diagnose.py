@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -22,15 +23,23 @@ from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, find_logs, read_log_files, read_stream
 
 from .chosen_run import find_in, runs_directory
+from .config_files import use_signatures
 from .streams import show_reading
 
 NO_FAILURE = "none"  # what -q prints in the place of a cause
 
 
 def command(
-    what: tuple[str, ...], html: str | None, exit_code: bool, quiet: bool, runs_dir: str | None, json_: bool
+    what: tuple[str, ...],
+    html: str | None,
+    exit_code: bool,
+    quiet: bool,
+    signatures: str | None,
+    runs_dir: str | None,
+    json_: bool,
 ) -> int:
     """Judge a run, or logs."""
+    use_signatures(signatures, os.environ)
     words = list(what)
     run = None
     if words != ["-"]:

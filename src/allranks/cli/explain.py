@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES
+from allranks.diagnose.signatures import site
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import explain_command
@@ -16,11 +18,13 @@ from allranks.protocol.codec import document_line
 from allranks.report.explained import STATES, ExplainedPage, explained, list_lines, text_of
 from allranks.settings.table import suggestion
 
+from .config_files import use_signatures
+
 WIDEST = 100  # columns: longer lines are hard to read
 
 
 class ListedPage(NamedTuple):
-    """A page, without its sections. `kind`: cause, check or state."""
+    """A page, without its sections. `kind`: cause, check, state or signature."""
 
     name: str
     kind: str
@@ -33,8 +37,9 @@ class PageList(NamedTuple):
     pages: Sequence[ListedPage]
 
 
-def command(name: str | None, json_: bool) -> int:
+def command(name: str | None, signatures: str | None, json_: bool) -> int:
     """Print the page of a name, or the list of all."""
+    use_signatures(signatures, os.environ)
     width = WIDEST
     if sys.stdout.isatty():
         width = min(width, shutil.get_terminal_size().columns)
@@ -68,5 +73,7 @@ def find_page(name: str) -> ExplainedPage:
 
 def all_pages() -> Sequence[ExplainedPage]:
     """Give the pages of all causes, of all checks, and of all states."""
-    pages = [explained(name, all_checks()) for name in (*CAUSES, *all_checks(), *STATES)]
+    pages = [
+        explained(name, all_checks()) for name in (*CAUSES, *all_checks(), *STATES, *(row.id for row in site.rows()))
+    ]
     return [page for page in pages if page is not None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from allranks import exitcodes
@@ -9,6 +11,7 @@ from allranks.engines import NotStarted, engine_for
 from allranks.report.live import choose_view
 from allranks.runs.result import end_interrupted
 
+from .config_files import use_signatures
 from .declare import Given
 from .follow import detach, follow_to_end, print_end
 from .outlets import Outlets
@@ -17,6 +20,7 @@ from .target import require_command, resolve_options, say_notes
 
 def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_: bool) -> int:
     """Start a run where its target says."""
+    use_signatures(None, os.environ)
     resolved = resolve_options(typed, config)
     require_command(resolved)
     output = resolved.spec.output

@@ -19,7 +19,8 @@ class Strength(enum.IntEnum):
     WEAK = 1  # something failed by itself, but nothing says why
     FINDING = 2  # a check, the rendezvous check or the transport has looked and found a fault
     ROOT = 3  # explains itself
-    ENGINE = 4  # who gave the nodes has taken them back: whatever ranks said, they said because of it
+    SITE = 4  # a signature of the site's own says so
+    ENGINE = 5  # who gave the nodes has taken them back: whatever ranks said, they said because of it
 
 
 @dataclass(frozen=True)

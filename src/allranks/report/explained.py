@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, OF_THE_PROGRAM, Cause, Charge, in_place
+from allranks.diagnose.signatures import Row, site
 from allranks.exitcodes import MEANINGS, PROGRAM_FAILED
 from allranks.gang.policy import ROWS
 from allranks.preflight.check import Check
@@ -79,7 +80,7 @@ class Section(NamedTuple):
 
 
 class ExplainedPage(NamedTuple):
-    """What is said of a cause, a check or a state, which is its `kind`."""
+    """What is said of a cause, a check, a state or a signature, which is its `kind`."""
 
     name: str
     kind: str
@@ -88,9 +89,12 @@ class ExplainedPage(NamedTuple):
 
 
 def explained(name: str, checks: Mapping[str, Check]) -> ExplainedPage | None:
-    """Give the page of a cause, of one of the checks, or of a state; None for another name."""
+    """Give the page of a cause, a signature of the site, one of the checks, or a state; None for another name."""
     if name in CAUSES:
         return cause_page(CAUSES[name])
+    of_site = {row.id: row for row in site.rows()}
+    if name in of_site:
+        return signature_page(of_site[name])
     if name in STATES and name not in checks:
         return state_page(name)
     if name in checks:
@@ -107,6 +111,9 @@ def cause_page(cause: Cause) -> ExplainedPage:
         Section("Exit code", _exit_codes(cause)),
         Section("Another attempt", _another_attempt(cause)),
     ]
+    of_site = [f"{row.id}: `{row.pattern}` (of {row.source})." for row in site.rows() if row.cause == cause.id]
+    if of_site:
+        sections.append(Section("Signatures of this site", tuple(of_site)))
     if cause.explains:
         follow = join_words(sorted(cause.explains))
         sections.append(Section("Explains", (f"Where they are seen too, these only follow from it: {follow}.",)))
@@ -115,6 +122,17 @@ def cause_page(cause: Cause) -> ExplainedPage:
         other = join_words(explained_by, "or")
         sections.append(Section("Explained by", (f"Where it is seen too, the fault is {other}.",)))
     return ExplainedPage(cause.id, "cause", _sentence(_capitalised(cause.meaning)), tuple(sections))
+
+
+def signature_page(row: Row) -> ExplainedPage:
+    """Say what a signature of the site's own finds, and what it means."""
+    sections = (
+        Section("Cause", (f"{row.cause}.",)),
+        Section("Fix", (_sentence(in_place(row.fix)),)),
+        Section("Lines", (f"`{row.pattern}` (of {row.source}).",)),
+    )
+    meaning = row.means or f"it stands for {row.cause}"
+    return ExplainedPage(row.id, "signature", _sentence(_capitalised(meaning)), sections)
 
 
 def state_page(name: str) -> ExplainedPage:
@@ -198,15 +216,22 @@ def text_of(page: ExplainedPage, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-_HEADINGS = (("cause", "Causes of a verdict"), ("check", "Checks of the nodes"), ("state", "States"))
+_HEADINGS = (
+    ("cause", "Causes of a verdict"),
+    ("check", "Checks of the nodes"),
+    ("state", "States"),
+    ("signature", "Signatures of this site"),
+)
 
 
 def list_lines(pages: Sequence[ExplainedPage], width: int) -> list[str]:
     """Write a line a page for a terminal of so many columns, each kind apart."""
     column = max(len(page.name) for page in pages)
     lines: list[str] = []
+    kinds = {page.kind for page in pages}
     for kind, heading in _HEADINGS:
-        lines += ["", heading]
+        if kind in kinds:
+            lines += ["", heading]
         for page in pages:
             if page.kind == kind:
                 lines.append(cut(f"  {page.name:<{column}}  {page.summary}", width))

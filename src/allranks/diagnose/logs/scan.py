@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from ..signatures import KINDS, NEEDS, VARIABLE
+from ..signatures import KINDS, NEEDS, VARIABLE, site
 
 KEEP = 1000  # lines of one shape: ranks that say the same
 MOST = 60_000  # lines kept of one part of a log
@@ -85,6 +85,9 @@ class Filter:
         self._left: dict[bytes, int] = {}  # lines of each telling shape that are still kept
         self._silent: set[bytes] = set()
         self._new = 0
+        of_site = tuple(_without_digits(need.encode()) for row in site.rows() for need in row.needs)
+        self._literals = (*LITERALS, *of_site)
+        self._plain = (*PLAIN, *of_site)
 
     def feed(self, block: bytes) -> None:
         """Take complete lines; `kept` grows by (number, line), counted from 0."""
@@ -109,7 +112,7 @@ class Filter:
         """Learn by the first line of each new shape whether it holds a literal."""
         new = {shape: line for shape, line in reversed(shaped) if shape not in self._left}
         texts = list(new.values())
-        telling = holding(texts, PLAIN if self._new > CHATTY else LITERALS)
+        telling = holding(texts, self._plain if self._new > CHATTY else self._literals)
         self._new += len(new)
         for at, (shape, line) in enumerate(new.items()):
             if at in telling or line.rstrip().endswith(ENDS):

@@ -25,7 +25,12 @@ from ..signatures import Role, row_of_exception
 from ..signatures.files import OFFLINE
 from ..words import DECIDE_AT_START, LEFT_AT_START, LINE, STARTING_CALLS, name_by_node, short, without_numbers
 
-STRENGTH = {Role.ROOT: Strength.ROOT, Role.WEAK: Strength.WEAK, Role.SYMPTOM: Strength.SYMPTOM}
+STRENGTH = {
+    Role.SITE: Strength.SITE,
+    Role.ROOT: Strength.ROOT,
+    Role.WEAK: Strength.WEAK,
+    Role.SYMPTOM: Strength.SYMPTOM,
+}
 BEFORE = 40  # characters of a long line that are quoted before what tells
 ALSO = 0.6  # of its confidence, for the second cause that a text can have
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from . import accelerators, c10d, files, gpu, harmless, hosts, kernel_messages, launchers, nccl, raised
+from . import accelerators, c10d, files, gpu, harmless, hosts, kernel_messages, launchers, nccl, raised, site
 from . import training_program as program
 from .mismatch import compare_calls
 from .row import Role, Row, Scope
@@ -85,7 +85,11 @@ def _candidates(shape: str) -> tuple[Row, ...]:
 
 
 def row_of(text: str) -> tuple[Row, re.Match[str]] | None:
-    """Find the row that a line of a log fits, with its match."""
+    """Find the row that a line of a log fits, with its match; the site's own rows come first."""
+    for row in site.rows():
+        match = row.find(text)
+        if match is not None:
+            return row, match
     for row in _candidates(text.translate(_STRIP)):
         match = row.find(text)
         if match is not None:
@@ -101,7 +105,7 @@ def cause_of(text: str) -> str:
 def row_of_exception(kind: str, text: str, traceback: str = "") -> Row | None:
     """Find the row that the exception of a rank fits; of a mismatch with the cause that all of its text tells."""
     line = _one_line(kind, text)
-    fitting = (r for r in _OF_EXCEPTIONS if r.find(line) and r.fits_traceback(traceback))
+    fitting = (r for r in (*site.rows(), *_OF_EXCEPTIONS) if r.find(line) and r.fits_traceback(traceback))
     row = next(fitting, None)
     if row is None or row.id != "mismatch":
         return row

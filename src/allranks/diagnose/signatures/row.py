@@ -11,6 +11,7 @@ from functools import cached_property
 class Role(enum.Enum):
     """What a line is in the story of a failure."""
 
+    SITE = "site"  # a site's own row: what it says comes before what ours say
     ROOT = "root"  # explains itself
     WEAK = "weak"  # something failed by itself, and does not say why
     SYMPTOM = "symptom"  # a rank waits or complains; right only where nothing better is known

@@ -1,0 +1,176 @@
+"""A site's own signatures, out of its signatures.toml: decoded, bounded as ours, and tried before them (pure).
+
+They hold for the process that has read them (`use`): the diagnosis, the pages of `explain` and a run's verdict.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from allranks.errors import ConfigError
+from allranks.protocol.jsontext import Json
+
+from ..causes import CAUSES, Cause, Charge, Ends
+from .row import RAISED, Role, Row, bounded
+
+if sys.version_info >= (3, 11):
+    from re import _parser as regex_parser
+else:
+    import sre_parse as regex_parser
+
+KEYS = ("id", "text", "pattern", "cause", "fix", "means")
+NEEDED = ("id", "cause", "fix")
+LEAST = 4  # characters of the plain text that every line of a signature holds
+LONGEST = 400  # characters of a pattern
+MOST = 1000  # signatures of a file
+REPEATS = 6  # of more than one character, in a pattern
+_HINT = 'hint: [[signature]] with id = "…", text = "…", cause = "…" and fix = "…"'
+_LABEL = re.compile(r"[a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,30}){0,6}")
+_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,60}")
+_REPEATS = frozenset({"MAX_REPEAT", "MIN_REPEAT"})
+_DESCEND = frozenset({"SUBPATTERN", "BRANCH", *_REPEATS})
+
+
+class SiteSignatures(NamedTuple):
+    """Rows, and the causes that only they name."""
+
+    rows: tuple[Row, ...] = ()
+    causes: tuple[Cause, ...] = ()
+
+
+_used = SiteSignatures()
+
+
+def use(signatures: SiteSignatures) -> None:
+    """Let this process know signatures, in place of those before; causes of ours stay as they are."""
+    global _used
+    for cause in _used.causes:
+        CAUSES.pop(cause.id, None)
+    CAUSES.update({cause.id: cause for cause in signatures.causes})
+    _used = signatures
+
+
+def rows() -> tuple[Row, ...]:
+    """List the site's rows."""
+    return _used.rows
+
+
+def own_causes() -> tuple[Cause, ...]:
+    """List the causes that only the site's rows name."""
+    return _used.causes
+
+
+def decode(values: Mapping[str, Json], source: str) -> SiteSignatures:
+    """Read the tables [[signature]] of a file; raise ConfigError that names the one at fault."""
+    tables = values.get("signature")
+    if not isinstance(tables, Sequence) or isinstance(tables, str) or set(values) != {"signature"}:
+        raise ConfigError(f"{source}: expected tables [[signature]] and nothing else\n{_HINT}")
+    if len(tables) > MOST:
+        raise ConfigError(f"{source}: more than {MOST} signatures")
+    found = [_row(table, f"{source}, signature {number}", source) for number, table in enumerate(tables, 1)]
+    twice = {row.id for row in found if [other.id for other in found].count(row.id) > 1}
+    if twice:
+        raise ConfigError(f"{source}: the id {min(twice)} is there twice")
+    labels = {row.cause: row for row in reversed(found) if row.cause not in CAUSES or row.cause in _own_labels()}
+    return SiteSignatures(tuple(found), tuple(_cause(row) for row in labels.values()))
+
+
+def _own_labels() -> set[str]:
+    return {cause.id for cause in _used.causes}
+
+
+def _row(table: Json, place: str, source: str) -> Row:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{place}: expected a table")
+    unknown = [key for key in table if key not in KEYS]
+    if unknown:
+        raise ConfigError(f"{place}: unknown key {unknown[0]}, expected {', '.join(KEYS)}")
+    words = {key: value for key, value in table.items() if isinstance(value, str) and value.strip()}
+    lacking = [key for key in (*NEEDED, *table) if key not in words]
+    if lacking:
+        raise ConfigError(f"{place}: {lacking[0]} must be a text")
+    if ("text" in words) == ("pattern" in words):
+        raise ConfigError(f"{place}: give text or pattern, and one of the two")
+    for key, form in (("id", _ID), ("cause", _LABEL)):
+        if not form.fullmatch(words[key]):
+            raise ConfigError(f"{place}: {key} {words[key]!r} is not a label such as rack-power")
+    if "text" in words:
+        needs: tuple[str, ...] = (words["text"],)
+        pattern = re.escape(words["text"])
+    else:
+        pattern = words["pattern"]
+        needs = _literals_of(pattern, place)
+    if min(map(len, needs)) < LEAST:
+        raise ConfigError(f"{place}: at least {LEAST} characters of plain text must stand in every line that it finds")
+    return Row(words["id"], words["cause"], Role.SITE, source, needs, pattern, 0.97, words.get("means", ""),
+               scope=RAISED, fix=words["fix"])  # fmt: skip
+
+
+def _cause(row: Row) -> Cause:
+    meaning = row.means or f"a line has what {row.id} of {row.source} looks for"
+    return Cause(row.cause, meaning, "Read the lines that the verdict quotes", row.fix, Charge.UNKNOWN,
+                 Ends.NODE_OR_PROGRAM)  # fmt: skip
+
+
+# -- a pattern's plain text, and its cost ----------------------------------------------------------------
+
+
+def _literals_of(pattern: str, place: str) -> tuple[str, ...]:
+    """Give literals of which every match holds one; raise ConfigError for a pattern that may take long."""
+    if re.search(r"\(\?[aiLmsux-]", pattern):
+        raise ConfigError(f"{place}: a pattern takes no flags. Write [Nn]ot for both cases")
+    if len(pattern) > LONGEST:
+        raise ConfigError(f"{place}: the pattern has more than {LONGEST} characters")
+    try:
+        tree: Any = regex_parser.parse(bounded(pattern))  # typeshed does not know what is in it
+        parsed: list[tuple[Any, Any]] = list(tree)
+        re.compile(bounded(pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{place}: {pattern!r} is not a valid pattern, {error}") from None
+    kinds = list(_kinds(parsed, within=False))
+    if "nested" in kinds:
+        raise ConfigError(f"{place}: a repetition stands inside another one, which can take for ever")
+    if "other" in kinds:
+        raise ConfigError(f"{place}: back references and conditions are not taken")
+    if kinds.count("repeat") > REPEATS:
+        raise ConfigError(f"{place}: more than {REPEATS} repetitions")
+    if len(parsed) == 1 and str(parsed[0][0]) == "BRANCH":
+        return tuple(_longest(list(branch)) for branch in parsed[0][1][1])
+    return (_longest(parsed),)
+
+
+def _kinds(nodes: Sequence[tuple[Any, Any]], within: bool) -> Iterator[str]:
+    """Tell of each part whether it repeats, repeats inside a repetition, or is of a kind that is not taken."""
+    for op, argument in nodes:
+        kind = str(op)
+        if kind in _REPEATS:
+            _, most, repeated = argument
+            if most > 1:
+                yield "nested" if within else "repeat"
+            yield from _kinds(list(repeated), within or most > 1)
+        elif kind == "SUBPATTERN":
+            yield from _kinds(list(argument[-1]), within)
+        elif kind == "BRANCH":
+            for branch in argument[1]:
+                yield from _kinds(list(branch), within)
+        elif kind in ("GROUPREF", "GROUPREF_EXISTS", "ASSERT", "ASSERT_NOT"):
+            yield "other"
+
+
+def _longest(nodes: Sequence[tuple[Any, Any]]) -> str:
+    """Give the longest run of plain characters that a sequence must match."""
+    runs = [""]
+    for op, argument in nodes:
+        kind = str(op)
+        if kind == "LITERAL":
+            runs[-1] += chr(argument)
+            continue
+        runs.append("")
+        if kind == "SUBPATTERN" and not (argument[1] or argument[2]):
+            runs += [_longest(list(argument[-1])), ""]
+        elif kind in _REPEATS and argument[0] >= 1:
+            runs += [_longest(list(argument[2])), ""]
+    return max(runs, key=len)
