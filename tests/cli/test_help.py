@@ -20,7 +20,8 @@ from allranks.cli.commands import COMMANDS as DECLARED
 from allranks.cli.declare import COLOR, MOST_SHOWN, Declared, DeclaredCommand, DeclaredVerbs
 from allranks.cli.main import VERBS
 from allranks.report.terminal import wants_colour
-from allranks.settings.table import PANELS, SETTINGS
+from allranks.settings.setting import PANELS
+from allranks.settings.table import SETTINGS
 
 __all__ = ["shell"]  # a fixture
 

@@ -26,8 +26,10 @@ HEAVY = {
     "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.engines.kubernetes",
             "allranks.engines.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
 }  # fmt: skip
-# The first names the engines, and imports one when a run needs it. The others are loaded with every command line.
-LIGHT = {"allranks.engines", "allranks.report", "allranks.report.terminal", "allranks.report.runtable"}
+# The first names the engines, and imports one when a run needs it; agent/files.py opens what may have been replaced.
+# The others are loaded with every command line.
+LIGHT = {"allranks.engines", "allranks.agent", "allranks.agent.files", "allranks.report", "allranks.report.terminal",
+         "allranks.report.runtable"}  # fmt: skip
 
 
 def test_a_runs_directory_is_read_without_the_forms_of_secrets(tmp_path):

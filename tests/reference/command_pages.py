@@ -10,7 +10,7 @@ from tests.reference.settings_page import cell, default_of, key_of, meaning_of, 
 
 from allranks.cli.declare import DeclaredCommand, DeclaredGroup
 from allranks.cli.main import VERBS, load
-from allranks.settings.table import OPTIONS, PANELS, SettingRow
+from allranks.settings.setting import OPTIONS, PANELS, SettingRow
 
 _COLUMNS = "| option | default | environment | key | meaning |\n|---|---|---|---|---|\n"
 

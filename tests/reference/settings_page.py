@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from allranks.settings.table import PANELS, SETTINGS, TARGETS, SettingRow
+from allranks.settings.setting import PANELS, SettingRow
+from allranks.settings.table import SETTINGS, TARGETS
 
 _HEAD = """# Settings
-<!-- `make pages` writes this page from src/allranks/settings/table.py. -->
+<!-- `make pages` writes this page from src/allranks/settings/runspec.py. -->
 
 A setting is an option of the commands that take it, a key of `allranks.toml` and, where one is named, a variable of the
 environment. An option overrides a variable, that the `allranks.toml` here, that your `~/.config/allranks/config.toml`,

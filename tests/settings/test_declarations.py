@@ -13,7 +13,8 @@ from allranks.cli.declare import Declared, DeclaredCommand, DeclaredGroup
 from allranks.cli.main import VERBS, load
 from allranks.settings.parsers import FLAG
 from allranks.settings.runspec import GROUP_OF, RunSpec
-from allranks.settings.table import OPTIONS, PANEL_OF, PANELS, RENDERERS, SETTINGS
+from allranks.settings.setting import OPTIONS, PANELS
+from allranks.settings.table import PANEL_OF, RENDERERS, SETTINGS
 
 SOURCE = Path(__file__).parents[2] / "src" / "allranks"
 

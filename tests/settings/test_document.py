@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from allranks.errors import ConfigError
 from allranks.settings import RunSpec, from_document, to_document
-from allranks.settings.table import SETTINGS, SettingRow
+from allranks.settings.setting import SettingRow
+from allranks.settings.table import SETTINGS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,13 +1,15 @@
 """Every command as it is typed: its settings, its own options and its examples (pure data).
 
-The rows of `settings/table.py` that name a command are its settings. Help, completion and the parsing of a command
+The fields of `settings/runspec.py` that name a command are its settings. Help, completion and the parsing of a command
 line need this file and no other of a command: the module that does the work is imported when it begins.
 """
 
 from __future__ import annotations
 
-from allranks.settings.parsers import FLAG, PATTERN, choice, duration, path, several, size, text, whole_number
-from allranks.settings.table import LAUNCHERS, SUITES, SettingRow, engine_of, settings_of
+from allranks.settings.parsers import FLAG, PATTERN, byte_count, choice, duration, path, several, text, whole_number
+from allranks.settings.runspec import LAUNCHERS, SUITES
+from allranks.settings.setting import SettingRow
+from allranks.settings.table import engine_of, settings_of
 
 from .declare import AS_JSON, CONFIG, DRY_RUN, PATH, RUN, RUNS_DIR, Argument, Declared, DeclaredVerbs, quiet
 
@@ -255,7 +257,7 @@ DATA = DeclaredVerbs(
                 SettingRow("grad_accum", _COUNT, "batches an optimizer step", default=1),
                 SettingRow("drop_last", FLAG, "leave the rest out"),
                 SettingRow("pad", FLAG, "fill up the last batches (default)"),
-                SettingRow("model_bytes", size(0), "gradients exchanged a step, such as 14GB"),
+                SettingRow("model_bytes", byte_count(0), "gradients exchanged a step, such as 14GB"),
                 SettingRow(
                     "bandwidth",
                     text("bytes a second, or a run", "SIZE|RUN"),

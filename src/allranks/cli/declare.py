@@ -20,7 +20,8 @@ from allranks.cluster.names import show
 from allranks.errors import UsageError
 from allranks.protocol.jsontext import Json
 from allranks.settings.parsers import FLAG, choice, path
-from allranks.settings.table import OPTIONS, PANELS, SETTINGS, SettingRow, suggestion
+from allranks.settings.setting import OPTIONS, PANELS, SettingRow
+from allranks.settings.table import SETTINGS, suggestion
 from allranks.text import join_words
 
 from . import streams

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from allranks.errors import UsageError
-from allranks.settings.table import SettingRow
+from allranks.settings.setting import SettingRow
 
 MODULE = "-m"
 

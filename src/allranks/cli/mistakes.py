@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from allranks.settings.table import SettingRow, suggestion
+from allranks.settings.setting import SettingRow
+from allranks.settings.table import suggestion
 from allranks.text import join_words
 
 from .commands import COMMANDS

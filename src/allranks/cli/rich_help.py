@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import click
 
 from allranks.report.terminal import shows_colour
-from allranks.settings.table import OPTIONS
+from allranks.settings.setting import OPTIONS
 
 
 def rich_help(command: click.Command, ctx: click.Context, panels: Mapping[str, Sequence[click.Option]]) -> str:

@@ -11,7 +11,7 @@ from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
 from allranks.gang.transport import Transport
 from allranks.settings import RunSpec
-from allranks.settings.table import TESTS_OF
+from allranks.settings.runspec import TESTS_OF
 
 from .check import Printing
 from .declare import Given

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from ..protocol.jsontext import Json
 from .runspec import RunSpec
 from .secrets import is_secret_name
-from .table import SettingRow, settings_of
+from .setting import SettingRow
+from .table import settings_of
 
 
 def as_options(spec: RunSpec, command: str, without: Collection[str] = ()) -> list[str]:

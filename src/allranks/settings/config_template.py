@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from ..cluster.names import show
 from ..errors import UsageError
-from .table import PANELS, SETTINGS, TARGETS, SettingRow
+from .setting import PANELS, SettingRow
+from .table import SETTINGS, TARGETS
 
 _HEAD = "# allranks.toml: what `allranks run` assumes. An option or a variable overrides it.\n"
 _TAIL = """

@@ -81,7 +81,7 @@ def duration(low: float, above: bool = False) -> Parser:
     return Parser(read, "DURATION", write=lambda value: format_duration(parse_duration(value)))
 
 
-def size(low: int) -> Parser:
+def byte_count(low: int) -> Parser:
     """Make a parser of a size of at least `low` bytes."""
 
     def read(value: Json) -> int:

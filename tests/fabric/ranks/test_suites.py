@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.fabric.gang import Gang
 
-from allranks.settings.table import TESTS_OF
+from allranks.settings.runspec import TESTS_OF
 
 pytestmark = [
     pytest.mark.torch,

@@ -21,7 +21,7 @@ from allranks.plan.plan import make_plan, ranks_of
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec, resolve
-from allranks.settings.table import LAUNCHERS as NAMES
+from allranks.settings.runspec import LAUNCHERS as NAMES
 from allranks.settings.tools import read_tool
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "how-to"
