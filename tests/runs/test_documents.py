@@ -125,3 +125,13 @@ def test_the_gang_is_in_the_order_of_its_places_without_hot_spares() -> None:
     nodes = (NodeEntry("h1", node_rank=1), NodeEntry("h2"), NodeEntry("h3", node_rank=0))
     assert [node.name for node in RunDocument(nodes=nodes).gang] == ["h3", "h1"]
     assert [node.name for node in RunDocument(nodes=(NodeEntry("a"), NodeEntry("b"))).gang] == ["a", "b"]
+
+
+def test_whoever_writes_a_document_or_an_event_hides_tokens(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    token = "ghp_" + "a1B2" * 9
+    run.write_document("verdict.json", {"message": f"refused: {token}", "command": ["x", "--api-key", "abc"]})
+    run.append_line({"event": "note", "t": 1.0, "message": f"with {token}"})
+    written = (tmp_path / "verdict.json").read_text() + (tmp_path / "events.jsonl").read_text()
+    assert token not in written and "abc" not in written
+    assert written.count("<redacted>") == 3

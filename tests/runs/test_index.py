@@ -181,3 +181,19 @@ def test_a_pipe_in_the_place_of_an_index_is_not_waited_for(tmp_path):
     log.write_bytes(b"step 1\n")
     os.mkfifo(index.index_path(log))
     assert [(block.start, block.end) for block in index.blocks(log)] == [(0, 7)]
+
+
+def test_a_hole_is_neither_read_nor_shown(tmp_path):
+    log = tmp_path / "logs" / "node_00_h1" / "rank_000.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"first\n")
+    with log.open("r+b") as file:
+        file.seek(8 << 40)
+        file.write(b"\nlast\n")
+    reader = LogReader(RunDirectory(tmp_path))
+    read = b"".join(data for _, _, _, data in reader.merged())
+    assert len(read) < 1 << 20 and read.strip(b"\0").splitlines()[-1] == b"last"
+    assert list(reader.fresh()) == []
+    tail = LogReader(RunDirectory(tmp_path))
+    tail.skip_to_last_lines(1)
+    assert [data for _, _, data in tail.fresh()] == [b"last\n"]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.runs.regular import append, replacing
+from allranks.runs.logdiagnosis import scan
+from allranks.runs.regular import append, open_dense, replacing
 
 
 def test_a_file_is_replaced_with_its_mode(tmp_path: Path) -> None:
@@ -51,3 +52,29 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     with replacing(link) as stream:
         stream.write(b"two\n")
     assert target.read_bytes() == b"" and link.read_bytes() == b"two\n" and not link.is_symlink()
+
+
+def test_a_hole_of_terabytes_is_not_read(tmp_path: Path) -> None:
+    """One frame at offset 8 TiB made `logs`, `report` and `diagnose` read for hours."""
+    path = tmp_path / "rank_000.log"
+    path.write_bytes(b"first\n")
+    with path.open("r+b") as file:
+        file.seek(8 << 40)
+        file.write(b"\nlast\n")
+    with open_dense(path) as dense:
+        size = dense.seek(0, os.SEEK_END)
+        assert size < 1 << 20
+        dense.seek(0)
+        assert dense.read(6) == b"first\n"
+        assert [line.strip(b"\0") for line in dense.read().splitlines()] == [b"", b"last"]
+        dense.seek(size - 5)
+        assert dense.read(100) == b"last\n"
+    (part,) = [part for _, parts in scan([path]) for part in parts]
+    assert part.lines == 3
+
+
+def test_a_file_without_holes_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(range(256)) * 100)
+    with open_dense(path) as dense:
+        assert dense.read() == path.read_bytes()

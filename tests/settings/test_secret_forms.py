@@ -3,7 +3,7 @@
 import pytest
 
 from allranks.runs.preflight import document
-from allranks.settings.secrets import REDACTED, redact_argv, redact_env
+from allranks.settings.secrets import REDACTED, redact_argv, redact_document, redact_env
 
 TOKENS = (
     "hf_" + "a1" * 17,
@@ -23,3 +23,21 @@ def test_a_token_without_a_name_is_hidden(token):
 def test_a_saved_check_has_no_password():
     saved = document({"command": ["train.py", "--password", "x1"]}, {}, (), 0.0)
     assert saved["request"]["command"] == ["train.py", "--password", REDACTED]
+
+
+def test_a_document_is_redacted_by_its_writer() -> None:
+    token = "hf_" + "a1B2" * 8
+    shown = redact_document(
+        {
+            "command": ["train.py", "--password", "hunter2", "--lr", "3"],
+            "left": {"h1": [{"pid": 4, "command": "python train.py --password hunter2"}]},
+            "message": f"401 with {token}, --password hunter2 of the page",
+            "evidence": (f"http://u:pp@h/ {token}", 7),
+        }
+    )
+    assert shown == {
+        "command": ["train.py", "--password", REDACTED, "--lr", "3"],
+        "left": {"h1": [{"pid": 4, "command": f"python train.py --password {REDACTED}"}]},
+        "message": f"401 with {REDACTED}, --password hunter2 of the page",
+        "evidence": [f"http://u:{REDACTED}@h/ {REDACTED}", 7],
+    }

@@ -15,6 +15,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument
 from allranks.runs.result import over_when_interrupted
 from allranks.settings.layers import Resolved
+from allranks.settings.secrets import redact_argv
 
 from . import reach_nodes
 from .dry_run import describe
@@ -70,7 +71,7 @@ def opening(session: Session) -> Document:
     return {
         "run": session.setting.run,
         "directory": str(session.run_dir.path),
-        "command": list(session.spec.launch.command),
+        "command": redact_argv(session.spec.launch.command),
         "launcher": session.spec.launch.launcher,
         "source": cluster.source,
         "environment": session.setting.handed_over.sentence,

@@ -32,6 +32,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
+from allranks.settings.secrets import redact_argv
 
 from . import NotStarted
 from .controlled import ControlledRun, begin
@@ -112,7 +113,7 @@ class JoinLaunch:
             master_addr=spec.rendezvous.master_addr,
             port=spec.target.join_port,
             role=role,
-            command=list(spec.launch.command),
+            command=redact_argv(spec.launch.command),
             nproc=spec.launch.nproc,
         )
         if as_json:

@@ -21,6 +21,7 @@ from allranks.protocol.run_facts import (
     Stamped,
 )
 from allranks.settings.command_line import as_options
+from allranks.settings.secrets import redact_argv
 from allranks.settings.tools import FRAMEWORKS, read_tool
 from allranks.text import join_words
 
@@ -155,7 +156,8 @@ class ProcessGroups:
         elif world.program:
             command = tuple(world.program.split(" "))
             nproc = world.size
-        changed = spec.changed(command=command or ("train.py",), nproc=nproc, launcher=launcher)
+        shown = tuple(redact_argv(command)) or ("train.py",)
+        changed = spec.changed(command=shown, nproc=nproc, launcher=launcher)
         line = shlex.join(["allranks", "run", *as_options(changed, "run", without=("launcher",))]).replace(" -- ", " ")
         return (
             f"let allranks start the ranks, with the program's own options behind it: `{line}`. A script gives its"

@@ -20,7 +20,7 @@ from allranks.protocol.codec import SCHEMA, encode, omit_empty
 from allranks.protocol.jsontext import Json
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logdiagnosis import Progress
-from allranks.runs.regular import open_regular, replacing
+from allranks.runs.regular import open_dense, replacing
 
 from .excerpts import CONTEXT, logs_of
 from .gather import Checks, evidence_files, gather, related
@@ -69,11 +69,12 @@ class Bundle:
         """Add a file of the run without secrets, cut to about `budget` bytes; leave it out where it cannot be read."""
         name = self._safe(name)
         try:
-            opened = open_regular(path, os.O_NOFOLLOW)
+            opened = open_dense(path, os.O_NOFOLLOW)
         except OSError:
             return
         with opened as file:
-            size = os.fstat(file.fileno()).st_size
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
             with self._open(name) as entry:
                 cut = self._copy(file, size, entry, name, budget, telling)
         self.contents.append(BundledFile(name, size, cut))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from allranks.runs.directory import RunDirectory, attempt_of
 from allranks.runs.logdiagnosis import LogPart
 from allranks.runs.reading import node_folders
-from allranks.runs.regular import open_regular
+from allranks.runs.regular import open_dense
 
 from .fold import last_state
 from .record import Excerpt, Piece
@@ -58,7 +59,8 @@ def logs_of(run: RunDirectory) -> list[Log]:
 def excerpt(log: Log, parts: Sequence[LogPart] | None, sizes: Sizes) -> Excerpt | None:
     """None where the log can't be read; `parts` is what a scan kept of it."""
     try:
-        size = log.path.stat().st_size
+        with open_dense(log.path) as file:
+            size = file.seek(0, os.SEEK_END)
         pieces, lines = _whole(log.path) if size <= sizes.head + sizes.tail else _pieces(log.path, size, parts, sizes)
     except OSError:
         return None
@@ -66,7 +68,7 @@ def excerpt(log: Log, parts: Sequence[LogPart] | None, sizes: Sizes) -> Excerpt 
 
 
 def _whole(path: Path) -> tuple[list[Piece], int]:
-    with open_regular(path) as file:
+    with open_dense(path) as file:
         lines = _lines(file.read())
     return _beginning(lines), len(lines)
 
@@ -81,7 +83,7 @@ def _pieces(path: Path, size: int, parts: Sequence[LogPart] | None, sizes: Sizes
     """Beginning, telling lines, end. `Part.lines` counts a last line without newline, as `_count` does."""
     total = sum(part.lines for part in parts) if parts is not None else _count(path)
     start = max(0, size - sizes.tail - CONTEXT)
-    with open_regular(path) as file:
+    with open_dense(path) as file:
         head = file.read(sizes.head)
         file.seek(start)
         end = file.read(sizes.tail + CONTEXT)
@@ -120,7 +122,7 @@ def _telling(lines: Iterable[tuple[int, bytes]], within: range, most: int) -> li
 def _count(path: Path) -> int:
     lines = 0
     last = b"\n"
-    with open_regular(path) as file:
+    with open_dense(path) as file:
         while data := file.read(BLOCK):
             lines += data.count(b"\n")
             last = data[-1:]

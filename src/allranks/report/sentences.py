@@ -12,6 +12,7 @@ from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Finding, Verdict, Where, explain_command
 from allranks.protocol.attempts import AttemptEnd, SavedStep
 from allranks.protocol.messages import EndedMessage, ExitMessage, FaultMessage
+from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.run_facts import (
     AllInitialised,
     AttemptStart,
@@ -48,6 +49,7 @@ from allranks.runs.documents import (
     Left,
     ResultDocument,
 )
+from allranks.settings.secrets import redact_text
 from allranks.text import count_of, cut, format_duration, format_ranks, format_size, list_first, name_with, plural
 
 from .ledgerwords import goodput_line
@@ -371,11 +373,15 @@ def left_lines(left: Left) -> list[str]:
     lines = []
     for place, items in left.items():
         if all(item.pid for item in items):
-            processes = ", ".join(f"pid {item.pid} ({one_line(item.command)})" for item in items)
+            processes = ", ".join(f"pid {item.pid} ({_command(item)})" for item in items)
             lines.append(f"LEFT on {place}: {processes}")
         else:
-            lines.append(f"LEFT {place}: " + ", ".join(one_line(item.command) for item in items))
+            lines.append(f"LEFT {place}: " + ", ".join(map(_command, items)))
     return lines
+
+
+def _command(item: RemainingProcess) -> str:
+    return one_line(redact_text(item.command))
 
 
 def closing_lines(result: ResultDocument) -> list[str]:

@@ -187,7 +187,7 @@ class RunDirectory:
 
     def write_document(self, name: str, document: Document) -> None:
         """Replace a JSON document as a whole; on a full disk the old one stays."""
-        self._replace(name, document_text({"schema": SCHEMA, **document}))
+        self._replace(name, document_text({"schema": SCHEMA, **_without_secrets(document)}))
 
     def write_page(self, page: str) -> bool:
         """Replace report.html; False on a full disk, where `write_failure` says why."""
@@ -272,7 +272,8 @@ class RunDirectory:
 
     def append_line(self, event: Document) -> None:
         """Write one line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
-        line = (b"\n" if self._torn else b"") + json.dumps({"schema": SCHEMA, **event}).encode() + b"\n"
+        text = json.dumps({"schema": SCHEMA, **_without_secrets(event)})
+        line = (b"\n" if self._torn else b"") + text.encode() + b"\n"
         written = 0
         self.events_written += len(line)
         try:
@@ -387,6 +388,16 @@ class RunDirectory:
         if state not in OVER:  # a full disk has kept the last status.json from being written
             state = STATES.get(result.exit, "failed")
         return RunCondition(state, at_rest(status), result)
+
+
+def _without_secrets(document: Document) -> Document:
+    """Redact a document that may hold a secret; most have none, and the encoder in C is quick."""
+    from allranks.settings.secretforms import may_hold  # late, with its patterns: readers need none
+    from allranks.settings.secrets import redact_document
+
+    if not may_hold(json.dumps(document)):
+        return document
+    return redact_document(document)
 
 
 def document_text(document: Document) -> str:

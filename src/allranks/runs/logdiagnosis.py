@@ -24,7 +24,7 @@ from allranks.errors import UsageError
 from allranks.text import format_size
 
 from .flightdumps import begins_as_dump, is_named_as_dump, read_dumps
-from .regular import open_regular
+from .regular import open_dense, open_regular
 
 BLOCK = 64 << 10  # bytes read at once: what is made of them stays in a core's cache and takes no new pages
 PART = 64 << 20  # bytes a process takes; smaller logs are read here
@@ -195,7 +195,10 @@ def _too_large(subject: str) -> UsageError:
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        if not path.is_file():
+            return path.stat().st_size
+        with open_dense(path) as file:
+            return file.seek(0, os.SEEK_END)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
 
@@ -209,9 +212,10 @@ def read_part(path: Path, start: int, end: int) -> LogPart:
             if part.unpacked > UNPACKED:
                 raise _too_large(f"{path} unpacks")
             return part
-        with path.open("rb", buffering=0) as file:
-            if not path.is_file():
-                return _filter(file, None)
+        if not path.is_file():
+            with path.open("rb", buffering=0) as pipe:
+                return _filter(pipe, None)
+        with open_dense(path) as file:
             if start:
                 file.seek(start - 1)
                 start += _skip_line(file)  # one that began before
@@ -223,7 +227,7 @@ def read_part(path: Path, start: int, end: int) -> LogPart:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
-def _skip_line(file: io.FileIO) -> int:
+def _skip_line(file: BinaryIO) -> int:
     """Bytes after the one just before a span, up to the end of the line it belongs to."""
     skipped = -1
     while True:

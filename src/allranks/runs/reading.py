@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from .directory import RunDirectory, attempt_of, safe_name
 from .index import Block, blocks, offset_at, offset_until
-from .regular import open_regular, size_of
+from .regular import data_ranges, open_regular, size_of
 
 CHUNK = 256 << 10
 _RANK_LOG = re.compile(r"rank_(\d+)\.log\Z")
@@ -81,18 +82,16 @@ class LogReader:
         """(node, rank, bytes) of everything new, one log after the other."""
         for log in self.files():
             start = self._offsets.get(log.path, 0)
-            for data in _read(log.path, start, self._end_of(log.path, size_of(log.path))):
-                start += len(data)
-                self._offsets[log.path] = start
+            for at, data in _read(log.path, start, self._end_of(log.path, size_of(log.path))):
+                self._offsets[log.path] = at + len(data)
                 yield log.node, log.rank, data
 
     def merged(self) -> Iterator[tuple[float, str, int, bytes]]:
         """(time, node, rank, bytes) of everything new, in order of arrival as far as the indexes tell."""
         for t, _, log, block in heapq.merge(*map(_timed, self.files()), key=lambda item: item[:2]):
             start = max(block.start, self._offsets.get(log.path, 0))
-            for data in _read(log.path, start, self._end_of(log.path, block.end)):
-                start += len(data)
-                self._offsets[log.path] = start
+            for at, data in _read(log.path, start, self._end_of(log.path, block.end)):
+                self._offsets[log.path] = at + len(data)
                 yield t, log.node, log.rank, data
 
 
@@ -106,29 +105,31 @@ def node_folders(run: RunDirectory) -> dict[str, str]:
     return {f"node_{node.index:02d}_{safe_name(node.name)}": node.name for node in nodes}
 
 
-def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """Bytes in pieces; nothing where the log has been removed. No file stays open: there may be a thousand."""
+def _read(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Bytes in pieces with where each begins, without holes; nothing where the log has been removed.
+
+    No file stays open: there may be a thousand.
+    """
     while start < end:
         try:
             with open_regular(path) as file:
+                start = os.lseek(file.fileno(), start, os.SEEK_DATA)
                 file.seek(start)
-                data = file.read(min(CHUNK, end - start))
-        except OSError:
+                data = file.read(min(CHUNK, end - start)) if start < end else b""
+        except OSError:  # ENXIO: no data from there on
             return
         if not data:
             return
+        yield start, data
         start += len(data)
-        yield data
 
 
 def _start_of_last_lines(path: Path, begin: int, count: int) -> int:
     """Return where the last `count` lines begin that start at `begin` or later; a line without an end is one."""
-    at = size_of(path)
     missing = count
     is_last = True
-    while at > begin:
-        start = max(begin, at - CHUNK)
-        piece = b"".join(_read(path, start, at))
+    for start, at in _pieces_from_the_end(path, begin):
+        piece = b"".join(data for _, data in _read(path, start, at))
         if is_last and piece.endswith(b"\n"):
             missing += 1  # the end of the last line is not the start of another
         is_last = False
@@ -138,5 +139,16 @@ def _start_of_last_lines(path: Path, begin: int, count: int) -> int:
             missing -= place >= 0
         if not missing:
             return start + place + 1
-        at = start
     return begin
+
+
+def _pieces_from_the_end(path: Path, begin: int) -> Iterator[tuple[int, int]]:
+    """Cut what a file has from `begin` on into pieces, the last first; a hole is in none."""
+    try:
+        with open_regular(path) as file:
+            ranges = [(max(start, begin), end) for start, end in data_ranges(file.fileno()) if end > begin]
+    except OSError:
+        return
+    for start, end in reversed(ranges):
+        for at in range(end, start, -CHUNK):
+            yield max(start, at - CHUNK), at

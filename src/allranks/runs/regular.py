@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import stat
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from allranks.agent.files import open_left
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 ANYONE = 0o666  # the mode of a file that is for others too, less the umask
 
@@ -31,13 +37,72 @@ def read_end(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def open_regular(path: Path, flags: int = 0) -> BinaryIO:
+def open_regular(path: Path, flags: int = 0) -> io.BufferedReader:
     """Open a regular file for reading; raise OSError for anything else, and never wait for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(descriptor, "rb")
+
+
+def data_ranges(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Give where a file has data, from its start on: a hole may be of terabytes, and takes no room on the disk."""
+    end = 0
+    while True:
+        try:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+            end = os.lseek(descriptor, start, os.SEEK_HOLE)
+        except OSError:  # ENXIO: no data from there on
+            return
+        yield start, end
+
+
+def open_dense(path: Path, flags: int = 0) -> io.BufferedReader:
+    """Open a regular file for reading as if it had no holes; raise OSError as `open_regular` does."""
+    file = open_regular(path, flags)
+    status = os.fstat(file.fileno())
+    if status.st_blocks * 512 >= status.st_size:
+        return file
+    return io.BufferedReader(_Dense(file, list(data_ranges(file.fileno()))))
+
+
+class _Dense(io.RawIOBase):
+    """The data of a file with holes, one range behind the other."""
+
+    def __init__(self, file: io.BufferedReader, ranges: list[tuple[int, int]]) -> None:
+        self._file = file
+        self._ranges = ranges
+        self._starts = list(accumulate((end - start for start, end in ranges), initial=0))
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._starts[-1]}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        number = bisect_right(self._starts, self._at) - 1
+        if number >= len(self._ranges):
+            return 0
+        start, end = self._ranges[number]
+        start += self._at - self._starts[number]
+        count = os.preadv(self._file.fileno(), [memoryview(buffer)[: end - start]], start)
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def append(path: Path, lines: bytes) -> int:

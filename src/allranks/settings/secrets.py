@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from allranks.protocol.jsontext import Json, JsonObject
+
 REDACTED = "<redacted>"
+COMMANDS = ("command", "argv")  # members of documents
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ANYWHERE = ("secret", "password", "passwd", "passphrase", "credential", "apikey")
 _ENDINGS = ("token", "key", "sshpass")
@@ -50,14 +53,38 @@ def redact_text(text: str) -> str:
     return _in_urls(_hide_forms(_ASSIGNED.sub(hide, text)))
 
 
-def _hide_forms(text: str) -> str:
+def redact_document(document: JsonObject) -> JsonObject:
+    """Return a document without tokens of a known form in its texts, and with commands in it as `redact_argv` has them.
+
+    Whoever writes a document calls it: a module that puts a command or a text of a node into one need not.
+    """
+    return _redact_members(document)
+
+
+def _redact_members(members: Mapping[str, Json]) -> JsonObject:
+    return {name: _redact_value(name, value) for name, value in members.items()}
+
+
+def _redact_value(name: str, value: Json) -> Json:
+    if isinstance(value, str):
+        return _in_urls(_hide_forms(value, is_command=name in COMMANDS))
+    if isinstance(value, Mapping):
+        return _redact_members(value)
+    if not isinstance(value, (list, tuple)):
+        return value
+    if name in COMMANDS and all(isinstance(word, str) for word in value):
+        return redact_argv(value)
+    return [_redact_value("", item) for item in value]
+
+
+def _hide_forms(text: str, is_command: bool = True) -> str:
     """Hide what is a secret by its form or by the command beside it: `wandb login …`, `--api-key …`, `sshpass -p …`."""
     from .secretforms import FLAGGED, FORMS, VALUES  # late: few settings hold such a text
 
     lines = []
     for line in text.split("\n"):
         spans = [span for form in FORMS for span in form.spans(line)]
-        for flag in FLAGGED.finditer(line):
+        for flag in FLAGGED.finditer(line) if is_command else ():
             value = VALUES.match(line, flag.end())
             if value is not None and is_secret_name(flag["name"]):
                 spans.append(value.span("value"))
