@@ -30,6 +30,8 @@ from bench.chaos.plan import PAUSE, STEPS, Moment, Round, fault_of
 from bench.launch import ALLRANKS, BOUND, PROGRAMS, Launch
 
 PROGRAM = PROGRAMS / "chaos.py"
+STRANGERS = PROGRAMS / "chaos_strangers.py"
+CLEANER = PROGRAMS / "chaos_cleaner.py"
 SQUATTER = Path(__file__).resolve().parents[2] / "tests/hosts/programs/squatter.py"
 POLL = 0.02
 START_BOUND = 60.0  # seconds on a quiet machine until the moment of a fault has come
@@ -112,7 +114,7 @@ class Play:
                 self.launch.process = self._in_terminal(argv)
                 return
             self.launch.process = subprocess.Popen(
-                argv, env=self.launch.env, cwd=self.place, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                argv, env=self.launch.env, cwd=self.standing, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -258,6 +260,41 @@ class Play:
         )
         return {}
 
+    def prepare_run_stall(self) -> dict[str, str]:
+        """A disk for the run directory that can be frozen."""
+        self.launch.runs.mkdir()
+        subprocess.run(["mount", "-o", "loop,noatime", self._disk_image(), str(self.launch.runs)], check=True)
+        (self.launch.runs / "lost+found").rmdir()
+        self._after.callback(subprocess.run, ["umount", "-l", str(self.launch.runs)], check=False)
+        self._after.callback(shutil.copytree, self.launch.runs, self.place / "runs-on-the-disk")
+        return {}
+
+    def prepare_node_stall(self) -> dict[str, str]:
+        """A disk for a host's /tmp that can be frozen."""
+        self.host.run(["mount", "-o", "loop,noatime", self._disk_image(), "/tmp"])
+        self.host.run(["chmod", "1777", "/tmp"])
+        self._after.callback(self.host.run, ["umount", "-l", "/tmp"], check=False)
+        return {}
+
+    def _disk_image(self) -> str:
+        image = self.place / "disk.img"
+        with image.open("wb") as file:
+            file.truncate(256 << 20)
+        subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+        self._after.callback(image.unlink)
+        return str(image)
+
+    def prepare_directory(self) -> dict[str, str]:
+        """A working directory of the controller's own."""
+        (self.place / "standing").mkdir()
+        return {}
+
+    @property
+    def standing(self) -> Path:
+        """Where commands of the round begin."""
+        own = self.place / "standing"
+        return own if own.is_dir() else self.place
+
     def prepare_clock(self) -> dict[str, str]:
         """An interpreter for the agents that lets one host's clock be wrong."""
         if not FAKETIME:
@@ -311,6 +348,12 @@ class Play:
         """A signal to a rank."""
         os.kill(self._rank_pid(), number)
 
+    def strike_relay_and_rank(self) -> None:
+        """Two faults at once: the rank's end is told over another connection."""
+        pid = self._rank_pid()
+        self.strike_boot(_is_relay_process, KILL)
+        os.kill(pid, KILL)
+
     def order(self, word: str) -> None:
         """The program itself fails, at its next step."""
         new = self.launch.work / "do.new"
@@ -352,6 +395,16 @@ class Play:
         self._wait_for(Moment(event="retry"))
         time.sleep(self.round.lasting)
         self._release()
+
+    def stall(self, run: Callable[[list[str]], object], path: str) -> None:
+        """A disk that answers nothing for a while."""
+        self._after.callback(run, ["sh", "-c", f"fsfreeze -u {path} 2>&-; true"])
+        self.for_a_while(lambda: run(["fsfreeze", "-f", path]), lambda: run(["fsfreeze", "-u", path]))
+
+    def remove_directory(self) -> None:
+        """The controller stands nowhere, and has to connect again."""
+        shutil.rmtree(self.standing)
+        self.strike_client()
 
     def fill_node_disk(self) -> None:
         """Not one more byte fits into the node directory."""
@@ -468,6 +521,9 @@ PREPARED: dict[str, Callable[[Play], dict[str, str]]] = {
     "port-taken": Play.prepare_port,
     "node-disk": Play.prepare_node_disk,
     "run-disk": Play.prepare_run_disk,
+    "node-stall": Play.prepare_node_stall,
+    "run-stall": Play.prepare_run_stall,
+    "no-directory": Play.prepare_directory,
     "clock": Play.prepare_clock,
     "memory": Play.prepare_memory,
 }
@@ -483,6 +539,13 @@ STRIKES: dict[str, Callable[[Play], None]] = {
     "sleep": lambda play: play.order("sleep"),
     "segfault": lambda play: play.order("segfault"),
     "memory": lambda play: play.order(str(play.group)),
+    "stop-at-end": lambda play: play.order("stop-at-end"),
+    "relay-and-rank": Play.strike_relay_and_rank,
+    "strangers": lambda play: play.host.run([sys.executable, str(STRANGERS), str(play.round.lasting)]),
+    "cleaner": lambda play: play.host.run([sys.executable, str(CLEANER)]),
+    "node-stall": lambda play: play.stall(play.host.run, "/tmp"),
+    "run-stall": lambda play: play.stall(subprocess.check_call, str(play.launch.runs)),
+    "no-directory": Play.remove_directory,
     "kill-agent": lambda play: play.strike_boot(_is_agent, KILL),
     "stop-agent": lambda play: play.strike_boot(_is_agent, STOP),
     "kill-supervisor": lambda play: play.strike_boot(_is_supervisor, KILL),

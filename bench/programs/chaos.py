@@ -2,14 +2,16 @@
 
 It saves weights, momentum, the states of the random generators and the place in the data, each SAVE_EVERY steps and
 where allranks asks. It prints numbered lines. `taken-NODE-ATTEMPT-RANK-PID` counts those that the kernel has taken.
-Rank 0 writes each loss to `losses`. The file `do-RANK` has a word for a rank: raise, connection, leave, sleep or
-segfault, or the directory of a control group in which it takes more memory than there is.
+Rank 0 writes each loss to `losses`. The file `do-RANK` has a word for a rank: raise, connection, leave, sleep,
+segfault or stop-at-end, or the directory of a control group in which it takes more memory than there is.
 """
 
+import atexit
 import ctypes
 import mmap
 import os
 import random
+import signal
 import socket
 import struct
 import sys
@@ -164,6 +166,8 @@ def word() -> str:
 
 def obey(order: str) -> None:
     """Fail in the way that is asked for."""
+    if order == "stop-at-end":
+        atexit.register(os.kill, os.getpid(), signal.SIGSTOP)
     if order == "raise":
         raise ValueError("bad batch of the chaos")
     if order == "connection":
