@@ -25,7 +25,9 @@ VARYING = (
 RANKS = re.compile(r"^\[(?:\d+ ranks|\S+ \d+(?: \+\d+ ranks?)?)\] ")
 
 # Torch's word on a resolver that does not know the hosts of a bed: it comes at any moment, and pages do not show it.
-BED_NOISE = re.compile(r"\[c10d\] The hostname of the client socket cannot be retrieved")
+BED_NOISE = re.compile(
+    r"\[c10d\] The hostname of the client socket cannot be retrieved|torch cannot look up the hostname of a peer"
+)
 
 
 # Lines about the time that a run took. Whether there are any depends on that time: a page may leave them out.

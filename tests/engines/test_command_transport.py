@@ -17,6 +17,7 @@ from allranks import engines
 from allranks.cluster import Node
 from allranks.engines.controlled import end_without_controller
 from allranks.engines.following import NoView
+from allranks.engines.ssh_errors import explain
 from allranks.runs.directory import RunDirectory
 
 pytestmark = pytest.mark.processes
@@ -81,3 +82,12 @@ def test_a_command_that_fails_is_told_in_its_own_words() -> None:
     for finding in (found, transport.silence(NODE, 12.0), transport.mute(NODE, 12.0)):
         assert "ssh" not in finding.message + finding.remedy and finding.where.node == "h1"
     assert "`echo 'uptime && timeout 5 ls -ld /tmp /var/tmp' | reach h1 /bin/sh -s`" in transport.mute(NODE, 1.0).remedy
+
+
+def test_a_key_of_an_unusual_name_that_ssh_offered_is_a_key() -> None:
+    """The fix was ssh-keygen, which may overwrite the key that another host takes."""
+    node = Node(0, "h2", "h2")
+    offered = "debug1: Offering public key: /keys/mine ED25519 SHA256:x explicit\n"
+    refused = "root@h2: Permission denied (publickey).\n"
+    assert explain(node, refused, 255, have_key=False).remedy == "ssh-keygen -t ed25519\nssh-copy-id h2"
+    assert explain(node, offered + refused, 255, have_key=False).remedy == "ssh-copy-id h2"

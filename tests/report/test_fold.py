@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.report.fold import CUT, MOST_BYTES, PROGRESS_EVERY, WINDOW, Folder, clean
-from allranks.report.victims import ADDED, FRAMES, HOLD
+from allranks.report.victims import ADDED, FRAMES, HARMLESS, HOLD
 
 TRACEBACK = b"""Traceback (most recent call last):
   File "a.py", line 1, in f
@@ -67,6 +67,18 @@ def test_frames_of_c_plus_plus_are_one_line():
     folder.feed("h1", 2, b"\n".join([*lines, b"[rank2]: after", b""]), 0.0)
     shown = folder.lines(WINDOW)
     assert len(shown) == 3 and shown[1:] == [f"[h1 2] {FRAMES}", "[h1 2] [rank2]: after"]
+
+
+def test_a_harmless_warning_of_torch_is_one_line_for_all():
+    """It comes with each connection of each rank, in healthy runs."""
+    folder = Folder(shorten=True)
+    for rank in range(3):
+        for place in (207, 752):
+            text = f"[W1128 07:04:32.08 socket.cpp:{place}] [c10d] The hostname of the client socket cannot be "
+            folder.feed("h1", rank, f"{text}retrieved. err=-3\nstep {place}\n".encode(), 0.0)
+    shown = folder.lines(WINDOW)
+    assert [line for line in shown if "hostname" in line] == [f"[h1 0 +2 ranks] {HARMLESS}"]
+    assert len(shown) == 3
 
 
 def test_a_traceback_without_an_end_is_displayed_all_the_same():

@@ -35,6 +35,7 @@ _RULES = tuple((re.compile(pattern), cause) for pattern, cause in _TEXTS)
 # What ssh says at LogLevel=DEBUG1 (sshconnect.c, sshconnect2.c). Of the second kind are lines without `debug1`.
 DEBUG = "debug1:"
 AUTHENTICATED = ("Authenticated to ", "Transferred: ", "Bytes per second: ", "OpenSSH_", "Authenticated with partial")
+_OFFERED = "debug1: Offering public key"
 _USER = re.compile(r"^[^\s@]+@\S+: ")  # user@address, as the configuration has it: the node is named
 
 
@@ -56,7 +57,11 @@ def destination(node: Node) -> str:
 
 
 def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Finding:
-    """Make the finding for an ssh client that ended before the node answered."""
+    """Make the finding for an ssh client that ended before the node answered.
+
+    `have_key`: there is a key of a usual name. One of another name is seen where ssh has offered it.
+    """
+    have_key = have_key or _OFFERED in stderr
     stderr = _errors(stderr)
     lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
     last_line = "".join(lines[-1:])[:300]

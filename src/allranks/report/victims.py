@@ -1,6 +1,7 @@
 """Tracebacks of ranks that only lost a peer, as one line each: the live view is about the rank that failed (pure).
 
-So are C++ frames, of which torch prints a dozen with each of its errors: the first stands for all of them.
+So are C++ frames, of which torch prints a dozen with each of its errors: the first stands for all of them. torch's
+warning of a hostname that has no name server comes with each connection of healthy runs: one line says so for all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ MOST = 200  # lines of a traceback that wait
 WIDEST = 4096  # characters of such a line
 ADDED = "   (it lost a peer, its traceback is in the log)"
 FRAMES = "  (frames of C++ are in the log)"
+HARMLESS = "torch cannot look up the hostname of a peer, which is harmless"
+_HOSTNAME = "[c10d] The hostname of the client socket cannot be retrieved"  # torch socket.cpp
 _FRAME = re.compile(r"frame #(\d{1,4}): ")  # c10/util/Backtrace.cpp
 _PREFIX = re.compile(r"\[rank\d{1,7}\]: ?")
 
@@ -34,6 +37,7 @@ class VictimShortener:
 
     def __init__(self) -> None:
         self._waiting: dict[Who, _Traceback] = {}
+        self._warned: set[Who] = set()
 
     def take(self, who: Who, text: str, now: float) -> list[str]:
         """Take a line, and return what can be displayed of its rank."""
@@ -43,6 +47,10 @@ class VictimShortener:
             frame = _FRAME.match(body)
             if frame is not None:
                 return [] if int(frame[1]) else [FRAMES]
+            if body.startswith("[W") and _HOSTNAME in body:
+                is_first = who not in self._warned
+                self._warned.add(who)
+                return [HARMLESS] if is_first else []
             if body != HEADER:
                 return [text]
             self._waiting[who] = _Traceback(now, [text])

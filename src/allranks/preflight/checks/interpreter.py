@@ -50,7 +50,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield from _too_old(works)
     yield from _torch(works)
     pythons = values_of(works, lambda one: ".".join(map(str, version_of(one.version))))
-    yield from _versions("torch", having(works, lambda one: one.torch))
+    yield from _torch_versions(request, having(works, lambda one: one.torch))
     yield from _versions("Python", pythons)
 
 
@@ -108,6 +108,16 @@ def _torch(works: Interpreters) -> Findings:
         version = (works[fine[0]].torch or "").partition("+")[0]
         install = pip_install(nodes[0], works[nodes[0]], f"torch=={version}")
         yield fail(_LABEL, nodes, message, f"{install}, {_OR_CHOOSE}")
+
+
+def _torch_versions(request: Request, versions: Dict[str, str]) -> Findings:
+    """Fail for another minor version: collectives, checkpoints and defaults of two of them need not fit."""
+    minors = {version_of(version)[:2] for version in versions.values()}
+    for finding in _versions("torch", versions):
+        if len(minors) > 1 and not request.asked.wrap:
+            remedy = f"{finding.remedy}. --allow {_LABEL} starts the ranks all the same"
+            finding = finding._replace(status="fail", remedy=remedy)
+        yield finding
 
 
 def _versions(what: str, versions: Dict[str, str]) -> Findings:
