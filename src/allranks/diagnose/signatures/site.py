@@ -127,7 +127,6 @@ def _literals_of(pattern: str, place: str) -> tuple[str, ...]:
     try:
         tree: Any = regex_parser.parse(bounded(pattern))  # typeshed does not know what is in it
         parsed: list[tuple[Any, Any]] = list(tree)
-        re.compile(bounded(pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"{place}: {pattern!r} is not a valid pattern, {error}") from None
     kinds = list(_kinds(parsed, within=False))
