@@ -43,7 +43,7 @@ _MARKS = {
     World.TCPX: r"tcpx|TCPX|FastSocket|FasTrak|fastrak",
     World.ROCE: r"/RoCE\b|\bRoCE\b|\broce\w*p\d|\brocep",
     World.RAY: r"\braylet\b|ray\.exceptions|\bray::|RayTask|RayTrainWorker|RayActor|RayWorker|/_private/worker\.py|"
-               r"Ray does not|\bray\.(?:get|init|remote)\b|/tmp/ray/",
+               r"Ray does not|The actor is dead because|Worker exit type: |\bray\.(?:get|init|remote)\b|/tmp/ray/",
     World.SLURM: r"slurmstepd|\bsrun: |\bsbatch: |\bslurm_|SLURM_|StepId=|\bslurmd\b",
     World.KUBERNETES: r"\bkubelet\b|svc\.cluster\.local|kubernetes|kubectl|OOMKilled|BackOff|FailedScheduling|"
                       r"nvidia\.com/gpu",
@@ -91,6 +91,7 @@ _TOOLS: Mapping[str, tuple[str, Mapping[World, str]]] = {
     "family": (" NCCL_SOCKET_FAMILY=AF_INET", {
         World.ASCEND: " HCCL_SOCKET_FAMILY=AF_INET", World.XPU: "", World.TPU: "", World.GAUDI: "",
     }),
+    "arch": ("TORCH_CUDA_ARCH_LIST", {World.AMD: "PYTORCH_ROCM_ARCH"}),
     "set_device": ("torch.cuda.set_device", {
         World.ASCEND: "torch.npu.set_device", World.XPU: "torch.xpu.set_device", World.GAUDI: "torch.hpu.set_device",
     }),

@@ -137,8 +137,9 @@ ROWS = (
     ),
     *table(
         "torch_npu csrc/distributed/ProcessGroupHCCL.cpp: the code of HCCL says why", SYMPTOM, "unknown",
-        ("hccl-function", "HCCL function error|NPU function error|ERR02",
-         r"(?:HCCL|NPU) function error|\bERR02\d{3}\b", 0.3, "a call of HCCL failed, and its plog says why"),
+        ("hccl-function", "function error|HCCL error in|ERR0",
+         r"(?:HCCL|NPU|OPS) function error|HCCL error in:|\bERR0[12]\d{3}\b", 0.3, "a call of HCCL failed, and its "
+                                                                                   "plog says why"),
         scope=RAISED,
     ),
     # -- Intel -------------------------------------------------------------------------------------------------
@@ -161,8 +162,10 @@ ROWS = (
     ),
     *table(
         "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "cuda-device-unavailable",
-        ("xpu-none", "ERROR_UNINITIALIZED|ERROR_DEVICE_NOT_FOUND|No XPU devices|No device of requested type",
-         r"ZE_RESULT_ERROR_UNINITIALIZED|(?:UR_RESULT|PI)_ERROR_DEVICE_NOT_FOUND|No XPU devices are available|"
+        ("xpu-none", "ERROR_UNINITIALIZED|ERROR_DEVICE_NOT_FOUND|No XPU devices|No device of requested "
+                     "type|ze_fd_manager",
+         r"(?:ZE_RESULT|UR_RESULT|PI)_ERROR_(?:UNINITIALIZED|DEVICE_NOT_FOUND)|No XPU devices are available|"
+         r"ze_fd_manager\.\w{1,4}:\d+ .*open failed|"
          r"No device of requested type available", 0.85),
         scope=RAISED,
     ),
@@ -210,7 +213,7 @@ ROWS = (
     *table(
         "SynapseAI syn_api_types.h, Gaudi's PyTorch bridge", ROOT, "cuda-device-unavailable",
         ("gaudi-acquire", "evice acquire failed|synDeviceAcquire|No devices available",
-         r"[Dd]evice acquire failed|synDeviceAcquire\w* (?:failed|returned)", 0.85),
+         r"[Dd]evice acquire failed|synDeviceAcquire\w*(?:\([^)]{0,80}\))? (?:failed|returned)", 0.85),
         scope=RAISED,
     ),
     Row("gaudi-graph", "unknown", SYMPTOM, "Gaudi's PyTorch bridge: a status of SynapseAI", ("synStatus",),

@@ -44,7 +44,8 @@ ROWS = (
         "docker0, virbr0 and link-local (RFC 3927): each node has these addresses for itself", ROOT, "wrong-interface",
         ("bridge-address", "172.17.|169.254.|192.168.122.",
          r"\b(?P<peer>(?:172\.17|169\.254|192\.168\.122)(?:\.\d{1,3}){1,2})\b"
-         r"(?=.{0,60}(?:refused|timed out|No route|unreachable))",
+         r"(?=.{0,60}(?:refused|timed out|No route|unreachable))|"
+         r"timed out .{0,60}connect to \(?(?P<peer2>(?:172\.17|169\.254|192\.168\.122)(?:\.\d{1,3}){1,2})\b",
          0.75, "that is an address of a bridge or of one link only: other nodes cannot reach it"),
         scope=RAISED,
     ),

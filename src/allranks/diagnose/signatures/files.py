@@ -60,8 +60,9 @@ ROWS = (
     *table(
         "transformers trainer.py: tmp-checkpoint and rotation, safetensors, torch distributed/checkpoint", ROOT,
         "shared-file-race",
-        ("checkpoint-race", "checkpoint|global_step",
+        ("checkpoint-race", "checkpoint|global_step|rng_state_",
          r"No such file or directory: '[^']*\btmp-checkpoint-\d+|"
+         r"No such file or directory: '(?:[^']*/)?rng_state_\d{1,5}\.pth'|"
          r"No such file or directory: '[^']*(?:checkpoint-|global_step)\d+[^']*/(?:rng_state|optimizer|scheduler|"
          r"trainer_state"
          r"|[\w.-]*optim_states)[^']*'$|"
@@ -101,10 +102,12 @@ ROWS = (
     *table(
         "transformers utils/hub.py, huggingface_hub file_download.py, datasets load.py, urllib3, git, pip", ROOT,
         "hub-unreachable",
-        ("hub-texts", "couldn't connect to '|in the cached files|disk cache|local cache|OfflineModeIsEnabled|"
+        ("hub-texts", "couldn't connect to '|in the cached files|disk cache|local cache|cached "
+                      "path|OfflineModeIsEnabled|"
          "LocalEntryNotFoundError|ouldn't reach",
          r"[Ww]e couldn't connect to 'https?://|couldn't find (?:them|it) in the cached files|"
-         r"cannot find the (?:requested|appropriate) (?:files|snapshot folder).{0,80}(?:disk|local) cache|"
+         r"cannot find the (?:requested|appropriate) (?:files|snapshot folder).{0,80}(?:disk cache|local cache|"
+         r"cached path)|"
          r"OfflineModeIsEnabled|"
          r"LocalEntryNotFoundError|[Cc]ouldn't reach (?:the Hugging Face Hub|https?://|'[^']+' on the Hub)", 0.9,
          "the hub did not answer this node, and its cache has not all files"),

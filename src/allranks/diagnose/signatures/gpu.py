@@ -257,6 +257,9 @@ ROWS = (
          r"|(?:CUDA|HIP) error: shared object initialization failed", 0.85,
          "this build of torch or of an extension has no code for this GPU"),
         scope=RAISED,
+        fix="Run `python -c 'import torch; print(torch.cuda.get_arch_list())'`. Install a build of torch that lists "
+            "this GPU, "
+            "or build the extension again with {arch} set to it",
     ),
     *table(
         "torch distributed/distributed_c10d.py, cuda/__init__.py", ROOT, "environment-mismatch",

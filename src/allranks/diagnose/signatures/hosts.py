@@ -326,6 +326,12 @@ ROWS = (
          "Ray cannot tell a kill for lack of memory from a crash: the kernel's log and the worker's own can"),
     ),
     *table(
+        "vLLM executor/ray_utils.py: Ray has not given what was asked for yet", SYMPTOM, "cuda-device-unavailable",
+        ("ray-placement", "placement group of specs", r"Waiting for (?:creating|"
+                                                      r"removing) a placement group of specs", 0.42,
+         "Ray has no free GPUs for it: too few, held by others, or on nodes that have not joined"),
+    ),
+    *table(
         "Ray python/ray/_private/services.py, util/client/worker.py, gcs_rpc_client.h", SYMPTOM, "master-unreachable",
         ("ray-head", "running Ray instance|ray client connection|connect to GCS",
          r"Could not find any running Ray instance|ray client connection timeout|"

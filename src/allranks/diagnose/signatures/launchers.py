@@ -87,9 +87,9 @@ GENERAL = (
     Row("alarm", "unknown", SYMPTOM, "any program's words for what went wrong",
         ("ERROR", "FATAL", "CRITICAL", "NCCL WARN", "rror", "RROR", "errno: ", "atal", "xception", "rashed",
          "erminated", "borted", "ailed", "FAILED", "RESOURCE_EXHAUSTED", "esource exhausted", "nan", "NaN", "on-zero",
-         "onzero", "is dead", "died", "killed", "imed out", "ould not", "annot ", "nable to"),
+         "onzero", "is dead", "died", "Non-OK", "halted", "killed", "imed out", "ould not", "annot ", "nable to"),
         r"NCCL WARN|\b(?:[Ee]rror|ERROR)\b[^:]{0,40}: (?!(?:0|[\d.]+(?:e-?\d+)?|[Nn]one|null)(?:\s|,|$))|"
-        r"\b[Ee]rror[.!](?:\s|$)|\berrno: [1-9]|\breturned error\b|"
+        r"Non-OK-status|halted unexpectedly|[Cc]heck failed: |\b[Ee]rror[.!](?:\s|$)|\berrno: [1-9]|\breturned error\b|"
         r"\b(?:FATAL|[Ff]atal|CRITICAL)\b|[Uu]nhandled exception|"
         r"\bcrashed\b|\bterminated\b(?! (?:normally|successfully|gracefully))|\b[Aa]borted\b|"
         r"\b[Ff]ailed (?:to|with|on|at|in|for|because)\b|\b[Ff]ailed[:!.]|\bFAILED\b|"

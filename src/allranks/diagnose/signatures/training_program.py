@@ -96,6 +96,17 @@ ROWS = (
             "{module}",
     ),
     *table(
+        "the dynamic linker, glibc elf/dl-load.c", ROOT, "environment-mismatch",
+        ("library-absent", "cannot open shared object file",
+         r"(?P<lib>lib[\w.+-]{1,60}): cannot open shared object file: No such file|"
+         r"(?P<lib2>lib[\w.+-]{1,60}): cannot open shared object file$", 0.85, "that library is not found on this "
+                                                                               "node"),
+        scope=RAISED,
+        fix="Look for it with `find / -name {lib}` on that node. Put its directory into LD_LIBRARY_PATH, alike on "
+            "all nodes, or "
+            "install the package that has it",
+    ),
+    *table(
         "GNU ld, clang's lld: a library of the CUDA toolkit or of the system that is not there", ROOT,
         "environment-mismatch",
         ("linker", "find -l|find library -l",
