@@ -76,6 +76,10 @@ _WORDS = {
     },
     "ask_scheduler": {FixReader.ANYWHERE: _SCHEDULERS, FixReader.RUN: "", FixReader.SLURM: f", and {_SACCT}"},
     "mem_option": {FixReader.ANYWHERE: " (of Slurm: --mem)", FixReader.RUN: "", FixReader.SLURM: " (--sbatch --mem=…)"},
+    "if_memory": {
+        FixReader.ANYWHERE: ". Where the kernel killed it for memory, use fewer data-loader workers or sharded loading",
+        **dict.fromkeys(_OF_RUNS, ""),
+    },
     "port_of_torchrun": {
         FixReader.ANYWHERE: " (torchrun: `--rdzv-endpoint {master}:0`)", **dict.fromkeys(_OF_RUNS, ""),
     },
@@ -496,7 +500,7 @@ _TABLE = (
     _cause("rank-killed", "a signal from outside ended a rank, and the sender is not known",
            "Run `journalctl -k --since -1h` on {node}{ask_scheduler}",
            "Look for the sender: the program itself, pkill in a script, a job manager, or the limit of a cgroup or "
-           "container. Where the kernel killed it for memory, use fewer data-loader workers or sharded loading",
+           "container{if_memory}",
            Charge.KILLED, Ends.NODE_OR_PROGRAM),
     _cause("rank-exited-early", "a rank left without an exception while the others went on",
            "`allranks logs --rank {rank}` shows its last words",
