@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from allranks.protocol.frames import Decoder, OutputFrame, pack_json
 from allranks.protocol.secure import Handshake, Records, pack_control
@@ -102,6 +103,7 @@ class Hostile:
         self.place = place
         self.work = place / "work"
         self.work.mkdir(parents=True, exist_ok=True)
+        self.uid = f"run-{secrets.token_hex(3)}"  # others of these tests run at the same time
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(BOUND)
         self.port = self.listener.getsockname()[1]
@@ -213,16 +215,15 @@ class Hostile:
 
     # -- how a run begins ----------------------------------------------------------------------------
 
-    HEADER: ClassVar[Message] = {
-        "mode": "agent", "uid": "run-1", "node": "node_01", "run_tag": "run-1/node_01", "lease": 30.0,
-        "grace": 0.5, "node_dir": None, "checks": [], "tests": False, "audit": False,
-    }  # fmt: skip
-
     def open(self, **changed: Any) -> Hostile:
         """A channel with a relay."""
         self.number += 1
         self._decoder = Decoder()
-        self.control({"type": "open", "number": self.number, "header": {**self.HEADER, **changed}})
+        header = {
+            "mode": "agent", "uid": self.uid, "node": "node_01", "run_tag": f"{self.uid}/node_01", "lease": 30.0,
+            "grace": 0.5, "node_dir": None, "checks": [], "tests": False, "audit": False,
+        }  # fmt: skip
+        self.control({"type": "open", "number": self.number, "header": {**header, **changed}})
         return self
 
     def greeted(self, **changed: Any) -> Hostile:
@@ -235,7 +236,7 @@ class Hostile:
     def looked(self) -> Hostile:
         """Looked at."""
         self.greeted()
-        self.order({"type": "setup", "uid": "run-1", "seconds": 30.0, "checks": []})
+        self.order({"type": "setup", "uid": self.uid, "seconds": 30.0, "checks": []})
         self.until("facts")
         return self
 
@@ -254,7 +255,7 @@ class Hostile:
         """A start of one rank, as an honest coordinator would send it, but for `terms`."""
         found = {"world_size": 2, "index": 1, "of": 2, "first_rank": 1, "nproc": 1, "attempt": 0, "repeats": 0,
                  "tests": None, "master_addr": "127.0.0.1", "master_port": self.master.port, "run": "run-1",
-                 "run_tag": "run-1/node_01", "interfaces": {}, **terms}  # fmt: skip
+                 "run_tag": f"{self.uid}/node_01", "interfaces": {}, **terms}  # fmt: skip
         return {"type": "start", "attempt": 0, "ranks": [], "make": [], "follow": [], "terms": found}
 
     def running(self) -> Hostile:

@@ -85,7 +85,7 @@ CLEAR = "is authenticated, not encrypted: node 0 cannot encrypt"
 @pytest.mark.parametrize(("path", "said"), [(os.environ["PATH"], ENCRYPTED), ("/nowhere", CLEAR)], ids=["tls", "clear"])
 def test_no_value_of_env_crosses_the_wire(tmp_path: Path, path: str, said: str) -> None:
     """A joined node has variables of its own: those of node 0 came three times, and were thrown away."""
-    (tmp_path / "train.py").write_text("import os\nprint('mine is', os.environ['MY_TOKEN'])\n")
+    (tmp_path / "train.py").write_text("import os\nprint('mine is ' + os.environ['MY_TOKEN'])\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     tap = Tap(port)

@@ -28,7 +28,7 @@ from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
 from allranks.agent.tls import Encryption
 from allranks.engines.calls import ChannelServer, socket_name
 from allranks.engines.dialled import Listener, Refuse, Seat, own_encryption
-from allranks.engines.join import Calls, PinnedRules, spawn
+from allranks.engines.join import Calls, OwnRules, spawn
 from allranks.engines.joined import own_of
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.controls import HelloControl
@@ -40,6 +40,7 @@ from allranks.settings import RunSpec
 pytestmark = pytest.mark.fuzz
 SECRET = b"0123456789abcdef0123"
 BOUND = 60.0
+RUN = f"run-{os.getpid()}"
 Message = dict[str, Any]
 
 
@@ -264,7 +265,7 @@ def test_whatever_a_process_of_this_machine_asks_for_the_coordinator_goes_on(cam
 def orders(port: int) -> list[Message]:
     """One honest order of each kind, for a node that trains or is checked."""
     terms = {"world_size": 2, "index": 1, "of": 2, "first_rank": 1, "nproc": 1, "attempt": 0, "repeats": 0,
-             "tests": None, "master_addr": "127.0.0.1", "master_port": port, "run": "r-1", "run_tag": "r-1/node_01",
+             "tests": None, "master_addr": "127.0.0.1", "master_port": port, "run": RUN, "run_tag": f"{RUN}/node_01",
              "interfaces": {}}  # fmt: skip
     peer = {"address": "127.0.0.1", "ways": [], "port": port, "udp": port}
     return [
@@ -272,7 +273,7 @@ def orders(port: int) -> list[Message]:
         {"type": "ping", "sent": 1.0},
         {"type": "ack", "sizes": {"1/0/0": 0}},
         {"type": "taken", "output": 0},
-        {"type": "setup", "uid": "r-1", "checks": [], "seconds": 30.0},
+        {"type": "setup", "uid": RUN, "checks": [], "seconds": 30.0},
         {"type": "probe", "addresses": ["127.0.0.1"], "port": port, "token": TOKEN, "seconds": 0.2, "nonce_dir": None},
         {"type": "start", "attempt": 0, "ranks": [], "terms": terms},
         {"type": "stacks", "ranks": [1], "ask": "look"},
@@ -286,7 +287,7 @@ def orders(port: int) -> list[Message]:
     ]
 
 
-class NodeRules(PinnedRules):
+class NodeRules(OwnRules):
     def begin_stream(self) -> None:
         """What comes next is the first of a connection."""
         self._down = Decoder()
@@ -296,13 +297,12 @@ class Agent:
     """A real agent of this machine behind a node's own rules."""
 
     HEADER: ClassVar[Message] = {
-        "mode": "agent", "uid": "r-1", "node": "node_01", "run_tag": "r-1/node_01", "lease": 60.0,
+        "mode": "agent", "uid": RUN, "node": "node_01", "run_tag": f"{RUN}/node_01", "lease": 60.0,
         "grace": 0.2, "checks": [],
     }  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
         self.rules = NodeRules(own_of(spec), Calls(spec, SECRET, [], print))
-        self.rules.connected("127.0.0.1", "127.0.0.1")
         self.frames: list[Message] = []
         self._relay: subprocess.Popen[bytes] | None = None
         self.attach("agent")

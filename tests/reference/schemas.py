@@ -153,7 +153,7 @@ class Generator:
 
     def of(self, annotation: Any) -> Schema:
         """The schema of a value with this annotation."""
-        kind = annotation
+        kind = annotation.kind if isinstance(annotation, codec.Bounded) else annotation
         if kind in SIMPLE:
             return dict(SIMPLE[kind])
         origin = typing.get_origin(kind)
@@ -253,7 +253,7 @@ corrected to the controller's clock), and `attempt` and `node` (a node's name) w
 
 def _words(annotation: Any) -> str:
     """A type in words."""
-    kind = annotation
+    kind = annotation.kind if isinstance(annotation, codec.Bounded) else annotation
     simple = {str: "text", int: "integer", float: "number", bool: "true or false"}
     if kind in simple:
         return f"({simple[kind]})"

@@ -47,12 +47,7 @@ from allranks.protocol.messages import (
     StacksMessage,
 )
 from allranks.protocol.orders import (
-    MOST_ATTEMPTS,
-    MOST_CALLS,
-    MOST_PATH,
-    MOST_RANKS,
     ORDERS,
-    SAVE_PHASES,
     AckOrder,
     CallTimesOrder,
     CountersOrder,
@@ -716,7 +711,7 @@ class Agent:
     def _on_save(self, order: SaveOrder) -> None:
         """Show the ranks a request to save, and answer with how far they are."""
         attempt = self._attempt
-        if order.phase in SAVE_PHASES and attempt is not None and attempt.number == order.attempt:
+        if attempt is not None and attempt.number == order.attempt:
             self._saving.obey(order)
 
     def _running(self, ranks: Tuple[int, ...]) -> List[Rank]:
@@ -776,7 +771,7 @@ class Agent:
 
     def _on_call_times(self, order: CallTimesOrder) -> None:
         """Answer in a task; the journal has no use for what is compared at once."""
-        most = max(1, min(order.most, MOST_CALLS))
+        most = max(1, order.most)
         work = partial(_call_times, self._sampled(order.ranks), order.suspects, self._dir, most)
 
         def done(message: Optional[CallTimesMessage], error: str) -> None:
@@ -986,15 +981,11 @@ def _reach(order: ReachOrder) -> ReachedMessage:
 
 
 def _followed(order: StartOrder) -> Dict[Stream, str]:
-    """Give the files to follow in an attempt; raise DecodeError where a number or a path is out of bounds."""
-    if not 0 <= order.attempt <= MOST_ATTEMPTS or not order.ranks:
-        raise DecodeError("$: expected ranks of an attempt below %d" % (MOST_ATTEMPTS + 1))
-    if not all(0 <= rank.rank <= MOST_RANKS and rank.argv for rank in order.ranks):
-        raise DecodeError("$.ranks: expected ranks below %d, each with a command" % (MOST_RANKS + 1))
+    """Give the files to follow in an attempt; raise DecodeError where there is nothing to start."""
+    if not order.ranks or not all(rank.argv for rank in order.ranks):
+        raise DecodeError("$.ranks: expected ranks, each with a command")
     files: Dict[Stream, str] = {}
     for entry in order.follow:
-        if entry.kind not in FOLLOWED or not 0 <= entry.rank <= MOST_RANKS or not 0 < len(entry.path) <= MOST_PATH:
-            raise DecodeError("$.follow: expected a kind, a rank and a path of a file")
         kind = FOLLOWED[entry.kind]
         files[Stream(kind, entry.rank, order.attempt if kind in OF_ATTEMPT else 0)] = entry.path
     return files

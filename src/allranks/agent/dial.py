@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.controls import (
     TO_COORDINATOR,
+    TO_NODE,
     CallControl,
     CloseControl,
     ClosedControl,
@@ -39,7 +40,6 @@ from allranks.protocol.controls import (
     ToCoordinator,
     ToNode,
     WaitControl,
-    read_to_node,
 )
 from allranks.protocol.frames import Decoder, FrameError, OutputFrame
 from allranks.protocol.header import AgentHeader, FetchHeader
@@ -102,9 +102,6 @@ Spawn = Callable[[RelayHeader], "subprocess.Popen[bytes]"]
 
 class Rules:
     """What a node does with an order before it goes to the agent. This one lets everything pass but calls."""
-
-    def connected(self, coordinator: str, here: str) -> None:
-        """Take the addresses of both ends of a new connection."""
 
     def header(self, header: RelayHeader) -> RelayHeader:
         """Return the header that a relay of this node gets; raise DialRefused."""
@@ -332,7 +329,6 @@ class Dialler:
                     raise EOFError
                 sock.sendall(shake.feed(data))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._rules.connected(str(sock.getpeername()[0]), str(sock.getsockname()[0]))
         except (OSError, EOFError, SecureError):
             sock.close()
             raise
@@ -425,7 +421,7 @@ class Dialler:
         self._received = time.monotonic()
         for record in self._records.feed(data):
             if record[:1] == b"C":
-                self._obey(read_to_node(read_control(record)))
+                self._obey(TO_NODE.read(read_control(record)))
             elif record[:1] == b"D" and struct.unpack_from(">I", record, 1)[0] == self._number:
                 self._heard = time.monotonic()
                 self._in += self._rules.down(record[5:])

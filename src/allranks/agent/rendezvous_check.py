@@ -13,13 +13,13 @@ import os
 import selectors
 import socket
 import time
-from typing import List, Optional, Sequence, Set, Tuple
+from typing import List, Optional, Tuple
 
 from allranks.protocol.messages import AddressProbe, PortFailure, ProbedMessage
 from allranks.protocol.orders import ProbeOrder
 
 from .files import open_left, read_text, remove_file, text_of_errno
-from .netfacts import host_name, resolve
+from .netfacts import host_name
 from .portowner import who_holds
 
 LOWEST_PORT = 10240
@@ -198,7 +198,7 @@ def port_failure(port: int, error: OSError) -> PortFailure:
 class _Probe:
     """One connection attempt: connect, read the token, note the source address."""
 
-    def __init__(self, address: str, port: int, token: bytes, allowed: Optional["Allowed"]) -> None:
+    def __init__(self, address: str, port: int, token: bytes) -> None:
         self._token = token
         self.result = AddressProbe(address, False, port)
         self._begin = time.monotonic()
@@ -206,9 +206,6 @@ class _Probe:
         self.sock: Optional[socket.socket] = None
         try:
             family, kind, proto, _, where = socket.getaddrinfo(host_name(address), port, 0, socket.SOCK_STREAM)[0]
-            if allowed is not None and not allowed.has(str(where[0])):
-                self._finish("resolution", "here it is %s, and node 0 is %s" % (where[0], allowed))
-                return
             self.sock = socket.socket(family, kind, proto)
             self.sock.setblocking(False)
             self.sock.connect(where)
@@ -267,36 +264,11 @@ class _Probe:
         self._finish("timeout", "no answer")
 
 
-class Allowed:
-    """Where a node that joined by itself may look for the master: names, addresses and networks of its own."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        from ipaddress import ip_address, ip_network  # late: 2 ms that only a joined node needs
-
-        self._parse = ip_address
-        self._networks = [ip_network(word, strict=False) for word in words if "/" in word]
-        self._addresses = {address for word in words if "/" not in word for address in _resolved(word)}
-
-    def has(self, address: str) -> bool:
-        """Tell whether an IP address is one of them."""
-        candidate = self._parse(address.partition("%")[0])
-        return str(candidate) in self._addresses or any(candidate in network for network in self._networks)
-
-    def __str__(self) -> str:
-        return " or ".join(sorted(self._addresses) + [str(network) for network in self._networks])
-
-
-def _resolved(word: str) -> Set[str]:
-    """Resolve a name or an address to its IP addresses here, without zones."""
-    return {address.partition("%")[0] for address in resolve(word).addresses}
-
-
 def probe(order: ProbeOrder) -> ProbedMessage:
     """Try all addresses at once, and see whether the nonce is here. Blocks for the order's seconds at most."""
     began = time.monotonic()
-    allowed = Allowed(order.only) if order.only is not None else None
     token = order.token.encode() + b"\n"
-    probes = [_Probe(address, order.port, token, allowed) for address in order.addresses]
+    probes = [_Probe(address, order.port, token) for address in order.addresses]
     deadline = began + order.seconds
     with selectors.DefaultSelector() as selector:
         for item in probes:

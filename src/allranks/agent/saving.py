@@ -13,9 +13,8 @@ import struct
 import time
 from typing import Callable, Dict, Optional
 
-from allranks.protocol.foreign import LARGEST_STEP
 from allranks.protocol.messages import RankSaving, SavingMessage
-from allranks.protocol.orders import SAVE_PHASES, SaveOrder
+from allranks.protocol.orders import LARGEST_STEP, SAVE_PHASES, SaveOrder
 
 # Places of the numbers, as in program.py.
 CALLS, LAST, BEFORE, HOLDS, ANSWERED, ANSWERED_STEP, ANSWERED_CALL = range(7)

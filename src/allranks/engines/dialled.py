@@ -67,7 +67,6 @@ STRANGERS_OF_ONE = 64  # of them from one address
 ACCEPTED_AT_ONCE = 8
 WAITING = 512
 REPORTED = 1000  # refusals that are shown, each once
-MOST_HERE = 4096  # ranks of one node
 MOST_LETTERS = 64  # of the name of a process
 STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by which a node asks for the end
 BEAT_SECONDS = 5.0
@@ -118,8 +117,6 @@ def read_hello(record: bytes) -> HelloControl:
         raise SecureError(f"its first message is not a hello with a node rank ({error})") from None
     if not isinstance(hello, HelloControl):
         raise SecureError("its first message is not a hello with a node rank")
-    if hello.nproc is not None and not 0 < hello.nproc <= MOST_HERE:
-        raise SecureError(f"its --nproc is {hello.nproc}")
     return hello._replace(hostname=clean_name(hello.hostname), instance=hello.instance[:MOST_LETTERS])
 
 

@@ -22,7 +22,7 @@ import allranks
 from allranks.agent.dial import CallDeclined, Dialler, DialOutcome, DialRefused, RelayHeader, Rules
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
-from allranks.plan.pinned import NodeArguments, NotPinned, Pin
+from allranks.plan.own_orders import NodeArguments, NotOurs, OwnOrders
 from allranks.protocol.command_words import read_command
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
@@ -249,17 +249,13 @@ class Calls:
                 process.wait()
 
 
-class PinnedRules(Rules):
-    """What this node lets the coordinator's messages do: see `plan.pinned`."""
+class OwnRules(Rules):
+    """What becomes of the coordinator's messages on this node: see `plan.own_orders`."""
 
     def __init__(self, arguments: NodeArguments, calls: Calls) -> None:
-        self._pin = Pin(arguments, secrets.token_hex(3))
+        self._own = OwnOrders(arguments)
         self._calls = calls
         self._down, self._up = Decoder(), Decoder()
-
-    def connected(self, coordinator: str, here: str) -> None:
-        """Take the addresses of both ends of a new connection."""
-        self._pin.connected(coordinator, here)
 
     def call(self, token: str) -> None:
         """Let a command or a fetch of node 0 begin, where this node was started to let it; raise CallDeclined."""
@@ -270,28 +266,25 @@ class PinnedRules(Rules):
         self._down, self._up = Decoder(), Decoder()
         if not isinstance(header, AgentHeader):
             raise DialRefused(f"the relay's mode {header.mode[:40]!r}")
-        try:
-            return self._pin.header(header)
-        except NotPinned as error:
-            raise DialRefused(str(error)) from None
+        return self._own.header(header)
 
     def down(self, data: bytes) -> bytes:
-        """Return orders made harmless; raise DialRefused."""
+        """Return this node's own orders; raise DialRefused."""
         return b"".join(self._order(frame) for frame in self._down.feed(data))
 
     def _order(self, frame: Frame) -> bytes:
         if isinstance(frame, OutputFrame):
             raise DialRefused("bytes of a file")
         try:
-            return pack_json(self._pin.order(frame))
-        except NotPinned as error:
+            return pack_json(self._own.order(frame))
+        except NotOurs as error:
             raise DialRefused(str(error)) from None
 
     def up(self, data: bytes) -> None:
         """Remember what this node's own agent says."""
         for frame in self._up.feed(data):
             if isinstance(frame, dict):
-                self._pin.heard(frame)
+                self._own.heard(frame)
 
 
 def spawn(header: Header) -> subprocess.Popen[bytes]:
@@ -350,7 +343,7 @@ def follow(
     calls = Calls(spec, secret, places, say)
     if spec.launch.allow_exec:
         say("--allow-exec: who started node 0 may run any command here, and fetch any file that you may read")
-    rules = PinnedRules(arguments, calls)
+    rules = OwnRules(arguments, calls)
     dialler = Dialler(places, secret, hello, spawn, rules, spec.limits.init_timeout, spec.limits.lease, say)
     try:
         return dialler.run()

@@ -25,7 +25,7 @@ from allranks.gang.plugins import all_checks
 from allranks.gang.session import Session, environments
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
-from allranks.plan.pinned import NodeArguments
+from allranks.plan.own_orders import NodeArguments
 from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.directory import RunDirectory

@@ -189,7 +189,7 @@ def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mappi
 
 
 def terms(launch: NodeLaunch) -> StartTerms:
-    """Say what a joined node needs to make its own order to start from its own spec: see `plan.pinned`."""
+    """Say what a joined node needs to make its own order to start from its own spec: see `plan.own_orders`."""
     node = launch.node
     attempt = launch.attempt
     place = launch.place

@@ -2,7 +2,8 @@
 
 A record is a NamedTuple (of `records`, which cost least, or of typing) or a dataclass. A field's JSON name is its own,
 without a trailing underscore. Known annotations: str, int, float, bool, Json (any value, taken as it is), Optional and
-Union of these, Literal, an Enum (by value), Tuple, List, FrozenSet, Dict with str or int keys, and records.
+Union of these, Literal, an Enum (by value), Tuple, List, FrozenSet, Dict with str or int keys, and records. A bound of
+a field stands in its annotation: `Annotated[int, within(0, 65535)]`. It holds for whoever sends.
 
 Decoding happens once, at the edge: the text comes from `jsontext.read_json`, which bounds size, depth and numbers.
 `decode` then checks every value and says where the first wrong one stands:
@@ -15,9 +16,11 @@ from __future__ import annotations  # to evaluate those below takes a fifth of t
 import enum
 import itertools
 import json
+import re
 import typing
 from collections import abc
 from typing import (
+    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -42,6 +45,18 @@ from .jsontext import read_json as read_json
 from .jsontext import write_json as write_json
 from .records import NamedTuple
 
+if TYPE_CHECKING:
+    from typing import Annotated as Annotated
+else:
+
+    class Annotated:
+        """typing's of Python 3.9, read by `_decoder`."""
+
+        def __class_getitem__(cls, parts):
+            """Give an annotation with its bound."""
+            return Bounded(*parts)
+
+
 Record = TypeVar("Record")
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -54,6 +69,48 @@ Annotation = Union[type, Hashable]  # a class, or a form of typing such as Optio
 LARGEST = 2**63 - 1  # of an integer: what the frames and every file offset can hold
 SCHEMA = 1  # of every JSON document that users get
 SHOWN = 60  # characters of a wrong value in a message
+
+
+# -- bounds --------------------------------------------------------------------------------------------
+
+
+class Bound(NamedTuple):
+    """What a value must be, in words."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+class Bounded:
+    """An annotation with a bound. It can be called as typing of Python 3.8 asks for that."""
+
+    def __init__(self, kind: Annotation, bound: Bound) -> None:
+        self.kind = kind
+        self.bound = bound
+
+    def __call__(self) -> None:
+        """Raise TypeError."""
+        raise TypeError("an annotation is not a value")
+
+
+def within(least: float, most: float) -> Bound:
+    """Bound a number."""
+    return Bound("a number from %s to %s" % (least, most), lambda number: least <= number <= most)
+
+
+def at_most(count: int) -> Bound:
+    """Bound the number of characters or elements."""
+    return Bound("at most %d" % count, lambda items: len(items) <= count)
+
+
+def like(pattern: str, words: str) -> Bound:
+    """Bound a text by a pattern for all of it."""
+    return Bound(words, lambda text: re.fullmatch(pattern, text) is not None)
+
+
+def one_of(*choices: str) -> Bound:
+    """Bound a text to a few."""
+    return Bound("one of " + ", ".join(map(json.dumps, choices)), lambda text: text in choices)
 
 
 # -- decoding ------------------------------------------------------------------------------------------
@@ -140,6 +197,8 @@ def _make_decoder(kind: Annotation, in_parts: bool) -> FieldDecoder:
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple
+    if isinstance(kind, Bounded):
+        return _within_bound(_decoder(kind.kind, in_parts), kind.bound)
     origin = getattr(kind, "__origin__", None)
     parts = _parts(kind)
     if origin is typing.Union or type(kind).__name__ == "UnionType":
@@ -152,7 +211,9 @@ def _make_decoder(kind: Annotation, in_parts: bool) -> FieldDecoder:
     if origin in _SEQUENCES:
         return _sequence(_decoder(parts[0], in_parts), _SEQUENCES[origin], in_parts)
     if origin in _MAPPINGS:
-        return _mapping(_number_as_name if parts[0] is int else _text, _decoder(parts[1], in_parts), in_parts)
+        return _mapping(
+            _number_as_name if parts[0] is int else _decoder(parts[0]), _decoder(parts[1], in_parts), in_parts
+        )
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _enumeration(kind)
     if isinstance(kind, type) and is_record(kind):
@@ -229,6 +290,16 @@ _SEQUENCES: Dict[Annotation, Callable[[List[Any]], Any]] = {
     abc.Set: frozenset,
 }
 _MAPPINGS = (dict, abc.Mapping)
+
+
+def _within_bound(decoder: Decoder[Item], bound: Bound) -> Decoder[Item]:
+    def read(value: Json) -> Item:
+        item = decoder(value)
+        if not bound.holds(item):
+            raise _expected(bound.words, value)
+        return item
+
+    return read
 
 
 def _union(decoders: Sequence[Decoder[Item]], optional: bool) -> Decoder[Optional[Item]]:

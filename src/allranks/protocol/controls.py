@@ -1,18 +1,19 @@
 """Control messages between a node that dials and the coordinator, beside the bytes of its channels (pure, Python 3.8).
 
-Records of `secure` carry them (`pack_control`). Both ends check numbers and texts where they use them.
+Records of `secure` carry them (`pack_control`). Texts for people are cut where they are shown.
 """
 
 from __future__ import annotations
 
 from typing import Optional, Union
 
-from .codec import DecodeError, Vocabulary, omit_empty
+from .codec import Annotated, Vocabulary, omit_empty, within
 from .header import AgentHeader, FetchHeader
-from .jsontext import JsonObject
+from .orders import MOST_HERE
 from .records import NamedTuple
 
-LAST_NUMBER = (1 << 32) - 1  # of a channel: four bytes carry it
+ChannelNumber = Annotated[int, within(0, (1 << 32) - 1)]  # four bytes carry it
+ExitCode = Annotated[int, within(0, 255)]
 
 
 @omit_empty()
@@ -25,35 +26,35 @@ class WaitControl(NamedTuple):
 class RefusedControl(NamedTuple):
     """The coordinator does not take this node."""
 
-    exit: int
+    exit: ExitCode
     message: str = ""
 
 
 class OverControl(NamedTuple):
     """The run is over, with this exit code."""
 
-    exit: int
+    exit: ExitCode
     message: str = ""
 
 
 class OpenControl(NamedTuple):
     """Open a channel: start a relay with this header."""
 
-    number: int
+    number: ChannelNumber
     header: AgentHeader
 
 
 class FetchControl(NamedTuple):
     """Open a channel that sends files: start a relay with this header."""
 
-    number: int
+    number: ChannelNumber
     header: FetchHeader
 
 
 class CloseControl(NamedTuple):
     """Close a channel."""
 
-    number: int
+    number: ChannelNumber
 
 
 class CallControl(NamedTuple):
@@ -74,7 +75,7 @@ class HelloControl(NamedTuple):
     hostname: str = ""
     instance: str = ""
     begun: bool = False
-    nproc: Optional[int] = None
+    nproc: Optional[Annotated[int, within(1, MOST_HERE)]] = None
     nnodes: str = ""
     command: str = ""
     script: str = ""
@@ -85,7 +86,7 @@ class HelloControl(NamedTuple):
 class ClosedControl(NamedTuple):
     """The relay of a channel has ended."""
 
-    number: int
+    number: ChannelNumber
 
 
 class DeclinedControl(NamedTuple):
@@ -148,13 +149,3 @@ class ChannelAnswer(NamedTuple):
 
     declined: str = ""
     failed: str = ""
-
-
-def read_to_node(value: JsonObject) -> ToNode:
-    """Decode what the coordinator sends; raise DecodeError."""
-    control = TO_NODE.read(value)
-    if isinstance(control, (RefusedControl, OverControl)) and not 0 <= control.exit <= 255:
-        raise DecodeError("$.exit: expected an exit code")
-    if isinstance(control, (OpenControl, FetchControl)) and not 0 <= control.number <= LAST_NUMBER:
-        raise DecodeError("$.number: expected a number of a channel")
-    return control

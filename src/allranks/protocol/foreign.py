@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Optional, Tuple, TypeVar
 
-from .codec import DecodeError, decode, decode_each, decode_parts, encode, omit_empty
+from .codec import Annotated, DecodeError, decode, decode_each, decode_parts, encode, omit_empty, within
 from .jsontext import Json, JsonObject, read_object
-from .orders import MOST_PATH, MOST_RANKS
+from .orders import MOST_PATH, Rank, Step
 from .records import NamedTuple
 
 Fields = TypeVar("Fields", bound=NamedTuple)
@@ -22,7 +22,6 @@ TRACE = 64 << 10
 LINKS = 32
 NAME = 200  # characters of a type, a function, a program
 THREADS = 64
-LARGEST_STEP = (1 << 53) - 1  # a step comes from the training program, and JSON has no larger whole numbers
 CALLS = 64
 CALLED_GROUPS = 64
 CALL_KINDS = 512
@@ -185,6 +184,8 @@ def error_time(error: Optional[JsonObject]) -> Optional[float]:
 
 # -- reports -----------------------------------------------------------------------------------------
 
+LONGEST_LIMIT = 1e10  # seconds
+
 
 @omit_empty()
 class ReportMessage(NamedTuple):
@@ -196,28 +197,17 @@ class ReportMessage(NamedTuple):
     destroy_process_group. `limit`: seconds after which its process group gives up a collective."""
 
     event: str
-    rank: int
+    rank: Rank
     t: Optional[float] = None
-    pid: Optional[int] = None
-    world_size: Optional[int] = None
-    code: Optional[int] = None
+    pid: Optional[Annotated[int, within(1, 1 << 31)]] = None
+    world_size: Optional[Rank] = None
+    code: Optional[Annotated[int, within(-255, 255)]] = None
     threads: Tuple[str, ...] = ()
     backend: str = ""
     program: str = ""
-    step: Optional[int] = None
+    step: Optional[Step] = None
     at: str = ""
-    limit: Optional[float] = None
-
-
-LONGEST_LIMIT = 1e10  # seconds
-BOUNDS = (
-    ("rank", 0, MOST_RANKS),
-    ("pid", 1, 1 << 31),
-    ("world_size", 0, MOST_RANKS),
-    ("code", -255, 255),
-    ("step", -LARGEST_STEP, LARGEST_STEP),
-    ("limit", 0, LONGEST_LIMIT),
-)
+    limit: Optional[Annotated[float, within(0, LONGEST_LIMIT)]] = None
 
 
 def read_report(data: bytes) -> ReportMessage:
@@ -226,12 +216,8 @@ def read_report(data: bytes) -> ReportMessage:
 
 
 def check_report(report: ReportMessage) -> ReportMessage:
-    """Give a report with its texts cut; raise DecodeError where a number is out of bounds."""
+    """Give a report with its texts cut; raise DecodeError where it is none."""
     if not report.event:
         raise DecodeError("expected an event of a rank")
-    for name, low, high in BOUNDS:
-        value = getattr(report, name)
-        if value is not None and not low <= value <= high:
-            raise DecodeError("%s: expected a number between %d and %d" % (name, low, high))
     short = cut(report)
     return short._replace(threads=tuple(name[:NAME] for name in report.threads[:THREADS]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Tuple, Union
 
-from .codec import DecodeError, decode, encode
+from .codec import Annotated, DecodeError, decode, encode, one_of
 from .jsontext import JsonObject, write_json
+from .orders import FileName, RunTag, Seconds
 from .records import NamedTuple
 
 
@@ -16,14 +17,14 @@ class AgentHeader(NamedTuple):
     task of an engine's step, whose process (`holder`: pid and start) ends the agent with it. `checks`, `tests` and
     `audit` say what is sent along, `files` name it. The node fills in `holder`, and where the session stood: `cwd`."""
 
-    mode: str
-    uid: str
-    node: str
-    run_tag: str
-    lease: float
-    grace: float
+    mode: Annotated[str, one_of("agent", "attach")]
+    uid: FileName
+    node: FileName
+    run_tag: RunTag
+    lease: Seconds
+    grace: Seconds
     node_dir: Optional[str] = None
-    ends: Tuple[str, ...] = ()
+    ends: Tuple[RunTag, ...] = ()
     engine: bool = False
     holder: Optional[Tuple[int, int]] = None
     checks: Tuple[str, ...] = ()

@@ -1,14 +1,15 @@
 """Orders: what the controller asks of a node's agent, one record each (pure, Python 3.8).
 
-`ORDERS` names them in JSON. An agent decodes each once, where it arrives; what does not fit is refused there.
+`ORDERS` names them in JSON. An agent decodes each once, where it arrives; what does not fit is refused there. What a
+field may hold stands at the field, for every transport alike.
 """
 
 from __future__ import annotations
 
 from typing import Dict, Mapping, Optional, Tuple, Union
 
-from .codec import Vocabulary
-from .frames import PROTOCOL, pack_json
+from .codec import Annotated, Vocabulary, at_most, like, one_of, within
+from .frames import FOLLOWED, PROTOCOL, pack_json
 from .jsontext import Json
 from .processes import ImportRecord
 from .records import NamedTuple
@@ -17,6 +18,29 @@ MOST_RANKS = 1 << 20
 MOST_ATTEMPTS = (1 << 16) - 1  # what a frame of output can name
 MOST_CALLS = 400  # collectives of a rank in one answer
 MOST_PATH = 4096  # bytes of a path (PATH_MAX)
+MOST_HERE = 4096  # ranks of one node
+MOST_ADDRESSES = 16  # of the master that a node tries, or of a peer
+MOST_SECONDS = 366 * 86400.0
+LARGEST_STEP = (1 << 53) - 1  # a step comes from the training program, and JSON has no larger whole numbers
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+
+Seconds = Annotated[float, within(0, MOST_SECONDS)]
+Count = Annotated[int, within(0, LARGEST_STEP)]
+Size = Annotated[int, within(0, (1 << 63) - 1)]
+Port = Annotated[int, within(0, 65535)]
+Rank = Annotated[int, within(0, MOST_RANKS)]
+AttemptNumber = Annotated[int, within(0, MOST_ATTEMPTS)]
+Step = Annotated[int, within(-LARGEST_STEP, LARGEST_STEP)]
+Ranks = Annotated[Tuple[Rank, ...], at_most(MOST_HERE)]
+StreamName = Annotated[str, like(r"[0-9]{1,3}/[0-9]{1,10}/[0-9]{1,5}", "kind/rank/attempt")]  # frames.stream_key
+FileName = Annotated[str, like(NAME, "a name of letters, digits, '.', '_' and '-'")]
+RunTag = Annotated[str, like(NAME + r"/node_[0-9]{2,6}(_[0-9]{1,4})?", "a run and its node")]
+Token = Annotated[str, like(r"[A-Za-z0-9_/-]{1,128}", "a token")]
+HostName = Annotated[str, like(r"[^\s\x00-\x1f/]{0,255}", "an address")]
+NodeName = Annotated[str, like(r"[^-,\s\x00-\x1f][^,\s\x00-\x1f]{0,254}", "a name of a node")]
+InterfaceSetting = Annotated[str, one_of("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
+InterfaceNames = Annotated[str, like(r"[=^]?[A-Za-z0-9._,:-]{1,200}", "names of interfaces")]
+Reason = Annotated[str, like(r"[A-Za-z0-9 _-]{0,64}", "a word")]
 
 
 class HelloOrder(NamedTuple):
@@ -25,8 +49,8 @@ class HelloOrder(NamedTuple):
     `asks_launch`: it has taken the run over, and needs what another one gave the agent to keep (`KeepOrder`)."""
 
     protocol: int = PROTOCOL
-    lease: Optional[float] = None
-    have: Mapping[str, int] = {}
+    lease: Optional[Seconds] = None
+    have: Mapping[StreamName, Size] = {}
     asks_launch: bool = False
 
 
@@ -39,10 +63,10 @@ class KeepOrder(NamedTuple):
 class ShipOrder(NamedTuple):
     """A synced tree comes: bytes of the archive, and bytes and files that it holds."""
 
-    sha256: str
-    packed: int
-    bytes: int
-    files: int
+    sha256: Annotated[str, at_most(64)]
+    packed: Size
+    bytes: Size
+    files: Count
 
 
 class SetupOrder(NamedTuple):
@@ -69,36 +93,35 @@ class SetupOrder(NamedTuple):
     node_dir: Optional[str] = None
     output_dir: Optional[str] = None
     target: Json = None
-    uid: str = ""
+    uid: Annotated[str, like(f"({NAME})?", "a name, or none")] = ""
     checks: Tuple[str, ...] = ()
-    seconds: float = 30.0
+    seconds: Seconds = 30.0
 
 
 class ListenOrder(NamedTuple):
     """Open the master's port for the rendezvous check (0: a free one); a nonce goes into a shared directory."""
 
-    port: int
-    token: str
+    port: Port
+    token: Token
     nonce_dir: Optional[str] = None
 
 
 class ProbeOrder(NamedTuple):
-    """Connect to the master's port at each address; a joined node looks up names in `only` alone."""
+    """Connect to the master's port at each address."""
 
-    addresses: Tuple[str, ...]
-    port: int
-    token: str
-    seconds: float
+    addresses: Annotated[Tuple[HostName, ...], at_most(MOST_ADDRESSES)]
+    port: Port
+    token: Token
+    seconds: Seconds
     nonce_dir: Optional[str] = None
-    only: Optional[Tuple[str, ...]] = None
 
 
 class RankOrder(NamedTuple):
     """One process to start. `weak` names variables that yield to the node's own; `path_first` goes before PATH;
     `files` are written first; `starts_ranks`: the ranks that it starts are watched by their exit."""
 
-    rank: int
-    local_rank: int
+    rank: Rank
+    local_rank: Rank
     argv: Tuple[str, ...]
     env: Dict[str, str]
     workdir: str
@@ -112,16 +135,16 @@ class RankOrder(NamedTuple):
 class FollowedFile(NamedTuple):
     """A file that others write and that travels to the run directory; `kind` as in `frames.FOLLOWED`."""
 
-    kind: str
-    rank: int
-    path: str
+    kind: Annotated[str, one_of(*FOLLOWED)]
+    rank: Rank
+    path: Annotated[str, at_most(MOST_PATH)]
 
 
 class SuiteNodes(NamedTuple):
     """Where collective tests run: nodes in the gang's order, and `dead` pairs that --suite pairs leaves out."""
 
-    nodes: Tuple[str, ...]
-    dead: Tuple[Tuple[str, str], ...] = ()
+    nodes: Tuple[NodeName, ...]
+    dead: Tuple[Tuple[NodeName, NodeName], ...] = ()
 
 
 class StartTerms(NamedTuple):
@@ -131,19 +154,19 @@ class StartTerms(NamedTuple):
     it is chosen later.
     """
 
-    world_size: int
-    index_: int
-    of: int
-    first_rank: int
-    nproc: int
-    attempt: int
-    repeats: int
-    master_addr: str
-    master_port: Union[int, str]
-    run: str
-    run_tag: str
+    world_size: Rank
+    index_: Rank
+    of: Rank
+    first_rank: Rank
+    nproc: Annotated[int, within(0, MOST_HERE)]
+    attempt: AttemptNumber
+    repeats: AttemptNumber
+    master_addr: HostName
+    master_port: Union[Port, str]
+    run: FileName
+    run_tag: RunTag
     node_dir: str = ""
-    interfaces: Mapping[str, str] = {}
+    interfaces: Mapping[InterfaceSetting, InterfaceNames] = {}
     tests: Optional[SuiteNodes] = None
 
 
@@ -152,7 +175,7 @@ class PreloadOrder(NamedTuple):
 
     `imports` are what another node's ranks have imported; without them, what a former run of this program has."""
 
-    attempt: int
+    attempt: AttemptNumber
     rank: RankOrder
     preload: str
     imports: Optional[ImportRecord] = None
@@ -169,7 +192,7 @@ class StartOrder(NamedTuple):
     `template`: while these ranks run, keep a process that has imported what they have, and fork the next from it.
     `preload` is the setting; where it is auto or torch, these ranks may be forked too, and what they import is kept."""
 
-    attempt: int
+    attempt: AttemptNumber
     ranks: Tuple[RankOrder, ...]
     make: Tuple[str, ...] = ()
     follow: Tuple[FollowedFile, ...] = ()
@@ -187,72 +210,72 @@ class PingOrder(NamedTuple):
 class AckOrder(NamedTuple):
     """The controller has these sizes on its disk, by stream."""
 
-    sizes: Mapping[str, int] = {}
+    sizes: Mapping[StreamName, Size] = {}
 
 
 class TakenOrder(NamedTuple):
     """The controller has taken so many bytes of output from this connection."""
 
-    output: int = 0
+    output: Size = 0
 
 
 class EndOrder(NamedTuple):
     """End the ranks: SIGTERM, and SIGKILL after `grace` seconds. `note_calls`: they first note what they called."""
 
-    grace: float
-    reason: str = ""
+    grace: Seconds
+    reason: Reason = ""
     note_calls: bool = False
 
 
 class StacksOrder(NamedTuple):
     """Sample the stacks of ranks; `ask`: look or dump, what their flight recorders are asked for."""
 
-    ranks: Tuple[int, ...] = ()
-    ask: str = ""
+    ranks: Ranks = ()
+    ask: Annotated[str, one_of("", "look", "dump")] = ""
 
 
 class CountersOrder(NamedTuple):
     """Say how many collectives the ranks have begun and done."""
 
-    ranks: Tuple[int, ...] = ()
+    ranks: Ranks = ()
 
 
 class UsageOrder(NamedTuple):
     """While ranks run, say every so many seconds what this machine does."""
 
-    every: float
+    every: Seconds
 
 
 class CallTimesOrder(NamedTuple):
     """Say when the ranks called their newest collectives, `most` each; look at what `suspects` do for some seconds."""
 
-    ranks: Tuple[int, ...] = ()
-    most: int = 0
-    suspects: Tuple[int, ...] = ()
+    ranks: Ranks = ()
+    most: Annotated[int, within(0, MOST_CALLS)] = 0
+    suspects: Ranks = ()
 
 
 class ServeOrder(NamedTuple):
     """Open two ports on which peers try this node."""
 
-    token: str
-    seconds: float
+    token: Token
+    seconds: Seconds
 
 
 class PeerAddress(NamedTuple):
     """Where a peer serves: its main address with both ports, and other addresses that are connected to only."""
 
-    address: str
-    port: int
-    ways: Tuple[str, ...] = ()
-    udp: Optional[int] = None
+    address: HostName
+    port: Port
+    ways: Annotated[Tuple[HostName, ...], at_most(MOST_ADDRESSES)] = ()
+    udp: Optional[Port] = None
 
 
 class ReachOrder(NamedTuple):
     """Try the peers, and resolve names. `sender` is this node's number."""
 
-    token: str
-    sender: int
-    seconds: float
+    token: Token
+    sender: Rank
+    seconds: Seconds
     names: Tuple[str, ...] = ()
     peers: Mapping[str, PeerAddress] = {}
 
@@ -264,9 +287,12 @@ class ReleaseOrder(NamedTuple):
 class SignalOrder(NamedTuple):
     """SIGUSR1 or SIGUSR2 (`name` without SIG) for the ranks, numbered in its attempt: none is sent twice."""
 
-    attempt: int
-    order: int
-    name: str
+    attempt: AttemptNumber
+    order: Count
+    name: Annotated[str, one_of("USR1", "USR2")]
+
+
+SAVE_PHASES = ("asked", "proposed", "agreed")
 
 
 class SaveOrder(NamedTuple):
@@ -275,14 +301,13 @@ class SaveOrder(NamedTuple):
     `phase` is one of SAVE_PHASES: asked (the ranks go on), proposed (a rank that comes to `step` waits there), agreed.
     """
 
-    attempt: int
-    request: int
-    phase: str
-    step: int = 0
-    ranks: Tuple[int, ...] = ()
+    attempt: AttemptNumber
+    request: Count
+    phase: Annotated[str, one_of(*SAVE_PHASES)]
+    step: Step = 0
+    ranks: Ranks = ()
 
 
-SAVE_PHASES = ("asked", "proposed", "agreed")
 Order = Union[
     HelloOrder,
     KeepOrder,
