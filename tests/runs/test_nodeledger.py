@@ -48,7 +48,7 @@ def test_only_the_machine_and_its_links_are_at_fault() -> None:
     assert counting == {
         "nccl-ib-error", "nccl-p2p-error", "nvlink-error", "fabric-manager", "cuda-device-unavailable",
         "gpu-hardware-error", "ecc-error", "gpu-fell-off-bus", "ssh-unreachable", "node-network-down", "slow-link",
-        "mtu-or-packet-loss",
+        "mtu-or-packet-loss", "storage-error",
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
         r":? ['\"](?P<v>[^'\"\n]{2,400})['\"]",
         rf"['\"](?P<v>{_PATH})['\"]",
         rf"(?:cd|chdir to|bash|sh|directory|file|path|open|stat|mkdir):? ['\"`]?(?P<v>{_PATH})",
+        rf"\[(?P<v>{_PATH})\]: ",
         rf"(?<![\w/.:<])(?P<v>{_PATH}): ",
         rf"(?:at|to|in|from) ['\"`(]?(?P<v>{_PATH})",
     ),

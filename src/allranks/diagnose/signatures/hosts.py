@@ -209,12 +209,24 @@ ROWS = (
           r"be satisfied|[Ii]nvalid (?:generic resource|account|partition|" r"qos|job id)\b|"
          r"QOSMax\w+|Assoc(?:Grp|Max)\w+|violates accounting/QOS|More processors "
           r"requested|(?:CPU|GPU) binding.{0,60}(?:fail|error|outside|invalid)", 0.92),
-        ("controller", "Socket timed out|Unable to confirm|configuration source|Protocol authentication error|Munge |"
-         "slurm controller|slurm_load|socket timed out|Invalid job credential|slurm_load|_establish_config|"
+    ),
+    *table(
+        "Slurm src/common/slurm_protocol_api.c, srun/libsrun/launch.c: slurmd or slurmctld does not answer", ROOT,
+        "slurm-config",
+        ("slurmd-timeout", "Socket timed out|socket timed out", r"[Ss]ocket timed out on send/recv", 0.76,
+         "a daemon of Slurm did not answer in time (MessageTimeout)"),
+        fix="Run `scontrol ping; scontrol show node {node}`, and on that node `systemctl status slurmd munge; "
+            "journalctl -u "
+            "slurmd --since -1h`. Leave it out with --exclude, or start slurmd again",
+    ),
+    *table(
+        "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
+        ("controller", "Unable to confirm|configuration source|Protocol authentication error|Munge |"
+         "slurm controller|slurm_load|Invalid job credential|slurm_load|_establish_config|"
          "resolve_ctls|fetch_config",
          r"Could not establish a configuration source|Protocol authentication error|Munge (?:en|de)code failed|"
          r"(?:_establish_config_source|resolve_ctls_from_dns_srv|fetch_config): |"
-         r"Unable to contact slurm controller|[Ss]ocket timed out on send/recv|"
+         r"Unable to contact slurm controller|"
          r"Invalid job credential|slurm_load_\w+ error|Unable to confirm " r"allocation", 0.75),
         ("slurm-address", "find an address, check", r"Can't find an address, check slurm\.conf", 0.85,
          "Slurm finds no address for a node that its files name", "name-resolution"),
@@ -224,8 +236,9 @@ ROWS = (
     ),
     *table(
         "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container", ROOT, "slurm-config",
-        ("container-start", "start container|container start|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
-         r"pyxis: (?:couldn't start container|container start failed)|spank_pyxis\.so: task_init\(\) failed|"
+        ("container-start", "start container|container start|enroot-|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
+         r"pyxis: (?:couldn't start container|container start failed)|enroot-\w{1,20}: failed to execute|"
+         r"spank_pyxis\.so: task_init\(\) failed|"
          r"enroot/hooks\.d/\S{1,80} exited with return code|nvidia-container-cli: (?:ldcache|mount|"
          r"container) error", 0.95,
          "the container did not start: the enroot log that pyxis prints says which step failed"),
