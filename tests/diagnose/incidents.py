@@ -26,8 +26,8 @@ def fault(node: str, id: str, message: str, t: float) -> Stamped[FaultMessage]:
     return Stamped(node, t, 0, FaultMessage(id, message))
 
 
-def lost(node: str, t: float, last_heard: float) -> Stamped[NodeLost]:
-    return Stamped(node, t, 0, NodeLost(last_heard))
+def lost(node: str, t: float, last_heard: float, hung_up: bool = False) -> Stamped[NodeLost]:
+    return Stamped(node, t, 0, NodeLost(last_heard, hung_up))
 
 
 def pause(t: float, **fields: Any) -> Stamped[LauncherPaused]:

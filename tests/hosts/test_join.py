@@ -211,7 +211,9 @@ def test_a_joined_node_that_is_killed_ends_all(joined: Joined) -> None:
     begun(joined.all(STEPS, *SHORT))
     joined.kill(joined.bed.hosts[1])
     assert set(joined.codes("h1", "h3", "h4").values()) == {4}
-    assert joined.document("verdict.json")["where"]["node"] == "h2"
+    verdict = joined.document("verdict.json")
+    assert verdict["where"]["node"] == "h2"
+    assert verdict["cause"] == "agent-killed" and "`allranks join` ended on h2: its host closed" in verdict["message"]
     joined.nothing_left()
 
 

@@ -352,6 +352,7 @@ class Member:
         self.heard = time.monotonic()
         self.silent = False
         self.lost = False
+        self.hung_up = False  # its connection was closed from there, and it was not heard since
         self.is_adopted = False  # its agent was started by another controller
         self.has_greeted = False  # its agent has said hello once
         self.greeted = asyncio.Event()  # with `has_greeted`

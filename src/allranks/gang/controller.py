@@ -507,6 +507,7 @@ class Controller:
             failure = self._transport.failure(member.node, b"", why, None)
             self.feed(NodeUnreachable(failure), member.node.name)
             return
+        member.hung_up = True
         self._open(member)
 
     def take_frames(self, member: Member, frames: list[Frame]) -> None:
@@ -515,6 +516,7 @@ class Controller:
             return
         self._notice_pause()  # before what came meanwhile is acted upon
         member.heard = time.monotonic()
+        member.hung_up = False
         if member.silent:
             member.silent = False
             self.feed(NodeBack(), member.node.name)
@@ -837,7 +839,7 @@ class Controller:
         member.lost = True
         if member.channel is not None:
             member.channel.close()
-        self.feed(NodeLost(time.time() - quiet), member.node.name)
+        self.feed(NodeLost(time.time() - quiet, member.hung_up), member.node.name)
 
     def _first_step(self) -> None:
         at = self.progress.first_step_at

@@ -159,9 +159,13 @@ class NodeBack(NamedTuple):
 
 
 class NodeLost(NamedTuple):
-    """Nothing was heard from it for the whole lease: its agent, if it lives, ends its ranks by itself."""
+    """Nothing was heard from it for the whole lease: its agent, if it lives, ends its ranks by itself.
+
+    `hung_up`: its connection was closed from there, and no other came.
+    """
 
     last_heard: float = 0.0  # unix seconds
+    hung_up: bool = False
 
 
 class NodeReachedAgain(NamedTuple):

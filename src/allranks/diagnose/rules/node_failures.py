@@ -23,6 +23,10 @@ LEASE_OVER = frozenset({"lease-over", "ended-alone"})
 # -- silence ---------------------------------------------------------------------------------------------
 
 OUR_LINK = "check this machine's own link first with `ip -br link`, and ping one of the nodes"
+HUNG_UP = (
+    "run `journalctl -k --since -1h | grep -i 'killed process'` on {node}, and look at what `allranks join` printed "
+    "there. Its task, its terminal or the host may have ended too"
+)
 STOPPED_AGENT = (
     "`ps -eo pid,stat,args | grep allranks` shows T where Ctrl-Z, a debugger or kill -STOP stopped it, and D where "
     "it waits for a disk. A frozen cgroup or container stops it too"
@@ -62,6 +66,13 @@ def node_lost(incident: Incident) -> Candidate | None:
             remedy=not_opened.remedy,
             where=Where(),
         )
+    if incident.is_joined and all(n.fact.hung_up for n in lost):  # the network was there
+        message = f"`allranks join` ended on {which}: its host closed the connection, and no other came ({when})"
+        remedy = "\n".join(HUNG_UP.format(node=name) for name in names[:3])
+        evidence = tuple(
+            f"{n.node}: its connection was closed from there after {utc(n.fact.last_heard)}" for n in lost[:3]
+        )
+        return replace(candidate, cause="agent-killed", message=message, remedy=remedy, evidence=evidence)
     if incident.local_nodes.issuperset(names):  # they need no link
         message = f"{which} fell silent: the agent on this machine did not run for the whole lease ({when})"
         return replace(candidate, cause="agent-killed", confidence=0.7, message=message, remedy=STOPPED_AGENT)
