@@ -498,3 +498,20 @@ def test_foreign_words_begin_no_line_of_ours(odd):
     lines = verdict_lines(verdict)
     assert all(line.isprintable() for line in lines)
     assert [line for line in lines if line.startswith("VERDICT   all")] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({}, "note: this process did not run for 20 s"),
+        ({"slept": True}, "note: this machine slept for 20 s"),
+        (
+            {"waited": "runs/logs"},
+            "note: writing to the run directory took 20 s. Ranks went on, their output waited on the nodes",
+        ),
+        ({"waited": "gang/session"}, "note: this process was held for 20 s (in gang/session)"),
+    ],
+)
+def test_a_pause_of_the_controller_is_said_in_one_line(fields, line):
+    paused = {"event": "launcher-paused", "t": 5.0, "seconds": 20.1, "slept": False, "ended": False, **fields}
+    assert event_line(fact(paused), 2) == line

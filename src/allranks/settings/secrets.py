@@ -67,7 +67,10 @@ def _redact_members(members: Mapping[str, Json]) -> JsonObject:
 
 def _redact_value(name: str, value: Json) -> Json:
     if isinstance(value, str):
-        return _in_urls(_hide_forms(value, is_command=name in COMMANDS))
+        is_command = name in COMMANDS
+        # A word alone may be a host or a directory, by which the run is found again: sk-telecom-cluster-node-01.
+        shown = _hide_forms(value, is_command) if is_command or " " in value else value
+        return _in_urls(shown)
     if isinstance(value, Mapping):
         return _redact_members(value)
     if not isinstance(value, (list, tuple)):
@@ -89,6 +92,8 @@ def _hide_forms(text: str, is_command: bool = True) -> str:
             if value is not None and is_secret_name(flag["name"]):
                 spans.append(value.span("value"))
         for start, end in _apart(spans):
+            if not is_command and line[start:end].islower():
+                continue  # tokens have capitals, names of hosts have none
             line = line[:start] + REDACTED + line[end:]
         lines.append(line)
     return "\n".join(lines)
