@@ -89,6 +89,6 @@ def unreadable(launch: Launch, result: ResultDocument | None, code: int | None, 
             yield f"`allranks {words[0]}` ends with {done.returncode}: {done.stderr.strip()[-200:]}"
     if result.verdict is not None and not is_full:
         again = judge_run(run)
-        said = [(v.cause, encode(v.where), v.message) for v in (again, result.verdict)]
+        said = [(v.cause, encode(v.finding.where), v.finding.message) for v in (again, result.verdict)]
         if said[0] != said[1]:
             yield f"judged again: {said[0]}, at the end: {said[1]}"
