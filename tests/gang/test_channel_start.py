@@ -183,12 +183,18 @@ def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         sweeper.ask(spec_of(tmp_path), ssh_transport(spec_of(tmp_path)), remote("h1"), {"h1": SweepHeader()})
 
 
-@pytest.mark.parametrize("step", ["_beat", "receive"])
+@pytest.mark.parametrize("step", ["beat_all", "receive"])
 def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     def broken(*args: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(inspection.Inspection if step == "_beat" else inspection.Peer, step, broken)
+    async def broken_task(*args: object) -> None:
+        broken()
+
+    if step == "receive":
+        monkeypatch.setattr(inspection.Peer, step, broken)
+    else:
+        monkeypatch.setattr(inspection, step, broken_task)
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
     spec = spec_of(tmp_path, local=1)
     with pytest.raises(ZeroDivisionError, match="a bug"):

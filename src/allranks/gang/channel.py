@@ -26,7 +26,6 @@ from allranks.errors import AllranksError
 from allranks.findings import Finding
 from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, OutputFrame, Stream, pack_output
 from allranks.protocol.header import Header
-from allranks.protocol.messages import FaultMessage, Message
 from allranks.protocol.orders import Order, PingOrder, TakenOrder, pack_order
 
 from .agent_archive import MARKER, payload_parts
@@ -47,36 +46,6 @@ DEBUG = "debug1:"  # how lines of ssh begin that say how far it has come
 TAKEN_EVERY = 64 << 10  # bytes of output between two words of how much has come: half of what an agent sends ahead
 CHUNK = 128 << 10  # bytes of the synced tree in one frame, far below what a frame may hold
 WINDOW = 8 * CHUNK  # bytes on their way to one node: pings never wait behind more
-
-
-class AwaitedMessages:
-    """Messages of a node that are waited for, by kind; a fault takes the place of one that will not come."""
-
-    def __init__(self) -> None:
-        self._futures: dict[type, asyncio.Future[Message]] = {}
-
-    def expect(self, *kinds: type) -> None:
-        """Wait for the next message of each kind from here on."""
-        for kind in kinds:
-            self._futures[kind] = asyncio.get_running_loop().create_future()
-
-    async def message(self, kind: type, seconds: float | None) -> Message:
-        """Await a message that is expected, or the fault in its place; raise asyncio.TimeoutError."""
-        return await asyncio.wait_for(asyncio.shield(self._futures[kind]), seconds)
-
-    def take(self, message: Message) -> None:
-        """Give a message to the one that waits for its kind."""
-        self._settle(type(message), message)
-
-    def give_up(self, why: str, *kinds: type) -> None:
-        """Put a fault in the place of these messages, of all without a kind: they will not come."""
-        for kind in kinds or tuple(self._futures):
-            self._settle(kind, FaultMessage("no-answer", why))
-
-    def _settle(self, kind: type, message: Message) -> None:
-        future = self._futures.get(kind)
-        if future is not None and not future.done():
-            future.set_result(message)
 
 
 class ChannelFailed(Exception):

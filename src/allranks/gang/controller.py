@@ -17,7 +17,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from allranks.cluster import Cluster
-from allranks.cluster.names import is_address
 from allranks.diagnose.incident import CHANNEL, beat_of
 from allranks.diagnose.recorded import AttemptFacts
 from allranks.errors import ConfigError
@@ -77,6 +76,7 @@ from .channel import Beats, Channel, ChannelFailed, Member, Shipper
 from .clocks import Instant, pause_between
 from .gang import Gang
 from .gate import MOST_SOURCES, require_own, require_stream
+from .node_session import shown_name
 from .places import KeptLaunch, Setting, collectors_on, judge_request, node_label, restored, run_tag
 from .plugins import all_checks
 from .policy import Decision
@@ -646,7 +646,8 @@ class Controller:
     def _rename(self, member: Member, hostname: str) -> None:
         """Where the list has an address, outputs show the host's own name with the address beside it."""
         old = member.node.name
-        if not is_address(old) or not hostname or hostname in self.members or hostname.startswith("localhost"):
+        hostname = shown_name(member.node, hostname, self.members)
+        if hostname == old:
             return
         member.node = dataclasses.replace(member.node, name=hostname)
         self.members = {m.node.name: m for m in self.members.values()}

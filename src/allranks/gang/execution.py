@@ -9,37 +9,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from allranks.cluster import Cluster, Node
 from allranks.findings import Finding, Where
-from allranks.protocol.frames import RANK_LOG, Frame, OutputFrame, Stream, stream_key
+from allranks.protocol.frames import RANK_LOG, OutputFrame, Stream, stream_key
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
     DrainedMessage,
     DroppedMessage,
     EndedMessage,
     ExitMessage,
-    FaultMessage,
     HelloMessage,
-    read_message,
+    Message,
 )
-from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, PingOrder, RankOrder, ReleaseOrder, StartOrder
+from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, RankOrder, StartOrder
 
-from .channel import AwaitedMessages, Channel, ChannelFailed
+from .node_session import NoAnswer, NodeFailed, NodeSession, beat_all
 from .places import node_label
 from .tasks import run_with_callbacks, start_task
 from .transport import Transport
 
 AT_ONCE = 64  # nodes that are being reached
-ANSWER_SECONDS = 20.0
 LEASE = 30.0
 END_SECONDS = 8.0  # beyond the grace, for a node to say that it has ended the command
 DRAIN_SECONDS = 60.0
-RELEASE_SECONDS = 2.0
 HEAD = 64 << 10  # bytes of the output that are kept of its beginning
 TAIL = 192 << 10  # and of its end
 
@@ -130,33 +125,18 @@ class NodeCommand:
     def __init__(self, node: Node, job: Job, transport: Transport) -> None:
         self.result = Executed(node)
         self._job = job
-        self._transport = transport
         self._stream = Stream(RANK_LOG, node.index, 0)
         self._received = 0
-        self._awaited = AwaitedMessages()
-        self._channel = Channel(node, transport, self.receive, self._lose)
-        self._why = ""  # a message that is awaited does not come
+        self.session = NodeSession(node, transport, self._receive)
 
     # -- what comes -------------------------------------------------------------------------------
 
-    def receive(self, frames: list[Frame]) -> None:
-        """Take what the node sends."""
-        for frame in frames:
-            if isinstance(frame, OutputFrame):
-                self._take(frame)
-                continue
-            try:
-                message = read_message(frame)
-            except DecodeError as error:
-                self._lose(f"its {str(frame['type'])[:20]} message cannot be read: {error}")
-                continue
-            if isinstance(message, DroppedMessage):
-                self.result.dropped = message.total
-            elif isinstance(message, FaultMessage):
-                self._give_up(message.message, HelloMessage, ExitMessage)
-            self._awaited.take(message)
-        if self._received:
-            self._channel.send(AckOrder({stream_key(self._stream): self._received}))
+    def _receive(self, received: OutputFrame | Message) -> None:
+        if isinstance(received, OutputFrame):
+            self._take(received)
+            self.session.send(AckOrder({stream_key(self._stream): self._received}))
+        elif isinstance(received, DroppedMessage):
+            self.result.dropped = received.total
 
     def _take(self, frame: OutputFrame) -> None:
         """Bytes of the command; a node has one command, and of each byte it tells once."""
@@ -164,14 +144,6 @@ class NodeCommand:
             return
         self._received = frame.offset + len(frame.data)
         self.result.output.add(frame.data)
-
-    def _lose(self, why: str) -> None:
-        """No more answers will come."""
-        self._give_up(why)
-
-    def _give_up(self, why: str, *kinds: type) -> None:
-        self._why = self._why or why
-        self._awaited.give_up(why, *kinds)
 
     # -- how it goes on ---------------------------------------------------------------------------
 
@@ -188,69 +160,53 @@ class NodeCommand:
             grace=self._job.grace,
             node_dir=self._job.node_dir,
         )
-        self._awaited.expect(HelloMessage, ExitMessage, EndedMessage, DrainedMessage)
+        self.session.expect(ExitMessage, EndedMessage, DrainedMessage)
         try:
-            await self._channel.open(header, HelloOrder(lease=LEASE), self._job.connect_timeout)
-            hello = await self._awaited.message(HelloMessage, ANSWER_SECONDS)
-        except ChannelFailed as error:
+            hello = await self.session.open(header, HelloOrder(lease=LEASE), HelloMessage, self._job.connect_timeout)
+        except NodeFailed as error:
             self.result.failure = error.finding
-            return False
-        except asyncio.TimeoutError:
-            self.result.failure = self._transport.silence(node, ANSWER_SECONDS)
-            return False
-        if not isinstance(hello, HelloMessage):
-            self.result.failure = self._transport.failure(node, b"", self._why or "another answer", None)
             return False
         environment = {**self._job.env, "ALLRANKS_MARK": header.run_tag}
         order = RankOrder(node.index, 0, self._job.command, environment, self._job.workdir or hello.cwd)
-        self._channel.send(StartOrder(0, (order,)))
+        self.session.send(StartOrder(0, (order,)))
         return True
 
     async def follow(self) -> None:
         """Wait for the command's end, or for its time to be over."""
         result = self.result
         try:
-            message = await self._awaited.message(ExitMessage, self._job.timeout)
+            end = await self.session.message(ExitMessage, self._job.timeout)
         except asyncio.TimeoutError:
             result.timed_out = True
-            return
-        if isinstance(message, ExitMessage):
-            result.code = message.code
-            result.signal = message.signal
-        else:
+        except NoAnswer:
             result.failure = self._failure()
+        else:
+            result.code = end.code
+            result.signal = end.signal
 
     async def end(self) -> None:
         """End the command with all that it has started, take the rest of its output, give the node back."""
-        if not self._channel.is_open:
+        if not self.session.is_open:
             return
         result = self.result
         has_ended = result.code is not None or result.signal is not None
-        self._channel.send(EndOrder(0.0 if has_ended else self._job.grace, "exec"))
-        with contextlib.suppress(asyncio.TimeoutError):  # its lease then ends what it may still run
-            ended = await self._awaited.message(EndedMessage, self._job.grace + END_SECONDS)
-            if isinstance(ended, EndedMessage):
-                result.left = tuple(f"pid {process.pid} ({process.command})" for process in ended.left)
-                drained = await self._awaited.message(DrainedMessage, DRAIN_SECONDS)
-                result.is_whole = isinstance(drained, DrainedMessage)
-        self._channel.send(ReleaseOrder())
-        deadline = time.monotonic() + RELEASE_SECONDS
-        while time.monotonic() < deadline and self._channel.is_open:
-            await asyncio.sleep(0.01)
+        self.session.send(EndOrder(0.0 if has_ended else self._job.grace, "exec"))
+        with contextlib.suppress(asyncio.TimeoutError, NoAnswer):  # its lease then ends what it may still run
+            ended = await self.session.message(EndedMessage, self._job.grace + END_SECONDS)
+            result.left = tuple(f"pid {process.pid} ({process.command})" for process in ended.left)
+            await self.session.message(DrainedMessage, DRAIN_SECONDS)
+            result.is_whole = True
+        await self.session.release()
 
     def _failure(self) -> Finding:
         """Word what the node has said in the place of an end."""
         node = self.result.node.name
-        why = (self._why or "no answer").replace(f"rank {self.result.node.index} could not", "it could not", 1)
+        why = (self.session.why or "no answer").replace(f"rank {self.result.node.index} could not", "it could not", 1)
         return Finding("unknown", "fail", f"{node}: {why}", "", Where(node=node))
-
-    def beat(self) -> None:
-        """Renew the lease."""
-        self._channel.send(PingOrder(time.time()))
 
     def close(self) -> None:
         """Close the channel."""
-        self._channel.close()
+        self.session.close()
 
 
 class Execution:
@@ -271,7 +227,7 @@ class Execution:
         await run_with_callbacks(self._run())
 
     async def _run(self) -> None:
-        beats = start_task(self._beat())
+        beats = start_task(beat_all(lambda: [command.session for command in self._commands], LEASE))
         try:
             await asyncio.gather(*(self._one(command) for command in self._commands))
         finally:
@@ -290,10 +246,3 @@ class Execution:
             await command.end()
         command.close()
         self._on_end(command.result)
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE / 6)
-            for command in self._commands:
-                with contextlib.suppress(OSError):
-                    command.beat()

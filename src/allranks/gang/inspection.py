@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
@@ -22,39 +22,32 @@ from allranks.plan.peer_addresses import main_addresses, other_ways
 from allranks.preflight.peer_pairs import peers_of
 from allranks.preflight.typed_facts import Proof
 from allranks.protocol.codec import encode
-from allranks.protocol.frames import Frame, OutputFrame
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.jsontext import DecodeError, JsonObject
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import (
     FactsMessage,
-    FaultMessage,
     HelloMessage,
     ListeningMessage,
-    Message,
     PongMessage,
     ProbedMessage,
     ReachedMessage,
     ServingMessage,
-    read_message,
 )
-from allranks.protocol.orders import HelloOrder, Order, PeerAddress, PingOrder, ReachOrder, ReleaseOrder, ServeOrder
+from allranks.protocol.orders import HelloOrder, PeerAddress, PingOrder, ReachOrder, ServeOrder
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.settings import RunSpec
 
-from .channel import AwaitedMessages, Channel, ChannelFailed
 from .clocks import NodeClock
+from .node_session import ANSWER_SECONDS, NoAnswer, NodeFailed, NodeSession, beat_all, shown_name
 from .places import Setting, collectors, listen_order, node_label, probe_order, run_tag, setup_order
 from .tasks import run_with_callbacks, start_task
 from .transport import Transport
 
 OPENING_AT_ONCE = 64
-ANSWER_SECONDS = 20.0  # beyond what a node is given for its work
 PINGS = 4
 PAIR_SECONDS = 30.0
 PAIR_SECONDS_A_PEER = 0.5
 LEASE = 60.0
-
-Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass
@@ -69,36 +62,13 @@ class NodeEvidence:
     unreachable: list[Finding] = field(default_factory=list)
 
 
-class NoAnswer(Exception):
-    """A node did not answer an order; the text says why."""
-
-
-class Peer:
+class Peer(NodeSession):
     """One node being asked."""
 
-    def __init__(self, node: Node) -> None:
-        self.node, self.clock = node, NodeClock()
-        self.channel: Channel | None = None
+    def __init__(self, node: Node, transport: Transport) -> None:
+        super().__init__(node, transport)
+        self.clock = NodeClock()
         self.failure: Finding | None = None
-        self.awaited = AwaitedMessages()
-
-    def receive(self, frames: list[Frame]) -> None:
-        """Messages of this node's agent."""
-        for frame in frames:
-            if isinstance(frame, OutputFrame):
-                continue
-            try:
-                message = read_message(frame)
-            except DecodeError as error:
-                self.lose(f"its {str(frame['type'])[:20]} message cannot be read: {error}")
-                continue
-            if isinstance(message, FaultMessage):
-                self.lose(message.message)
-            self.awaited.take(message)
-
-    def lose(self, why: str) -> None:
-        """No more answers will come."""
-        self.awaited.give_up(why)
 
 
 class Inspection:
@@ -118,7 +88,7 @@ class Inspection:
         self._on_progress = on_progress
         self._pairs = pairs
         self._transport = transport
-        self._peers = {n.name: Peer(n) for n in cluster.nodes}
+        self._peers = {n.name: Peer(n, transport) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._found = NodeEvidence()
 
@@ -127,7 +97,7 @@ class Inspection:
         return await run_with_callbacks(self._run())
 
     async def _run(self) -> NodeEvidence:
-        beats = start_task(self._beat())
+        beats = start_task(beat_all(lambda: self._peers.values(), LEASE))
         try:
             await self._each("reaching nodes", self._connect)
             self._peers = {p.node.name: p for p in self._peers.values() if p.failure is None}
@@ -143,14 +113,6 @@ class Inspection:
             await self._release()
         return self._found
 
-    async def _beat(self) -> None:
-        """Agents end themselves without word for their lease, and a look may take minutes."""
-        while True:
-            await asyncio.sleep(LEASE / 6)
-            for peer in self._peers.values():
-                if peer.channel is not None and peer.channel.is_open:
-                    peer.channel.send(PingOrder(time.time()))
-
     async def _each(self, what: str, step: Callable[[Peer], Any]) -> None:
         """One step on all nodes at once."""
         done = 0
@@ -160,19 +122,6 @@ class Inspection:
             await task
             done += 1
             self._on_progress(what, done, count)
-
-    async def _ask(self, peer: Peer, order: Order, kind: type[Answer], seconds: float) -> Answer:
-        """Give the answer, a message of `kind`; raise NoAnswer where none comes."""
-        assert peer.channel is not None
-        peer.awaited.expect(kind)
-        peer.channel.send(order)
-        try:
-            message = await peer.awaited.message(kind, seconds)
-        except asyncio.TimeoutError:
-            raise NoAnswer(f"{peer.node.name} gave no answer within {seconds:g} s") from None
-        if not isinstance(message, kind):
-            raise NoAnswer(message.message if isinstance(message, FaultMessage) else "another answer")
-        return message
 
     # -- the steps -----------------------------------------------------------------------------------
 
@@ -188,27 +137,15 @@ class Inspection:
             node_dir=self._spec.places.node_dir,
             checks=tuple(collectors(self._setting.checks)),
         )
-        peer.channel = Channel(node, self._transport, peer.receive, peer.lose)
-        peer.awaited.expect(HelloMessage)
         try:
             async with self._semaphore:
                 first = HelloOrder(lease=LEASE)
-                await peer.channel.open(header, first, self._spec.limits.connect_timeout)
-            answer = await peer.awaited.message(HelloMessage, ANSWER_SECONDS)
-        except ChannelFailed as error:
+                hello = await peer.open(header, first, HelloMessage, self._spec.limits.connect_timeout)
+        except NodeFailed as error:
             self._lost(peer, error.finding)
             return
-        except asyncio.TimeoutError:
-            self._lost(peer, self._transport.silence(node, ANSWER_SECONDS))
-            return
-        if not isinstance(answer, HelloMessage):
-            why = answer.message if isinstance(answer, FaultMessage) else "another answer"
-            self._lost(peer, self._transport.failure(node, b"", why, None))
-            return
-        hostname = answer.hostname
-        taken = hostname in self._peers or any(p.node.name == hostname for p in self._peers.values())
-        if is_address(node.name) and hostname and not taken and not hostname.startswith("localhost"):
-            peer.node = dataclasses.replace(node, name=hostname)  # outputs show names
+        taken = {*self._peers, *(other.node.name for other in self._peers.values())}
+        peer.node = dataclasses.replace(node, name=shown_name(node, hello.hostname, taken))
 
     def _lost(self, peer: Peer, finding: Finding) -> None:
         peer.failure = finding
@@ -219,19 +156,19 @@ class Inspection:
     async def _look(self, peer: Peer) -> None:
         for _ in range(PINGS):
             with contextlib.suppress(NoAnswer):
-                pong = await self._ask(peer, PingOrder(time.time()), PongMessage, ANSWER_SECONDS)
+                pong = await peer.ask(PingOrder(time.time()), PongMessage, ANSWER_SECONDS)
                 peer.clock.sample(pong.sent, pong.t, time.time())
         order = setup_order(self._spec, self._setting)
         facts: JsonObject = {}
         try:
-            answer = await self._ask(peer, order, FactsMessage, order.seconds + ANSWER_SECONDS)
+            answer = await peer.ask(order, FactsMessage, order.seconds + ANSWER_SECONDS)
             facts.update(answer.facts)
-            why = answer.prelude_error or answer.error
+            why = answer.failure
         except NoAnswer as error:
             why = str(error)
         if why:
             facts["look"] = {"error": why}
-        facts["clock"] = {"offset": round(peer.clock.offset, 4), "delay": round(peer.clock.delay or 0.0, 4)}
+        facts["clock"] = peer.clock.facts()
         self._found.nodes[peer.node.name] = facts
 
     async def _prove(self) -> None:
@@ -240,7 +177,7 @@ class Inspection:
         token = self._setting.token
         name = master.node.name
         try:
-            listening = await self._ask(master, listen_order(self._spec, token), ListeningMessage, ANSWER_SECONDS)
+            listening = await master.ask(listen_order(self._spec, token), ListeningMessage, ANSWER_SECONDS)
         except NoAnswer as error:
             self._found.gate = Proof(name, error=str(error))
             return
@@ -256,7 +193,7 @@ class Inspection:
         async def probe(peer: Peer) -> None:
             probes = self._found.nodes[peer.node.name]["probes"] = []
             with contextlib.suppress(NoAnswer):
-                probed = await self._ask(peer, order, ProbedMessage, order.seconds + ANSWER_SECONDS)
+                probed = await peer.ask(order, ProbedMessage, order.seconds + ANSWER_SECONDS)
                 probes += encode(probed.results)
 
         await self._each(f"reaching {name}", probe)
@@ -280,7 +217,7 @@ class Inspection:
 
         async def open_door(peer: Peer) -> None:
             with contextlib.suppress(NoAnswer):
-                doors[peer.node.name] = await self._ask(peer, serve, ServingMessage, ANSWER_SECONDS)
+                doors[peer.node.name] = await peer.ask(serve, ServingMessage, ANSWER_SECONDS)
 
         await self._each("opening ports", open_door)
         plan_facts = self._plan_facts()
@@ -299,20 +236,13 @@ class Inspection:
             order = ReachOrder(self._setting.token, peer.node.index, seconds, tuple(names), peers)
             facts[name].update(peer_names={}, pairs={})
             with contextlib.suppress(NoAnswer):
-                reached = await self._ask(peer, order, ReachedMessage, seconds + ANSWER_SECONDS)
+                reached = await peer.ask(order, ReachedMessage, seconds + ANSWER_SECONDS)
                 facts[name].update(peer_names=reached.names, pairs=reached.pairs)
 
         await self._each("trying every pair" if most == len(self._peers) - 1 else "trying pairs", reach)
 
     async def _release(self) -> None:
-        open_ones = [p for p in self._peers.values() if p.channel is not None and p.channel.is_open]
-        for peer in open_ones:
-            assert peer.channel is not None
-            peer.channel.send(ReleaseOrder())
-        deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline and any(p.channel is not None and p.channel.is_open for p in open_ones):
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*(peer.release() for peer in self._peers.values()))
         for peer in self._peers.values():
-            if peer.channel is not None:
-                peer.channel.close()
+            peer.close()
