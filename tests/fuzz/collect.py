@@ -20,12 +20,15 @@ from types import ModuleType
 from typing import NamedTuple
 from unittest.mock import MagicMock
 
+from allranks.protocol.orders import NAME
+
 ROOT = Path(__file__).resolve().parents[2] / "src" / "allranks"
 ANCHORED = frozenset({"match", "fullmatch"})
 METHODS = ("compile", "match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer")
-CALL = re.compile(r"\bre\.\w+\(")
+CALL = re.compile(r"\b(?:re\.\w+|like)\(")
 # Files that put a pattern together as they run, and why that can't be known before.
 BUILT = {
+    "protocol/codec.py": "what `like` is given, which is collected where it is called",
     "cli/logs.py": "the user's --grep, bounded by a timer of processor time",
     "report/redact.py": "the user's own, and values escaped",
     "report/sentences.py": "words escaped",
@@ -93,8 +96,6 @@ def _calls(tree: ast.AST, file: str) -> Iterator[_Call]:
             names[id(node.value)] = node.targets[0].id
         elif isinstance(node, ast.Attribute):
             names[id(node.value)] = f".{node.attr}"
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_matching":
-            names |= dict.fromkeys(map(id, node.args), ".fullmatch")  # spec/fields.py: takes a whole match
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and CALL.search(node.value):
             try:
@@ -102,6 +103,9 @@ def _calls(tree: ast.AST, file: str) -> Iterator[_Call]:
             except SyntaxError:
                 continue
             yield from _calls(inner, f"{file}:{node.lineno}")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "like":
+            pattern = eval(ast.unparse(node.args[0]), {"NAME": NAME})  # protocol/codec.py matches all of a text with it
+            yield _Call(file, node.lineno, "fullmatch", pattern, 0, "")
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "re" and node.func.attr in METHODS):
@@ -126,7 +130,6 @@ def _methods(name: str, file: str, sources: dict[str, str]) -> frozenset[str]:
     for other, source in sources.items():
         if name not in source or (other != file and not _imports(source, Path(file).stem, name)):
             continue
-        source = source.replace(f"_matching({name}", f"{name}.fullmatch(")  # what spec/fields.py does with it
         for match in re.finditer(rf"\b{name}\b(?!\s*=[^=])(?:\.(\w+)\()?", source):
             if match[1] in METHODS:
                 found.add(match[1])

@@ -29,7 +29,11 @@ _BARE = re.compile(r"[A-Za-z0-9._-]+")
 _FOREIGN = (
     (
         "an inventory of Ansible",
-        re.compile(r"\[[\w.-]*[A-Za-z_][\w.-]*(:\w+)?\]\s*$|\S+\s+ansible_\w+=", re.MULTILINE),
+        re.compile(
+            r"\[(?=[\d.-]{0,99}[A-Za-z_])[\w.-]{1,99}(:\w{1,99})?\][ \t]{0,9}$"
+            r"|[\w.:-]{1,99}[ \t]{1,9}ansible_[a-z_]{1,40}=",
+            re.MULTILINE,
+        ),
         r"""awk '/^\[/{vars=/:/;next} NF&&!vars&&!/^[#;]/{h=$1;for(i=2;i<=NF;i++)"""
         """if(sub(/^ansible_host=/,"",$i))h=$i;print h}' FILE""",
     ),
@@ -40,17 +44,19 @@ _FOREIGN = (
     ),
     (
         "a file of addresses and names such as /etc/hosts",
-        re.compile(r"\s*(\d+(\.\d+){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]+)\s+(?!(max_)?slots|port|user)[A-Za-z]"),
+        re.compile(
+            r"(\d{1,3}(\.\d{1,3}){3}|(?=[0-9a-fA-F]{0,4}:)[0-9a-fA-F:]{2,45})\s{1,99}(?!(max_)?slots|port|user)[A-Za-z]"
+        ),
         r"awk '$1!~/^(#|127\.|::1|f[ef]0)/&&NF>1{print $2}' FILE",
     ),
     (
         "a list in YAML",
-        re.compile(r"(---\s*\n)?([\w.-]+:\s*\n)*\s*-\s+\S"),
+        re.compile(r"(---[ \t]{0,9}\n)?([\w.-]{1,253}:[ \t]{0,9}\n){0,9}[ \t]{0,99}-[ \t]{1,99}\S"),
         "sed -n 's/^ *- //p' FILE",
     ),
     (
         "an inventory of Ansible in YAML",
-        re.compile(r"(---\s*\n)?[\w.-]+:\s*\n"),
+        re.compile(r"(---[ \t]{0,9}\n)?[\w.-]{1,253}:[ \t]{0,9}\n"),
         "ansible all -i FILE --list-hosts | tail -n +2 | tr -d ' '",
     ),
     (
@@ -114,8 +120,9 @@ def _refuse_foreign(text: str, source: str) -> None:
     lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] not in "#;"]
     if not lines:
         return
+    head = "\n".join(lines).lstrip()
     for what, looks_so, command in _FOREIGN:
-        if looks_so.match("\n".join(lines)):
+        if looks_so.match(head):
             line = command.replace("FILE", shlex.quote(source))
             raise HostfileError(f"{source}: this is {what}, and not a hostfile\nhint: {line} > hosts.txt")
 
