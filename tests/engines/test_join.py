@@ -61,7 +61,11 @@ class Tap:
         with contextlib.suppress(OSError):
             while True:
                 client = self._socket.accept()[0]
-                server = socket.create_connection(("127.0.0.1", self._to))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # node 0 does not listen yet: it is dialled again
+                    client.close()
+                    continue
                 for ends in ((client, server), (server, client)):
                     threading.Thread(target=self._carry, args=ends, daemon=True).start()
 
