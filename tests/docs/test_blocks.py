@@ -37,7 +37,7 @@ FOREIGN_OPTIONS = {
     "deepspeed": "--deepspeed --deepspeed_config --elastic_training --exclude --include --launcher --local_rank"
     " --master_addr --master_port --module --no_local_rank --no_ssh --num_gpus --num_nodes --ds_config"
     " --node_rank --hostfile",
-    "docker": "--device --ipc --shm-size",
+    "docker": "--device --ipc --runtime --shm-size --ulimit",
     "py-spy": "--native",
     "sbatch, srun": "--account --array --container --container-image --cpus-per-task --distribution --export"
     " --gpus-per-task --gres --kill-on-bad-exit --ntasks-per-node --overlap --requeue --signal --time --wait",

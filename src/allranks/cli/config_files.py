@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from allranks.diagnose.signatures import site
 from allranks.errors import ConfigError
 from allranks.protocol.jsontext import Json
 
@@ -44,6 +43,8 @@ def use_signatures(path: str | None, environ: Mapping[str, str]) -> None:
     """Let this process know the signatures of --signatures, else those of ~/.config/allranks/signatures.toml."""
     file = Path(path) if path else _user_directory(environ) / "signatures.toml"
     if path or file.is_file():
+        from allranks.diagnose.signatures import site  # imported late: every command reads settings, few diagnose
+
         site.use(site.decode(_read_toml(file), str(file)))
 
 
