@@ -80,6 +80,18 @@ def test_commands_for_this_machine_are_typed_here(remedy: str, here: str) -> Non
     assert typed_here(finding, []) == finding
 
 
+@pytest.mark.parametrize(
+    ("remedy", "in_a_job"),
+    [
+        ("ssh n1 'sudo dmesg -T | tail -n 200'", "srun -N 1 -w n1 sh -c 'sudo dmesg -T | tail -n 200'"),
+        ("look: ssh n1 nvidia-smi -L; or --nproc 1", "look: srun -N 1 -w n1 nvidia-smi -L; or --nproc 1"),
+        ("ssh here0 ip link; ssh n1 uptime", "ip link; srun -N 1 -w n1 uptime"),
+    ],
+)
+def test_commands_for_the_nodes_of_a_slurm_job_need_no_ssh(remedy: str, in_a_job: str) -> None:
+    assert typed_here(Finding("disk-full", "fail", "full", remedy), ["here0"], is_slurm=True).remedy == in_a_job
+
+
 def test_no_verdict_says_ssh_for_a_node_of_this_machine() -> None:
     check = Finding(
         "gpu-fell-off-bus", "fail", "a GPU is gone", "ssh here 'sudo dmesg -T | grep -i xid'", Where("here")

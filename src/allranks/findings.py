@@ -74,15 +74,23 @@ _SSH = r"""\bssh (?P<node>[^\s'"`;]+) (?P<word>(?:'[^']*'|"[^"]*"|[^\s'"`;])+)""
 _LABEL = r"[a-z][a-z0-9_-]*"  # of a cause or a check; a document may hold anything
 
 
-def typed_here(finding: Finding, local_nodes: Collection[str]) -> Finding:
-    """Rewrite a remedy's commands for nodes of this machine: `ssh local0 'dmesg -T'` becomes `dmesg -T`."""
+def typed_here(finding: Finding, local_nodes: Collection[str], is_slurm: bool = False) -> Finding:
+    """Rewrite a remedy's commands where no ssh is needed, or allowed.
+
+    `ssh local0 'dmesg -T'` becomes `dmesg -T` for a node of this machine. Of a Slurm job's nodes `ssh n1 uptime`
+    becomes `srun -N 1 -w n1 uptime`: a user may not log in there beside a job (pam_slurm_adopt).
+    """
 
     def here(match: re.Match[str]) -> str:
         if match["node"] in local_nodes:
             return " ".join(shlex.split(match["word"]))
-        return match[0]
+        if not is_slurm:
+            return match[0]
+        word = match["word"]
+        shell = "sh -c " if len(shlex.split(word)[0].split()) > 1 else ""
+        return f"srun -N 1 -w {match['node']} {shell}{word}"
 
-    if local_nodes:
+    if local_nodes or is_slurm:
         return finding._replace(remedy=re.sub(_SSH, here, finding.remedy))
     return finding
 

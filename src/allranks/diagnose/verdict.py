@@ -62,9 +62,8 @@ def judge(incident: Incident, logs: Evidence | None = None, concluded: Verdict |
     if logs is not None:
         verdict = _complete(verdict, judge_logs(logs))
         verdict = verdict._replace(finding=verdict.finding._replace(where=incident.complete(verdict.finding.where)))
-    local = incident.local_nodes
-    runners_up = tuple(typed_here(finding, local) for finding in verdict.runners_up)
-    return verdict._replace(finding=typed_here(verdict.finding, local), runners_up=runners_up)
+    read = [typed_here(f, incident.local_nodes, incident.is_slurm) for f in (verdict.finding, *verdict.runners_up)]
+    return verdict._replace(finding=read[0], runners_up=tuple(read[1:]))
 
 
 def judge_logs(logs: Evidence) -> Verdict:

@@ -143,7 +143,7 @@ class Roster:
 
     def add_finding(self, finding: Finding) -> Stamped[Fact]:
         """Keep a finding; its event."""
-        kept = typed_here(finding, self.cluster.local_names)
+        kept = typed_here(finding, self.cluster.local_names, self.spec.target.slurm)
         self.findings.append(kept)
         return self.stamp(kept)
 

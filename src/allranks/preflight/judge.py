@@ -45,12 +45,14 @@ def judge(
     asked = Request(request)
     nodes = {node: Facts(document) for node, document in documents.items()}
     local = tuple(nodes if asked.asked.virtual else asked.asked.local)
+    is_slurm = asked.asked.spec.get("slurm") is True
     findings: list[Finding] = []
     for check in checks:
         for finding in _judge_one(check, asked, nodes):
             is_allowed = finding.status == "fail" and (finding.id in allow or check.name in allow)
             status = "warn" if is_allowed else finding.status
-            findings.append(typed_here(finding._replace(status=status, check=check.name), local))
+            kept = finding._replace(status=status, check=check.name)
+            findings.append(typed_here(kept, local, is_slurm))
     return sorted(findings, key=lambda finding: finding.status != "fail")
 
 
