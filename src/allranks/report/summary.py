@@ -133,9 +133,12 @@ def _tests(tests: Sequence[SideRunRecord]) -> list[str]:
     lines = ["", "## Tests and checks of these nodes", ""]
     for tested in tests[:TESTS]:
         result = decode_parts(SuiteResult, tested.result)
-        warned = any(finding.status == "warn" for finding in findings_of(result.findings))
-        passed = ("warned" if warned else "passed") if result.ok else "FAILED"
-        lines.append(f"- {_line(result.suite, 20)} {passed}: {code(tested.name, 80)}")
+        outcome = "passed"
+        if not result.ok:
+            outcome = "FAILED"
+        elif any(finding.status == "warn" for finding in findings_of(result.findings)):
+            outcome = "warned"
+        lines.append(f"- {_line(result.suite, 20)} {outcome}: {code(tested.name, 80)}")
     return lines
 
 
