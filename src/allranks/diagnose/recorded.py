@@ -58,6 +58,7 @@ OF_AN_ATTEMPT = (
     RankLeaving,
     StartedMessage,
 )
+OF_AN_INCIDENT = (*OF_THE_RUN, *OF_AN_ATTEMPT)
 NOTHING = Incident()
 COUNTED = ("warn", "fail")  # what is in order is not evidence of a failure
 
@@ -77,7 +78,7 @@ class AttemptFacts:
         """Keep a fact; of attempts that are over, what holds for later ones too."""
         if isinstance(stamped.fact, AttemptStart):
             self.facts = [kept for kept in self.facts if isinstance(kept.fact, OF_THE_RUN)]
-        if isinstance(stamped.fact, (*OF_THE_RUN, *OF_AN_ATTEMPT)):
+        if isinstance(stamped.fact, OF_AN_INCIDENT):
             self.facts.append(stamped)
 
 

@@ -134,7 +134,6 @@ class NodeCommand:
     def _receive(self, received: OutputFrame | Message) -> None:
         if isinstance(received, OutputFrame):
             self._take(received)
-            self.session.send(AckOrder({stream_key(self._stream): self._received}))
         elif isinstance(received, DroppedMessage):
             self.result.dropped = received.total
 
@@ -144,6 +143,7 @@ class NodeCommand:
             return
         self._received = frame.offset + len(frame.data)
         self.result.output.add(frame.data)
+        self.session.send(AckOrder({stream_key(self._stream): self._received}))
 
     # -- how it goes on ---------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ def run_disk_full(path: str, why: str) -> Finding:
         return Finding(
             "missing-file",
             "warn",
-            f"the run directory {path} was removed. Its logs and events are lost, and the run goes on without them",
+            f"the run directory {path} was removed. Its logs and events are lost, and the run goes on",
             "remove run directories with `allranks clean`, which leaves those of runs that go on",
         )
     return Finding(

@@ -16,6 +16,7 @@ from allranks.protocol.messages import ExitMessage, FaultMessage
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import Fact, NodeLost, Stamped
 from allranks.settings import RunSpec
+from allranks.settings.tools import is_one_process
 
 from .members import NodeState, RankState
 from .places import Setting, collectors
@@ -258,6 +259,12 @@ class Roster:
     def node_of_rank(self) -> dict[int, str]:
         """Map every rank that the program has to its node's name."""
         return {rank: place[0] for rank, place in self.layout().items()}
+
+    @property
+    def has_one_process(self) -> bool:
+        """Whether one process of each node stands for all of its ranks in this attempt."""
+        launch = self.spec.launch
+        return is_one_process(launch.launcher, launch.command) and not self.testing
 
     @property
     def program_failed(self) -> bool:

@@ -14,7 +14,6 @@ from allranks.protocol.messages import ExitMessage, StartedMessage, WorldMessage
 from allranks.protocol.orders import StacksOrder, SuiteNodes
 from allranks.protocol.run_facts import OutputsTemporary, Stamped
 from allranks.runs.documents import TEMPORARY
-from allranks.settings.tools import is_one_process
 
 from .ending import Ending
 from .groups import ProcessGroups
@@ -69,12 +68,11 @@ class Running:
             is_own = roster.spec.places.output_dir is None and not place.outputs_here
             if is_own and place.output_dir.startswith(TEMPORARY):
                 temporary[node.name] = place.output_dir
-            of_node = NodeLaunch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
+            launch = NodeLaunch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
             if keep is not None:
                 actions.append(Send(node.name, keep))
-            actions.append(Send(node.name, orders(of_node)))
-        launch = roster.spec.launch
-        if is_one_process(launch.launcher, launch.command) and not roster.testing:
+            actions.append(Send(node.name, orders(launch)))
+        if roster.has_one_process:
             for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them
                 node.ranks = dict(list(node.ranks.items())[:1])
         if temporary and not roster.testing and not self._temporary_outputs_noted:

@@ -66,7 +66,6 @@ from allranks.runs.result import least_result, over_when_interrupted, reopen, wr
 from allranks.runs.timeledger import newest_steps
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
-from allranks.settings.tools import is_one_process
 from allranks.text import join_words
 
 from .channel import Shipper
@@ -275,12 +274,11 @@ class Session:
             is_joined=roster.cluster.source == JOINED,
             withheld=roster.setting.handed_over.not_forwarded,
         )
-        launch = self.spec.launch
         nodes = AttemptNodes(
             roster.attempt,
             tuple(roster.nodes),
             {node.name: node.index for node in roster.everyone.values()},
-            is_one_process(launch.launcher, launch.command) and not roster.testing,
+            roster.has_one_process,
         )
         return judge(make_incident(self.run_dir, self.controller.attempt_facts.facts, nodes, known))
 

@@ -31,8 +31,9 @@ RENDERERS = {"k8s": "kubernetes", "sky": "skypilot", "slurm": "slurm"}
 def _read_fields() -> dict[str, SettingRow]:
     """Give the row of each field its name, its default and, unless it names one, the panel of its group."""
     rows = {}
-    for group in dataclasses.fields(RunSpec()):
-        usual = getattr(RunSpec(), group.name)
+    spec = RunSpec()
+    for group in dataclasses.fields(spec):
+        usual = getattr(spec, group.name)
         for field in dataclasses.fields(usual):
             row: SettingRow | None = field.metadata.get("row")
             if row is not None:  # else it has no name for users
