@@ -236,7 +236,7 @@ def test_permitted_uses_are_left_alone() -> None:
 # Where the clock of the wall is reckoned with: times that a person, a file or another process has given.
 OF_THE_WALL = {
     "cli/logs.py command": "--since",
-    "gang/controller.py _lose": "when a node was last heard, as it is stored",
+    "gang/links.py _lose": "when a node was last heard, as it is stored",
     "engines/meeting.py no_start": "when the meeting began, as it is stored",
     "gang/session.py adopt": "since the controller before us wrote last, as it is stored",
     "gang/session.py _remember": "since the controller before us began",

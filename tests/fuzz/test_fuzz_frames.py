@@ -225,7 +225,7 @@ OWN = [m for m in OF_NODES if m["type"] in ("pong", "got", "refused", "dropped",
 def test_the_controller_takes_any_frame_of_a_node(
     controller: Controller, campaign: Campaign, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (member,) = controller.members.values()
+    (member,) = controller.links.members.values()
     for chance in campaign.cases(300):
         if chance.random() < 0.4:
             stream = Stream(chance.randrange(12), chance.choice((0, 1, 2, (1 << 32) - 1)), chance.choice((0, 1, 65535)))
@@ -235,14 +235,14 @@ def test_the_controller_takes_any_frame_of_a_node(
             message = of_node(chance, OWN)
             if message is not None and message["type"] in [m["type"] for m in OWN]:
                 controller.take_frames(member, [message])
-    assert all(isinstance(count, int) for count in controller.undecodable.counts.values())
+    assert all(isinstance(count, int) for count in controller.recording.undecodable.counts.values())
     assert json.loads(json.dumps(encode(controller.status())))["nodes"]
     capsys.readouterr()
 
 
 def test_a_node_alone_makes_no_controller_leave(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
     """`replaced` counts where run.json names another controller: the exit code would be 0."""
-    (member,) = controller.members.values()
+    (member,) = controller.links.members.values()
     for _ in range(100):
         controller.take_frames(member, [{"type": "replaced"}])
     assert not controller.replaced
@@ -289,14 +289,15 @@ def of_the_first(controller: Controller) -> tuple[object, ...]:
         for path in controller.run_dir.path.rglob("*")
         if path.is_file() and ("node_00" in str(path) or "rank_00_" in path.name or "rank_000" in path.name)
     }
-    return (repr(node), files, controller.progress.by_rank().get(0), controller.dropped.get("local0"))
+    dropped = controller.recording.dropped.get("local0")
+    return (repr(node), files, controller.observing.progress.by_rank().get(0), dropped)
 
 
 def test_one_nodes_frames_change_nothing_of_another(
     pair: Controller, campaign: Campaign, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also `replaced` and `refused`; what they cause in files and events is bounded, and the other's beats hold."""
-    first, second = pair.members.values()
+    first, second = pair.links.members.values()
     pair.take_frames(first, [OutputFrame(Stream(0, 0, 0), 0, b"mine\n")])
     before = of_the_first(pair)
     kept = [m for m in OF_NODES if m["type"] not in ("hello", "exit", "fault", "ended", "drained")]  # these end the run

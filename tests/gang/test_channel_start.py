@@ -22,7 +22,7 @@ from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import SshTransport, ssh_reach, ssh_transport
 from allranks.engines.ssh_errors import not_started
 from allranks.errors import NodeError
-from allranks.gang import controller, inspection, sweeper
+from allranks.gang import inspection, links, sweeper
 from allranks.gang import session as sessions
 from allranks.gang.agent_archive import MARKER, payload
 from allranks.gang.channel import Channel
@@ -112,7 +112,7 @@ def test_a_client_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_agent_that_boots_and_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node directory lies on a file system that hangs, for example."""
     stub(tmp_path, monkeypatch, "printf '\\nALLRANKS-BOOT 1\\n'; exec sleep 100")
-    monkeypatch.setattr(controller, "HELLO_SECONDS", 0.5)
+    monkeypatch.setattr(links, "HELLO_SECONDS", 0.5)
     says = "did not answer within 0.5 s. The node or its link is down"
     verdict = refused(run(tmp_path, remote("h1")), "unknown", "h1", says)
     assert "--node-dir" in verdict["remedy"]
@@ -135,7 +135,7 @@ def test_agents_that_wait_for_each_other_are_not_mute(tmp_path: Path, monkeypatc
     """Of 200 on one machine the last says its first word a minute after its Python has started."""
     stub(tmp_path, monkeypatch, "")
     (tmp_path / "bin" / "ssh").write_text(GREETS_LATE.format(python=sys.executable, marker=MARKER))
-    monkeypatch.setattr(controller, "HELLO_SECONDS", 5.0)
+    monkeypatch.setattr(links, "HELLO_SECONDS", 5.0)
     result = run(tmp_path, remote("h1", "h2", "h3"), init_timeout=10.0)
     (directory,) = (tmp_path / "runs").iterdir()
     events, _ = RunDirectory(directory).read_lines()

@@ -71,7 +71,7 @@ def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.Monke
         if where != "tick" or any(r.pid for r in session.controller.gang.roster.ranks()):
             raise ZeroDivisionError("a bug")
 
-    names = {"judge": "_judge", "output": "_output", "tick": "_first_step"}
+    names = {"judge": "_judge", "output": "_output", "tick": "_look_at_ranks"}
     monkeypatch.setattr(session.controller, names[where], broken)
     result = encode(session.run())
     assert (result["exit"], result["verdict"]["cause"], result["verdict"]["where"]) == (70, "internal-error", {})

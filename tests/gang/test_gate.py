@@ -13,8 +13,8 @@ from allranks.cluster import Cluster, Node
 from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
-from allranks.gang.channel import Member
 from allranks.gang.controller import Controller
+from allranks.gang.links import Member
 from allranks.gang.members import RankState
 from allranks.gang.states import State
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, STACKS, OutputFrame, Stream
@@ -41,7 +41,7 @@ def controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Controller
 
 
 def second(controller: Controller) -> Member:
-    return list(controller.members.values())[1]
+    return list(controller.links.members.values())[1]
 
 
 def files(controller: Controller) -> list[str]:
@@ -59,7 +59,7 @@ def test_output_of_another_nodes_rank_is_left_out(controller: Controller, kind: 
     assert files(controller) == []
     give(controller, OutputFrame(Stream(kind, 1, 0), 0, b'{"loss": 1}\n'))
     assert len(files(controller)) == 1
-    assert controller.undecodable.counts == {"messages of local1": 1}
+    assert controller.recording.undecodable.counts == {"messages of local1": 1}
 
 
 CALLS = {"base": 1, "groups": []}
@@ -83,8 +83,8 @@ def test_words_about_another_nodes_rank_are_left_out(controller: Controller, mes
     fed = list[object]()
     controller.feed_quietly = fed.append  # type: ignore[method-assign]
     give(controller, message)
-    assert fed == [] and controller.dropped == {}
-    assert controller.undecodable.counts == {"messages of local1": 1}
+    assert fed == [] and controller.recording.dropped == {}
+    assert controller.recording.undecodable.counts == {"messages of local1": 1}
 
 
 def test_streams_of_a_node_are_those_of_its_ranks(controller: Controller) -> None:
@@ -103,7 +103,7 @@ def test_a_frame_far_behind_the_others_makes_no_hole_for_every_reader(controller
     give(controller, *frames)
     (log,) = controller.run_dir.path.rglob("rank_001.log")
     assert log.read_bytes() == b"begin\n" + bytes(10) + b"end\n"
-    assert controller.undecodable.counts == {"messages of local1": 1}
+    assert controller.recording.undecodable.counts == {"messages of local1": 1}
 
 
 def test_what_one_node_may_have_written_down_is_bounded_and_its_beats_are_heard(controller: Controller) -> None:
@@ -111,7 +111,7 @@ def test_what_one_node_may_have_written_down_is_bounded_and_its_beats_are_heard(
     give(controller, *refused)
     events = controller.run_dir.path / "events.jsonl"
     assert events.stat().st_size < 100_000
-    assert sum(controller.undecodable.counts.values()) == 20_000, "none goes uncounted"
+    assert sum(controller.recording.undecodable.counts.values()) == 20_000, "none goes uncounted"
     template = {"type": "template", "state": "off", "attempt": 0, "why": "w" * 100_000}
     give(controller, *[template] * 300)
     assert events.stat().st_size < 6 << 20
@@ -127,9 +127,9 @@ def test_what_no_host_is_called_is_no_name(tmp_path: Path, name: str) -> None:
     cluster = Cluster((Node(0, "10.9.9.9", "10.9.9.9"),), "--hosts")
     session = sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView)
     controller = session.controller
-    (member,) = controller.members.values()
+    (member,) = controller.links.members.values()
     controller.take_frames(member, [{"type": "hello", "protocol": 1, "node_dir": "/tmp/a", "hostname": name}])
-    assert [m.node.name for m in controller.members.values()] == ["10.9.9.9"]
+    assert [m.node.name for m in controller.links.members.values()] == ["10.9.9.9"]
     assert (controller.run_dir.path / "events.jsonl").stat().st_size < 10_000
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests.gang.test_gang import Drive
 
 from allranks.diagnose.recorded import AttemptFacts
-from allranks.gang.channel import LATE, Beats, _place
 from allranks.gang.clocks import LEAST, Instant, pause_between
+from allranks.gang.links import LATE, Beats, _place
 from allranks.protocol.run_facts import LauncherPaused
 from allranks.runs.regular import open_regular
 

@@ -106,7 +106,7 @@ def test_a_damaged_event_keeps_nobody_from_taking_the_run_over(line: Document, t
     for told in (AttemptStart(), FirstStep(2.0), OutputDropped(3, 70, 70, "full")):
         run.append(Stamped("h1", 1.0, 0, told))
     session = adopt(run, NoView(), reach_nodes)
-    assert session.controller.dropped == {"h1": {3: 70}}
-    assert session.controller.progress.first_step_told
+    assert session.controller.recording.dropped == {"h1": {3: 70}}
+    assert session.controller.observing.progress.first_step_told
     continue_run(session)
     assert session.controller.roster.attempt == 1

@@ -1,6 +1,6 @@
 """One channel to one node: a client process, the boot marker, then frames both ways (IO, no decisions).
 
-`Member` is what the controller keeps of a node beside its channel, `Shipper` sends the synced tree over it.
+`Shipper` sends the synced tree over it.
 
 Runs on the asyncio loop with plain descriptors: at full output this path carries every byte.
 """
@@ -11,14 +11,11 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from itertools import islice
-from pathlib import PurePath
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from allranks.cluster import Node
@@ -29,7 +26,6 @@ from allranks.protocol.header import Header
 from allranks.protocol.orders import Order, PingOrder, TakenOrder, pack_order
 
 from .agent_archive import MARKER, payload_parts
-from .gate import Budget
 from .transport import Client, Transport
 
 if TYPE_CHECKING:
@@ -39,8 +35,6 @@ READ = 256 << 10
 PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
-LATE = 1.0  # seconds beyond its time, from which a beat is late, or a turn of the loop
-MOST_HELD = 3600.0  # seconds that a loop may be held: behind a defect ranks would live for ever
 MAX_TRIES = 6
 DEBUG = "debug1:"  # how lines of ssh begin that say how far it has come
 TAKEN_EVERY = 64 << 10  # bytes of output between two words of how much has come: half of what an agent sends ahead
@@ -309,106 +303,6 @@ class Channel:
     def is_open(self) -> bool:
         """True between the marker and the end."""
         return self._client is not None and self._booted is not None and self._booted.done()
-
-
-class Member:
-    """The controller's side of a node: channel, when it was last heard."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.channel: Channel | None = None
-        self.budget = Budget()
-        self.heard = time.monotonic()
-        self.silent = False
-        self.lost = False
-        self.hung_up = False  # its connection was closed from there, and it was not heard since
-        self.is_adopted = False  # its agent was started by another controller
-        self.has_greeted = False  # its agent has said hello once
-        self.greeted = asyncio.Event()  # with `has_greeted`
-        self.opening: asyncio.Task[None] | None = None
-        self.has_ended = False  # its word, after a crash of the controller's own
-        self.behind = False  # its output has found no room in the run directory since its last hello
-        self.ends: Mapping[str, int] = {}  # where its streams end, once its ranks have
-        self.shown: dict[Stream, int] = {}  # how far each stream has been displayed
-        self.dropped: dict[Stream, int] = {}  # bytes that the node has dropped
-
-    @property
-    def open(self) -> bool:
-        """Its agent can be spoken to."""
-        return self.channel is not None and self.channel.is_open
-
-    @property
-    def is_coming(self) -> bool:
-        """Its first channel is on its way."""
-        return not self.has_greeted and self.opening is not None and not self.opening.done()
-
-
-class Beats:
-    """Renews the leases of all nodes from a thread of its own, which touches no disk.
-
-    The loop may have to wait for one: no rank ends for it within MOST_HELD. `held_by` says where the loop was then.
-    """
-
-    def __init__(self, every: float, members: Callable[[], Iterable[Member]]) -> None:
-        self._every = every
-        self._members = members
-        self._has_ended = threading.Event()
-        self._beat_at = self._late_at = 0.0
-        self._turned_at = 0.0
-        self._loop_thread = threading.get_ident()
-        self.held_by = ""
-
-    def start(self, on_error: Callable[[Exception], None]) -> None:
-        """Begin, for the loop of this thread, which hears of an error."""
-        self._loop_thread = threading.get_ident()
-        self._beat_at = self._turned_at = time.monotonic()
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, args=(loop, on_error), name="beats", daemon=True).start()
-
-    def end(self) -> None:
-        """Beat no more."""
-        self._has_ended.set()
-
-    def turn(self) -> bool:
-        """Take note that the loop turns; tell whether no beat was late since it last did."""
-        now = time.monotonic()
-        beat_at = self._beat_at
-        is_late = self._late_at >= self._turned_at or now - beat_at > self._every + LATE
-        self._turned_at = now
-        self.held_by = ""
-        return not is_late
-
-    def _run(self, loop: asyncio.AbstractEventLoop, on_error: Callable[[Exception], None]) -> None:
-        try:
-            while not self._has_ended.wait(self._every):
-                self._beat(loop)
-        except Exception as error:
-            if not self._has_ended.is_set():
-                loop.call_soon_threadsafe(on_error, error)
-
-    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = time.monotonic()
-        if now - self._beat_at > self._every + LATE:
-            self._late_at = now
-        self._beat_at = now
-        held = now - self._turned_at
-        if held > MOST_HELD:
-            return
-        if held > LATE:
-            self.held_by = _place(sys._current_frames().get(self._loop_thread))  # noqa: SLF001 the one way there is
-        for member in tuple(self._members()):
-            if member.channel is not None:
-                member.channel.beat(loop)
-
-
-def _place(frame: FrameType | None) -> str:
-    """Name the package of allranks that a thread is in, and its module: `runs/logs`; empty where it is in none."""
-    while frame is not None:
-        path = PurePath(frame.f_code.co_filename)
-        if path.parent.parent.name == "allranks":
-            return f"{path.parent.name}/{path.stem}"
-        frame = frame.f_back
-    return ""
 
 
 class Shipper:

@@ -119,10 +119,12 @@ class Session:
         self.view = view
         shipper = Shipper(archive) if archive is not None else None
         self.controller = Controller(spec, cluster, setting, reach.transport, run, view, self._judge, adopted, shipper)
+        self.recording = self.controller.recording
+        self.observing = self.controller.observing
         if spec.recovery.audit_data:
             from .auditor import Auditor  # imported late: a run without it needs none of it
 
-            self.controller.auditor = Auditor(spec.recovery.audit_data, run)
+            self.observing.auditor = Auditor(spec.recovery.audit_data, run)
         self._signals = 0
         self._said_time_left = False
         self._asked_to_stop: str | None = None
@@ -130,7 +132,8 @@ class Session:
 
     def take_view(self, view: View) -> None:
         """Another view from now on (after the fork of --detach)."""
-        self.view = self.controller.view = view
+        self.view = view
+        self.controller.take_view(view)
 
     def run(
         self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
@@ -154,8 +157,7 @@ class Session:
     def remember_times(self, facts: Iterable[Stamped[Fact]]) -> None:
         """Take what the run directory has of the run's time so far."""
         for stamped in facts:
-            self.controller.timekeeper.take(stamped)
-            self.controller.attempt_facts.take(stamped)
+            self.recording.remember(stamped)
 
     def stop_from_afar(self, reason: str) -> None:
         """End the run because a node wants it, from any thread. Every node may: that is never a second signal."""
@@ -241,7 +243,7 @@ class Session:
         """After an attempt: finish, retry, or repeat the gate with another port."""
         roster = gang.roster
         if gang.rendezvous.port_was_taken:
-            self.controller.keep(PlainNote(f"port {roster.master_port} was taken: trying another"))
+            self.recording.keep(PlainNote(f"port {roster.master_port} was taken: trying another"))
             return Decision("repeat")
         failed = any(end.fact.code != 0 for end in roster.exits) or roster.findings or roster.lost
         if roster.stop_reason or failed:
@@ -252,9 +254,9 @@ class Session:
             return Decision(self._judge_test(roster, verdict))
         if verdict is not None and verdict.confidence < SURE:
             verdict = self._completed(verdict)
-        steps = {rank: progress.step for rank, progress in self.controller.progress.by_rank().items()}
+        steps = {rank: progress.step for rank, progress in self.observing.progress.by_rank().items()}
         against = self._against_retry()
-        resumed = self.controller.progress.resumed()
+        resumed = self.observing.progress.resumed()
         decision, self.verdict = self.history.add(gang, verdict, steps, time.monotonic(), against, resumed)
         self.controller.note(self.history.attempts[-1])
         if decision.kind == "retry" and self.verdict is not None:
@@ -280,7 +282,7 @@ class Session:
             {node.name: node.index for node in roster.everyone.values()},
             roster.has_one_process,
         )
-        return judge(make_incident(self.run_dir, self.controller.attempt_facts.facts, nodes, known))
+        return judge(make_incident(self.run_dir, self.recording.attempt_facts.facts, nodes, known))
 
     def _against_retry(self) -> str:
         """Why there can be no further attempt, whatever the cause; empty where there can be one."""
@@ -308,12 +310,12 @@ class Session:
         """Write down why the engine took the nodes back, so that `diagnose` knows it too."""
         if finding is not None:
             roster.findings.append(finding)
-            self.controller.keep(finding)
+            self.recording.keep(finding)
 
     def _audit(self, gang: Gang) -> None:
         """Judge all of the data, in the place of what was found while the program ran."""
         roster = gang.roster
-        auditor = self.controller.auditor
+        auditor = self.observing.auditor
         if auditor is None or roster.testing or not roster.exits:
             return
         from allranks.data.case import CHECK as OF_DATA  # imported late: only an audit needs it
@@ -387,9 +389,9 @@ class Session:
     def _result(self, code: int, ended_t: float) -> ResultDocument:
         """Make the result of a run that ends at `ended_t` (unix seconds)."""
         roster = self.controller.roster
-        ledger = self.controller.timekeeper.ledger(ended_t, self.controller.progress.span.seen)
+        ledger = self.recording.timekeeper.ledger(ended_t, self.observing.progress.span.seen)
         left = {n.name: n.left for n in roster.everyone.values() if n.left}
-        dropped = {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.controller.dropped.items()}
+        dropped = {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.recording.dropped.items()}
         return ResultDocument(
             self.setting.run,
             str(self.run_dir.path) if self.run_dir.path.is_dir() else "",
@@ -402,7 +404,7 @@ class Session:
             left,
             self._unfetched(roster),
             dropped,
-            self.controller.undecodable.counts,
+            self.recording.undecodable.counts,
             self._outputs(roster),
             ledger.goodput,
             ledger,
@@ -443,7 +445,7 @@ class Session:
         timing = Timing(round(time.monotonic() - roster.began_at, 3))
         if roster.initialised_t is not None:
             timing = timing._replace(initialised=round(roster.initialised_t - roster.started, 3))
-        first_step_at = self.controller.progress.first_step_at
+        first_step_at = self.observing.progress.first_step_at
         if first_step_at is not None:
             timing = timing._replace(first_step=round(first_step_at - roster.began_at, 3))
         return timing
@@ -451,9 +453,10 @@ class Session:
     def _unfetched(self, roster: Roster) -> dict[str, Unfetched]:
         """Give nodes whose logs end before their ranks did, with how far each log goes."""
         unfetched = {}
+        members = self.controller.links.members
         for node in roster.everyone.values():
-            if node.ranks and node.node_dir and self.controller.unfetched(node.name):
-                sizes = self.controller.logs.sizes(node.index, node.name)
+            if node.ranks and node.node_dir and self.recording.is_unfetched(members[node.name]):
+                sizes = self.recording.logs.sizes(node.index, node.name)
                 unfetched[node.name] = Unfetched(node.node_dir, sizes)
         return unfetched
 
@@ -554,7 +557,7 @@ def continue_run(session: Session) -> None:
     if before is not None:
         session.history.attempts = list(before.attempts)
     for attempt in session.history.attempts:
-        session.controller.progress.came_to(attempt.step)
+        session.controller.observing.progress.came_to(attempt.step)
     numbers = [attempt.attempt for attempt in session.history.attempts]
     numbers += [start.attempt or 0 for start in of_kind(run.read_facts()[0], AttemptStart)]
     session.controller.roster.attempt = max(numbers, default=-1) + 1
@@ -744,11 +747,11 @@ def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
 def _remember(session: Session, run: RunDirectory, started: float) -> None:
     """Take over the times that the controller before this one has written down."""
     roster = session.controller.roster
-    progress = session.controller.progress
+    progress = session.controller.observing.progress
     session.started = roster.started = started
     roster.began_at = time.monotonic() - max(0.0, time.time() - started)
     facts = run.read_facts()[0]
-    session.controller.logs.resume(facts)
+    session.controller.recording.logs.resume(facts)
     session.remember_times(facts)
     _remember_steps(session.controller, facts, run.read_status())
     ends = [end.fact for end in of_kind(facts, AttemptEnd) if end.fact.decision is not None]
@@ -765,7 +768,7 @@ def _remember(session: Session, run: RunDirectory, started: float) -> None:
     if any(of_kind(facts, SuitePassed)):
         roster.testing = False
     for dropped in of_kind(facts, OutputDropped):
-        if dropped.node in session.controller.members:
+        if dropped.node in session.controller.links.members:
             _remember_drop(session.controller, dropped)
 
 
@@ -776,21 +779,16 @@ def _remember_steps(controller: Controller, facts: list[Stamped[Fact]], status: 
     for steps in of_kind(facts, StepsSeen):
         attempt = steps.attempt or 0
         if attempt < roster.attempt:
-            controller.progress.came_to(steps.fact.furthest)
+            controller.observing.progress.came_to(steps.fact.furthest)
         elif attempt == roster.attempt:
             present = steps.fact
     if present is not None:
-        controller.resume_steps(newest_steps(present, status))
+        controller.observing.progress.span.resume(newest_steps(present, status))
 
 
 def _remember_drop(controller: Controller, dropped: Stamped[OutputDropped]) -> None:
-    rank = dropped.fact.rank
-    count = dropped.fact.bytes
-    ranks = controller.dropped.setdefault(dropped.node, {})
-    ranks[rank] = ranks.get(rank, 0) + count
-    streams = controller.members[dropped.node].dropped
-    stream = Stream(RANK_LOG, rank, dropped.attempt or 0)
-    streams[stream] = streams.get(stream, 0) + count
+    stream = Stream(RANK_LOG, dropped.fact.rank, dropped.attempt or 0)
+    controller.recording.count_dropped(controller.links.members[dropped.node], stream, dropped.fact.bytes)
 
 
 def detach_stdio(log: Path) -> None:
