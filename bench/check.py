@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tests.hosts.bed import Bed
 
-from allranks.preflight.registry import built_in
+from allranks.gang.plugins import built_in
 from bench import rivals
 from bench.launch import ALLRANKS, Ground, hosts
 from bench.quiet import Work

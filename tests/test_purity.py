@@ -103,7 +103,6 @@ def imported(tree: ast.AST, path: Path) -> Iterator[tuple[int, list[str]]]:
 EXCEPTIONS = {
     ("settings/places.py", "posixpath"),
     ("protocol/secure.py", "os"),
-    ("preflight/registry.py", "importlib"),
     ("plan/render/yamltext.py", "yaml"),
 }
 

@@ -128,7 +128,7 @@ class Hang(NamedTuple):
     nodes: tuple[str, ...] = ()  # sender and receiver, where a link is at fault
 
 
-# What a verdict rests on: facts of processes, nodes and checks, else the tier of a line (diagnose/calibration.py).
+# What a verdict rests on: facts of processes, nodes and checks, else the tier of a line (diagnose/verdict.py).
 EvidenceName = Literal["observed", "stated", "general", "own-failure", "complaint", "guess", "none"]
 
 

@@ -20,8 +20,8 @@ from allranks.agent import checks
 from allranks.agent import node_check as facts
 from allranks.agent.checks import NodeHost
 from allranks.agent.processes import machine, read_process
+from allranks.gang.plugins import built_in
 from allranks.preflight.judge import judge
-from allranks.preflight.registry import built_in
 from allranks.protocol.codec import decode
 from allranks.protocol.orders import SetupOrder
 

@@ -14,9 +14,9 @@ from allranks.cli.main import run_verb
 from allranks.diagnose.causes import CAUSES
 from allranks.findings import Finding, Verdict, explain_command
 from allranks.gang.members import STANDS_BY, RankState
+from allranks.gang.plugins import built_in
 from allranks.preflight.check import read_check
 from allranks.preflight.checks import kernel
-from allranks.preflight.registry import built_in
 from allranks.report.explained import STATES, check_page, explained, text_of
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import GOING_ON, ORPHANED, OVER

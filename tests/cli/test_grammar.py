@@ -18,7 +18,7 @@ import pytest
 from tests import forked
 from tests.shell import Answer, Shell, command_of
 
-from allranks.cli.grammar import split
+from allranks.cli.declare import split
 from allranks.settings.table import SETTINGS
 
 NOW: list[Any] = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.engines.nodegroups import expand_groups, has_groups
+from allranks.engines.reachable_nodes import expand_groups, has_groups
 from allranks.errors import UsageError
 
 pytest.importorskip("ClusterShell", reason="an extra")

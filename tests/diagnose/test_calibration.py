@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.diagnose.calibration import FIGURES, EvidenceKind, kind_of
 from allranks.diagnose.candidate import Strength
-from allranks.diagnose.verdict import judge_logs
+from allranks.diagnose.verdict import FIGURES, EvidenceKind, judge_logs, kind_of
 from allranks.protocol.codec import encode
 from allranks.runs.logdiagnosis import read_stream
 

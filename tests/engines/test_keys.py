@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from allranks.engines import following
+from allranks.engines.controlled import KeyQuestion
 from allranks.engines.following import NoView
-from allranks.engines.keys import KeyQuestion
 from allranks.engines.signals import Signals
 
 

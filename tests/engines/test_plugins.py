@@ -15,7 +15,7 @@ from tests.interpreters import OLDEST
 from allranks.errors import ConfigError
 from allranks.gang import agent_archive as bundle
 from allranks.gang import plugins
-from allranks.preflight.registry import built_in
+from allranks.gang.plugins import built_in
 
 pytestmark = pytest.mark.processes
 

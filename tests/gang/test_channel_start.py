@@ -19,14 +19,15 @@ import pytest
 
 from allranks.cluster import Cluster, Node
 from allranks.cluster.build import virtual_cluster
+from allranks.engines import orphans
 from allranks.engines.ssh import SshTransport, ssh_reach, ssh_transport
 from allranks.engines.ssh_errors import not_started
 from allranks.errors import NodeError
-from allranks.gang import inspection, links, sweeper
+from allranks.gang import inspection, links
 from allranks.gang import session as sessions
 from allranks.gang.agent_archive import MARKER, payload
 from allranks.gang.channel import Channel
-from allranks.gang.checking import look
+from allranks.gang.inspection import look_at_nodes
 from allranks.gang.transport import NodeReach
 from allranks.protocol.codec import encode
 from allranks.protocol.header import AgentHeader, SweepHeader
@@ -177,10 +178,10 @@ def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
     spec = spec_of(tmp_path)
-    seen = look(spec, remote("h1", "h2"), run_dir, [], lambda *told: None, ssh_transport(spec))
+    seen = look_at_nodes(spec, remote("h1", "h2"), run_dir, [], lambda *told: None, ssh_transport(spec))
     assert [f["id"] for f in seen["unreachable"]] == ["environment-mismatch"] * 2
     with pytest.raises(NodeError, match=r"ssh.*not found on PATH"):
-        sweeper.ask(spec_of(tmp_path), ssh_transport(spec_of(tmp_path)), remote("h1"), {"h1": SweepHeader()})
+        orphans.ask(spec_of(tmp_path), remote("h1"), {"h1": SweepHeader()})
 
 
 @pytest.mark.parametrize("step", ["beat_all", "receive"])
@@ -198,7 +199,7 @@ def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
     spec = spec_of(tmp_path, local=1)
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        look(spec, virtual_cluster(1), run_dir, [], lambda *told: None, ssh_transport(spec))
+        look_at_nodes(spec, virtual_cluster(1), run_dir, [], lambda *told: None, ssh_transport(spec))
 
 
 # -- limits of this machine ---------------------------------------------------------------------------

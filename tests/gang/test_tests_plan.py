@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.gang.test_gang import Drive
 
-from allranks.cli.pairs import dead_pairs, without
+from allranks.cli.test import dead_pairs, without
 from allranks.cluster import Cluster, Node
 from allranks.gang.tested import findings_of
 from allranks.plan.launchers.collectives import arguments

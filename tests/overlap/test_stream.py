@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
 
-from allranks.overlap.spans import Spans, intersection, union, without
 from allranks.overlap.stream import BrokenTrace, Reader
+from allranks.overlap.trace import Spans, intersection, union, without
 
 DOCUMENT = {
     "schemaVersion": 1, "distributedInfo": {"rank": 3, "ranks": [0, 1]}, "empty": [], "text": "a \"quoted\" } ] text",
@@ -105,7 +105,7 @@ def test_without_takes_moments_away(kept, removed) -> None:
 
 
 def test_many_intervals_out_of_order_are_merged_on_the_way(monkeypatch) -> None:
-    monkeypatch.setattr("allranks.overlap.spans.COMPACT", 10)
+    monkeypatch.setattr("allranks.overlap.trace.COMPACT", 10)
     spans = Spans()
     for at in range(5000):
         spans.add(at % 20, at % 20 + 0.5)

@@ -6,8 +6,8 @@ import pytest
 from tests.gang.test_gang import Drive
 
 from allranks.errors import UsageError
+from allranks.settings.command_line import refuse_slips, used
 from allranks.settings.layers import resolve
-from allranks.settings.placeholders import refuse_slips, used
 
 FOREIGN = ('{"lr": 1e-3, "run": {"x": {}}}', "{epoch:02d}-{val_loss}", "${run}", "{{attempt}}", "{}", "{rank}")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from allranks.gang.plugins import built_in
 from allranks.preflight.check import Check, read_check
 from allranks.preflight.judge import judge
-from allranks.preflight.registry import built_in
 
 BOMB = 64 << 20  # bytes of a listing that is packed in 64 KB
 

@@ -10,8 +10,8 @@ from tests.reference.settings_page import cell
 
 from allranks.diagnose.causes import CAUSES, Cause
 from allranks.exitcodes import MEANINGS
+from allranks.gang.plugins import built_in
 from allranks.preflight.check import GROUPS, Check
-from allranks.preflight.registry import built_in
 from allranks.report.explained import cause_page, check_page, markdown_of
 
 MARK = "<!-- below: make pages -->\n"

@@ -17,8 +17,8 @@ from allranks.cli.fetch import FetchReport
 from allranks.cli.nodes import NodesReport
 from allranks.engines import dry_run, joined
 from allranks.engines.kubernetes.launching import PodsPlan
-from allranks.engines.skypilot.launching import TaskPlan
-from allranks.engines.slurm.submitting import SubmissionPlan
+from allranks.engines.skypilot.engine import TaskPlan
+from allranks.engines.slurm.engine import SubmissionPlan
 from allranks.findings import Finding, Verdict
 from allranks.overlap.statement import OverlapDocument
 from allranks.protocol import codec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from allranks.findings import Finding, Where
+from allranks.gang.plugins import built_in
 from allranks.preflight.judge import table
-from allranks.preflight.registry import built_in
 from allranks.report.checks_table import counts, finding_lines, grouped, setting_lines, table_lines
 from allranks.report.page import check_page
 

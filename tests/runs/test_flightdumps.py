@@ -22,8 +22,7 @@ from allranks.diagnose.hangs import pickled
 from allranks.diagnose.hangs.pickled import read_pickle
 from allranks.diagnose.verdict import judge_logs
 from allranks.protocol.jsontext import DecodeError
-from allranks.runs.flightdumps import read_dumps
-from allranks.runs.logdiagnosis import find_logs, read_logs
+from allranks.runs.logdiagnosis import find_logs, read_dumps, read_logs
 
 FRAMES = [{"name": "c10d::work", "filename": "/pytorch/c10d.cpp", "line": 5},
           {"name": "all_reduce", "filename": "/venv/site-packages/torch/distributed/distributed_c10d.py", "line": 2810},

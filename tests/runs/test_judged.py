@@ -13,8 +13,7 @@ from allranks.diagnose.recorded import fold, last_attempt, own_addresses
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
 from allranks.protocol.run_facts import read_lines
-from allranks.runs.directory import RunDirectory
-from allranks.runs.errorfiles import save_error
+from allranks.runs.directory import RunDirectory, save_error
 from allranks.runs.judged import complete, judge_run
 from allranks.runs.recorded_incident import read_incident
 

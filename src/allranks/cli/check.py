@@ -18,7 +18,7 @@ from allranks.engines.dry_run import describe_check, describe_checks
 from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
 from allranks.findings import Finding
-from allranks.gang import checking
+from allranks.gang.inspection import judge_evidence, look_at_nodes
 from allranks.gang.plugins import all_checks
 from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
@@ -103,10 +103,10 @@ def look(
         what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
         sys.stdout.write(f"check     {spec.preflight.level}: {what} (from {cluster.source})\n")
     progress = ProgressLine(printing.as_json or printing.quiet)
-    evidence = checking.look(spec, cluster, run, checks, progress.show, transport)
+    evidence = look_at_nodes(spec, cluster, run, checks, progress.show, transport)
     progress.end()
     if not cluster.is_virtual:
-        findings = checking.judge_evidence(evidence, checks, spec.preflight.allow)
+        findings = judge_evidence(evidence, checks, spec.preflight.allow)
         remember_nodes(evidence, findings, checks, run.name)
     return close(evidence, checks, spec, run, printing)
 
@@ -153,7 +153,7 @@ def close(
     printing: Printing,
 ) -> int:
     """Judge the evidence, print the findings, save the page. Return the exit code."""
-    findings = checking.judge_evidence(evidence, checks, spec.preflight.allow)
+    findings = judge_evidence(evidence, checks, spec.preflight.allow)
     request = evidence.get("request") or {}
     rows = table(request, evidence["nodes"], checks, findings)
     explained = {}

@@ -8,9 +8,12 @@ read by their parsers; it returns an exit code.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -19,14 +22,13 @@ from allranks import early
 from allranks.cluster.names import show
 from allranks.errors import UsageError
 from allranks.protocol.jsontext import Json
+from allranks.report.terminal import shows_colour
 from allranks.settings.parsers import FLAG, choice, path
 from allranks.settings.setting import OPTIONS, PANELS, SettingRow
 from allranks.settings.table import SETTINGS, suggestion
 from allranks.text import join_words
 
 from . import streams
-from .grammar import refuse_empty_values, split
-from .rich_help import rich_help
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -373,3 +375,103 @@ class DeclaredGroup(click.Group):
                 f"hint: allranks {self.name} {meant or '--help'}"
             )
         return super().resolve_command(ctx, args)
+
+
+def rich_help(command: click.Command, ctx: click.Context, panels: Mapping[str, Sequence[click.Option]]) -> str:
+    """Draw the help as rich-click does; empty where rich-click is missing or no person looks."""
+    if not (sys.stdout.isatty() or shows_colour(sys.stdout)) or find_spec("rich_click") is None:
+        return ""
+    import rich_click  # imported late: it takes 150 ms, and only help needs it
+
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    options = [option for panel in panels.values() for option in panel]
+    drawn = rich_click.RichCommand(
+        name=command.name,
+        params=[*arguments, *options],
+        help=command.help,
+        context_settings=command.context_settings,
+        add_help_option=False,  # it is one of the options
+        panels=[
+            rich_click.RichOptionPanel(name, options=[option.opts[0] for option in options])
+            for name, options in panels.items()
+            if name != OPTIONS  # rich-click's own panel of that name takes the rest
+        ],
+    )
+    drawn_ctx = rich_click.RichContext(drawn, info_name=ctx.info_name, parent=ctx.parent)
+    return drawn.get_help(drawn_ctx)
+
+
+MODULE = "-m"
+
+
+@dataclass
+class CommandLine:
+    """A command line in its parts: our words, each option with the word that is its value, the training command."""
+
+    words: list[str] = field(default_factory=list)
+    separate_values: list[tuple[SettingRow, str, str]] = field(default_factory=list)  # row, option as typed, value
+    attached_values: list[tuple[str, str]] = field(default_factory=list)  # option as typed, value behind its =
+    command: list[str] = field(default_factory=list)
+
+
+def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool) -> CommandLine:
+    """Divide a command line. Judges nothing: see `refuse_empty_values`."""
+    by_name = {name: row for row in rows for name in row.names}
+    renamed = {name: row.option for row in by_name.values() for name in row.former_options.split()}
+    switches = {switch.partition("=")[0]: row for row in by_name.values() for switch in row.switches.split()}
+    line = CommandLine()
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word == "--":
+            if takes_command:
+                line.command = list(words[at + 1 :])
+            else:
+                line.words += words[at:]
+            return line
+        is_option = word.startswith("-") and word != "-"
+        if takes_command and (word == MODULE or not is_option):
+            line.command = list(words[at:])
+            return line
+        at += 1
+        if not is_option:
+            line.words.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if name not in by_name and name.replace("_", "-") in {*by_name, *switches}:
+            name = name.replace("_", "-")
+        name = renamed.get(name, name)
+        if name in switches and not equals:
+            line.words.append(f"{switches[name].option}={switches[name].value_of(name)}")
+            continue
+        line.words.append(name + equals + value)
+        row = by_name.get(name)
+        if equals:
+            line.attached_values.append((name, value))
+        elif row is not None and not row.parser.is_flag and at < len(words):
+            line.separate_values.append((row, name, words[at]))
+            line.words.append(words[at])
+            at += 1
+    return line
+
+
+def refuse_empty_values(line: CommandLine) -> None:
+    """Refuse what `--option $VARIABLE` becomes where the variable is empty: the next word is taken for the value."""
+    for name, value in line.attached_values:
+        if not value:
+            raise UsageError(f"{name}= has an empty value. A shell variable was probably empty")
+    for row, name, value in line.separate_values:
+        if not value:
+            raise UsageError(f"{name} has an empty value. A shell variable was probably empty")
+        if value.startswith("-") and value != "-" and not row.may_begin_with_dash:
+            reason = "is an option"
+        elif value.endswith(".py") and not row.parser.is_path and os.path.isfile(value):
+            reason = "is a script"
+        else:
+            continue
+        raise UsageError(
+            f"{name} has the value {value}, which {reason}. A shell variable was probably empty\n"
+            f"hint: write {name}={value} if that is meant"
+        )
+    if line.command[:1] == [MODULE] and (len(line.command) < 2 or line.command[1].startswith("-")):
+        raise UsageError("-m has no module behind it. A shell variable was probably empty\nhint: -m PACKAGE.MODULE")

@@ -11,7 +11,7 @@ import click
 
 from allranks.cluster import Cluster, Node
 from allranks.engines import zipapp
-from allranks.engines.kubernetes.podfile import read_texts
+from allranks.engines.kubernetes.launching import read_texts
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
@@ -26,8 +26,8 @@ from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.protocol.codec import document_line, omit_empty
 from allranks.runs.regular import ANYONE, replacing
 from allranks.settings import RunSpec
+from allranks.settings.command_line import used
 from allranks.settings.layers import Resolved
-from allranks.settings.placeholders import used
 from allranks.settings.table import settings_of
 from allranks.unpacked import own_command
 

@@ -18,7 +18,7 @@ from allranks.engines import settle
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import Finding
-from allranks.gang.checking import judge_evidence
+from allranks.gang.inspection import judge_evidence
 from allranks.gang.plugins import all_checks
 from allranks.preflight.judge import table
 from allranks.protocol.codec import document_line, omit_empty

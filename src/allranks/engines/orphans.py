@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 
-from allranks.cluster import Cluster
-from allranks.gang import sweeper
+from allranks.cluster import Cluster, Node
+from allranks.errors import TransportError
+from allranks.gang.node_session import NodeFailed, NodeSession
+from allranks.gang.tasks import run_loop, run_with_callbacks
+from allranks.gang.transport import Transport
 from allranks.plan.network import target_words
 from allranks.protocol.header import ForeignQuestion, SweepHeader
 from allranks.protocol.messages import SweptMessage
+from allranks.protocol.orders import HelloOrder
 from allranks.protocol.processes import SweptProcess
 from allranks.settings import RunSpec
 from allranks.text import count_of
@@ -18,11 +23,34 @@ from .ssh import ssh_transport
 
 Answers = Mapping[str, SweptMessage]
 Processes = dict[str, Sequence[SweptProcess]]  # by node name
+SECONDS = 60.0  # in which a node answers
+AT_ONCE = 64  # nodes
 
 
 def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, SweepHeader]) -> Answers:
-    """Send each named node its question over ssh; return the answers by node name."""
-    return sweeper.ask(spec, ssh_transport(spec), cluster, headers)
+    """Send each named node its question over ssh; return the answers by node name. Raise TransportError."""
+
+    async def all_of_them() -> list[SweptMessage]:
+        limit = asyncio.Semaphore(AT_ONCE)
+        return await asyncio.gather(*(_ask_one(spec, transport, n, headers[n.name], limit) for n in nodes))
+
+    transport = ssh_transport(spec)
+    nodes = [n for n in cluster.nodes if n.name in headers]
+    return dict(zip((n.name for n in nodes), run_loop(lambda: run_with_callbacks(all_of_them())), strict=True))
+
+
+async def _ask_one(
+    spec: RunSpec, transport: Transport, node: Node, header: SweepHeader, limit: asyncio.Semaphore
+) -> SweptMessage:
+    session = NodeSession(node, transport)
+    async with limit:
+        try:
+            asked = header._replace(node_dir=spec.places.node_dir)
+            return await session.open(asked, HelloOrder(), SweptMessage, SECONDS, SECONDS)
+        except NodeFailed as error:
+            raise TransportError(f"{error.finding.message}\n  {error.finding.remedy}") from None
+        finally:
+            session.close()
 
 
 def choose(answers: Answers, foreign: bool) -> Processes:

@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs import ras
-from allranks.diagnose.hangs.attribute import attribute
+from allranks.diagnose.hangs.attribute import attribute, out_of_data
 from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
-from allranks.diagnose.hangs.uneven import out_of_data
 from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Hang, Where, place_of
 from allranks.plan.node_facts import outer_addresses

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +20,11 @@ from allranks.findings import Finding
 from allranks.plan.network import offered
 from allranks.plan.node_facts import read_probes
 from allranks.plan.peer_addresses import main_addresses, other_ways
-from allranks.preflight.peer_pairs import peers_of
+from allranks.preflight.check import Check
+from allranks.preflight.judge import judge
+from allranks.preflight.peer_pairs import covered, peers_of
 from allranks.preflight.typed_facts import Proof
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import decode_each, encode
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import (
@@ -35,12 +38,16 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import HelloOrder, PeerAddress, PingOrder, ReachOrder, ServeOrder
 from allranks.protocol.plan_facts import NodeFacts, read_facts
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document
+from allranks.runs.preflight import document, save
 from allranks.settings import RunSpec
 
 from .clocks import NodeClock
 from .node_session import ANSWER_SECONDS, NoAnswer, NodeFailed, NodeSession, beat_all, shown_name
-from .places import Setting, collectors, listen_order, node_label, probe_order, run_tag, setup_order
-from .tasks import run_with_callbacks, start_task
+from .places import Setting, collectors, judge_request, listen_order, node_label, probe_order, run_tag, setup_order
+from .session import make_setting, names_of
+from .tasks import run_loop, run_with_callbacks, start_task
 from .transport import Transport
 
 OPENING_AT_ONCE = 64
@@ -246,3 +253,32 @@ class Inspection:
             await asyncio.gather(*(peer.release() for peer in self._peers.values()))
         for peer in self._peers.values():
             peer.close()
+
+
+def look_at_nodes(
+    spec: RunSpec,
+    cluster: Cluster,
+    run: RunDirectory,
+    checks: Sequence[Check],
+    progress: Callable[[str, int, int], None],
+    transport: Transport,
+) -> Document:
+    """Look at the cluster and save evidence/preflight.json in the run directory."""
+    setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
+    pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
+    evidence = run_loop(Inspection(spec, cluster, setting, progress, pairs, transport).run)
+    request = judge_request(spec, setting, cluster)
+    if evidence.gate is not None:  # else no node was reached, and the rendezvous check was not tried
+        request["gate"] = encode(evidence.gate)
+    tried = covered(len(evidence.nodes)) if any("pairs" in facts for facts in evidence.nodes.values()) else ""
+    saved = document(request, evidence.nodes, [c.name for c in checks], time.time(), evidence.unreachable, tried)
+    saved["hosts"] = evidence.hosts
+    save(run, saved)
+    return saved
+
+
+def judge_evidence(document: Mapping[str, Any], checks: Iterable[Check], allow: Sequence[str]) -> list[Finding]:
+    """Unreachable nodes, then what the checks say of the others."""
+    lost = decode_each(Finding, document.get("unreachable"))
+    lost = [finding._replace(check="reached") for finding in lost]
+    return lost + judge(document.get("request") or {}, document["nodes"], checks, allow)

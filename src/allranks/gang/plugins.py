@@ -1,18 +1,21 @@
-"""Checks that other packages bring, by the entry point group `allranks.checks` (reads what is installed).
+"""The checks: ours, every module of `preflight/checks/`, and those that other packages bring.
 
-An entry point names a module as `allranks.preflight.check` describes it: one file, standard library only.
+An entry point of the group `allranks.checks` names a module as `allranks.preflight.check` describes it: one file,
+standard library only.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from allranks.errors import ConfigError
-from allranks.preflight.check import Check, read_check
-from allranks.preflight.registry import built_in, in_order
+from allranks.preflight import checks as package
+from allranks.preflight.check import GROUPS, Check, read_check
 from allranks.text import name_with
 
 GROUP = "allranks.checks"
@@ -46,3 +49,16 @@ def all_checks() -> dict[str, Check]:
     """Ours and theirs, in order."""
     checks = in_order([*built_in().values(), *(check for check, _ in installed().values())])
     return {check.name: check for check in checks}
+
+
+@cache
+def built_in() -> dict[str, Check]:
+    """All checks of allranks by name."""
+    names = [m.name for m in pkgutil.iter_modules(package.__path__)]
+    checks = [read_check(importlib.import_module(f"{package.__name__}.{name}")) for name in names]
+    return {check.name: check for check in in_order(checks)}
+
+
+def in_order(checks: list[Check]) -> list[Check]:
+    """By group, then name: the order of tables and findings."""
+    return sorted(checks, key=lambda check: (GROUPS.index(check.group), check.name))

@@ -13,9 +13,8 @@ from allranks.protocol.frames import METRICS, OutputFrame, Stream
 from allranks.protocol.messages import DroppedMessage, ExitMessage
 from allranks.protocol.run_facts import Fact, OutputDropped, PlainNote, Stamped
 from allranks.protocol.usage import NodeUsage
-from allranks.runs.directory import RunDirectory
+from allranks.runs.directory import RunDirectory, save_error
 from allranks.runs.documents import StatusDocument
-from allranks.runs.errorfiles import save_error
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import write_status
 from allranks.runs.progresshistory import ProgressHistory

@@ -17,7 +17,7 @@ from allranks.protocol.orders import FollowedFile, PreloadOrder, RankOrder, Star
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.processes import ImportRecord
 from allranks.settings import RunSpec
-from allranks.settings.placeholders import fill
+from allranks.settings.command_line import fill
 from allranks.settings.tools import node_rank_in, read_tool
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names

@@ -442,3 +442,22 @@ def attempt_folder(attempt: int) -> str:
 def safe_name(name: str) -> str:
     """Write a node's name as part of a file name."""
     return _UNSAFE.sub("_", name)[:80]
+
+
+def save_error(run: RunDirectory, attempt: int, rank: int, error: Document | None) -> None:
+    """Keep a rank's error file; on a full disk it is left out."""
+    if not error:
+        return
+    folder = _error_folder(run, attempt)
+    with contextlib.suppress(OSError):
+        folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.write_document(f"rank_{rank:03d}.json", error)
+
+
+def read_error(run: RunDirectory, attempt: int, rank: int) -> Document | None:
+    """Read a rank's error file; None where it has none."""
+    return _error_folder(run, attempt).read_document(f"rank_{rank:03d}.json")
+
+
+def _error_folder(run: RunDirectory, attempt: int) -> RunDirectory:
+    return RunDirectory(run.path / "evidence" / "errors" / attempt_folder(attempt))

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allranks.cores import usable_cores
-from allranks.diagnose.hangs.recorder import Recording
+from allranks.diagnose.hangs.pickled import read_pickle
+from allranks.diagnose.hangs.recorder import Recording, read_recording, read_torch_dump, with_members, with_silent
 from allranks.diagnose.logs.lines import LogLine, from_name, read_line
 from allranks.diagnose.logs.scan import Filter, last_lines
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import UsageError
+from allranks.protocol.jsontext import DecodeError, read_json, read_object
 from allranks.text import format_size
 
-from .flightdumps import begins_as_dump, is_named_as_dump, read_dumps
 from .regular import open_dense, open_regular
 
 BLOCK = 64 << 10  # bytes read at once: what is made of them stays in a core's cache and takes no new pages
@@ -314,3 +315,88 @@ def in_order(lines: list[LogLine]) -> list[LogLine]:
         now[line.file] = max(line.t or 0.0, now.get(line.file, 0.0))
         keys.append((now[line.file], at))
     return [lines[at] for _, at in sorted(keys)]
+
+
+LARGEST_DUMP = 64 << 20  # bytes of one dump; 2,000 collectives with stacks take 5 MB
+ALL_DUMPS = 1 << 30  # bytes of all dumps
+_NAME = re.compile(
+    r"(?i)(?:^|[_.-])(?:dump|trace|flight|fr|rank)[_.-]?(?:rank[_.-]?)?(?P<rank>\d{1,6})(?:\.(?:jsonl?|pkl|pickle))?$"
+)
+PICKLE = b"\x80"  # its first byte
+_FIRST = (PICKLE, b"{")
+
+
+@dataclass
+class FlightDumps:
+    """What torch's recorders say, and the files they stand in. `unread`: why a file could not be read."""
+
+    recordings: list[Recording] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
+    unread: dict[Path, str] = field(default_factory=dict)
+
+
+def is_named_as_dump(path: Path) -> bool:
+    """Tell whether a file's name is that of a rank's flight recorder."""
+    return _NAME.search(path.name) is not None
+
+
+def begins_as_dump(first: bytes) -> bool:
+    """Tell by its first byte whether a file may hold a flight recorder."""
+    return first[:1] in _FIRST
+
+
+def read_dumps(files: Iterable[Path]) -> FlightDumps:
+    """Read the dumps among files; of two of one rank the newer one. What is JSON and none is left for the log scan.
+
+    A file is opened once, and read only where its name and its first byte are those of a dump.
+    """
+    dumps = FlightDumps()
+    newest: dict[int, tuple[float, Recording]] = {}
+    left = ALL_DUMPS
+    for path in files:
+        if not is_named_as_dump(path):
+            continue
+        first = b""
+        try:
+            with open_regular(path) as file:
+                first = file.read(1)
+                if not begins_as_dump(first):
+                    continue
+                data = first + file.read(min(left, LARGEST_DUMP))
+                written = os.fstat(file.fileno()).st_mtime
+            recording = _read(path, data, min(left, LARGEST_DUMP))
+        except (DecodeError, OSError) as error:
+            if first == PICKLE:
+                dumps.files.add(path)
+                dumps.unread[path] = str(error)
+            continue
+        left -= len(data)
+        dumps.files.add(path)
+        if recording.rank not in newest or newest[recording.rank][0] <= written:
+            newest[recording.rank] = (written, recording)
+    recordings = [recording for _, (_, recording) in sorted(newest.items())]
+    dumps.recordings = with_silent(with_members(recordings), {_rank_of(path) for path in dumps.unread})
+    return dumps
+
+
+def _read(path: Path, data: bytes, most: int) -> Recording:
+    """Read one dump. Raise DecodeError for what is none, or is larger than `most` bytes."""
+    if len(data) > most:
+        raise DecodeError(f"expected a dump of at most {most} bytes")
+    rank = _rank_of(path)
+    if data[:1] == PICKLE:
+        return read_torch_dump(rank, read_pickle(data))
+    if path.suffix == ".jsonl":
+        return read_recording(rank, read_object(_last_line(data), LARGEST_DUMP))
+    return read_torch_dump(rank, read_json(data, LARGEST_DUMP))
+
+
+def _rank_of(path: Path) -> int:
+    match = _NAME.search(path.name)
+    if match is None:
+        raise DecodeError("expected a name that ends with a rank")
+    return int(match["rank"])
+
+
+def _last_line(data: bytes) -> bytes:
+    return data.rstrip(b"\n").rpartition(b"\n")[2]

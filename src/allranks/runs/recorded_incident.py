@@ -17,9 +17,8 @@ from allranks.protocol.jsontext import DecodeError, read_metrics
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
 from allranks.settings.tools import is_one_process
 
-from .directory import RunDirectory
+from .directory import RunDirectory, read_error
 from .documents import Document, RunDocument
-from .errorfiles import read_error
 from .regular import open_regular, read_end
 
 TAIL = 16 << 10  # bytes at either end of a failed rank's log

@@ -31,7 +31,7 @@ from ..cluster.names import show
 from ..errors import ConfigError, UsageError
 from ..protocol.jsontext import Json
 from ..text import join_words
-from .placeholders import refuse_slips
+from .command_line import refuse_slips
 from .runspec import RunSpec
 from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion

@@ -21,7 +21,7 @@ from tests import forked
 
 from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines.following import follow
-from allranks.engines.kubernetes import following, podlog
+from allranks.engines.kubernetes import following
 from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.engines.remote import read_place
 from allranks.report.live import LiveView
@@ -198,8 +198,8 @@ def test_a_line_of_a_log_without_a_time_keeps_no_other_from_coming(
     program.write_text(LOGS)
     for name, value in stub.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(podlog, "AGAIN_AFTER", 0.0)
-    log = podlog.PodLog(Kubectl(None, None), "demo-0")
+    monkeypatch.setattr(following, "AGAIN_AFTER", 0.0)
+    log = following.PodLog(Kubectl(None, None), "demo-0")
     lines: list[str] = []
     deadline = time.monotonic() + 30.0
     while '{"exit": 0}' not in lines and time.monotonic() < deadline:

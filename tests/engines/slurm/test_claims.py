@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from allranks.engines.slurm import claims
-from allranks.engines.slurm.claims import claim, is_ours
+from allranks.engines.slurm import reach
+from allranks.engines.slurm.reach import claim, is_ours
 from allranks.errors import UsageError
 
 
@@ -21,12 +21,12 @@ def test_outside_of_an_allocation_the_hint_asks_for_the_nodes_of_the_command(
     for name in ("SLURM_JOB_ID", "SLURM_JOBID"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match=rf"with `salloc --nodes={nodes}`\Z"):
-        claims.allocated_cluster(count, spares)
+        reach.allocated_cluster(count, spares)
 
 
 NODES = ["h1", "h2", "h3", "h4"]
 OTHER = """import sys
-from allranks.engines.slurm.claims import claim
+from allranks.engines.slurm.reach import claim
 print(*claim(sys.argv[1], sys.argv[3:], int(sys.argv[2]) or None)[0], flush=True)
 sys.stdin.read()
 """
@@ -81,10 +81,10 @@ def test_a_killed_controller_gives_its_nodes_back(job: str) -> None:
 
 
 def test_without_abstract_names_every_node_is_free(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unable(claims.socket.socket):  # type: ignore[misc,name-defined]
+    class Unable(reach.socket.socket):  # type: ignore[misc,name-defined]
         def bind(self, address: object) -> None:
             raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(claims.socket, "socket", Unable)
+    monkeypatch.setattr(reach.socket, "socket", Unable)
     assert claim(job, NODES, 2) == (["h1", "h2"], [])
     assert is_ours(job, "h1")

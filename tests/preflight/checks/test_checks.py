@@ -21,10 +21,10 @@ from tests.preflight.checks.recorded import RecordedHost
 
 from allranks.agent import checks as node_checks
 from allranks.diagnose.causes import CAUSES
+from allranks.gang.plugins import built_in
 from allranks.preflight import checks as package
 from allranks.preflight.host import CouldNotLook
 from allranks.preflight.judge import judge
-from allranks.preflight.registry import built_in
 from allranks.protocol.codec import encode
 
 HERE = Path(__file__).parent

@@ -18,7 +18,7 @@ from ..candidate import Candidate, Reading, Strength
 from ..exceptions import is_of_library
 from ..logs.ends import ends
 from ..logs.sightings import Evidence, Sighting, quoted
-from ..signatures.mismatch import DTYPES, OP, SHAPE, compare_calls
+from ..signatures.c10d import DTYPES, OP, SHAPE, compare_calls
 from ..words import count_ranks, numbers, place_of_frame, short
 from .log_lines import read_candidate
 

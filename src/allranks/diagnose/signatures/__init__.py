@@ -10,9 +10,9 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from . import accelerators, c10d, files, gpu, harmless, hosts, kernel_messages, launchers, nccl, raised, site
+from . import accelerators, c10d, files, gpu, harmless, hosts, launchers, nccl, raised, site
 from . import training_program as program
-from .mismatch import compare_calls
+from .c10d import compare_calls
 from .row import Role, Row, Scope
 
 __all__ = ["Role", "Row", "Scope"]
@@ -25,7 +25,7 @@ _GENERAL = frozenset(
     )
 )
 _ALL = (
-    *(*raised.ROWS, *harmless.ROWS, *kernel_messages.ROWS, *files.ROWS, *hosts.ROWS),
+    *(*raised.ROWS, *harmless.ROWS, *hosts.KERNEL_ROWS, *files.ROWS, *hosts.ROWS),
     *(*accelerators.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS, *launchers.ROWS),
 )
 ROWS: tuple[Row, ...] = (

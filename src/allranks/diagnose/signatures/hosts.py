@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from allranks.kernel_lines import KINDS, KernelLineKind
+
 from .row import RAISED, Role, Row, Scope, table
 
 ROOT = Role.ROOT
@@ -374,3 +376,35 @@ ROWS = (
           r"old) (?:run|job)|(?:another|an?) (?:instance|process|job|run).{0,40}already " r"running", 0.72),
     ),
 )  # fmt: skip
+
+
+# Causes whose own remedy says more than what the check of a node advises.
+_OWN_REMEDY = frozenset({"host-out-of-memory", "too-many-open-files", "node-network-down", "segfault-native"})
+_LOOKS = {
+    "log": "ssh {node} 'sudo dmesg -T | tail -n 200'",
+    "nfs": "ssh {node} nfsstat -m",
+    "smart": "ssh {node} sudo smartctl --scan",
+    "ras": "ssh {node} sudo ras-mc-ctl --errors",
+}
+
+
+def _kernel_row(kind: KernelLineKind) -> Row:
+    fix = ""
+    if kind.cause not in _OWN_REMEDY:
+        advice = kind.remedy.format(node="{node}", **_LOOKS)
+        fix = f"{advice[0].upper()}{advice[1:]}"
+    return Row(
+        f"kernel-{kind.id}",
+        kind.cause,
+        Role(kind.role),
+        kind.source,
+        kind.needs,
+        kind.pattern,
+        kind.confidence,
+        kind.what.removeprefix("that "),
+        fix=fix,
+    )
+
+
+# One line of a kind that is a fault only in numbers tells nothing.
+KERNEL_ROWS = tuple(_kernel_row(kind) for kind in KINDS if kind.least == 1)

@@ -8,13 +8,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines import NotStarted, zipapp
 from allranks.engines.following import FollowerView
 from allranks.engines.remote import create_run, hidden_values, name_of, show_opening
-from allranks.errors import AllranksError
+from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import NODE_FAILED
 from allranks.findings import Verdict
 from allranks.plan.environment import forwarded
@@ -29,7 +30,6 @@ from allranks.settings import RunSpec
 
 from .following import PodsFollower, PodsOfRun, left_objects
 from .kubectl import Kubectl, KubectlError
-from .podfile import read_texts
 
 
 class PodsPlan(NamedTuple):
@@ -112,3 +112,21 @@ def _without_archive(document: Document) -> Document:
     if "binaryData" not in document:
         return document
     return {**document, "binaryData": {k: f"<{len(v)} bytes>" for k, v in document["binaryData"].items()}}
+
+
+LARGEST_POD = 1 << 20
+WANTED_POD = "Set a YAML file with a pod's metadata and spec"
+
+
+def read_texts(spec: RunSpec) -> dict[str, str]:
+    """{name as the user gave it: text} of --pod."""
+    if spec.cloud.pod is None:
+        return {}
+    try:
+        with Path(spec.cloud.pod).open("rb") as file:
+            data = file.read(LARGEST_POD + 1)
+    except OSError as error:
+        raise UsageError(f"--pod {spec.cloud.pod}: {error.strerror}. {WANTED_POD}") from None
+    if len(data) > LARGEST_POD:
+        raise UsageError(f"--pod {spec.cloud.pod}: larger than 1 MiB. {WANTED_POD}")
+    return {spec.cloud.pod: data.decode("utf-8", "replace")}
