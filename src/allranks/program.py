@@ -178,7 +178,7 @@ def find_place(environ: Mapping[str, str]) -> ProgramPlace:
             variables = f"{launcher.rank}={rank} with {launcher.world_size}={world_size}"
             raise StartError(f"{variables}: ranks go from 0 to {world_size - 1}")
         return _place(launcher, rank, world_size, environ)
-    return ProgramPlace(0, 1, 0, 1, "127.0.0.1", 0, "")
+    return ProgramPlace(0, 1, local_rank=0, local_world_size=1, address="127.0.0.1", port=0, launcher="")
 
 
 def _number(name: str, environ: Mapping[str, str]) -> int | None:
@@ -220,7 +220,16 @@ def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str,
         notes.append("LOCAL_RANK is not set: 0 is taken, so each process must see a GPU of its own")
     if local_size is None:
         local_size = 1 if world_size == 1 else local_rank + 1
-    return ProgramPlace(rank, world_size, local_rank, local_size, address, port or PORT, launcher.name, tuple(notes))
+    return ProgramPlace(
+        rank,
+        world_size,
+        local_rank=local_rank,
+        local_world_size=local_size,
+        address=address,
+        port=port or PORT,
+        launcher=launcher.name,
+        notes=tuple(notes),
+    )
 
 
 def first_host(text: str) -> str:
@@ -299,13 +308,13 @@ def init_process_group(
     return Group(
         dist.get_rank(),
         dist.get_world_size(),
-        place.local_rank,
-        place.local_world_size,
-        device,
-        str(dist.get_backend()),
-        place.address,
-        place.port,
-        timeout,
+        local_rank=place.local_rank,
+        local_world_size=place.local_world_size,
+        device=device,
+        backend=str(dist.get_backend()),
+        address=place.address,
+        port=place.port,
+        timeout=timeout,
     )
 
 

@@ -168,7 +168,15 @@ def close(
     if printing.as_json:
         is_ok = not any(finding.status == "fail" for finding in findings)
         name = run.name if run is not None else ""
-        report = CheckReport(name, directory, is_ok, findings, rows, evidence.get("covered") or None, explained)
+        report = CheckReport(
+            name,
+            directory,
+            ok=is_ok,
+            findings=findings,
+            table=rows,
+            covered=evidence.get("covered") or None,
+            settings=explained,
+        )
         sys.stdout.write(document_line(report) + "\n")
     elif printing.quiet:
         wrong = [finding for finding in findings if finding.status in ("fail", "warn")]
@@ -176,7 +184,15 @@ def close(
             sys.stdout.write(f"{line}\n")
     else:
         settings = [] if spec.preflight.only else setting_lines(explained)  # checks by name were asked for, and no more
-        _print(evidence, checks, findings, rows, settings, directory, printing.verbose)
+        _print(
+            evidence,
+            checks,
+            findings=findings,
+            rows=rows,
+            settings=settings,
+            directory=directory,
+            verbose=printing.verbose,
+        )
     return exit_code(findings)
 
 

@@ -52,14 +52,14 @@ def plan_command(
     training = Training(
         samples,
         batch,
-        gpus_per_node,
-        _numbers(nodes),
-        epochs,
-        step_time,
-        grad_accum,
-        "drop" if drop_last else "pad",
-        model_bytes,
-        rate,
+        gpus_per_node=gpus_per_node,
+        nodes=_numbers(nodes),
+        epochs=epochs,
+        step_time=step_time,
+        grad_accum=grad_accum,
+        rounding="drop" if drop_last else "pad",
+        model_bytes=model_bytes,
+        bandwidth=rate,
     )
     return show_plan(training, observed_steps, json_)
 

@@ -111,12 +111,12 @@ def command(
         job = Job(
             f"exec-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
             words,
-            _environment(spec),
-            directory,
-            reach.node_dir,
-            timeout,
-            GRACE,
-            spec.limits.connect_timeout,
+            env=_environment(spec),
+            workdir=directory,
+            node_dir=reach.node_dir,
+            timeout=timeout,
+            grace=GRACE,
+            connect_timeout=spec.limits.connect_timeout,
         )
         return _run(job, reach.cluster, reach.transport, quiet, json_)
 
@@ -285,12 +285,12 @@ def _node_output(result: Executed) -> NodeOutput:
     return NodeOutput(
         result.node.name,
         result.code,
-        text,
-        result.timed_out,
-        _signal_name(result.signal),
-        result.failure.message if result.failure is not None else "",
-        output.left_out + result.dropped,
-        result.left,
+        output=text,
+        timed_out=result.timed_out,
+        signal=_signal_name(result.signal),
+        error=result.failure.message if result.failure is not None else "",
+        left_out=output.left_out + result.dropped,
+        left=result.left,
     )
 
 

@@ -226,15 +226,15 @@ def _fetched(node: NodeFetch, dry_run: bool) -> FetchedNode:
     return FetchedNode(
         node.node.name,
         node.root,
-        str(node.landing),
-        node.files,
-        node.bytes,
-        node.present,
-        node.skipped,
-        listed,
-        node.failure,
-        node.refused,
-        node.failed,
+        directory=str(node.landing),
+        files=node.files,
+        bytes=node.bytes,
+        present=node.present,
+        skipped=node.skipped,
+        listed=listed,
+        error=node.failure,
+        refused=node.refused,
+        failed=node.failed,
     )
 
 

@@ -109,15 +109,15 @@ def _shown(node: RememberedNode) -> ShownNode:
     return ShownNode(
         node.name,
         node.hostname,
-        node.machine,
-        node.known_by,
-        node.runs,
-        node.failures,
-        node.last_seen,
-        node.last_run,
-        node.last_failure,
-        node.clean_runs,
-        node.suspicion,
+        machine=node.machine,
+        known_by=node.known_by,
+        runs=node.runs,
+        failures=node.failures,
+        last_seen=node.last_seen,
+        last_run=node.last_run,
+        last_failure=node.last_failure,
+        clean_runs=node.clean_runs,
+        suspicion=node.suspicion,
     )
 
 

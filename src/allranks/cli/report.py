@@ -141,7 +141,17 @@ def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Log
     else:
         name = "standard input"
     left_out = len(scanned) - len(excerpts)
-    record = Record(name, os.getcwd(), state, {}, {}, {}, verdict, excerpts=excerpts, logs_left_out=left_out)
+    record = Record(
+        name,
+        os.getcwd(),
+        state=state,
+        run={},
+        result={},
+        status={},
+        verdict=verdict,
+        excerpts=excerpts,
+        logs_left_out=left_out,
+    )
     _write(record, path, fresh_redactor())
 
 

@@ -123,16 +123,16 @@ def describe(run: RunDirectory, now: float) -> StatusReport:
     return StatusReport(
         run.name,
         str(run.path),
-        condition.state,
-        decode_parts(EngineReport, engine_of(run).condition(run, condition.state)),
-        status.attempt,
-        status.master,
-        status.world_size,
-        condition.verdict,
-        tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in status.nodes),
-        condition.goodput,
-        ended,
-        silence(run, condition, now),
+        state=condition.state,
+        engine=decode_parts(EngineReport, engine_of(run).condition(run, condition.state)),
+        attempt=status.attempt,
+        master=status.master,
+        world_size=status.world_size,
+        verdict=condition.verdict,
+        nodes=tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in status.nodes),
+        goodput=condition.goodput,
+        lease_end=ended,
+        silence=silence(run, condition, now),
     )
 
 

@@ -208,7 +208,9 @@ class LoaderCase:
             message = f"{message} (read without gradients: harmless if it evaluates)"
         if not self.sole:
             message = f"loader of {self.audited.name}: {message}"
-        return Finding(id, status, message, remedy, Where(rank=rank), evidence or (self.identity.why,), CHECK)
+        return Finding(
+            id, status, message, remedy, where=Where(rank=rank), evidence=evidence or (self.identity.why,), check=CHECK
+        )
 
     def place(self, rank: int) -> tuple[str, int]:
         """Give node and local rank; without a layout all are on one node."""
@@ -222,7 +224,16 @@ class LoaderCase:
             also = sum(key in self.shared for key in count)
             length = self.shards[rank].length
             rows.append(
-                RankCoverage(self.audited.name, count.total(), len(count), also, rank, node, local_rank, length)
+                RankCoverage(
+                    self.audited.name,
+                    count.total(),
+                    distinct=len(count),
+                    shared=also,
+                    rank=rank,
+                    node=node,
+                    local_rank=local_rank,
+                    batches=length,
+                )
             )
         data = None
         if self.due is not None:

@@ -461,4 +461,12 @@ def _evicted(pod: Pod, events: Sequence[PodEvent]) -> Finding:
 
 
 def _fail(cause: str, message: str, remedy: str, node: str = "", evidence: str = "") -> Finding:
-    return Finding(cause, "fail", message, remedy, Where(node=node or None), tuple(filter(None, [evidence])), CHECK)
+    return Finding(
+        cause,
+        "fail",
+        message,
+        remedy,
+        where=Where(node=node or None),
+        evidence=tuple(filter(None, [evidence])),
+        check=CHECK,
+    )

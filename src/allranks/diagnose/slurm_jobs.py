@@ -472,7 +472,7 @@ def _evidence(job: SlurmJob, line: str = "") -> tuple[str, ...]:
 
 
 def _fail(cause: str, message: str, remedy: str, evidence: tuple[str, ...], node: str = "") -> Finding:
-    return Finding(cause, "fail", message, remedy, Where(node=node or None), evidence, CHECK)
+    return Finding(cause, "fail", message, remedy, where=Where(node=node or None), evidence=evidence, check=CHECK)
 
 
 # -- what srun and slurmstepd print ----------------------------------------------------------------------

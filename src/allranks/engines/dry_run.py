@@ -115,7 +115,13 @@ class DryRun:
         sync = ShippedTree(**vars(self._tree), to=SYNCED) if self._tree is not None else None
         environment = self._setting.handed_over if self._setting.handed_over.sentence else None
         planned = DryRunDocument(
-            self._plan.world_size, sync, self._nodes, self._tests, self._spares, environment, self._avoided
+            self._plan.world_size,
+            sync,
+            nodes=self._nodes,
+            tests=self._tests,
+            spares=self._spares,
+            environment=environment,
+            avoided=self._avoided,
         )
         return make_document(planned)
 

@@ -344,7 +344,16 @@ def follow(
     if spec.launch.allow_exec:
         say("--allow-exec: who started node 0 may run any command here, and fetch any file that you may read")
     rules = OwnRules(arguments, calls)
-    dialler = Dialler(places, secret, hello, spawn, rules, spec.limits.init_timeout, spec.limits.lease, say)
+    dialler = Dialler(
+        places,
+        secret,
+        hello=hello,
+        spawn=spawn,
+        rules=rules,
+        patience=spec.limits.init_timeout,
+        lease=spec.limits.lease,
+        say=say,
+    )
     try:
         return dialler.run()
     finally:

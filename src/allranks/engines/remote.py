@@ -47,11 +47,11 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
     opening = Opening(
         spec,
         name,
-        listed,
-        str(document["engine"]),
-        os.getcwd(),
-        now,
-        controller_identity(),
+        nodes=listed,
+        source=str(document["engine"]),
+        workdir=os.getcwd(),
+        started=now,
+        controller=controller_identity(),
         more={"engine": document},
     )
     write_opening(run, opening)

@@ -101,13 +101,13 @@ def keep_order(spec: RunSpec, setting: Setting) -> KeepOrder:
     launch = KeptLaunch(
         with_secrets(spec),
         setting.token,
-        setting.workdir,
-        setting.forwarded,
-        setting.virtual_env,
-        setting.conda_prefix,
-        tuple(check.name for check in setting.checks),
-        setting.tree,
-        setting.own_environment,
+        workdir=setting.workdir,
+        forwarded=setting.forwarded,
+        virtual_env=setting.virtual_env,
+        conda_prefix=setting.conda_prefix,
+        checks=tuple(check.name for check in setting.checks),
+        tree=setting.tree,
+        own_environment=setting.own_environment,
     )
     return KeepOrder(encode(launch))
 

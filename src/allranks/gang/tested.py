@@ -138,7 +138,7 @@ def _finding(
     nodes = tuple(dict.fromkeys(names.get(rank, "?") for rank in ranks))
     message = f"{row.test}: {row.reason}" + (f" ({', '.join(nodes)})" if nodes else "")
     where = place_of([node for node in nodes if node != "?"], ranks)
-    return Finding(kind, "fail", message, remedy, where, tuple(evidence), CHECK_NAME)
+    return Finding(kind, "fail", message, remedy, where=where, evidence=tuple(evidence), check=CHECK_NAME)
 
 
 def _shown(failures: Iterable[Failure], names: Mapping[int, str]) -> list[str]:

@@ -128,7 +128,18 @@ def measure(traces: Sequence[Trace]) -> Overlap:
         steps = [split(trace, window) for window in trace.windows]
         name = _name(trace, traces_of_rank[trace.rank])
         mean = mean_of(steps)
-        ranks.append(RankOverlap(name, trace.rank, trace.file, trace.device, trace.events, mean, trace.notes, steps))
+        ranks.append(
+            RankOverlap(
+                name,
+                trace.rank,
+                file=trace.file,
+                device=trace.device,
+                events=trace.events,
+                mean=mean,
+                notes=trace.notes,
+                steps=steps,
+            )
+        )
         calls += _calls(trace, name)
     calls = list(_compared(calls))
     waited_for: dict[str, float] = defaultdict(float)

@@ -40,12 +40,12 @@ def document(overlap: Overlap, top: int, notes: Sequence[str] = ()) -> OverlapDo
     return OverlapDocument(
         verdict(overlap),
         overlap.mean,
-        overlap.steps,
-        overlap.ranks,
-        overlap.collectives[:top],
-        max(0, len(overlap.collectives) - top),
-        overlap.waited_for,
-        list(notes),
+        steps=overlap.steps,
+        ranks=overlap.ranks,
+        collectives=overlap.collectives[:top],
+        collectives_left_out=max(0, len(overlap.collectives) - top),
+        waited_for=overlap.waited_for,
+        notes=list(notes),
     )
 
 

@@ -223,15 +223,15 @@ class _Recording:
         return Trace(
             file,
             rank,
-            "gpu" if self._on_gpu else "cpu",
-            self.events,
-            computing,
-            communicating,
-            intersection(communicating, computing),
-            without(self._copies, busy),
-            collectives,
-            self._windows(union((busy, self._copies))),
-            self.notes,
+            device="gpu" if self._on_gpu else "cpu",
+            events=self.events,
+            computing=computing,
+            communicating=communicating,
+            both=intersection(communicating, computing),
+            copying=without(self._copies, busy),
+            collectives=collectives,
+            windows=self._windows(union((busy, self._copies))),
+            notes=self.notes,
         )
 
     def _collective(self, kernel: TraceEvent) -> Collective:

@@ -121,7 +121,7 @@ def choose_address(
     if len(reached[best]) == len(probes):
         return _chosen(Origins(spec.launch.env, forwarded), master, best, facts, probes)
     late = [n for n in probes if n not in reached[best]]
-    findings = [explain(n, best, master, port, spec, facts, probes) for n in late]
+    findings = [explain(n, best, master=master, port=port, spec=spec, facts=facts, probes=probes) for n in late]
     wrong = [f for f in findings if f.where.node == master and f.id == "wrong-interface"]
     return Choice(None, tuple(wrong or findings))  # a wrong --master-addr explains what the others saw
 
@@ -203,7 +203,7 @@ def _chosen(origins: Origins, master: str, address: str, facts: Mapping[str, Nod
     at_master = _ways_of_master(facts.get(master, _NOTHING), master, probes, common)
     choices: dict[str, InterfaceChoice] = {}
     for name in probes:
-        proof = _proof_of(name, master, address, facts, probes, common, at_master)
+        proof = _proof_of(name, master, address=address, facts=facts, probes=probes, common=common, at_master=at_master)
         choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, not shared, origins)
     findings = [f for c in choices.values() for f in c.findings]
     findings += _mixed_families(choices, facts)
@@ -347,7 +347,7 @@ def explain(
     result = next((r for r in probes[node] if r.address == address), AddressProbe(address, error="not tried"))
     here = facts.get(node, _NOTHING)
     masters = facts.get(master, _NOTHING)
-    wrong = _wrong_address(node, address, master, spec, here, masters, result)
+    wrong = _wrong_address(node, address, master=master, spec=spec, here=here, masters=masters, result=result)
     if wrong is not None:
         label, message, remedy = wrong
     else:
@@ -356,7 +356,7 @@ def explain(
         label, why = _cause(result, is_on_link, bool(reached))
         contrast = f", but {join_names(reached)} can reach it" if reached else ""
         message = f"{node} cannot reach {address} port {port} on {master}: {why}{contrast}"
-        remedy = _remedy(label, address, master, port, spec, here, masters)
+        remedy = _remedy(label, address, master=master, port=port, spec=spec, here=here, masters=masters)
     where = Where(node=node, peer=master, port=port)
     return Finding(label, "fail", message, remedy, where, tuple(map(_evidence, probes[node])))
 
@@ -390,7 +390,7 @@ def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressPr
         remedy = "see whether node 0 runs with the same --port, and whether --master-addr is its address"
         return "master-unreachable", "refused: nothing listens there, or a firewall rejects it", remedy
     label, why = _cause(result, _is_ip(ip) and on_link(facts, ip) is not None, False)
-    return label, why, _remedy(label, ip, address, port, spec, facts, _NOTHING)
+    return label, why, _remedy(label, ip, master=address, port=port, spec=spec, here=facts, masters=_NOTHING)
 
 
 def _evidence(result: AddressProbe) -> str:

@@ -302,7 +302,9 @@ class Difference(Generic[Value]):
 
     def worded(self, message: str, what: str = "") -> Difference[Value]:
         """Give the same difference with its sentence."""
-        return Difference(self.nodes, self.fine, self.rest, self.value, self.norm, what or self.what, message)
+        return Difference(
+            self.nodes, self.fine, self.rest, value=self.value, norm=self.norm, what=what or self.what, message=message
+        )
 
 
 def split(values: Mapping[str, Value]) -> List[Difference[Value]]:

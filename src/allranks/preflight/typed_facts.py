@@ -190,11 +190,11 @@ class Facts(Dict[str, Json]):
         return NodeFacts(
             tuple(self.interfaces),
             self.gpus if self.has_read("gpus") else None,
-            self.mem,
-            self.identity,
-            self.nccl,
-            self.own_name,
-            self.interpreter,
+            mem=self.mem,
+            identity=self.identity,
+            nccl=self.nccl,
+            own_name=self.own_name,
+            interpreter=self.interpreter,
         )
 
     def has_read(self, part: str) -> bool:

@@ -133,7 +133,13 @@ def records_of(
     for node in nodes:
         fault = blamed.get(node.name)
         record = NodeRecord(
-            round(t, 1), run, kind, node.name, node.hostname, machine_of(node.identity), OK if succeeded else OTHER
+            round(t, 1),
+            run,
+            kind=kind,
+            name=node.name,
+            hostname=node.hostname,
+            machine=machine_of(node.identity),
+            outcome=OK if succeeded else OTHER,
         )
         if fault is not None:
             record = record._replace(outcome=FAILED, cause=fault.cause, peer=fault.peer, message=fault.message)

@@ -189,10 +189,10 @@ def _outside(
         STRAGGLER,
         f"{join_words(parts)}; {_others(waiting, ended, names)}",
         does.remedy.format(node=names.get(first, "the node"), rank=first),
-        does.confidence,
-        tuple(culprits),
-        tuple(rank for rank in waiting if rank not in culprits),
-        _evidence(culprits, doings),
+        confidence=does.confidence,
+        culprits=tuple(culprits),
+        victims=tuple(rank for rank in waiting if rank not in culprits),
+        evidence=_evidence(culprits, doings),
         slow=list(by_kind) == [ActivityKind.BUSY],
     )
 
@@ -245,10 +245,10 @@ def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], blind: lis
         MISMATCH,
         f"ranks wait in different collectives: {join_words(parts)}",
         f"all ranks must call the same collectives in the same order. {CONDITION}",
-        confidence,
-        tuple(culprits),
-        tuple(rank for rank in waiting if rank not in culprits),
-        _evidence([group[0] for group in ordered], doings),
+        confidence=confidence,
+        culprits=tuple(culprits),
+        victims=tuple(rank for rank in waiting if rank not in culprits),
+        evidence=_evidence([group[0] for group in ordered], doings),
     )
 
 

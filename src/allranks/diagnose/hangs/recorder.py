@@ -293,17 +293,17 @@ class DumpedEntry(NamedTuple):
     def read(self, done: bool) -> RecorderEntry:
         """Read a collective."""
         return RecorderEntry(
-            self.collective_seq_id,
-            self.profiling_name,
-            _count(self.input_sizes),
-            "".join(self.input_dtypes[:1]),
-            done,
-            self.record_id,
-            self.created,
-            self.state == "started",
-            None if done else self._place(),
-            _count(self.output_sizes),
-            "".join(self.output_dtypes[:1]),
+            seq=self.collective_seq_id,
+            what=self.profiling_name,
+            elements=_count(self.input_sizes),
+            dtype="".join(self.input_dtypes[:1]),
+            done=done,
+            order=self.record_id,
+            created=self.created,
+            started=self.state == "started",
+            at=None if done else self._place(),
+            result=_count(self.output_sizes),
+            result_dtype="".join(self.output_dtypes[:1]),
         )
 
     def transfer(self, group: RecordedGroup) -> Transfer | None:

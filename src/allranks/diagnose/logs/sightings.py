@@ -18,11 +18,19 @@ from ..worlds import Worlds, read_worlds
 from .lines import LogLine
 
 UNNAMED = Row(
-    "exception", "program-exception", Role.WEAK, "CPython: an uncaught exception", ("",), r"(?!)", 0.6, rule="exception"
+    "exception",
+    "program-exception",
+    role=Role.WEAK,
+    source="CPython: an uncaught exception",
+    needs=("",),
+    pattern=r"(?!)",
+    confidence=0.6,
+    rule="exception",
 )
 LOGGED = Row(
-    "exception-logged", "program-exception", Role.SYMPTOM, "CPython: an exception in a message", ("",), r"(?!)", 0.4,
-    "nothing here shows that it ended the program", rule="exception-logged",
+    "exception-logged", "program-exception", role=Role.SYMPTOM, source="CPython: an exception in a message",
+    needs=("",), pattern=r"(?!)", confidence=0.4,
+    means="nothing here shows that it ended the program", rule="exception-logged",
 )  # fmt: skip
 ALARM = BY_ID["alarm"]
 _ANY = re.compile("")

@@ -53,12 +53,12 @@ def read_gpu(text: str) -> GpuMemory | None:
     return GpuMemory(
         figures["wanted"],
         figures["total"],
-        figures["free"],
-        figures["allocated"],
-        idle,
-        int(gpu[1]) if gpu else None,
-        _others(figures, named),
-        tuple(pid for pid, _ in named),
+        free=figures["free"],
+        allocated=figures["allocated"],
+        idle=idle,
+        gpu=int(gpu[1]) if gpu else None,
+        others=_others(figures, named),
+        pids=tuple(pid for pid, _ in named),
     )
 
 

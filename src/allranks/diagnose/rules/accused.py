@@ -40,12 +40,12 @@ def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
         read.cause,
         Strength.ROOT,
         message,
-        confidence,
-        speaking.t,
-        remedy,
-        where,
-        (f"rank {speaking.rank}: {summary(_last_text(speaking))}",),
-        read.ranks,
+        confidence=confidence,
+        t=speaking.t,
+        remedy=remedy,
+        where=where,
+        evidence=(f"rank {speaking.rank}: {summary(_last_text(speaking))}",),
+        culprits=read.ranks,
     )
 
 

@@ -28,12 +28,12 @@ def hung(incident: Incident) -> Candidate | None:
         hang.cause,
         Strength.ROOT,
         "".join((hang.message, *raised[:1])),
-        hang.confidence,
-        incident.detected_t,
-        hang.remedy,
-        _place(incident, hang),
-        hang.evidence,
-        culprits,
+        confidence=hang.confidence,
+        t=incident.detected_t,
+        remedy=hang.remedy,
+        where=_place(incident, hang),
+        evidence=hang.evidence,
+        culprits=culprits,
     )
 
 
@@ -85,12 +85,12 @@ def init_timeout(incident: Incident) -> Candidate | None:
         "rendezvous-timeout",
         Strength.WEAK,
         message,
-        confidence,
-        incident.detected_t,
-        remedy,
-        place_of(incident, absent),
-        (f"entered: {numbers(incident.init_entered) or 'none'}", f"initialised: {initialised}"),
-        absent,
+        confidence=confidence,
+        t=incident.detected_t,
+        remedy=remedy,
+        where=place_of(incident, absent),
+        evidence=(f"entered: {numbers(incident.init_entered) or 'none'}", f"initialised: {initialised}"),
+        culprits=absent,
     )
 
 

@@ -48,12 +48,14 @@ def node_lost(incident: Incident) -> Candidate | None:
         cause.id,
         Strength.ROOT,
         f"{which} fell silent: the link or the power is lost ({when})",
-        0.9,
-        heard,
-        "\n".join(cause.remedy(Where(node=name)) for name in names[:3]),
-        Where(node=names[0] if len(names) == 1 else None),
-        tuple(f"{n.node}: last heard {utc(n.fact.last_heard)}, nothing was heard for the lease" for n in lost[:3]),
-        incident.ranks_of(names),
+        confidence=0.9,
+        t=heard,
+        remedy="\n".join(cause.remedy(Where(node=name)) for name in names[:3]),
+        where=Where(node=names[0] if len(names) == 1 else None),
+        evidence=tuple(
+            f"{n.node}: last heard {utc(n.fact.last_heard)}, nothing was heard for the lease" for n in lost[:3]
+        ),
+        culprits=incident.ranks_of(names),
     )
     not_opened = next((f for f in incident.findings if f.check == CHANNEL), None)
     if not_opened is not None:  # this machine had no means to open another connection
@@ -128,9 +130,9 @@ def launcher_paused(incident: Incident) -> Candidate | None:
         "controller-paused",
         Strength.ROOT,
         message,
-        0.95,
-        min([began, *(n.fact.last_heard for n in incident.lost)]),
-        f"{DETACH} {remedy}",
+        confidence=0.95,
+        t=min([began, *(n.fact.last_heard for n in incident.lost)]),
+        remedy=f"{DETACH} {remedy}",
         evidence=(f"from {utc(began)} to {utc(pause.t)}: {how}", evidence),
     )
 
@@ -159,9 +161,9 @@ def _controller_ended(incident: Incident, began: float, pause: Stamped[LauncherP
         cause.id,
         Strength.ROOT,
         message,
-        0.95,
-        min([began, *(n.fact.last_heard for n in incident.lost)]),
-        cause.remedy(),
+        confidence=0.95,
+        t=min([began, *(n.fact.last_heard for n in incident.lost)]),
+        remedy=cause.remedy(),
         evidence=(f"its last word in status.json: {utc(began)}. Attached: {utc(pause.t)}", nodes),
     )
 
@@ -221,11 +223,11 @@ def agent_fault(incident: Incident) -> Candidate | None:
         reading.cause,
         reading.strength,
         reading.words,
-        reading.confidence,
-        first.t or None,
-        reading.remedy.format(node=first.node),
-        where,
-        tuple(one_line(f"{f.node}: {f.fact.id}: {f.fact.message}") for f in faults[:3]),
+        confidence=reading.confidence,
+        t=first.t or None,
+        remedy=reading.remedy.format(node=first.node),
+        where=where,
+        evidence=tuple(one_line(f"{f.node}: {f.fact.id}: {f.fact.message}") for f in faults[:3]),
     )
 
 
@@ -300,12 +302,12 @@ def start_failed(incident: Incident) -> Candidate | None:
         cause_of(what),
         Strength.ROOT,
         f"{who} {what}",
-        0.95,
-        first.t or None,
-        ABSENT.format(path="".join(paths[:1]) or "PATH", nodes=name_nodes(nodes)),
-        where,
-        tuple(one_line(f"{f.node}: {f.fact.message}") for f in faults[:3]),
-        incident.ranks_of(nodes),
+        confidence=0.95,
+        t=first.t or None,
+        remedy=ABSENT.format(path="".join(paths[:1]) or "PATH", nodes=name_nodes(nodes)),
+        where=where,
+        evidence=tuple(one_line(f"{f.node}: {f.fact.message}") for f in faults[:3]),
+        culprits=incident.ranks_of(nodes),
     )
 
 

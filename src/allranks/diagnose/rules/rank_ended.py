@@ -82,12 +82,12 @@ def _rule(
             reading.cause,
             Strength.ROOT if first.role is FailureRole.ROOT else Strength.WEAK,
             f"{group.who(incident)} {reading.words}{further}{group.also(incident)}",
-            reading.confidence,
-            first.t,
-            reading.remedy,
-            where,
-            reading.evidence or last_lines(first.exit.tail),
-            culprits,
+            confidence=reading.confidence,
+            t=first.t,
+            remedy=reading.remedy,
+            where=where,
+            evidence=reading.evidence or last_lines(first.exit.tail),
+            culprits=culprits,
         )
 
     return apply
@@ -199,12 +199,12 @@ def called_unlike(incident: Incident, failed: Sequence[Failure]) -> Candidate | 
         "collective-shape-mismatch" if finding.id == UNLIKE_SHAPES else "collective-mismatch",
         Strength.ROOT,
         f"{finding.message}{_then_raised(incident, failed)}",
-        0.9,
-        t - 2 * CLOCK_ERROR,  # it was called before
-        finding.remedy,
-        finding.where,
-        tuple(line for f in failed[:1] for line in last_lines(f.exit.tail, 1)),
-        frozenset(() if finding.where.rank is None else (finding.where.rank,)),
+        confidence=0.9,
+        t=t - 2 * CLOCK_ERROR,  # it was called before
+        remedy=finding.remedy,
+        where=finding.where,
+        evidence=tuple(line for f in failed[:1] for line in last_lines(f.exit.tail, 1)),
+        culprits=frozenset(() if finding.where.rank is None else (finding.where.rank,)),
     )
 
 

@@ -19,7 +19,7 @@ _RETRIED = "nothing answered there: is rank 0 running on that host, and does eve
 ROWS = (
     *table(
         "torch socket.cpp (gai error), getaddrinfo(3), OpenSSH, curl", ROOT, "name-resolution",
-        ("gai", "cannot be retrieved|"
+        [("gai", "cannot be retrieved|"
          "gai error|getaddrinfo|gaierror",
          r"network addresses of \(?(?P<node>[^,()]+), (?P<port>\d+)\)? cannot be retrieved|gai error|\bgaierror\b|"
          r"getaddrinfo (?:failed|\S*:? ?(?:Name|Temporary|No address))", 0.9),
@@ -31,34 +31,35 @@ ROWS = (
           r"or service not known|Temporary failure in name resolution|"
          r"nodename nor servname provided|No address associated with hostname|"
           r"UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|"
-         r"(?:[Ff]ailed|[Uu]nable|cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()", 0.9),
+         r"(?:[Ff]ailed|[Uu]nable|cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()", 0.9)],
         scope=RAISED,
     ),
     *table(
         "gloo ProcessGroupGloo.cpp, socket.cpp", ROOT, "hostname-resolves-to-loopback",
-        ("loopback-refused", "127.0.", r"(?:connectFullMesh failed|SO_ERROR: ).*remote=\[?127\.0\.|"
+        [("loopback-refused", "127.0.", r"(?:connectFullMesh failed|SO_ERROR: ).*remote=\[?127\.0\.|"
          r"(?:[Rr]efused|[Tt]imed out|unreachable)"
          r".*\[?127\.0\.1\.1\b|\b127\.0\.1\.1\b.*(?:refused|timed out|failed|unreachable)", 0.85,
          "a peer announced its loopback address: its own name resolves to 127.x in /etc/hosts"),
         ("resolves-to-loopback", "oopback", r"(?i)resolv\w* to (?:a |the )?loopback",
-         0.75),
+         0.75)],
     ),
     *table(
         "docker0, virbr0 and link-local (RFC 3927): each node has these addresses for itself", ROOT, "wrong-interface",
-        ("bridge-address", "172.17.|169.254.|192.168.122.",
+        [("bridge-address", "172.17.|169.254.|192.168.122.",
          r"\b(?P<peer>(?:172\.17|169\.254|192\.168\.122)(?:\.\d{1,3}){1,2})\b"
          r"(?=.{0,60}(?:refused|timed out|No route|unreachable))|"
          r"timed out .{0,60}connect to \(?(?P<peer2>(?:172\.17|169\.254|192\.168\.122)(?:\.\d{1,3}){1,2})\b",
-         0.75, "that is an address of a bridge or of one link only: other nodes cannot reach it"),
+         0.75, "that is an address of a bridge or of one link only: other nodes cannot reach it")],
         scope=RAISED,
     ),
     *table(
         "torch ProcessGroupGloo.cpp", SYMPTOM, "hostname-resolves-to-loopback",
-        ("gloo-loopback", "Unable to resolve hostname to a", r"Unable to resolve hostname to a \(local\) address", 0.6),
+        [("gloo-loopback", "Unable to resolve hostname to a",
+          r"Unable to resolve hostname to a \(local\) address", 0.6)],
     ),
     *table(
         "torch TCPStoreLibUvBackend.cpp, socket.cpp, errno 98, accelerate commands/launch.py", ROOT, "port-in-use",
-        ("address-in-use", "occupied|usage of each socket|"
+        [("address-in-use", "occupied|usage of each socket|"
          "in use|EADDRINUSE|rrno 98",
          r"port: (?P<port3>\d+),.{0,80}EADDRINUSE|"
          r"\[::\]:(?P<port>\d+).{0,40}ddress already in use|EADDRINUSE|" r"[Aa]ddress (?:is )?already in use|"
@@ -67,19 +68,19 @@ ROWS = (
         ("port-taken", "another process|being used|"
          "on port|port is already|another process is utilizing",
          r"Tried to launch distributed communication on port `(?P<port>\d+)`|" r"port is already allocated|"
-         r"port \d+ .*(?:another process|already being used)", 0.92),
+         r"port \d+ .*(?:another process|already being used)", 0.92)],
         scope=RAISED,
     ),
     *table(
         "torch TCPStoreBackend.cpp the handshake's magic number", WEAK, "port-in-use",
-        ("foreign-client", "VALIDATE query|magic number",
+        [("foreign-client", "VALIDATE query|magic number",
          r"(?:incorrect|expected) VALIDATE query|[Vv]alidation of .*magic number", 0.5,
-         "something else than a rank of this job speaks to the store's port", "orphan-process"),
+         "something else than a rank of this job speaks to the store's port", "orphan-process")],
     ),
     *table(
         "RFC 1122: 0.0.0.0 is what a server listens on", ROOT, "master-unreachable",
-        ("any-address", "0.0.0.0", r"(?:connect(?:/validate)? to (?:host )?\(?\[?)0\.0\.0\.0\b", 0.92,
-         "0.0.0.0 is an address to listen on and no host's: a client cannot reach a server by it"),
+        [("any-address", "0.0.0.0", r"(?:connect(?:/validate)? to (?:host )?\(?\[?)0\.0\.0\.0\b", 0.92,
+         "0.0.0.0 is an address to listen on and no host's: a client cannot reach a server by it")],
         fix="Name the server's own address in the client's settings instead of 0.0.0.0. `hostname -I` on its host "
             "prints "
             "it. For trl it is vllm_server_host",
@@ -89,12 +90,12 @@ ROWS = (
          r"\(errno: (?P<errno>\d+) - (?P<error>[^)]*)", rule= "connect-refused"),
     *table(
         "torch dynamic_rendezvous.py shutdown: an agent that ends tells its rendezvous so", CASCADE, "",
-        ("rendezvous-shutdown", "shutdown the rendezvous|shut down the rendezvous",
-         r"failed to shut ?down the rendezvous"),
+        [("rendezvous-shutdown", "shutdown the rendezvous|shut down the rendezvous",
+         r"failed to shut ?down the rendezvous")],
     ),
     *table(
         "torch socket.cpp, TCPStore.cpp, c10d_rendezvous_backend.py", SYMPTOM, "master-unreachable",
-        ("client-timeout", "client socket has timed out|connect() timed out",
+        [("client-timeout", "client socket has timed out|connect() timed out",
          r"\bconnect\(\) timed out\. Original timeout was \d+ ms|"
          r"client socket has timed out after \w+(?: while trying to connect to \(?(?P<peer>[^,()]+), (?P<port>\d+)|$)",
          0.7, _RETRIED),
@@ -119,29 +120,29 @@ ROWS = (
         ("not-assignable", "rrno 99|"
          "assign requested address|EADDRNOTAVAIL", r"Cannot assign requested address|\[Errno 99\]|EADDRNOTAVAIL", 0.5,
          "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0",
-          "ipv6-problem"),
+          "ipv6-problem")],
     ),
     *table(
         "connect(2): ECONNABORTED comes from the own host's filter", ROOT, "port-blocked",
-        ("connect-aborted", "irewall|"
+        [("connect-aborted", "irewall|"
          "caused connection abort|filtered|administratively",
          r"[Ss]oftware caused connection abort|administratively prohibited|"
-         r"\b\d{1,5}/tcp +filtered|(?i:firewall).*(?:block|drop|reject|den)", 0.65),
+         r"\b\d{1,5}/tcp +filtered|(?i:firewall).*(?:block|drop|reject|den)", 0.65)],
     ),
     Row("clients-joined", "rendezvous-timeout", SYMPTOM, "torch TCPStore.cpp", ("clients joined",),
      r"(?<!\d)(?P<joined>\d+)/(?P<world>\d+) clients joined", rule= "clients-joined"),
     *table(
         "torch ProcessGroupNCCL.cpp broadcastUniqueNCCLID: the store has no answer of rank 0", SYMPTOM, "straggler",
-        ("nccl-id-awaited", "ncclUniqueId",
+        [("nccl-id-awaited", "ncclUniqueId",
          r"retrieving ncclUniqueId from \[\d+\] via .*got error(?!.*(?:reset|closed|[Bb]roken))", 0.45,
-         "rank 0 has not come to this first collective: late, elsewhere, or ended", "peer-died"),
+         "rank 0 has not come to this first collective: late, elsewhere, or ended", "peer-died")],
         fix="Read rank 0's log. Where it prepares data at that time, do that before init_process_group, or raise the "
             "timeout "
             "of the process group (--pg-timeout, init_process_group(timeout=…))",
     ),
     *table(
         "torch TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout",
-        ("rendezvous-timeout", "RendezvousTimeoutError|endezvous|Barrier timed out",
+        [("rendezvous-timeout", "RendezvousTimeoutError|endezvous|Barrier timed out",
          r"RendezvousTimeoutError|(?i:rendezvous.*(?:timed out|timeout))|(?i:timed? ?out.*rendezvous)|"
          r"DEADLINE_EXCEEDED: Barrier timed out", 0.62),
         ("store-wait", "wait timeout after|Socket Timeout|DistStoreError|Timed out after",
@@ -154,7 +155,7 @@ ROWS = (
          "RendezvousClosedError|rendezvous is closed",
          r"RendezvousClosedError|rendezvous (?:is|has been|was) closed", 0.4,
          "the rendezvous of this id is over: another node had already " "left it, or the id is an old run's",
-          "orphan-process"),
+          "orphan-process")],
     ),
     Row("store-barrier", "rendezvous-timeout", SYMPTOM, "torch distributed_c10d.py _store_based_barrier", (
      "store based barrier", "store_based_barrier"),
@@ -162,7 +163,7 @@ ROWS = (
          r"num_workers_joined)=(?P<joined>\d+)", rule= "clients-joined"),
     *table(
         "torch TCPStore, elastic agents, distributed_c10d.py", ROOT, "world-size-mismatch",
-        ("checkpoint-shards", "but world size is", r"checkpoint for MP=\d+ but world size is \d+", 0.9,
+        [("checkpoint-shards", "but world size is", r"checkpoint for MP=\d+ but world size is \d+", 0.9,
          "the checkpoint is in as many parts as ranks must be started"),
         ("expected-world", "xpected world|xpected group|match|not equal|differs|inconsistent",
          r"[Ee]xpected (?:world|group) ?size:? \d+,? but (?:got|found|was)|"
@@ -176,12 +177,12 @@ ROWS = (
         ("lightning-slurm", "configured in SLURM",
          r"but the number of (?:tasks per node|nodes) configured in SLURM .{0,60}does not match", 0.9),
         ("ranks-expected", "xpected",
-         r"[Ee]xpected \d+ (?:ranks|processes|workers|nodes),? (?:but )?(?:got|found|only)", 0.75),
+         r"[Ee]xpected \d+ (?:ranks|processes|workers|nodes),? (?:but )?(?:got|found|only)", 0.75)],
     ),
     *table(
         "Megatron core/parallel_state.py, NeMo, DeepSpeed: sizes of the groups of ranks", ROOT, "world-size-mismatch",
-        ("world-indivisible", "divisible", r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible", 0.75,
-         "the number of ranks does not fit the sizes of tensor, pipeline and other groups"),
+        [("world-indivisible", "divisible", r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible", 0.75,
+         "the number of ranks does not fit the sizes of tensor, pipeline and other groups")],
         fix="Choose tensor, pipeline, context and expert sizes whose product divides the number of ranks, or start "
             "as many "
             "ranks as that product (--nnodes times --nproc-per-node)",
@@ -189,7 +190,7 @@ ROWS = (
     *table(
         "torch distributed_c10d.py, rendezvous.py, vLLM v1/engine/utils.py, DeepSpeed", ROOT,
          "rank-missing-or-duplicate",
-        ("rank-taken", "been used|been taken|been joined|been in use|been registered|"
+        [("rank-taken", "been used|been taken|been joined|been in use|been registered|"
          "rank is|rank has|rank was|uplicate|already|same rank|same node rank",
          r"(?i)duplicate (?:node )?rank|rank \d+ (?:is|was|has)? ?(?:already|"
          r"been) (?:taken|registered|joined|in use|used)|multiple (?:nodes|" r"processes) .*same (?:node )?rank"
@@ -201,22 +202,23 @@ ROWS = (
          r"LOCAL_RANK \(\d+\) != |MPI rank \d+ does not match torch rank", 0.7),
         ("engine-hello", "message from",
          r"message from (?:remote|local) engine \d+, expected it to be (?:remote|local)", 0.8,
-         "two nodes start with the same data-parallel rank"),
+         "two nodes start with the same data-parallel rank")],
     ),
     # The rank is what env:// asks for first: a process that no launcher has started has none.
-    Row("rank-unset", "rank-missing-or-duplicate", ROOT, "torch distributed/rendezvous.py (env://), os.environ",
-        ("environment variable", "KeyError"),
-        r"environment variable (?:LOCAL_|NODE_)?RANK\b.*(?:expected|not set)|"
+    Row("rank-unset", "rank-missing-or-duplicate", role=ROOT,
+        source="torch distributed/rendezvous.py (env://), os.environ",
+        needs=("environment variable", "KeyError"),
+        pattern=r"environment variable (?:LOCAL_|NODE_)?RANK\b.*(?:expected|not set)|"
         r"requires the LOCAL_RANK environment variable"
-        r"|KeyError: '(?:RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK|SLURM_(?:PROC|LOCAL|NODE)ID)'", 0.88,
-        "no launcher that gives each process its rank has started the program", fix=LAUNCHER),
+        r"|KeyError: '(?:RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK|SLURM_(?:PROC|LOCAL|NODE)ID)'", confidence=0.88,
+        means="no launcher that gives each process its rank has started the program", fix=LAUNCHER),
     *table(
         "torch distributed/rendezvous.py (env://), os.environ of the program", ROOT, "bad-launch-arguments",
-        ("env-missing", "environment variable|KeyError|env was not set",
+        [("env-missing", "environment variable|KeyError|env was not set",
          r"environment variable (?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b.*(?:expected|not set)|"
          r"`MASTER_ADDR` env was not set|"
          r"KeyError: '(?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_WORLD_SIZE|SLURM_\w+)'", 0.88,
-          "the program was not started by a launcher that sets the ranks' environment"),
+          "the program was not started by a launcher that sets the ranks' environment")],
     ),
     Row("mismatch", "collective-mismatch", ROOT, "torch ProcessGroupWrapper.cpp", (
      "Detected mismatch between collectives", "Collectives differ"),
@@ -224,27 +226,31 @@ ROWS = (
         scope=RAISED),
     *table(
         "torch reducer.cpp, Lightning strategies/ddp.py", ROOT, "unused-parameters-ddp",
-        ("unused-parameters", "Expected to have finished reduction|did not receive grad|"
+        [("unused-parameters", "Expected to have finished reduction|did not receive grad|"
          "parameters that were not used in",
          r"Expected to have finished reduction in the prior iteration|"
          r"LightningModule has parameters that were not used in|"
          r"did not receive grad(?:ient)? for rank (?P<rank>\d+)", 0.95),
         ("unused-parameters-static", "graph has changed in this",
          r"training graph has changed in this iteration",
-         0.75, "a parameter is unused in some steps only, which static_graph does not allow"),
+         0.75, "a parameter is unused in some steps only, which static_graph does not allow")],
         scope=RAISED,
     ),
     *table(
         "torch distributed/algorithms/join.py", ROOT, "uneven-data",
-        ("inputs-exhausted", "rank that exhausted inputs", r"at least one rank that exhausted inputs", 0.95),
+        [("inputs-exhausted", "rank that exhausted inputs", r"at least one rank that exhausted inputs", 0.95)],
         scope=RAISED,
     ),
-    Row("ddp-model", "collective-shape-mismatch", WEAK, "torch reducer.cpp verify_params_across_processes", (
+    Row("ddp-model", "collective-shape-mismatch", role=WEAK, source="torch reducer.cpp verify_params_across_processes",
+        needs=(
      "DDP expects same model", "appears not to match s"),
-        r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param", 0.72,
+        pattern=r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param",
+        confidence=0.72,
         rule="accused"),
-    Row("monitored-barrier", "straggler", SYMPTOM, "torch ProcessGroupGloo.cpp monitoredBarrier", ("monitoredBarrier",),
-        r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier|failed to pass monitoredBarrier", 0.72, rule="accused"),
+    Row("monitored-barrier", "straggler", role=SYMPTOM, source="torch ProcessGroupGloo.cpp monitoredBarrier",
+        needs=("monitoredBarrier",),
+        pattern=r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier|failed to pass monitoredBarrier", confidence=0.72,
+        rule="accused"),
     Row("barrier-reached", "", CASCADE, "torch ProcessGroupGloo.cpp monitoredBarrier (every rank but 0)",
         ("monitoredBarrier",), r"successfully reached monitoredBarrier, but received errors"),
     Row("watchdog", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp checkTimeout", (
@@ -264,10 +270,10 @@ ROWS = (
         r"Finished writing Flight Recorder debug info to (?P<path>\S+)", rule= "collective-timeout"),
     *table(
         "torch ProcessGroupNCCL.cpp heartbeatMonitor", SYMPTOM, "unknown",
-        ("watchdog-stuck", "eartbeatMonitor|eartbeat monitor|eartbeat Monitor|eartbeatmonitor|"
+        [("watchdog-stuck", "eartbeatMonitor|eartbeat monitor|eartbeat Monitor|eartbeatmonitor|"
          "watchdog got stuck|HeartbeatMonitor|acquire GIL",
          r"watchdog got stuck for|Could not acquire GIL|[Hh]eartbeat ?[Mm]onitor timed out", 0.35,
-         "a CUDA call or Python's lock does not return on this rank"),
+         "a CUDA call or Python's lock does not return on this rank")],
     ),
     Row("nccl-virtual", "wrong-interface", CASCADE, "NCCL socket.cc ncclFindInterfaces",
         ("]veth", "]docker", "]br-", "]virbr", "]lxc", "]cni", "]cali", "]flannel"),
@@ -284,18 +290,18 @@ ROWS = (
     *table(
         "horovod stall_inspector.cc: some ranks have asked for a tensor and others have not", SYMPTOM,
         "collective-mismatch",
-        ("horovod-stall", "subset of ranks", r"gathered or broadcasted by subset of ranks and are waiting", 0.58,
-         "ranks take different branches, or one is late or has ended", "straggler"),
+        [("horovod-stall", "subset of ranks", r"gathered or broadcasted by subset of ranks and are waiting", 0.58,
+         "ranks take different branches, or one is late or has ended", "straggler")],
     ),
     *table(
         "torch ProcessGroupNCCL desync debug, gloo unbound_buffer.cc", SYMPTOM, "straggler",
-        ("weights-awaited", "finish the model loading|finish loading",
+        [("weights-awaited", "finish the model loading|finish loading",
          r"there are other ranks that didn't finish loading", 0.6,
          "other ranks did not load the weights in time: one has failed, or reads from a slow disk"),
         ("desync", "lagging|desync", r"(?i)ranks? \[?(?P<late>[\d, ]+)\]? (?:are|is) the lagging|lagging.*ranks "
          r"that caused|that caused the desync", 0.7),
         ("gloo-waited", "Timed out waiting", r"Timed out waiting \d+ms for (?:recv|send)", 0.4,
-         "a peer did not come in time, and this side can't name it"),
+         "a peer did not come in time, and this side can't name it")],
     ),
     Row("gloo-mesh", "wrong-interface", SYMPTOM, "torch ProcessGroupGloo.cpp, gloo transport/tcp/pair.cc", (
      "connectFullMesh failed", "gloo/transport/tcp/"),
@@ -304,7 +310,7 @@ ROWS = (
         r"(?:: (?P<error>.*))?", rule="connect-refused"),
     *table(
         "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "",
-        ("horovod-shut-down", "Horovod has been shut down", r"Horovod has been shut down"),
+        [("horovod-shut-down", "Horovod has been shut down", r"Horovod has been shut down"),
         ("peer-closed", "closed by peer|reset by peer|ead error|roken pipe|rite error|pair closure",
          r"[Cc]onnection (?:closed|reset) by peer(?: \[(?P<peer>[0-9a-fA-F.:]+)\]:\d+)?|"
          r"Application timeout caused pair closure|"
@@ -312,39 +318,39 @@ ROWS = (
         ("store-lost", "got 0 bytes|recvValue|sendBytes|recvBytes|sendVector|recvVector|remote server shutdown",
          r"got 0 bytes|(?:recvValue|sendBytes|recvBytes|sendVector|recvVector) " r"failed|remote server shutdown"),
         ("store-heartbeat", "should dump|has been shut down|TCPStore",
-         r"Failed to check the \"should dump\" flag on TCPStore|TCPStore.*(?:has " r"been shut down|connection)"),
+         r"Failed to check the \"should dump\" flag on TCPStore|TCPStore.*(?:has " r"been shut down|connection)")],
     ),
     *table(
         "mtu EMSGSIZE, ICMP frag needed, ping", ROOT, "mtu-or-packet-loss",
-        ("mtu", "essage too long|rag needed|ragmentation needed|mtu mismatch|"
+        [("mtu", "essage too long|rag needed|ragmentation needed|mtu mismatch|"
          "MTU mismatch|mtu too|MTU too|bad MTU|mtu differs|MTU differs",
          r"[Mm]essage too long|[Ff]rag(?:mentation)? needed|(?i:mtu (?:mismatch|differs|too))|bad MTU", 0.85),
-        ("loss", "packet loss", r"(?<![\d.])(?:[1-9]|[1-9]\d)(?:\.\d+)?% packet loss", 0.8),
+        ("loss", "packet loss", r"(?<![\d.])(?:[1-9]|[1-9]\d)(?:\.\d+)?% packet loss", 0.8)],
     ),
     *table(
         "ping(8): nothing comes back", SYMPTOM, "master-unreachable",
-        ("all-lost", "100% packet loss", r"100% packet loss", 0.6, "", "node-network-down"),
+        [("all-lost", "100% packet loss", r"100% packet loss", 0.6, "", "node-network-down")],
     ),
     *table(
         "errno 97 EAFNOSUPPORT, getaddrinfo EAI_ADDRFAMILY, IPv6 only on one side", ROOT, "ipv6-problem",
-        ("ipv6", "IPv6|ipv6|Address family for hostname|AF_INET6",
+        [("ipv6", "IPv6|ipv6|Address family for hostname|AF_INET6",
          r"(?i)Address family for hostname not supported|ipv6.{0,40}(?:unreachable|"
          r"disabled|not supported|not available|no route)"
-         r"|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", 0.7),
+         r"|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", 0.7)],
     ),
     *table(
         "torch socket.cpp no IPv6 on this host, and no second attempt", SYMPTOM, "ipv6-problem",
-        ("ipv6-bind", "errno: 97", r"failed to (?:bind|listen).{0,60}errno: 97", 0.45),
+        [("ipv6-bind", "errno: 97", r"failed to (?:bind|listen).{0,60}errno: 97", 0.45)],
     ),
     *table(
         "tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl", ROOT, "proxy-env",
-        ("grpc-html", "key=content-type value=text/html",
+        [("grpc-html", "key=content-type value=text/html",
          r"invalid value key=content-type value=text/html", 0.6, "a web page answered a call of gRPC, as proxies do"),
         ("proxy", "X-Squid|ERR_TUNNEL|Tunnel connection|"
          "roxy|HTTP code|via proxy", r"ProxyError|Tunnel connection failed|Proxy Authentication Required|"
          r"Received HTTP code \d+ from proxy|Cannot connect to proxy|proxy: " r".*(?:refused|failed|denied)|"
          r"\b407 Proxy|(?i:https?_proxy).*(?:unset|wrong|intercept)|ERR_(?:TUNNEL|"
-          r"PROXY)_CONNECTION|X-Squid-Error|via (?:the )?proxy .*(?:fail|" r"refus)", 0.85),
+          r"PROXY)_CONNECTION|X-Squid-Error|via (?:the )?proxy .*(?:fail|" r"refus)", 0.85)],
     ),
 )  # fmt: skip
 

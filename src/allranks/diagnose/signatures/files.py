@@ -42,67 +42,67 @@ GATE = (
 ROWS = (
     *table(
         "Triton runtime/cache.py (tmp.pid_ and os.replace), torch inductor codecache.py", ROOT, "shared-file-race",
-        ("cache-race", "tmp.pid_|tale |No such file|busy|too short|cannot stat shared",
+        [("cache-race", "tmp.pid_|tale |No such file|busy|too short|cannot stat shared",
          r"\btmp\.pid_\d+|(?:\.triton|triton/cache|__triton_launcher|torchinductor|inductor_cache|\.nv/ComputeCache)"
          r".{0,200}(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy|file too short|"
          r"cannot stat shared)", 0.9,
-         "nodes share one cache of compiled kernels, and another one replaced or removed that file"),
+         "nodes share one cache of compiled kernels, and another one replaced or removed that file")],
         scope=RAISED, fix=TRITON,
     ),
     *table(
         "torch utils/cpp_extension.py, utils/file_baton.py", ROOT, "shared-file-race",
-        ("extension-race", "torch_extensions",
+        [("extension-race", "torch_extensions",
          r"torch_extensions.{0,200}(?:file too short|[Ss]tale (?:NFS )?file handle|Text file busy|"
          r"invalid ELF header)", 0.85,
-         "two nodes build one extension in one directory"),
+         "two nodes build one extension in one directory")],
         scope=RAISED, fix=EXTENSION,
     ),
     *table(
         "transformers trainer.py: tmp-checkpoint and rotation, safetensors, torch distributed/checkpoint", ROOT,
         "shared-file-race",
-        ("checkpoint-race", "checkpoint|global_step|rng_state_",
+        [("checkpoint-race", "checkpoint|global_step|rng_state_",
          r"No such file or directory: '[^']*\btmp-checkpoint-\d+|"
          r"No such file or directory: '(?:[^']*/)?rng_state_\d{1,5}\.pth'|"
          r"No such file or directory: '[^']*(?:checkpoint-|global_step)\d+[^']*/(?:rng_state|optimizer|scheduler|"
          r"trainer_state"
          r"|[\w.-]*optim_states)[^']*'$|"
          r"(?:\[Errno 39\] Directory not empty|\[Errno 17\] File exists): '[^']*(?:checkpoint|global_step)[^']*'", 0.72,
-         "several ranks or nodes rename or remove one checkpoint directory", "missing-file"),
+         "several ranks or nodes rename or remove one checkpoint directory", "missing-file")],
         scope=RAISED, fix=CHECKPOINT,
     ),
     *table(
         "rename(2), unlink(2) and NFS's silly rename: another process had moved, made or removed the file", ROOT,
         "shared-file-race",
-        ("rename-race", "No such file or directory: |Directory not empty|File exists|.nfs0|Text file busy",
+        [("rename-race", "No such file or directory: |Directory not empty|File exists|.nfs0|Text file busy",
          r"No such file or directory: '[^']+' -> '|\[Errno 39\] Directory not empty|\[Errno 17\] File exists|"
          r"\.nfs0[0-9a-f]{8,}|\[Errno 26\] Text file busy", 0.72,
          "several ranks or nodes make, move or remove one file", "missing-file"),
         ("lock-unavailable", "No locks available|rrno 37]", r"No locks available|\[Errno 37\]", 0.75,
-         "the shared file system grants no locks"),
+         "the shared file system grants no locks")],
         scope=RAISED,
     ),
     *table(
         "errno 116 ESTALE, 107 ENOTCONN, 5 EIO, 121 EREMOTEIO of a mounted file system", ROOT, "storage-error",
-        ("stale-handle", "tale NFS file handle|tale file handle|rrno 116|rrno 5]|Input/output error|ransport endpoint|"
+        [("stale-handle", "tale NFS file handle|tale file handle|rrno 116|rrno 5]|Input/output error|ransport endpoint|"
          "rrno 107]|Remote I/O error|rrno 121]",
          r"[Ss]tale (?:NFS )?file handle|\[Errno (?:116|5|107|121)\]|[Tt]ransport endpoint is not connected|"
          r"^(?:cp|ls|cat|mv|tar|stat|rsync|du|find|bash)\b.*: Input/output error|Remote I/O error", 0.75,
          "the file system below that path does not answer any more: its server, its mount or its disk failed",
-         "missing-file"),
+         "missing-file")],
         scope=RAISED,
     ),
     *table(
         "huggingface_hub utils/_http.py, errors.py: a gate or a token", ROOT, "hub-unreachable",
-        ("hub-gated", "gated repo|GatedRepoError|restricted and you are not|Access to model",
+        [("hub-gated", "gated repo|GatedRepoError|restricted and you are not|Access to model",
          r"GatedRepoError|gated repo|Access to model \S+ is restricted|"
          r"restricted and you are not in the authorized", 0.85,
-         "the hub gives that model only to accounts that have accepted its terms"),
+         "the hub gives that model only to accounts that have accepted its terms")],
         scope=RAISED, fix=GATE,
     ),
     *table(
         "transformers utils/hub.py, huggingface_hub file_download.py, datasets load.py, urllib3, git, pip", ROOT,
         "hub-unreachable",
-        ("hub-texts", "couldn't connect to '|in the cached files|disk cache|local cache|cached "
+        [("hub-texts", "couldn't connect to '|in the cached files|disk cache|local cache|cached "
                       "path|OfflineModeIsEnabled|"
          "LocalEntryNotFoundError|ouldn't reach",
          r"[Ww]e couldn't connect to 'https?://|couldn't find (?:them|it) in the cached files|"
@@ -112,15 +112,17 @@ ROWS = (
          r"LocalEntryNotFoundError|[Cc]ouldn't reach (?:the Hugging Face Hub|https?://|'[^']+' on the Hub)", 0.9,
          "the hub did not answer this node, and its cache has not all files"),
         ("hub-failed", _HUB_NEEDS, rf"(?:{HUB})\b.*(?:{_FAILS})|(?:{_FAILS}).*(?:{HUB})\b", 0.9,
-         "that site did not answer this node: on many clusters compute nodes have no internet"),
+         "that site did not answer this node: on many clusters compute nodes have no internet")],
         scope=RAISED,
     ),
     *table(
         "torch hub.py, torchvision, pip: what is fetched over the internet", H, "",
-        ("hub-download", "Downloading: \"http", r"^Downloading: \"https?://(?P<host>[\w.-]+)"),
+        [("hub-download", "Downloading: \"http", r"^Downloading: \"https?://(?P<host>[\w.-]+)")],
     ),
 )  # fmt: skip
 OFFLINE = Row(
-    "hub-name", "hub-unreachable", ROOT, "torch hub.py, urllib: a site that was to be downloaded from", ("",), r"(?!)",
-    0.9, "the site could not be reached for a download: on many clusters compute nodes have no internet",
+    "hub-name", "hub-unreachable", role=ROOT, source="torch hub.py, urllib: a site that was to be downloaded from",
+    needs=("",), pattern=r"(?!)",
+    confidence=0.9,
+    means="the site could not be reached for a download: on many clusters compute nodes have no internet",
 )  # fmt: skip

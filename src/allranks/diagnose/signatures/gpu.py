@@ -15,36 +15,37 @@ ROWS = (
         rule="kernel-xid"),
     *table(
         "NVIDIA driver, nvidia-smi, CUDA cudaErrorDeviceLost", ROOT, "gpu-fell-off-bus",
-        ("off-the-bus", "fallen off the bus|GPU is lost", r"fallen off the bus|GPU is lost", 0.95,
+        [("off-the-bus", "fallen off the bus|GPU is lost", r"fallen off the bus|GPU is lost", 0.95,
          "the card vanished from the PCIe bus: a fault of the card, its power or its slot"),
         ("vanished-card", "device handle for",
          r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<pci>[\w:.]{1,20})(?![\w:.])"
-         r".*(?:lost|Unknown Error|not found)", 0.8),
+         r".*(?:lost|Unknown Error|not found)", 0.8)],
     ),
     *table(
         "CUDA cudaErrorECCUncorrectable, NVIDIA driver, HIP hipErrorECCNotCorrectable", ROOT, "ecc-error",
-        ("ecc", "ECC", r"(?i)uncorrectable ECC error|cudaErrorECCUncorrectable|double.bit ECC|ECC error encountered"
+        [("ecc", "ECC", r"(?i)uncorrectable ECC error|cudaErrorECCUncorrectable|double.bit ECC|ECC error encountered"
          r"|hipErrorECCNotCorrectable"
          r"|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC (?:mem)", 0.95),
-        ("row-remap", "emap", r"(?i)row[- ]remap\w* (?:fail|pending)|Remapping Failure Occurred *: Yes", 0.85),
+        ("row-remap", "emap", r"(?i)row[- ]remap\w* (?:fail|pending)|Remapping Failure Occurred *: Yes", 0.85)],
         scope=RAISED,
     ),
     *table(
         "ROCR-Runtime runtime.cpp HwExceptionHandler, VMFaultHandler", ROOT, "ecc-error",
-        ("rocm-ecc", "HW Exception by GPU|ECC failure", r"HW Exception by GPU node-\d+ .*reason ?: ?ECC"
-         r"|Memory access fault by GPU.*Reason: [DS]RAM ECC failure", 0.9),
+        [("rocm-ecc", "HW Exception by GPU|ECC failure", r"HW Exception by GPU node-\d+ .*reason ?: ?ECC"
+         r"|Memory access fault by GPU.*Reason: [DS]RAM ECC failure", 0.9)],
     ),
     *table(
         "CUDA cudaErrorNvlinkUncorrectable, NVIDIA fabric manager, nvidia-smi nvlink", ROOT, "nvlink-error",
-        ("nvlink", "NVLink|NvLink|nvlink", r"(?i)uncorrectable NVLink error|NVLink (?:fatal|training) (?:error|fail)"
+        [("nvlink", "NVLink|NvLink|nvlink", r"(?i)uncorrectable NVLink error|NVLink (?:fatal|training) (?:error|fail)"
          r"|NVLink: (?:fatal|RLW|Fatal) |link \d{1,3} .{0,60}nvlink.{0,60}(?:fatal|inactive)|NVLink error", 0.9),
         ("nvswitch", "NVSwitch", r"(?i)detected NVSwitch (?:non-)?fatal error|NVSwitch .*(?:fatal error|has failed)",
-         0.9),
+         0.9)],
     ),
     *table(
         "NVIDIA fabric manager guide, CUDA cudaErrorSystemNotReady (802), NCCL transport/nvls.cc", ROOT,
          "fabric-manager",
-        ("system-not-ready", "system not yet initialized|SYSTEM_NOT_READY|SystemNotReady", r"system not yet initialized"
+        [("system-not-ready", "system not yet initialized|SYSTEM_NOT_READY|SystemNotReady",
+         r"system not yet initialized"
          r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady", 0.9,
          "a driver service that the machine needs, on NVSwitch machines the fabric manager, is not ready"),
         ("fabric-manager", "abric|nv-fabricmanager",
@@ -55,12 +56,12 @@ ROWS = (
          r"|Failed to (?:bind|allocate|create).*[Mm]ulticast", 0.75,
          "NCCL: usually an error of the fabric manager or the NVSwitches"),
         ("imex", "IMEX|imex|MNNVL (cliqueSize", r"MNNVL \(cliqueSize \d+\) is available but not|"
-         r"(?i:imex.{0,40}(?:fail|error|not|denied))", 0.6),
+         r"(?i:imex.{0,40}(?:fail|error|not|denied))", 0.6)],
     ),
     *table(
         "torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA, spconv, CTranslate2",
         ROOT, "cuda-out-of-memory",
-        ("cuda-out-of-memory", "MemoryAllocation|hipErrorOutOfMemory|"
+        [("cuda-out-of-memory", "MemoryAllocation|hipErrorOutOfMemory|"
          "out of memory|OutOfMemoryError",
          r"(?:CUDA|HIP|XPU|NPU|MPS|GPU|cuda)\S* out of memory|CUDA error: out of memory"
          r"|torch\.(?:cuda\.)?OutOfMemoryError|Cuda failure.*out of memory|cudaErrorMemoryAllocation|"
@@ -74,13 +75,13 @@ ROWS = (
         ("kv-cache", "desired GPU memory|"
          "cache blocks|KV cache",
          r"No available memory for the cache blocks|larger than the maximum number "
-         r"of tokens that can be stored in KV cache|less than desired GPU memory utilization", 0.75),
+         r"of tokens that can be stored in KV cache|less than desired GPU memory utilization", 0.75)],
         scope=RAISED,
     ),
     *table(
         "CUDA cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure, ROCm hsa runtime",
         ROOT, "cuda-kernel-fault",
-        ("device-assert", "cudaErrorAssert|KERNEL_ASSERT|"
+        [("device-assert", "cudaErrorAssert|KERNEL_ASSERT|"
          "device-side assert|Assertion",
          r"device-side assert triggered|\.cu[h]?:\d+: .*Assertion .*failed"
          r"|Indexing\.cu.*Assertion|CUDA_KERNEL_ASSERT|cudaErrorAssert"),
@@ -93,63 +94,63 @@ ROWS = (
          r"unspecified launch failure|misaligned address|an illegal instruction "
           r"was encountered|CUDA_ERROR_LAUNCH_FAILED"
          r"|cudaErrorLaunchFailure|hardware stack error|invalid address space|global/shared address space"
-         r"|invalid program counter|the launch timed out and was terminated", 0.8),
+         r"|invalid program counter|the launch timed out and was terminated", 0.8)],
         scope=RAISED,
     ),
     *table(
         "CUDA cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure, ROCm hsa runtime",
         ROOT, "cuda-kernel-fault",
-        ("rocm-fault", "Memory access fault|HSA_STATUS",
+        [("rocm-fault", "Memory access fault|HSA_STATUS",
          r"Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL_INSTRUCTION)", 0.85),
         ("rocm-memory-in-use", "Memory critical error by agent", r"Memory critical error by agent node-\d+", 0.75,
          "memory was freed that a GPU still used"),
-        ("execution-failed", "EXECUTION_FAILED", r"CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED", 0.5),
+        ("execution-failed", "EXECUTION_FAILED", r"CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED", 0.5)],
     ),
     *table(
         "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
-        ("device-ordinal", "hipErrorInvalidDevice|nvidia-container-cli|on CUDA device|device_id|"
+        [("device-ordinal", "hipErrorInvalidDevice|nvidia-container-cli|on CUDA device|device_id|"
          "device ordinal|INVALID_DEVICE|Invalid device id",
          r"invalid device ordinal|nvidia-container-cli.{1,3}device error.*unknown device|CUDA_ERROR_INVALID_DEVICE|"
          r"hipErrorInvalidDevice|deserialize object on CUDA device \d+ but|"
          r"device_id \S+ is out of range\. Please use a device index|AssertionError: Invalid device id|"
          r"^Invalid device id", 0.9,
-         "it asks for a GPU that the node has not, or does not show to it"),
+         "it asks for a GPU that the node has not, or does not show to it")],
         scope=RAISED,
     ),
     *table(
         "Lightning fabric/utilities/device_parser.py", ROOT, "invalid-device-ordinal",
-        ("gpus-requested", "You requested gpu|You requested GPU", r"You requested (?:gpu|GPU)s?: ", 0.92,
-         "Lightning's `devices` asks for more than the process is shown"),
+        [("gpus-requested", "You requested gpu|You requested GPU", r"You requested (?:gpu|GPU)s?: ", 0.92,
+         "Lightning's `devices` asks for more than the process is shown")],
         scope=RAISED,
         fix="Ask for as many as a process sees: `devices=1`, or give the job more (`--gres=gpu:2`, `--gpus-per-node`, "
             "CUDA_VISIBLE_DEVICES)",
     ),
     *table(
         "vLLM v1/executor/ray_distributed_executor.py", ROOT, "cuda-device-unavailable",
-        ("ray-driver", "Ray does not allocate any GPUs", r"Ray does not allocate any GPUs on the driver node", 0.92,
-         "the driver runs where Ray has given it no GPU"),
+        [("ray-driver", "Ray does not allocate any GPUs", r"Ray does not allocate any GPUs on the driver node", 0.92,
+         "the driver runs where Ray has given it no GPU")],
         scope=RAISED,
     ),
     *table(
         "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
-        ("too-few-gpus", "GPU are|GPU is|GPU vis|GPU avail|GPUs are|GPUs is|GPUs vis|GPUs avail|than GPUs|"
+        [("too-few-gpus", "GPU are|GPU is|GPU vis|GPU avail|GPUs are|GPUs is|GPUs vis|GPUs avail|than GPUs|"
          "nproc_per_node|device are|device is|device vis|device avail|devices are|devices is|devices vis|devices avail|"
          "GPUs available|visible devices|available GPU|number of GPUs",
          r"(?i)only \d+ (?:GPUs?|devices?) (?:are |is )?(?:available|visible)"
          r"|more (?:processes|ranks) than (?:available )?GPUs|exceeds the number of (?:available )?GPUs|"
-         r"nproc_per_node .{0,60}(?:greater|larger|more) than .{0,60}GPU", 0.75),
+         r"nproc_per_node .{0,60}(?:greater|larger|more) than .{0,60}GPU", 0.75)],
     ),
     *table(
         "NCCL init.cc, torch ProcessGroupNCCL.cpp", ROOT, "duplicate-gpu",
-        ("duplicate-gpu", "Duplicate GPU|using the same GPU|same GPU",
+        [("duplicate-gpu", "Duplicate GPU|using the same GPU|same GPU",
          r"Duplicate GPU detected(?: : rank \d+ and rank "
-         r"\d+)?|[Mm]ultiple [Rr]anks are using the same GPU|are using the same GPU", 0.95),
+         r"\d+)?|[Mm]ultiple [Rr]anks are using the same GPU|are using the same GPU", 0.95)],
         scope=RAISED,
     ),
     *table(
         "CUDA cudaErrorInsufficientDriver, CompatNotSupportedOnDevice, SystemDriverMismatch, NVML",
         ROOT, "driver-version-mismatch",
-        ("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER|in the installed CUDA driver|"
+        [("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER|in the installed CUDA driver|"
          "CUDA Driver version found",
          r"driver version is insufficient|NVIDIA driver on your "
          r"system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER|"
@@ -166,13 +167,13 @@ ROWS = (
          r"|does not match the version of the (?:kernel|NVIDIA) (?:module|driver)"),
         ("container-driver", "unsatisfied condition|requirement error",
          r"nvidia-container-cli: requirement error: unsatisfied condition: "
-         r"(?:cuda|driver)", 0.9),
+         r"(?:cuda|driver)", 0.9)],
         scope=RAISED,
     ),
     *table(
         "torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML",
         ROOT, "cuda-device-unavailable",
-        ("device-busy", "busy or unavailable|device already in use|DEVICE_UNAVAILABLE|DevicesUnavailable",
+        [("device-busy", "busy or unavailable|device already in use|DEVICE_UNAVAILABLE|DevicesUnavailable",
          r"busy or unavailable|exclusive-thread device already in use|CUDA_ERROR_DEVICE_UNAVAILABLE"
          r"|cudaErrorDevicesUnavailable", 0.9, "the GPU is held by another process, in exclusive mode, or in error"),
         ("mps", "MPS client|MPS server|device connections",
@@ -186,13 +187,13 @@ ROWS = (
          r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked|no ROCm-capable device is detected|hipErrorNoDevice"
          r"|ROCk module is NOT loaded|No supported gpu backend found|"
          r"OS call failed or operation not supported on this OS"
-         r"|ValueError: Cuda is not available|CUDAAccelerator. can not run on your system", 0.85),
+         r"|ValueError: Cuda is not available|CUDAAccelerator. can not run on your system", 0.85)],
         scope=RAISED,
     ),
     *table(
         "torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML",
         ROOT, "cuda-device-unavailable",
-        ("driver-absent", "libnvidia-ml|NVML Shared|invalid runtime name|CDI devices",
+        [("driver-absent", "libnvidia-ml|NVML Shared|invalid runtime name|CDI devices",
          r"couldn't find libnvidia-ml|NVML Shared Library Not Found|invalid runtime name. nvidia|"
          r"unresolvable CDI devices",
          0.8),
@@ -206,56 +207,56 @@ ROWS = (
         ("cuda-unknown", "cudaErrorUnknown|"
          "unknown error", r"(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", 0.55),
         ("cuda-initialization", "initialization error|not initialized",
-         r"CUDA (?:driver )?error: initialization error", 0.5),
+         r"CUDA (?:driver )?error: initialization error", 0.5)],
     ),
     *table(
         "ROCR-Runtime runtime.cpp HwExceptionHandler", WEAK, "gpu-hardware-error",
-        ("rocm-hang", "HW Exception by GPU", r"HW Exception by GPU node-\d+ .*reason ?: ?GPU Hang", 0.8,
-         "the driver reset the GPU, as a kernel never ended or the card failed: dmesg says which"),
+        [("rocm-hang", "HW Exception by GPU", r"HW Exception by GPU node-\d+ .*reason ?: ?GPU Hang", 0.8,
+         "the driver reset the GPU, as a kernel never ended or the card failed: dmesg says which")],
     ),
     *table(
         "CUDA cudaErrorContained", ROOT, "gpu-hardware-error",
-        ("contained", "or a hardware error|ErrorContained", r"over nvlink or a hardware error|cudaErrorContained", 0.6,
-         "the GPU has contained an error of its own or of a peer's memory: dmesg names the Xid", "nvlink-error"),
+        [("contained", "or a hardware error|ErrorContained", r"over nvlink or a hardware error|cudaErrorContained", 0.6,
+         "the GPU has contained an error of its own or of a peer's memory: dmesg names the Xid", "nvlink-error")],
         scope=RAISED,
     ),
     *table(
         "NCCL include/alloc.h", WEAK, "cuda-out-of-memory",
-        ("nccl-alloc", "Failed to CUDA", r"Failed to CUDA (?:malloc|calloc)(?: async)? \d+ bytes", 0.6),
+        [("nccl-alloc", "Failed to CUDA", r"Failed to CUDA (?:malloc|calloc)(?: async)? \d+ bytes", 0.6)],
         scope=RAISED,
     ),
     *table(
         "NVIDIA driver", ROOT, "gpu-hardware-error",
-        ("gpu-reset", "GPU requires reset|needs to be reset|requires a reset",
-         r"GPU requires reset|GPU (?:likely )?needs to be reset", 0.75),
+        [("gpu-reset", "GPU requires reset|needs to be reset|requires a reset",
+         r"GPU requires reset|GPU (?:likely )?needs to be reset", 0.75)],
     ),
     *table(
         "rocBLAS tensile_host.cpp", ROOT, "environment-mismatch",
-        ("rocblas-arch", "rocBLAS error", r"rocBLAS error: Cannot read .*TensileLibrary", 0.85,
-         "this build of torch has no code for this GPU"),
+        [("rocblas-arch", "rocBLAS error", r"rocBLAS error: Cannot read .*TensileLibrary", 0.85,
+         "this build of torch has no code for this GPU")],
         scope=RAISED,
     ),
     *table(
         "ROCR-Runtime, clr rocdevice.cpp callbackQueue", ROOT, "cuda-out-of-memory",
-        ("rocm-resources", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", r"HSA_STATUS_ERROR_OUT_OF_RESOURCES", 0.7),
+        [("rocm-resources", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", r"HSA_STATUS_ERROR_OUT_OF_RESOURCES", 0.7)],
         scope=RAISED,
     ),
     *table(
         "ROCm rocminfo.cc, rocm_smi", ROOT, "permission-denied",
-        ("rocm-kfd", "/dev/kfd", r"Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied", 0.9,
-         "the user is not in the groups render and video, or the container was not given /dev/kfd and /dev/dri"),
+        [("rocm-kfd", "/dev/kfd", r"Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied", 0.9,
+         "the user is not in the groups render and video, or the container was not given /dev/kfd and /dev/dri")],
         scope=RAISED,
     ),
     *table(
         "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py", ROOT, "environment-mismatch",
-        ("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function"
+        [("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function"
          "|NoBinaryForGpu|kernel image is invalid|ARCH_MISMATCH|shared object initialization|PTX JIT",
          r"no kernel image is available|hipErrorNoBinaryForGpu"
          r"|is not compatible with the current PyTorch installation|invalid device function"
          r"|device kernel image is invalid|CU(?:BLAS|DNN)_STATUS_ARCH_MISMATCH"
          r"|PTX JIT compil(?:ation failed|er library not found)"
          r"|(?:CUDA|HIP) error: shared object initialization failed", 0.85,
-         "this build of torch or of an extension has no code for this GPU"),
+         "this build of torch or of an extension has no code for this GPU")],
         scope=RAISED,
         fix="Run `python -c 'import torch; print(torch.cuda.get_arch_list())'`. Install a build of torch that lists "
             "this GPU, "
@@ -263,11 +264,11 @@ ROWS = (
     ),
     *table(
         "torch distributed/distributed_c10d.py, cuda/__init__.py", ROOT, "environment-mismatch",
-        ("cpu-torch", "Torch not compiled|Distributed package doesn't|"
+        [("cpu-torch", "Torch not compiled|Distributed package doesn't|"
          "not compiled with CUDA|built in|not linked with support", r"not compiled with CUDA enabled|"
          r"Distributed package doesn't have (?:NCCL|MPI|GLOO|UCC)|Torch "
           r"not compiled with|not linked with support for cuda", 0.9,
-         "this build of torch lacks what the program asks for"),
+         "this build of torch lacks what the program asks for")],
         scope=RAISED,
         fix="Run `python -c 'import torch; print(torch.__version__, torch.version.cuda)'`. Install the build with it "
             "(for CUDA "

@@ -13,29 +13,29 @@ CASCADE = Role.CASCADE
 ROWS = (
     *table(
         "agent/rank_start.py which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
-        ("start-path", "could not",
-         r"could not .+: (?:No such file|Not a directory)", 0.95),
+        [("start-path", "could not",
+         r"could not .+: (?:No such file|Not a directory)", 0.95)],
         scope=Scope.AGENT,
     ),
     *table(
         "agent/rank_start.py execve(2) ENOEXEC", ROOT, "environment-mismatch",
-        ("start-format", "could not run", r"could not run .+: Exec format error", 0.95),
+        [("start-format", "could not run", r"could not run .+: Exec format error", 0.95)],
         scope=Scope.AGENT,
     ),
     *table(
         "agent/rank_start.py execve(2) E2BIG", ROOT, "bad-launch-arguments",
-        ("start-arguments", "could not run", r"could not run .+: Argument list too long", 0.95),
+        [("start-arguments", "could not run", r"could not run .+: Argument list too long", 0.95)],
         scope=Scope.AGENT,
     ),
     *table(
         "agent/boot.py, agent/rank_start.py EACCES, EPERM, a directory of another user", ROOT, "permission-denied",
-        ("agent-denied", "not owned|Permission denied|not permitted",
-         r"not owned|Permission denied|Operation not permitted", 0.9),
+        [("agent-denied", "not owned|Permission denied|not permitted",
+         r"not owned|Permission denied|Operation not permitted", 0.9)],
         scope=Scope.AGENT,
     ),
     *table(
         "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py", ROOT, "ssh-auth",
-        ("ssh-denied", "Permission denied|ermission denied, please",
+        [("ssh-denied", "Permission denied|ermission denied, please",
          r"Permission denied \([a-z]|Permission denied, please try again", 0.95),
         ("ssh-methods", "authentication|Authentication|PRIVATE KEY|Load key|sign_and_send_pubkey|PasswordRequired"
          "|Bad owner|password has expired|pam_slurm_adopt|account is currently not|private key file",
@@ -44,35 +44,35 @@ ROWS = (
           r"|This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
          r"invalid format|error in libcrypto)|"
          r"sign_and_send_pubkey: .*(?:fail|denied|no mutual)|Authentication "
-          r"refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication " r"failed)", 0.9),
+          r"refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication " r"failed)", 0.9)],
         scope=Scope.LOG,
     ),
     *table(
         "paramiko pkey.py: it reads keys in PEM alone, by their kind", ROOT, "ssh-auth",
-        ("ssh-key-form", "private key file", r"not a valid \w{2,8} private key file", 0.95,
-         "paramiko does not read this key: of another kind, or in OpenSSH's own format"),
+        [("ssh-key-form", "private key file", r"not a valid \w{2,8} private key file", 0.95,
+         "paramiko does not read this key: of another kind, or in OpenSSH's own format")],
         fix="Write the key as PEM, after a copy of it: `ssh-keygen -p -m PEM -f ~/.ssh/id_rsa`. Then try `ssh -o "
             "BatchMode=yes "
             "{node} true`",
     ),
     *table(
         "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py", ROOT, "ssh-auth",
-        ("ssh-deepspeed", "was not reachable via ssh|exit status 255",
+        [("ssh-deepspeed", "was not reachable via ssh|exit status 255",
          r"host=(?P<node>\S+) was not reachable via ssh"
          r"|Command 'ssh [^']*?(?P<node2>\S+) hostname' returned non-zero exit status 255", 0.7,
-         "DeepSpeed tries ssh without a password", "ssh-unreachable"),
+         "DeepSpeed tries ssh without a password", "ssh-unreachable")],
     ),
     *table(
         "OpenSSH sshconnect.c, paramiko ssh_exception.py, client.py", ROOT, "ssh-hostkey",
-        ("ssh-hostkey", "ost key|HOST IDENTIFICATION|authenticity of host|BadHostKey|found in known_hosts",
+        [("ssh-hostkey", "ost key|HOST IDENTIFICATION|authenticity of host|BadHostKey|found in known_hosts",
          r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED|"
          r"No \S+ host key is known|authenticity of host .*can't be established|"
          r"(?:host key|Host key) .*(?:changed|mismatch|not found in known)|BadHostKeyException: "
-         r"|Server '[^']+' not found in known_hosts", 0.95),
+         r"|Server '[^']+' not found in known_hosts", 0.95)],
     ),
     *table(
         "OpenSSH sshconnect.c, kex.c, sshd MaxStartups", ROOT, "ssh-unreachable",
-        ("ssh-connect", "ssh: connect to|to port 22|port 22",
+        [("ssh-connect", "ssh: connect to|to port 22|port 22",
          r"ssh: connect to (?:host|address) (?P<node>\S+) port (?P<port>\d+): "
          r"|Unable to connect to port 22|(?<!\S)(?P<node2>\S+) port 22: (?:Connection|" r"No route|Network|Operation)",
          0.93),
@@ -87,17 +87,17 @@ ROWS = (
          "the two versions of OpenSSH have no algorithm in common"),
         ("ssh-forward", "open failed|stdio forwarding",
          r"channel \d+: open failed: connect failed|stdio forwarding failed", 0.75,
-         "the jump host does not reach the node"),
+         "the jump host does not reach the node")],
     ),
     *table(
         "OpenSSH clientloop.c, ServerAliveInterval, Open MPI orted", WEAK, "node-network-down",
-        ("ssh-lost", "imeout, server|send disconnect|lost communication|closed by remote host",
+        [("ssh-lost", "imeout, server|send disconnect|lost communication|closed by remote host",
          r"Connection to (?P<node2>\S+) closed by remote host|Timeout, server (?P<node>\S+) not responding|"
-         r"client_loop: send disconnect|lost communication with (?:a )?remote daemon", 0.6),
+         r"client_loop: send disconnect|lost communication with (?:a )?remote daemon", 0.6)],
     ),
     *table(
         "Linux drivers netdev, bonding, Slurm NODE FAIL, Kubernetes node lifecycle", ROOT, "node-network-down",
-        ("link-down", "Link is Down|link is down|Link down|carrier|NETDEV WATCHDOG|definitely down",
+        [("link-down", "Link is Down|link is down|Link down|carrier|NETDEV WATCHDOG|definitely down",
          r"(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no "
          r"carrier)|link status definitely down", 0.85),
         ("node-failure", "error: Node|TaintManagerEviction|"
@@ -107,12 +107,12 @@ ROWS = (
          r"Reason: *NodeLost|"
          r"node\.kubernetes\.io/(?:unreachable|not-ready)|TaintManagerEviction|"
          r"error: Nodes? (?P<node2>\S+) (?:not responding|DOWN|are still "
-          r"not ready)|nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88),
+          r"not ready)|nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88)],
     ),
     *table(
         "cgroup memory.events, Slurm task/cgroup, Ray memory monitor", ROOT,
         "host-out-of-memory",
-        ("ray-oom", "killed due to memory pressure",
+        [("ray-oom", "killed due to memory pressure",
          r"(?P<count>\d+) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.{0,160}IP: "
          r"(?P<node>[\d.]{7,15}))?", 0.99, "Ray's own monitor ended them"),
         ("oom-kill", "oom-kill|oom_kill|Out Of Memory|OUT_OF_MEMORY|OOM Killed|OOM-killed",
@@ -125,17 +125,17 @@ ROWS = (
          "running low on memory",
          r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|"
          r"low on resource: memory|node running low on memory|killed due to memory pressure|"
-         r"ObjectStoreFullError", 0.82),
+         r"ObjectStoreFullError", 0.82)],
     ),
     *table(
         "Kubernetes container status reasons", ROOT, "k8s-out-of-memory",
-        ("oomkilled", "OOMKill|container init was OOM-killed",
-         r"OOMKill(?:ed|ing)|container init was OOM-killed", 0.95),
+        [("oomkilled", "OOMKill|container init was OOM-killed",
+         r"OOMKill(?:ed|ing)|container init was OOM-killed", 0.95)],
     ),
     *table(
         "Slurm slurmstepd, sacct why a job ended, Kubernetes and cloud preemption", ROOT,
          "slurm-preempted-or-timeout",
-        ("time-limit", "TIMEOUT|timelimit|TIME LIMIT|TimeLimit|ime limit|has expired|DeadlineExceeded|"
+        [("time-limit", "TIMEOUT|timelimit|TIME LIMIT|TimeLimit|ime limit|has expired|DeadlineExceeded|"
          "specified deadline",
          r"DUE TO TIME LIMIT|JobState=TIMEOUT|\bTIMEOUT +\d+:\d+|exceeded (?:its )?time ?limit|Job reached time limit|"
          r"Time limit exhausted for |Slurm job \d+ has expired|[Rr]eason: *\"?DeadlineExceeded|"
@@ -145,12 +145,12 @@ ROWS = (
          r"DUE TO PREEMPTION|\bPREEMPTED\b|JobState=PREEMPTED|[Ss]pot (?:instance "
          r")?interruption|(?:was|been|instance|Job|Pod|pod|node) preempted|"
          r"Preempted (?:by|to accommodate)|TerminationByKubelet.*[Pp]reempt|DUE TO JOB REQUEUE|"
-         r"in response to imminent node shutdown", 0.92),
+         r"in response to imminent node shutdown", 0.92)],
     ),
     *table(
         "Slurm slurmstepd/req.c, srun --kill-on-bad-exit", SYMPTOM, "unknown",
-        ("slurm-task-failed", "DUE TO TASK FAILURE", r"CANCELLED AT \S+ DUE TO TASK FAILURE", 0.35,
-         "a task of the step failed, and Slurm ended the others: what that task wrote says why"),
+        [("slurm-task-failed", "DUE TO TASK FAILURE", r"CANCELLED AT \S+ DUE TO TASK FAILURE", 0.35,
+         "a task of the step failed, and Slurm ended the others: what that task wrote says why")],
     ),
     Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm slurmstepd (scancel, or the end of a failed step)", (
      "CANCELLED", "scancel", "Job step aborted",
@@ -162,68 +162,68 @@ ROWS = (
          "slurm-end"),
     *table(
         "Slurm slurmstepd/mgr.c (srun has ended before the step)", CASCADE, "",
-        ("task-exit-unsent", "MESSAGE_TASK_EXIT", r"Failed to send MESSAGE_TASK_EXIT"),
+        [("task-exit-unsent", "MESSAGE_TASK_EXIT", r"Failed to send MESSAGE_TASK_EXIT")],
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "clock-skew",
-        ("clock", "TimeTooSkewed|xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet "
+        [("clock", "TimeTooSkewed|xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet "
          "valid|in the future|clock is|not be synchronized",
          r"RequestTimeTooSkewed|[Rr]ewound credential|[Ee]xpired credential|(?:[Jj]ob )?[Cc]redential expired|[Cc]lock "
          r"skew|not yet valid|clock of the file system and this computer appear to not be synchronized|"
-         r"timestamp.{0,40}in the future|clock is (?:behind|" r"ahead|off)", 0.88),
+         r"timestamp.{0,40}in the future|clock is (?:behind|" r"ahead|off)", 0.88)],
     ),
     *table(
         "enroot docker.sh, runtime.sh, pyxis args.c, enroot.c, importer.c", ROOT, "k8s-image",
-        ("enroot-image", "returned error code", r"URL \S+ returned error code: [45]\d\d", 0.85),
+        [("enroot-image", "returned error code", r"URL \S+ returned error code: [45]\d\d", 0.85)],
     ),
     *table(
         "pyxis enroot.c: the log of the import comes below it", WEAK, "k8s-image",
-        ("pyxis-import", "failed to import docker image", r"pyxis: failed to import docker image", 0.6),
+        [("pyxis-import", "failed to import docker image", r"pyxis: failed to import docker image", 0.6)],
     ),
     *table(
         "enroot runtime.sh, docker.sh", ROOT, "disk-full",
-        ("enroot-space", "Not enough space left", r"Not enough space left in \S+ \(\d+ KB needed\)", 0.95),
+        [("enroot-space", "Not enough space left", r"Not enough space left in \S+ \(\d+ KB needed\)", 0.95)],
     ),
     *table(
         "pyxis args.c, runc, docker: what a bind mount lacks", ROOT, "missing-file",
-        ("mount-source", "source path does not exist|mount source",
-         r"source path does not exist: |mount source \S+ doesn't exist", 0.92),
+        [("mount-source", "source path does not exist|mount source",
+         r"source path does not exist: |mount source \S+ doesn't exist", 0.92)],
     ),
     *table(
         "Slurm slurm_errno.c: what a job or a step asks for", ROOT, "slurm-config",
-        ("memory-asked", "Memory specification", r"Memory specification can ?not be satisfied", 0.95),
+        [("memory-asked", "Memory specification", r"Memory specification can ?not be satisfied", 0.95)],
         fix="Lower --mem to what a node has: `scontrol show node | grep -e NodeName -e RealMemory`",
     ),
     *table(
         "Slurm slurm_errno.c: what a job or a step asks for", ROOT, "slurm-config",
-        ("gres-asked", "generic resource", r"Invalid generic resource \(gres\) specification", 0.95),
+        [("gres-asked", "generic resource", r"Invalid generic resource \(gres\) specification", 0.95)],
         fix="Pass the same --gres to sbatch and to srun, and only what `sinfo -o '%P %G'` shows. `scontrol show job "
             "{job}` says "
             "what the job has",
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
-        ("submission", "nvalid qos|nvalid job id|nvalid account|nvalid generic|nvalid partition|PU binding|"
+        [("submission", "nvalid qos|nvalid job id|nvalid account|nvalid generic|nvalid partition|PU binding|"
          "ubmission failed|Unable to allocate|Unable to create step|configuration is not available|"
          "SLURM bash|not be satisfied|QOSMax|AssocGrp|AssocMax|accounting/QOS|More processors|cannot be satisfied",
          r"[Jj]ob submission failed|in your SLURM bash script, but this|Unable to allocate resources|Unable "
           r"to create step for job|configuration is not available|can ?not "
           r"be satisfied|[Ii]nvalid (?:generic resource|account|partition|" r"qos|job id)\b|"
          r"QOSMax\w+|Assoc(?:Grp|Max)\w+|violates accounting/QOS|More processors "
-          r"requested|(?:CPU|GPU) binding.{0,60}(?:fail|error|outside|invalid)", 0.92),
+          r"requested|(?:CPU|GPU) binding.{0,60}(?:fail|error|outside|invalid)", 0.92)],
     ),
     *table(
         "Slurm src/common/slurm_protocol_api.c, srun/libsrun/launch.c: slurmd or slurmctld does not answer", ROOT,
         "slurm-config",
-        ("slurmd-timeout", "Socket timed out|socket timed out", r"[Ss]ocket timed out on send/recv", 0.76,
-         "a daemon of Slurm did not answer in time (MessageTimeout)"),
+        [("slurmd-timeout", "Socket timed out|socket timed out", r"[Ss]ocket timed out on send/recv", 0.76,
+         "a daemon of Slurm did not answer in time (MessageTimeout)")],
         fix="Run `scontrol ping; scontrol show node {node}`, and on that node `systemctl status slurmd munge; "
             "journalctl -u "
             "slurmd --since -1h`. Leave it out with --exclude, or start slurmd again",
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
-        ("controller", "Unable to confirm|configuration source|Protocol authentication error|Munge |"
+        [("controller", "Unable to confirm|configuration source|Protocol authentication error|Munge |"
          "slurm controller|slurm_load|Invalid job credential|slurm_load|_establish_config|"
          "resolve_ctls|fetch_config",
          r"Could not establish a configuration source|Protocol authentication error|Munge (?:en|de)code failed|"
@@ -234,16 +234,16 @@ ROWS = (
          "Slurm finds no address for a node that its files name", "name-resolution"),
         ("slurm-conf-files", "gres.conf|_node_config_validate|GRES|unrecognized key",
          r"can't stat gres\.conf file|_node_config_validate: gres/|invalid GRES core specification|"
-         r"Parsing error at unrecognized key", 0.85, "the nodes' hardware and Slurm's own files do not fit"),
+         r"Parsing error at unrecognized key", 0.85, "the nodes' hardware and Slurm's own files do not fit")],
     ),
     *table(
         "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container", ROOT, "slurm-config",
-        ("container-start", "start container|container start|enroot-|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
+        [("container-start", "start container|container start|enroot-|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
          r"pyxis: (?:couldn't start container|container start failed)|enroot-\w{1,20}: failed to execute|"
          r"spank_pyxis\.so: task_init\(\) failed|"
          r"enroot/hooks\.d/\S{1,80} exited with return code|nvidia-container-cli: (?:ldcache|mount|"
          r"container) error", 0.95,
-         "the container did not start: the enroot log that pyxis prints says which step failed"),
+         "the container did not start: the enroot log that pyxis prints says which step failed")],
         fix="Read the enroot log in these lines. On {node} run `enroot start` with the same image, and "
             "`nvidia-container-cli "
             "-k -d /dev/tty info`. Mend the hook that failed (/etc/enroot/hooks.d), or leave the node out "
@@ -251,31 +251,31 @@ ROWS = (
     ),
     *table(
         "Slurm src/interfaces/mpi.c", ROOT, "slurm-config",
-        ("mpi-plugin", "Invalid MPI type|MPI: unable|mpi/pmi",
+        [("mpi-plugin", "Invalid MPI type|MPI: unable|mpi/pmi",
          r"Invalid MPI type|MPI: unable to load|mpi/pmi\w{1,10}: .{0,60}(?:fail|error)", 0.8,
-         "srun's --mpi names a plug-in that this Slurm has not, or that fails"),
+         "srun's --mpi names a plug-in that this Slurm has not, or that fails")],
         fix="Run `srun --mpi=list`, and choose one of these: --mpi=pmix for Open MPI, pmi2 for MPICH, none for "
             "torchrun",
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
-        ("task-launch", "launch failed|spank|slurmstepd: error|rolog|ask launch for|boot of the nodes",
+        [("task-launch", "launch failed|spank|slurmstepd: error|rolog|ask launch for|boot of the nodes",
          r"task \S+ launch failed|(?:Task launch for \S+|Application launch) failed(?!.*Can't find an address)|"
          r"Prolog hung on node|wrong with the boot of the nodes|[Pp]rolog (?:error|fail)|slurmstepd: "
          r"error: .{0,80}plugin|spank.{0,60}fail",
          0.65),
         # What a job_submit plug-in of the site refuses, Slurm's clients print as it stands.
         ("srun-fatal", "srun: |sbatch|salloc",
-         r"(?:srun|sbatch|salloc): fatal: |(?:salloc|sbatch): error: ", 0.75),
+         r"(?:srun|sbatch|salloc): fatal: |(?:salloc|sbatch): error: ", 0.75)],
     ),
     *table(
         "Slurm srun/libsrun/launch.c", SYMPTOM, "slurm-config",
-        ("step-waits", "step creation temporarily disabled", r"step creation temporarily disabled", 0.5,
-         "another step of this job holds the CPUs, the memory or the GPUs (srun --overlap, --exact)"),
+        [("step-waits", "step creation temporarily disabled", r"step creation temporarily disabled", 0.5,
+         "another step of this job holds the CPUs, the memory or the GPUs (srun --overlap, --exact)")],
     ),
     *table(
         "Kubernetes kubelet, containerd images", ROOT, "k8s-image",
-        ("image-pull", "manifest for |"
+        [("image-pull", "manifest for |"
          "ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|"
          "manifest unknown|toomanyrequests|unpack image|resolve reference|invalid reference format|No such image|"
          "parse image name|pull policy of Never",
@@ -285,38 +285,38 @@ ROWS = (
          r"invalid reference format|No such image: |couldn't parse image name|pull policy of Never", 0.95),
         # Go writes errnos in small letters, the C library does not.
         ("image-architecture", "exec format error|no matching manifest",
-         r"exec format error|no matching manifest for", 0.75),
+         r"exec format error|no matching manifest for", 0.75)],
     ),
     *table(
         "errno 8 ENOEXEC, bash execute_cmd.c", ROOT, "environment-mismatch",
-        ("exec-format", "Exec format error|cannot execute binary file",
+        [("exec-format", "Exec format error|cannot execute binary file",
          r"Exec format error|cannot execute binary file", 0.8,
-         "the program is built for another processor, or is a script without an interpreter in its first line"),
+         "the program is built for another processor, or is a script without an interpreter in its first line")],
         scope=RAISED,
     ),
     *table(
         "runc, docker, apptainer starter: exec, stat and chdir in the container", ROOT, "remote-path-missing",
-        ("container-exec", "no such file or directory",
+        [("container-exec", "no such file or directory",
          r"(?:unable to start container process|exec failed|container init).*: (?:stat|chdir|exec|fork/exec)\b.*"
-         r"no such file or directory|^FATAL: +stat \S+: no such file or directory", 0.9),
+         r"no such file or directory|^FATAL: +stat \S+: no such file or directory", 0.9)],
     ),
     *table(
         "Docker daemon: a container of this name exists", ROOT, "orphan-process",
-        ("container-name", "in use by container", r"The container name \S+ is already in use by container", 0.85),
+        [("container-name", "in use by container", r"The container name \S+ is already in use by container", 0.85)],
     ),
     *table(
         "NVIDIA k8s-device-plugin, kubelet cm/devicemanager", ROOT, "gpu-hardware-error",
-        ("unhealthy-devices", "unhealthy devices|no healthy devices",
+        [("unhealthy-devices", "unhealthy devices|no healthy devices",
          r"no healthy devices present|cannot allocate unhealthy devices", 0.75,
-         "the device plugin has seen an Xid of every GPU that is left on that node", "k8s-scheduling"),
+         "the device plugin has seen an Xid of every GPU that is left on that node", "k8s-scheduling")],
     ),
     *table(
         "bash jobs: a job that Ctrl-Z has stopped keeps its ports and its GPUs", ROOT, "orphan-process",
-        ("job-stopped", "Stopped  ", r"^\[\d{1,3}\][-+]? +Stopped  +\S", 0.8),
+        [("job-stopped", "Stopped  ", r"^\[\d{1,3}\][-+]? +Stopped  +\S", 0.8)],
     ),
     *table(
         "Kubernetes scheduler, quota admission, device plugin", ROOT, "k8s-scheduling",
-        ("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|"
+        [("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|"
          "untolerated taint|node affinity|unbound immediate|exceeded quota|"
          "UnexpectedAdmissionError|volume node affinity|didn't match|admission webhook|is forbidden|"
          "no matches for kind|unable to create PodGroup|"
@@ -327,53 +327,54 @@ ROWS = (
          r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|"
           r"Insufficient (?:nvidia\.com|amd\.com|cpu|memory|rdma|\w+/)|untolerated "
           r"taint|unbound immediate PersistentVolumeClaims|exceeded quota|" r"UnexpectedAdmissionError|"
-         r"volume node affinity|didn't match (?:Pod's )?node", 0.93),
+         r"volume node affinity|didn't match (?:Pod's )?node", 0.93)],
     ),
     *table(
         "SkyPilot exceptions.py, clouds/kubernetes.py", ROOT, "k8s-scheduling",
-        ("sky-resources", "ResourcesUnavailableError|No resource satisfying",
-         r"ResourcesUnavailableError: |No resource satisfying Kubernetes\(", 0.85),
+        [("sky-resources", "ResourcesUnavailableError|No resource satisfying",
+         r"ResourcesUnavailableError: |No resource satisfying Kubernetes\(", 0.85)],
     ),
     *table(
         "Ray raylet/worker_pool.cc, core_worker (it lists what may have been)", WEAK, "unknown",
-        ("ray-worker", "Worker unexpectedly exits|potential root causes",
+        [("ray-worker", "Worker unexpectedly exits|potential root causes",
          r"Worker unexpectedly exits with a connection error|There are some potential root causes", 0.4,
-         "Ray cannot tell a kill for lack of memory from a crash: the kernel's log and the worker's own can"),
+         "Ray cannot tell a kill for lack of memory from a crash: the kernel's log and the worker's own can")],
     ),
     *table(
         "vLLM executor/ray_utils.py: Ray has not given what was asked for yet", SYMPTOM, "cuda-device-unavailable",
-        ("ray-placement", "placement group of specs", r"Waiting for (?:creating|"
+        [("ray-placement", "placement group of specs", r"Waiting for (?:creating|"
                                                       r"removing) a placement group of specs", 0.42,
-         "Ray has no free GPUs for it: too few, held by others, or on nodes that have not joined"),
+         "Ray has no free GPUs for it: too few, held by others, or on nodes that have not joined")],
     ),
     *table(
         "Ray python/ray/_private/services.py, util/client/worker.py, gcs_rpc_client.h", SYMPTOM, "master-unreachable",
-        ("ray-head", "running Ray instance|ray client connection|connect to GCS",
+        [("ray-head", "running Ray instance|ray client connection|connect to GCS",
          r"Could not find any running Ray instance|ray client connection timeout|"
          r"(?:[Ff]ailed|Unable) to connect to GCS\b(?:.{0,20} at (?:address )?(?P<peer>[\w.-]+):(?P<port>\d+))?", 0.7,
-         "the head node of Ray does not answer"),
+         "the head node of Ray does not answer")],
     ),
     *table(
         "Ray gcs_node_manager.cc, python/ray/exceptions.py", WEAK, "node-network-down",
-        ("ray-node", "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly|"
+        [("ray-node", "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly|"
          "was dead or unavailable",
          r"(?:\b(?:ip|address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? )?"
          r"has been marked dead because|\bnode has died\b|missing too many heartbeats"
          r"|node was terminated unexpectedly|was running\) +was dead or unavailable", 0.65,
-         "Ray no longer hears of that node: it lost its link or its power, or its raylet ended", "peer-died"),
+         "Ray no longer hears of that node: it lost its link or its power, or its raylet ended", "peer-died")],
     ),
     *table(
         "Kubernetes kubelet's restarts say that, not why", CASCADE, "",
-        ("crash-loop", "CrashLoopBackOff|restarting failed container", r"CrashLoopBackOff|restarting failed container"),
+        [("crash-loop", "CrashLoopBackOff|restarting failed container",
+          r"CrashLoopBackOff|restarting failed container")],
     ),
     *table(
         "launchers and drivers what an earlier run left", ROOT, "orphan-process",
-        ("stale", "earlier run|earlier job|previous job|old run|old job|"
+        [("stale", "earlier run|earlier job|previous job|old run|old job|"
          "stale|eftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
          r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,30}(?:process|"
          r"job|run|rank|worker|pid|lock|python|store|session)|"
          r"process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|"
-          r"old) (?:run|job)|(?:another|an?) (?:instance|process|job|run).{0,40}already " r"running", 0.72),
+          r"old) (?:run|job)|(?:another|an?) (?:instance|process|job|run).{0,40}already " r"running", 0.72)],
     ),
 )  # fmt: skip
 
@@ -396,12 +397,12 @@ def _kernel_row(kind: KernelLineKind) -> Row:
     return Row(
         f"kernel-{kind.id}",
         kind.cause,
-        Role(kind.role),
-        kind.source,
-        kind.needs,
-        kind.pattern,
-        kind.confidence,
-        kind.what.removeprefix("that "),
+        role=Role(kind.role),
+        source=kind.source,
+        needs=kind.needs,
+        pattern=kind.pattern,
+        confidence=kind.confidence,
+        means=kind.what.removeprefix("that "),
         fix=fix,
     )
 

@@ -23,15 +23,17 @@ def _end(id_: str, source: str, needs: str, pattern: str, role: Role = WEAK) -> 
 
 ROWS = (
     # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
-    Row("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)", (
+    Row("hangup", "rank-killed", role=SYMPTOM, source="torch elastic/multiprocessing/api.py (SIGHUP)", needs=(
      "death signal", "got signal", "closing signal SIGHUP"),
-        r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP", 0.6,
-        "SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's launcher ends "
+        pattern=r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP",
+        confidence=0.6,
+        means="SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's launcher ends "
         "then, even under nohup", fix=DETACHED),
-    Row("death", "rank-killed", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py", (
+    Row("death", "rank-killed", role=SYMPTOM, source="torch elastic/agent/server/api.py, multiprocessing/api.py",
+        needs=(
      "death signal", "got signal"),
-        r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", 0.45,
-         "a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
+        pattern=r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", confidence=0.45,
+         means="a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
     _end("agent-exit", "torch elastic/multiprocessing/api.py, errors/__init__.py, DeepSpeed launcher/launch.py",
          "exitcode|exits with return code",
          r"\(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)|"
@@ -84,11 +86,11 @@ GENERAL = (
          r"\b(?:exit(?:ed|s)?|crashed|terminated)(?: with)?(?: an?)?(?: (?:exit|return|error))?"
          r"(?: (?:code|status)){1,2}[ :=]{1,3}\(?(?P<code>-?[1-9]\d{0,2})\b(?!\.\d)"),
     # The least that can be said: it forbids to say that no line tells of a failure, and is evidence of last resort.
-    Row("alarm", "unknown", SYMPTOM, "any program's words for what went wrong",
-        ("ERROR", "FATAL", "CRITICAL", "NCCL WARN", "rror", "RROR", "errno: ", "atal", "xception", "rashed",
+    Row("alarm", "unknown", role=SYMPTOM, source="any program's words for what went wrong",
+        needs=("ERROR", "FATAL", "CRITICAL", "NCCL WARN", "rror", "RROR", "errno: ", "atal", "xception", "rashed",
          "erminated", "borted", "ailed", "FAILED", "RESOURCE_EXHAUSTED", "esource exhausted", "nan", "NaN", "on-zero",
          "onzero", "is dead", "died", "Non-OK", "halted", "killed", "imed out", "ould not", "annot ", "nable to"),
-        r"NCCL WARN|\b(?:[Ee]rror|ERROR)\b[^:]{0,40}: (?!(?:0|[\d.]+(?:e-?\d+)?|[Nn]one|null)(?:\s|,|$))|"
+        pattern=r"NCCL WARN|\b(?:[Ee]rror|ERROR)\b[^:]{0,40}: (?!(?:0|[\d.]+(?:e-?\d+)?|[Nn]one|null)(?:\s|,|$))|"
         r"Non-OK-status|halted unexpectedly|[Cc]heck failed: |\b[Ee]rror[.!](?:\s|$)|\berrno: [1-9]|\breturned error\b|"
         r"\b(?:FATAL|[Ff]atal|CRITICAL)\b|[Uu]nhandled exception|"
         r"\bcrashed\b|\bterminated\b(?! (?:normally|successfully|gracefully))|\b[Aa]borted\b|"
@@ -99,5 +101,5 @@ GENERAL = (
         r"initiali[sz]e|read|write|save|launch|join|resolve)|"
         r"\b(?:nan|NaN)\b.{0,40}\b(?:detected|encountered|found|unexpected|stopping|abort)|"
         r"\b(?:[Dd]etected|[Ee]ncountered|[Ff]ound|[Uu]nexpected|is)\b.{0,30}\b(?:nan|NaN)\b",
-        0.1, rule="alarm"),
+        confidence=0.1, rule="alarm"),
 )  # fmt: skip

@@ -10,29 +10,29 @@ CASCADE = Role.CASCADE
 ROWS = (
     *table(
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
-        ("no-interface", "no interface found|"
+        [("no-interface", "no interface found|"
          "no socket interface|No interface found|o IP interface|no device found|usable network interfaces|"
          "no usable transports|Unable to find address for|Unable to find interface|No usable",
          r"no socket interface found|[Nn]o (?:IP )?interface found|no device found (?:matching|after excluding) |"
          r"Unable to find address for: (?P<interface>\S+)|Unable to find interface for|"
          r"No usable (?:listening )?interface|No usable network interfaces were found|"
-         r"no usable transports/devices \(asked .*network:", 0.95),
+         r"no usable transports/devices \(asked .*network:", 0.95)],
         scope=RAISED,
     ),
     *table(
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
         # An address that was never filled in has a random family.
-        ("interface-family", "nor AF_INET6", r"with family \d+ is neither AF_INET\(\d+\) nor AF_INET6", 0.75,
+        [("interface-family", "nor AF_INET6", r"with family \d+ is neither AF_INET\(\d+\) nor AF_INET6", 0.75,
          "a rank has announced no address: its interface filter, NCCL_SOCKET_IFNAME, matches nothing"),
         ("socket-family", "Socket creation failed", r"Socket creation failed ?: Address family not supported", 0.6,
          "the interface has no address of a family that this host supports", "ipv6-problem"),
         ("interface-absent", "nterface",
          r"(?i)(?:network )?interface (?P<interface>\S+) (?:does not exist|not found|is not available)"
-         r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75),
+         r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75)],
     ),
     *table(
         "NCCL misc/shmutils.cc, shm.h, torch MapAllocator.cpp", ROOT, "shm-too-small",
-        ("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
+        [("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
          r"failed to extend /dev/shm/nccl-|creating shared memory segment|"
          r"posix_fallocate failed : No space|/dev/shm/nccl-\S.*(?:No space|failed)", 0.9),
         ("torch-shm", "</torch_|shared memory|/dev/shm",
@@ -42,19 +42,19 @@ ROWS = (
          r"|No space left on device.*/dev/shm|/dev/shm.*No space left|out of shared memory\b(?!.*try)", 0.85),
         ("pidfd-shm", "shm size is too small|"
          "insufficient shared memory",
-         r"(?<!caused by )insufficient shared memory \(shm\) size|shm size is too small", 0.7),
+         r"(?<!caused by )insufficient shared memory \(shm\) size|shm size is too small", 0.7)],
         scope=RAISED,
     ),
     *table(
         "NCCL misc/shmutils.cc (the segment of another rank is opened)", SYMPTOM, "unknown",
-        ("shm-attach", "attaching to shared memory segment|NCCL WARN Call to open failed",
+        [("shm-attach", "attaching to shared memory segment|NCCL WARN Call to open failed",
          r"Error while attaching to shared memory segment|NCCL WARN Call to open failed", 0.35,
          "the shared memory of another rank on this host is not there: that rank has ended, or their containers do not "
-         "share /dev/shm"),
+         "share /dev/shm")],
     ),
     *table(
         "NCCL init.cc, bootstrap.cc (versions in the handshake), the dynamic linker", ROOT, "nccl-version-mismatch",
-        ("nccl-versions", "Mismatched NCCL version", r"Mismatched NCCL version.*?rank (?P<rank>\d+)", 0.95),
+        [("nccl-versions", "Mismatched NCCL version", r"Mismatched NCCL version.*?rank (?P<rank>\d+)", 0.95),
         ("nccl-library", "NCCL library is|version of NCCL|NCCL version mismatch",
          r"NCCL library is (?:too old|not backwards compatible)|compiled with too old version of NCCL|"
          r"NCCL version mismatch with remote", 0.9, "another libnccl is found than the one that torch was built with"),
@@ -62,23 +62,23 @@ ROWS = (
          "an older libnccl is found before the one that torch was built with"),
         ("nccl-too-old", "NCCL version|requires NCCL",
          r"NCCL version .*(?:is too old|not supported|or (?:higher|newer) "
-         r"is required)|requires NCCL (?:version )?>=? ?\d", 0.7),
+         r"is required)|requires NCCL (?:version )?>=? ?\d", 0.7)],
     ),
     *table(
         "ibv_reg_mr(3): errno ENOMEM is the limit's, EFAULT of an address that cannot be pinned, others the adapter's",
         ROOT, "nccl-ib-error",
-        ("ib-register-refused", "ibv_reg_mr",
+        [("ib-register-refused", "ibv_reg_mr",
          r"ibv_reg_mr\w{0,10}(?:\([^)]{0,100}\))? failed(?: with error|:) (?!Cannot\b)\S", 0.75,
-         "the adapter refused to register memory. Of GPU memory it does so without nvidia-peermem", "nccl-p2p-error"),
+         "the adapter refused to register memory. Of GPU memory it does so without nvidia-peermem", "nccl-p2p-error")],
         scope=RAISED,
     ),
     *table(
         "NCCL misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
-        ("ib-register", "ibv_reg_mr", r"ibv_reg_mr.*(?:Cannot allocate|failed)", 0.8),
+        [("ib-register", "ibv_reg_mr", r"ibv_reg_mr.*(?:Cannot allocate|failed)", 0.8),
         ("ib-queue-memory", "ibv_create", r"ibv_create_(?:cq|qp|srq|comp_channel)\S* failed.*Cannot allocate", 0.8),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
-        ("ucx-register", "ailed to register", r"[Ff]ailed to register .*: Cannot allocate memory", 0.7),
+        ("ucx-register", "ailed to register", r"[Ff]ailed to register .*: Cannot allocate memory", 0.7)],
         scope=RAISED,
     ),
     Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL transport/net_ib.cc, ibv_wc_status", (
@@ -88,7 +88,7 @@ ROWS = (
         rule="ib-completion"),
     *table(
         "NCCL transport/net_ib.cc, misc/ibvwrap.cc, verbs(7)", ROOT, "nccl-ib-error",
-        ("ib-modify-qp", "ibv_modify_qp", r"ibv_modify_qp\S* failed(?: with(?: error)?)?", 0.85),
+        [("ib-modify-qp", "ibv_modify_qp", r"ibv_modify_qp\S* failed(?: with(?: error)?)?", 0.85),
         ("ib-verbs", "ibv_|mlx5dv_create|Unable to |Fatal error", r"ibv_(?:open_device|alloc_pd|query_|create_|"
          r"post_|poll_cq|get_)\S{0,60} failed"
          r"|mlx5dv_create_\w{1,20} failed|NET/IB ?: Unable to (?:open|query) |NET/IB: Fatal error", 0.75),
@@ -114,16 +114,16 @@ ROWS = (
          r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
          0.8),
         ("ib-port-down", "state:|State:", r"(?i)\b(?:infiniband|IB|mlx\d_|port \d).*state: "
-         r"{0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),
+         r"{0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7)],
     ),
     *table(
         "NCCL transport/net_ib.cc (INFO): sockets are used instead", SYMPTOM, "nccl-ib-error",
-        ("ib-no-device", "No device found", r"NET/IB : No device found", 0.32),
+        [("ib-no-device", "No device found", r"NET/IB : No device found", 0.32)],
     ),
     *table(
         "NCCL transport/p2p.cc, net.cc, gdrwrap.cc, CUDA cudaErrorPeerAccessUnsupported, " "nvidia-peermem", ROOT,
          "nccl-p2p-error",
-        ("peer-access", "peer access|peer mapping|PeerAccess|PEER_ACCESS",
+        [("peer-access", "peer access|peer mapping|PeerAccess|PEER_ACCESS",
          r"peer access is not supported|peer mapping resources exhausted|"
          r"cudaErrorPeerAccess\w+|CUDA_ERROR_PEER_ACCESS\w+|peer access is not (?:enabled|possible)", 0.85),
         ("ipc-handle", "Error while opening|Error while importing|"
@@ -139,18 +139,19 @@ ROWS = (
          r"fail|fail(?:ed|ure)|error)|ibv_reg_dmabuf_mr.*fail", 0.75),
         ("p2p-warn", "p2p.cc|P2P is disabled|"
          "transport/p2p", r"P2P is disabled between NVLINK connected GPUs|transport/p2p\.cc:\d+ NCCL WARN|"
-         r"p2p\.cc.*NCCL WARN", 0.75),
+         r"p2p\.cc.*NCCL WARN", 0.75)],
     ),
     *table(
         "UCX: what no other row knows", SYMPTOM, "nccl-ib-error",
-        ("ucx-error", "UCX  ERROR", r"UCX  ERROR (?!.*(?:refused|timed out|unreachable|No route|annot allocate))", 0.35,
-         "", "nccl-p2p-error"),
+        [("ucx-error", "UCX  ERROR",
+          r"UCX  ERROR (?!.*(?:refused|timed out|unreachable|No route|annot allocate))", 0.35,
+         "", "nccl-p2p-error")],
     ),
     *table(
         "NCCL misc/socket.cc, NET/Socket sizes of both sides", ROOT, "collective-shape-mismatch",
-        ("message-truncated", "essage truncated|collective mismatch error",
+        [("message-truncated", "essage truncated|collective mismatch error",
          r"[Mm]essage truncated : receiv\w+ \d+ bytes instead of \d+|collective mismatch error, local size", 0.75,
-         "two ranks take part in one collective with different sizes"),
+         "two ranks take part in one collective with different sizes")],
         scope=RAISED,
         fix="Compare the NCCL_ variables and the version of NCCL on all nodes (`env | grep NCCL_; cat "
             "/etc/nccl.conf`): nodes "
@@ -159,18 +160,18 @@ ROWS = (
     ),
     *table(
         "accelerate utils/operations.py, gloo algorithm.h", ROOT, "collective-shape-mismatch",
-        ("accelerate-shapes", "shape mismatches", r"Cannot apply desired operation due to shape mismatches"),
+        [("accelerate-shapes", "shape mismatches", r"Cannot apply desired operation due to shape mismatches"),
         ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85,
-         "two ranks take part in one collective with different sizes"),
+         "two ranks take part in one collective with different sizes")],
         scope=RAISED,
     ),
     *table(
         "NCCL bootstrap.cc (check-in of ranks)", ROOT, "rank-missing-or-duplicate",
-        ("checked-in-twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks? has already checked in", 0.95),
+        [("checked-in-twice", "already checked in", r"rank (?P<rank>\d+) of \d+ ranks? has already checked in", 0.95)],
     ),
     *table(
         "NCCL bootstrap.cc", ROOT, "world-size-mismatch",
-        ("rank-count", "from procs", r"mismatch in (?:rank count|info) from procs", 0.95),
+        [("rank-count", "from procs", r"mismatch in (?:rank count|info) from procs", 0.95)],
     ),
     Row("nccl-connect", "peer-died", SYMPTOM, "NCCL misc/socket.cc, errno of connect(2)", (
      "onnect to", "onnecting to", "ocketPollConnect: connect"),
@@ -180,34 +181,34 @@ ROWS = (
         r"|[Ss]ocketPollConnect: connect returned (?P<error3>[^,]*)", rule="connect-refused"),
     *table(
         "NCCL misc/socket.cc retries are used up", SYMPTOM, "port-blocked",
-        ("connect-retries", "exceeded retry count|exceeded error|"
+        [("connect-retries", "exceeded retry count|exceeded error|"
          "exceeded error retry count|exceeded timeouts|exceeded retries",
          r"[Cc]onnect.*exceeded (?:error )?(?:retry count|timeouts|retries)", 0.5,
          "a peer that is in the rendezvous cannot be reached on NCCL's "
-          "own port: a firewall, or the wrong interface", "wrong-interface"),
+          "own port: a firewall, or the wrong interface", "wrong-interface")],
     ),
     *table(
         "NCCL misc/socket.cc, ncclRemoteError what the surviving side says", CASCADE, "",
-        ("remote-closed", "losed by remote peer|closed by localRank",
+        [("remote-closed", "losed by remote peer|closed by localRank",
          r"[Cc]onnection closed by (?:remote peer(?: (?P<peer>[\w.:%-]+?)<\d+>)?|localRank)"),
         ("remote-error", "ncclRemoteError|remote process exited",
          r"ncclRemoteError|remote process exited or there was a network error"),
         ("comm-aborted", "communicator was aborted|Abort COMPLETE", r"NCCL communicator was aborted|Abort COMPLETE"),
         ("net-recv", "Call to ", r"(?:NCCL WARN|Net :|ocketProgressOpt:) Call to (?:recv|send|recvmsg)\S* (?:from|"
-         r"to)? ?\S* ?failed"),
+         r"to)? ?\S* ?failed")],
     ),
     *table(
         "NCCL nccl.h ncclSystemError, ncclInternalError, ncclInvalidUsage "
          "without their last error they say nothing", SYMPTOM, "unknown",
-        ("nccl-general", "ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclUnhandledCudaError|"
+        [("nccl-general", "ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclUnhandledCudaError|"
          "unhandled system error|unhandled cuda error|Test NCCL failure|Test CUDA failure",
          r"Test (?:NCCL|CUDA) failure |"
-         r"nccl(?:SystemError|InternalError|InvalidUsage|UnhandledCudaError)|unhandled (?:system|cuda) error", 0.3),
+         r"nccl(?:SystemError|InternalError|InvalidUsage|UnhandledCudaError)|unhandled (?:system|cuda) error", 0.3)],
     ),
     *table(
         "NCCL graph/topo.h: a device of another rank's graph is not among this one's", SYMPTOM, "unknown",
-        ("nccl-net-id", "find NET with id", r"Could not find NET with id", 0.35,
-         "NCCL's search of the topology failed: nodes with other network devices, or a defect of this NCCL"),
+        [("nccl-net-id", "find NET with id", r"Could not find NET with id", 0.35,
+         "NCCL's search of the topology failed: nodes with other network devices, or a defect of this NCCL")],
         fix="Run `NCCL_DEBUG=INFO` and compare the lines NET/IB and NET/Plugin of all nodes. Try another release of "
             "NCCL: "
             "`python -m pip install -U nvidia-nccl-cu12` on every node",
@@ -215,12 +216,12 @@ ROWS = (
     *table(
         "NCCL misc/mlx5dvsymbols.cc, transport/net_ib/reg.cc no way to register GPU memory", SYMPTOM,
          "nccl-p2p-error",
-        ("dmabuf-symbol", "dlvsym failed|dlsym failed|RegMrDmaBuf|RDMA Disabled",
+        [("dmabuf-symbol", "dlvsym failed|dlsym failed|RegMrDmaBuf|RDMA Disabled",
          r"dlv?sym failed on (?:mlx5dv|ibv)_reg_dmabuf|RegMrDmaBuf\w* ?\)? -> \d|"
-         r"GPU Direct RDMA Disabled", 0.35),
+         r"GPU Direct RDMA Disabled", 0.35)],
     ),
     *table(
         "RCCL init.cc (hints about the host)", SYMPTOM, "nccl-p2p-error",
-        ("iommu-pt", "iommu=pt", r'Missing "iommu=pt"', 0.35),
+        [("iommu-pt", "iommu=pt", r'Missing "iommu=pt"', 0.35)],
     ),
 )  # fmt: skip

@@ -18,32 +18,38 @@ _WHILE_CONFIGURING = (
 _LAST_SIX_FRAMES = r'(?s)File "(?=[^"\n]*%s)[^"\n]*", line (?!(?:.*?\n  File "){6})'
 _REFUSALS = ("ValueError", "AssertionError", "TypeError", "KeyError")
 ROWS = (
-    Row("loader-handover", "dataloader-worker-killed", Role.ROOT,
-        "torch multiprocessing/reductions.py, CPython multiprocessing/resource_sharer.py", ("Error",),
-        r"^\S*(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError|FileNotFoundError)\b", 0.8,
-        "a worker of its DataLoader was lost between handing over a tensor and its file descriptor",
+    Row("loader-handover", "dataloader-worker-killed", role=Role.ROOT,
+        source="torch multiprocessing/reductions.py, CPython multiprocessing/resource_sharer.py", needs=("Error",),
+        pattern=r"^\S*(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError|FileNotFoundError)\b",
+        confidence=0.8,
+        means="a worker of its DataLoader was lost between handing over a tensor and its file descriptor",
         scope=Scope.EXCEPTION, trace=r"(?s)torch/utils/data/dataloader\.py.{0,3000}rebuild_storage_fd"),
-    Row("checkpoint-short", "checkpoint-unreadable", Role.ROOT, "torch serialization.py _open_zipfile_reader, "
+    Row("checkpoint-short", "checkpoint-unreadable", role=Role.ROOT,
+        source="torch serialization.py _open_zipfile_reader, "
         "inline_container.cc the directory at a zip's end is read before its beginning (errno 22 EINVAL)",
-        ("rrno 22",), r"\[Errno 22\]", 0.9, "the checkpoint file is cut short",
+        needs=("rrno 22",), pattern=r"\[Errno 22\]", confidence=0.9, means="the checkpoint file is cut short",
         scope=Scope.EXCEPTION, trace=r"PyTorchFileReader\("),
-    Row("checkpoint-empty", "checkpoint-unreadable", Role.ROOT, "torch serialization.py (an empty file)",
-        ("EOFError",), r"^\S*EOFError\b", 0.9, "the checkpoint file is empty or cut off",
+    Row("checkpoint-empty", "checkpoint-unreadable", role=Role.ROOT, source="torch serialization.py (an empty file)",
+        needs=("EOFError",), pattern=r"^\S*EOFError\b", confidence=0.9, means="the checkpoint file is empty or cut off",
         scope=Scope.EXCEPTION, trace=r"torch/serialization\.py"),
     # Nearly all of accelerate's own ValueErrors refuse a configuration, or objects that do not fit it.
-    Row("accelerate-refuses", "accelerate-config", Role.ROOT,
-        "accelerate accelerator.py, state.py, utils/dataclasses.py, utils/launch.py, utils/fsdp_utils.py",
-        ("ValueError",), r"^\S*ValueError\b", 0.75, "accelerate refuses its configuration, or what it does not fit",
+    Row("accelerate-refuses", "accelerate-config", role=Role.ROOT,
+        source="accelerate accelerator.py, state.py, utils/dataclasses.py, utils/launch.py, utils/fsdp_utils.py",
+        needs=("ValueError",), pattern=r"^\S*ValueError\b", confidence=0.75,
+        means="accelerate refuses its configuration, or what it does not fit",
         scope=Scope.EXCEPTION, fix="Change what the message names, in the program or with `accelerate config`. "
                                    "`accelerate env` "
                                     "shows what is read",
         trace=_LAST_FRAME % r"/accelerate/(?:accelerator|state|utils/(?:dataclasses|launch|fsdp_utils))\.py"),
-    Row("trl-server", "program-exception", Role.ROOT, "trl extras/vllm_client.py: paths of its server", ("404",),
-        r"Request failed: 404", 0.85, "the server that answers is not trl's", scope=Scope.EXCEPTION,
+    Row("trl-server", "program-exception", role=Role.ROOT, source="trl extras/vllm_client.py: paths of its server",
+        needs=("404",),
+        pattern=r"Request failed: 404", confidence=0.85, means="the server that answers is not trl's",
+        scope=Scope.EXCEPTION,
         trace=r"vllm_client\.py",
         fix="Start the server with `trl vllm-serve --model MODEL`. A plain vLLM server has none of these paths"),
     *(
-        Row(id_, cause, Role.ROOT, source, _REFUSALS, r"^\S*(?:Value|Assertion|Type|Key)Error\b", 0.75, means,
+        Row(id_, cause, role=Role.ROOT, source=source, needs=_REFUSALS,
+            pattern=r"^\S*(?:Value|Assertion|Type|Key)Error\b", confidence=0.75, means=means,
             scope=Scope.EXCEPTION, trace=_LAST_FOUR_FRAMES % path)
         for id_, cause, source, path, means in (
             ("deepspeed-refuses", "deepspeed-config", "DeepSpeed runtime/config.py, runtime/zero/config.py",
@@ -57,27 +63,32 @@ ROWS = (
         )
     ),
     # Megatron arguments.py, transformers hf_argparser.py, vLLM and SGLang server_args.py name these functions so.
-    Row("arguments-refused", "bad-launch-arguments", Role.ROOT, "the program's own check of its arguments", _REFUSALS,
-        r"^\S*(?:Value|Assertion|Type|Key)Error\b", 0.6, "the program refuses its arguments", scope=Scope.EXCEPTION,
+    Row("arguments-refused", "bad-launch-arguments", role=Role.ROOT, source="the program's own check of its arguments",
+        needs=_REFUSALS,
+        pattern=r"^\S*(?:Value|Assertion|Type|Key)Error\b", confidence=0.6, means="the program refuses its arguments",
+        scope=Scope.EXCEPTION,
         trace=r"(?s), in (?:from_cli_args|(?:validate|check|verify)_args?|parse_args_into_dataclasses)\b"
               r"(?!(?:.*?\n  File \"){4})"),
-    Row("deepspeed-combination", "deepspeed-config", Role.ROOT,
-        "DeepSpeed __init__.py, runtime/engine.py, runtime/zero/stage3.py, elasticity/elasticity.py",
-        ("AssertionError", "NotImplementedError", "ValueError"),
-        r"^\S*(?:Assertion|NotImplemented|Value)Error\b", 0.75,
-        "DeepSpeed does not take this combination of settings", scope=Scope.EXCEPTION,
+    Row("deepspeed-combination", "deepspeed-config", role=Role.ROOT,
+        source="DeepSpeed __init__.py, runtime/engine.py, runtime/zero/stage3.py, elasticity/elasticity.py",
+        needs=("AssertionError", "NotImplementedError", "ValueError"),
+        pattern=r"^\S*(?:Assertion|NotImplemented|Value)Error\b", confidence=0.75,
+        means="DeepSpeed does not take this combination of settings", scope=Scope.EXCEPTION,
         trace=_WHILE_CONFIGURING % r"/deepspeed/(?:__init__|runtime/engine|runtime/zero/stage|elasticity/)"),
-    Row("config-json", "deepspeed-config", Role.ROOT, "DeepSpeed runtime/config.py, accelerate utils/deepspeed.py",
-        ("JSONDecodeError",), r"^\S*JSONDecodeError\b", 0.85, "DeepSpeed's configuration is not valid JSON",
+    Row("config-json", "deepspeed-config", role=Role.ROOT,
+        source="DeepSpeed runtime/config.py, accelerate utils/deepspeed.py",
+        needs=("JSONDecodeError",), pattern=r"^\S*JSONDecodeError\b", confidence=0.85,
+        means="DeepSpeed's configuration is not valid JSON",
         scope=Scope.EXCEPTION, trace=_LAST_SIX_FRAMES % r"(?:deepspeed/runtime/config|accelerate/utils/deepspeed)"),
-    Row("rendezvous-refuses", "bad-launch-arguments", Role.ROOT,
-        "torch distributed/elastic/rendezvous, elastic/multiprocessing/api.py", ("ValueError",),
-        r"^\S*ValueError\b", 0.75, "torchrun refuses its arguments", scope=Scope.EXCEPTION,
+    Row("rendezvous-refuses", "bad-launch-arguments", role=Role.ROOT,
+        source="torch distributed/elastic/rendezvous, elastic/multiprocessing/api.py", needs=("ValueError",),
+        pattern=r"^\S*ValueError\b", confidence=0.75, means="torchrun refuses its arguments", scope=Scope.EXCEPTION,
         trace=_LAST_FRAME % r"/torch/distributed/elastic/(?:rendezvous/\w*|multiprocessing/api)\.py"),
     # torch calls a module's forward with what the program gave it, so there the program may be wrong.
-    Row("library-argument", "environment-mismatch", Role.ROOT, "CPython: Python/ceval.c, Objects/call.c",
-        ("unexpected keyword argument",), r"TypeError: .* got an unexpected keyword argument", 0.65,
-        "a library calls it so, and the installed versions of the two do not fit", scope=Scope.EXCEPTION,
+    Row("library-argument", "environment-mismatch", role=Role.ROOT, source="CPython: Python/ceval.c, Objects/call.c",
+        needs=("unexpected keyword argument",), pattern=r"TypeError: .* got an unexpected keyword argument",
+        confidence=0.65,
+        means="a library calls it so, and the installed versions of the two do not fit", scope=Scope.EXCEPTION,
         fix="Install the version of that library that the program was written for, on every node: its requirements "
             "name it. "
             "`python -m pip install 'LIBRARY==VERSION'`",
@@ -90,7 +101,7 @@ LAST = (
     *table(
         "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, reducer.cpp, NCCL socket.cc", Role.CASCADE,
         "peer-died",
-        (ACCUSES, "DDP expects same model|appears not to match s|monitoredBarrier",
+        [(ACCUSES, "DDP expects same model|appears not to match s|monitoredBarrier",
          r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param in process|"
          r"failed to pass monitoredBarrier|successfully reached monitoredBarrier, but received errors"),
         (AWAITED, "Timed out waiting|Watchdog caught|client socket has|clients joined|wait timeout"
@@ -104,7 +115,7 @@ LAST = (
          r"Connection closed by (?:peer \[|remote peer)|Application timeout caused pair closure|"
          r"connectFullMesh failed|Failed to recv, got 0 bytes|"
          r"(?:recvValue|sendBytes|recvBytes|sendVector|recvVector) failed|ncclRemoteError|"
-         r"NCCL communicator was aborted|remote process exited or there was a network error|DistNetworkError"),
+         r"NCCL communicator was aborted|remote process exited or there was a network error|DistNetworkError")],
         scope=Scope.EXCEPTION,
     ),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -103,7 +104,7 @@ Cells = (
 
 
 def table(
-    source: str, role: Role, cause: str, *rows: Cells, scope: Scope = Scope.LOG, fix: str = ""
+    source: str, role: Role, cause: str, rows: Sequence[Cells], *, scope: Scope = Scope.LOG, fix: str = ""
 ) -> tuple[Row, ...]:
     """Make rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, also)."""
     made = (Row(row[0], cause, role, source, tuple(row[1].split("|")), *row[2:]) for row in rows)

@@ -105,7 +105,8 @@ def _row(table: Json, place: str, source: str) -> Row:
         needs = _literals_of(pattern, place)
     if min(map(len, needs)) < LEAST:
         raise ConfigError(f"{place}: at least {LEAST} characters of plain text must stand in every line that it finds")
-    return Row(words["id"], words["cause"], Role.SITE, source, needs, pattern, 0.97, words.get("means", ""),
+    return Row(words["id"], words["cause"], role=Role.SITE, source=source, needs=needs, pattern=pattern,
+        confidence=0.97, means=words.get("means", ""),
                scope=RAISED, fix=words["fix"])  # fmt: skip
 
 

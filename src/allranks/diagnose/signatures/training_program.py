@@ -22,14 +22,14 @@ PROCESSES = (
     "`--pids-limit` of Docker, TasksMax of a systemd service"
 )
 ROWS = (
-    Row("lost-environment", "environment-mismatch", ROOT, "agent/runner.py, LOST_ENVIRONMENT",
-        ("starts the program without its environment",),
-        r"RANK is not set: the command of --wrap starts the program without its environment", 0.97,
-        "the command of --wrap starts the program without its environment", fix=LOST_ENVIRONMENT),
+    Row("lost-environment", "environment-mismatch", role=ROOT, source="agent/runner.py, LOST_ENVIRONMENT",
+        needs=("starts the program without its environment",),
+        pattern=r"RANK is not set: the command of --wrap starts the program without its environment", confidence=0.97,
+        means="the command of --wrap starts the program without its environment", fix=LOST_ENVIRONMENT),
     *table(
         "DeepSpeed runtime/config.py, runtime/zero/config.py, transformers " "integrations/deepspeed.py", ROOT,
          "deepspeed-config",
-        ("ds-batch", "Check batch related parameters|train_batch_size|has to be greater than 0",
+        [("ds-batch", "Check batch related parameters|train_batch_size|has to be greater than 0",
          r"(?:Train batch size|Micro batch size per gpu|Gradient accumulation steps): \S+ has to be greater than 0|"
          r"Check batch related parameters|train_batch_size is not equal to", 0.95),
         ("ds-config", "TrainingArguments|validation error|"
@@ -46,11 +46,11 @@ ROWS = (
          r"You are using ZeRO-Offload with a client provided optimizer|untested ZeRO Optimizer", 0.85),
         ("ds-amp", "bfloat16 and|"
          "cannot both be enabled|simultaneously enabled|bf16 and fp16|fp16 and bf16",
-         r"(?:bf16 and fp16|fp16 and bf16|bfloat16 and fp16).{0,60}(?:both|simultaneously)", 0.8),
+         r"(?:bf16 and fp16|fp16 and bf16|bfloat16 and fp16).{0,60}(?:both|simultaneously)", 0.8)],
     ),
     *table(
         "accelerate commands/launch.py, commands/config, utils/launch.py", ROOT, "accelerate-config",
-        ("accelerate-config", "machine_rank|AcceleratorState|You can only use one of|"
+        [("accelerate-config", "machine_rank|AcceleratorState|You can only use one of|"
          "ccelerate|main_process_ip|gpu_ids|num_machines|config file|mixed_precision|GPU ids",
          r"config file at \S+ had unknown keys|(?:Please|need to) (?:run|use) `accelerate "
          r"config`|Less than two GPU ids were configured|"
@@ -61,35 +61,35 @@ ROWS = (
           r"has no attribute)|accelerate config.{0,40}not", 0.85),
         ("fsdp-layer", "transformer layer class", r"Could not find the transformer layer class", 0.75),
         ("fsdp-plugin", "FullyShardedDataParallelPlugin|fsdp_",
-         r"(?:fsdp_\w|FullyShardedDataParallelPlugin).{0,60}(?:must be|" r"should be|is not a valid|invalid)", 0.75),
+         r"(?:fsdp_\w|FullyShardedDataParallelPlugin).{0,60}(?:must be|" r"should be|is not a valid|invalid)", 0.75)],
     ),
-    Row("circular-import", "program-exception", ROOT, _IMPORT, ("partially initialized module",),
-        r"ImportError: cannot import name '[^']+' from partially initialized module", 0.8,
-        "the program's modules import each other in a circle", scope=RAISED),
+    Row("circular-import", "program-exception", role=ROOT, source=_IMPORT, needs=("partially initialized module",),
+        pattern=r"ImportError: cannot import name '[^']+' from partially initialized module", confidence=0.8,
+        means="the program's modules import each other in a circle", scope=RAISED),
     # A file of the project: not below the interpreter's own directories.
-    Row("project-import", "environment-mismatch", ROOT, _IMPORT, ("cannot import name",),
-        r"ImportError: cannot import name '[^']+' from '[^']+' "
-        r"\((?P<file>/(?:(?!(?:site|dist)-packages/|lib(?:64)?/python\d)[^)]){1,400})\)", 0.75,
-        "that file of the project has no such name on this node", scope=RAISED, fix=PROJECT),
+    Row("project-import", "environment-mismatch", role=ROOT, source=_IMPORT, needs=("cannot import name",),
+        pattern=r"ImportError: cannot import name '[^']+' from '[^']+' "
+        r"\((?P<file>/(?:(?!(?:site|dist)-packages/|lib(?:64)?/python\d)[^)]){1,400})\)", confidence=0.75,
+        means="that file of the project has no such name on this node", scope=RAISED, fix=PROJECT),
     *table(
         "glibc elf/dl-lookup.c, of a program that is not Python", WEAK, "environment-mismatch",
-        ("other-program", "symbol lookup error", r"^(?!\S*python)\S+: symbol lookup error: .*undefined symbol: ", 0.4,
-         "a program beside the ranks finds another library than it was built with"),
+        [("other-program", "symbol lookup error", r"^(?!\S*python)\S+: symbol lookup error: .*undefined symbol: ", 0.4,
+         "a program beside the ranks finds another library than it was built with")],
     ),
     *table(
         "PyPI's apex 0.9.10dev, another package than NVIDIA's", ROOT, "environment-mismatch",
-        ("other-apex", "UnencryptedCookieSessionFactoryConfig", r"name 'UnencryptedCookieSessionFactoryConfig'", 0.95,
-         "the package apex of PyPI is another one than NVIDIA's"),
+        [("other-apex", "UnencryptedCookieSessionFactoryConfig", r"name 'UnencryptedCookieSessionFactoryConfig'", 0.95,
+         "the package apex of PyPI is another one than NVIDIA's")],
         scope=RAISED,
         fix="Run `python -m pip uninstall apex` on every node, and build NVIDIA's apex from its repository, or use "
             "torch.amp instead",
     ),
     *table(
         "the dynamic linker, of an extension that was built for another torch", ROOT, "environment-mismatch",
-        ("torch-symbol", "undefined symbol: _ZN",
+        [("torch-symbol", "undefined symbol: _ZN",
          r"(?:^|/)(?P<module>[A-Za-z]\w{0,60})(?:\.cpython-[\w-]{1,40})?\.so: undefined symbol: _ZNK?\d?(?:3c10|2at|"
          r"5torch)", 0.9,
-         "that extension was built for another torch"),
+         "that extension was built for another torch")],
         scope=RAISED,
         fix="Build it again for this torch, on every node: `python -m pip install --force-reinstall --no-deps "
             "--no-cache-dir --no-build-isolation PACKAGE`, such as flash-attn for flash_attn_2_cuda. Here it is "
@@ -97,10 +97,10 @@ ROWS = (
     ),
     *table(
         "the dynamic linker, glibc elf/dl-load.c", ROOT, "environment-mismatch",
-        ("library-absent", "cannot open shared object file",
+        [("library-absent", "cannot open shared object file",
          r"(?P<lib>lib[\w.+-]{1,60}): cannot open shared object file: No such file|"
          r"(?P<lib2>lib[\w.+-]{1,60}): cannot open shared object file$", 0.85, "that library is not found on this "
-                                                                               "node"),
+                                                                               "node")],
         scope=RAISED,
         fix="Look for it with `find / -name {lib}` on that node. Put its directory into LD_LIBRARY_PATH, alike on "
             "all nodes, or "
@@ -109,26 +109,26 @@ ROWS = (
     *table(
         "GNU ld, clang's lld: a library of the CUDA toolkit or of the system that is not there", ROOT,
         "environment-mismatch",
-        ("linker", "find -l|find library -l",
+        [("linker", "find -l|find library -l",
          r"(?:cannot|unable to) find (?:library )?-l(?P<lib>[\w.+-]{1,60})", 0.9, "the extension cannot be linked "
-                                                                                  "here"),
+                                                                                  "here")],
         fix="Install lib{lib} on that node (libcurand, libcudart and others are of the CUDA toolkit), and name its "
             "directory: `export LIBRARY_PATH=$CUDA_HOME/lib64:$LIBRARY_PATH`. Remove ~/.cache/torch_extensions after "
             "it",
     ),
     *table(
         "torch utils/cpp_extension.py verify_ninja_availability", ROOT, "environment-mismatch",
-        ("ninja", "Ninja is required", r"Ninja is required to load C\+\+ extensions", 0.9,
-         "the build tool of extensions is not installed there, or not on PATH"),
+        [("ninja", "Ninja is required", r"Ninja is required to load C\+\+ extensions", 0.9,
+         "the build tool of extensions is not installed there, or not on PATH")],
         scope=RAISED, fix="Run `python -m pip install ninja` on {node} with the interpreter that runs the training, "
                           "and keep "
                           "its bin directory on PATH",
     ),
     *table(
         "vLLM, SGLang, transformers: an architecture that this version does not know", ROOT, "environment-mismatch",
-        ("architecture", "are not supported for now|does not recognize this architecture",
+        [("architecture", "are not supported for now|does not recognize this architecture",
          r"Model architectures .{0,200} are not supported for now|does not recognize this architecture", 0.78,
-         "this version of the library is older than the model"),
+         "this version of the library is older than the model")],
         scope=RAISED,
         fix="Run `python -m pip install -U transformers vllm` (of these the one that says so) on every node, or use an "
             "engine that knows the model",
@@ -136,14 +136,14 @@ ROWS = (
     *table(
         "transformers utils/versions.py, packaging: a range that the installed version is not in", ROOT,
         "environment-mismatch",
-        ("version-range", "equires ",
+        [("version-range", "equires ",
          r"[Rr]equires (?P<module>[A-Za-z][\w.-]{0,60})(?: version)? ?(?P<range>[<>=!~]=? ?[\w.,<>=!~ ]{1,60}?),? but "
-         r"(?:got|found|have)", 0.8, "the installed version is outside the range that is wanted"),
+         r"(?:got|found|have)", 0.8, "the installed version is outside the range that is wanted")],
         scope=RAISED, fix="Run `python -m pip install '{module}{range}'` on every node",
     ),
     *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
-        ("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
+        [("cannot-import-name", "cannot import name", r"ImportError: cannot import name", 0.75,
          "the installed package has another version than the program needs"),
         ("shared-object", "DLL load failed|"
          "cannot open shared object|undefined symbol|version `|GLIBC|CXXABI|libstdc++|ELF |static TLS block|"
@@ -151,12 +151,12 @@ ROWS = (
          r"wrong ELF class|invalid ELF header|memory in static TLS block|with link time reference|"
          r"enable executable stack as shared object requires|Unable to load any of \{lib|"
          r"cannot open shared object file|undefined symbol: |version `?(?:GLIBC|"
-         r"GLIBCXX|CXXABI)\S*' not found|DLL load failed", 0.8),
+         r"GLIBCXX|CXXABI)\S*' not found|DLL load failed", 0.8)],
         scope=RAISED,
     ),
     *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
-        ("binary-abi", "compiled against|compiled  against|VERSION_MISMATCH|multiarray failed|"
+        [("binary-abi", "compiled against|compiled  against|VERSION_MISMATCH|multiarray failed|"
          "binary incompatibility|compiled using NumPy|size changed|cuDNN version|compiled "
          "with different CUDA|mismatches the version|does not match the " "version",
          r"binary incompatibility|compiled using NumPy 1|cuDNN version incompatibility|"
@@ -185,36 +185,36 @@ ROWS = (
          r"init_fs_encoding: failed|No module named 'encodings'", 0.9, "PYTHONHOME names another interpreter's files"),
         ("mpi-versions", "mismatch in versions", r"detected a mismatch in versions between two processes", 0.9),
         ("version-apart", "ersion mismatch", r"Version mismatch: The cluster was started with", 0.85),
-        ("tf-import", "because of the following error", r"Failed to import \S+ because of the following error", 0.6),
+        ("tf-import", "because of the following error", r"Failed to import \S+ because of the following error", 0.6)],
     ),
     *table(
         "CPython importlib, importlib.metadata, transformers utils/import_utils.py", ROOT, "missing-module",
-        ("no-module", "No module named|ModuleNotFoundError",
+        [("no-module", "No module named|ModuleNotFoundError",
          r"No module named ['\"]?(?P<module>[\w.-]+)|ModuleNotFoundError"),
         ("not-installed", "not installed|working triton|PackageNotFoundError|DistributionNotFound|"
          "but it was not found|pip install|You need to have",
          r"PackageNotFoundError|DistributionNotFound|Error: .{0,80}(?:is|are) not installed|"
          r"launcher '\w+' not installed|Cannot find a working triton installation|"
          r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install|"
-         r"You need to have \w[\w ]* installed", 0.85),
+         r"You need to have \w[\w ]* installed", 0.85)],
         scope=RAISED,
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        ("no-space", "o space left|enough disk space|rrno 28|os error 28|StorageFull|ENOSPC|quota exceeded|rrno 122|"
+        [("no-space", "o space left|enough disk space|rrno 28|os error 28|StorageFull|ENOSPC|quota exceeded|rrno 122|"
          "EDQUOT|Quota exceeded|No queda espacio|Aucun espace disponible|kein Speicherplatz|设备上没有空间",
          r"No queda espacio en el dispositivo|Aucun espace disponible sur le périphérique|设备上没有空间|"
          r"kein Speicherplatz mehr verfügbar|[Nn]o space left on device|Not enough disk space|"
          r"\(os error 28\)|StorageFull|\[?Errno 28\]?|ENOSPC|"
-         r"[Dd]isk quota exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)"),
+         r"[Dd]isk quota exceeded|\[Errno 122\]|EDQUOT|[Qq]uota exceeded(?!.*\bpods?\b)")],
         scope=RAISED | Scope.AGENT,
     ),
     *table(
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
-        ("state-dict", "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
+        [("state-dict", "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
          r"loading state_dict|size mismatch for |(?:Missing|Unexpected) "
-         r"key\(s\) in state_dict|copying a param with shape"),
+         r"key\(s\) in state_dict|copying a param with shape")],
         scope=RAISED,
         fix="Load it into a model of the same configuration as the one that saved it: sizes, vocabulary, parallel "
             "sizes. Keys "
@@ -223,7 +223,7 @@ ROWS = (
     *table(
         "torch distributed/checkpoint, safetensors, DeepSpeed", ROOT, "checkpoint-unreadable",
         # torch distributed/checkpoint: default_planner.py, filesystem.py, planner_helpers.py
-        ("sharded-state", "mismatch sizes torch|Size mismatch between saved|Invalid checkpoint metadata",
+        [("sharded-state", "mismatch sizes torch|Size mismatch between saved|Invalid checkpoint metadata",
          r"mismatch sizes torch\.Size|Size mismatch between saved .{0,60}and current|Invalid checkpoint metadata for"),
         ("archive", "PytorchStreamReader|central directory|invalid load key|Weights "
          "only load failed|pickle data was truncated|Invalid magic number|"
@@ -236,82 +236,82 @@ ROWS = (
          r"Unable to load weights from (?:pytorch )?checkpoint|unexpected EOF, expected|file might be corrupted|"
          r"MetadataIncompleteBuffer|"
          r"storage has wrong (?:byte )?size: expected|"
-          r"HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|not a " r"(?:ZIP|zip) (?:archive|file)"),
+          r"HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|not a " r"(?:ZIP|zip) (?:archive|file)")],
         scope=RAISED,
     ),
     *table(
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
-        ("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|"
+        [("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|"
          r"(?i:checkpoint(?!ing).{0,60}(?:corrupt|mismatch|incompatible|incomplete|does not match|truncated|"
          r"different (?:world size|number of)))|"
          r"following zero checkpoints paths are missing|"
          r"(?i:(?:mismatch|corrupt|incompatible|incomplete).{0,60}checkpoint(?!ing))|"
           r"Missing key in checkpoint state_dict", 0.85),
-        ("empty-pickle", "Ran out of input", r"EOFError: Ran out of input", 0.75, "the file is empty or cut off"),
+        ("empty-pickle", "Ran out of input", r"EOFError: Ran out of input", 0.75, "the file is empty or cut off")],
     ),
     *table(
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
-        ("optimizer-groups", "loaded state dict|"
+        [("optimizer-groups", "loaded state dict|"
          "parameter group",
-         r"loaded state dict (?:has a different number|contains a parameter group)", 0.9),
+         r"loaded state dict (?:has a different number|contains a parameter group)", 0.9)],
         scope=RAISED,
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        ("stream-writer", "PytorchStreamWriter|basic_ios::clear|unexpected pos|file write failed|write(): fd",
+        [("stream-writer", "PytorchStreamWriter|basic_ios::clear|unexpected pos|file write failed|write(): fd",
          r"\bwrite\(\): fd \d+ failed with|basic_ios::clear: iostream error|"
          r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed", 0.78,
-         "torch could not write the whole file: the disk or the quota is full, in almost all cases"),
+         "torch could not write the whole file: the disk or the quota is full, in almost all cases")],
         scope=RAISED,
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        ("disk-pressure", "ephemeral|"
+        [("disk-pressure", "ephemeral|"
          "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full|EmptyDir|FreeDiskSpaceFailed|"
          "full, available space",
          r"ephemeral local storage usage exceeds|Usage of EmptyDir volume .* exceeds|FreeDiskSpaceFailed|"
          r"is over \d+% full, available space|low on resource: ephemeral-storage|DiskPressure|"
          r"ephemeral.storage.{0,40}exceed|(?i:disk (?:is )?full)",
-         0.85),
+         0.85)],
     ),
     *table(
         "errno 24 EMFILE, 23 ENFILE, torch multiprocessing", ROOT, "too-many-open-files",
-        ("open-files", "oo many open files|"
+        [("open-files", "oo many open files|"
          "Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23|system limit exceeded on number",
          r"system limit exceeded on number of (?:files|pipes)|[Tt]oo many open files|\[Errno 2[34]\]|"
-         r"received \d+ items of ancdata|EMFILE", 0.92),
+         r"received \d+ items of ancdata|EMFILE", 0.92)],
         scope=RAISED | Scope.AGENT,
     ),
     *table(
         "torch utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
-        ("loader-worker", "encountered in worker|"
+        [("loader-worker", "encountered in worker|"
          "DataLoader worker|bus error encountered in worker|DataLoader|Pin memory thread",
          r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited "
          r"unexpectedly|is killed by signal)|"
          r"Unexpected (?:bus error|segmentation fault|floating-point exception) "
           r"encountered in worker|DataLoader timed out after|"
-          r"Pin memory thread exited unexpectedly", 0.88, "", "shm-too-small"),
+          r"Pin memory thread exited unexpectedly", 0.88, "", "shm-too-small")],
         scope=RAISED,
     ),
     *table(
         "torch c10/core/CPUAllocator.cpp, CPython MemoryError, errno 12 ENOMEM, C++ bad_alloc",
         ROOT, "host-out-of-memory",
-        ("cpu-memory", "annot allocate memory|"
+        [("cpu-memory", "annot allocate memory|"
          "DefaultCPUAllocator|rrno 12|MemoryError|Failed to malloc|returned null|bad_alloc|Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\b(?:_Array|Arrow)?MemoryError\b|"
          r"Failed to malloc \d+ bytes|malloc\(size=\d+\) returned null|"
          r"std::bad_alloc|[Cc]annot allocate memory", 0.75),
         ("cpu-memalign", "posix_memalign", r"posix_memalign\(.{0,60}== 0\. 12 vs 0", 0.75,
-         "this machine had no memory left for a tensor"),
+         "this machine had no memory left for a tensor")],
         scope=RAISED | Scope.AGENT,
     ),
     *table(
         "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
         ROOT, "bad-launch-arguments",
-        ("local-rank", "local-rank|local_rank", r"unrecognized arguments: .*--local[-_]rank", 0.95,
-         "the launcher passes its rank as an option, which the script does not know"),
+        [("local-rank", "local-rank|local_rank", r"unrecognized arguments: .*--local[-_]rank", 0.95,
+         "the launcher passes its rank as an option, which the script does not know")],
         fix="Read LOCAL_RANK from the environment, and start with `torchrun`, which passes no such option. Or let "
             "the parser "
             "take both --local-rank and --local_rank",
@@ -319,13 +319,14 @@ ROWS = (
     *table(
         "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
         ROOT, "bad-launch-arguments",
-        ("argument-required", "error: ", r"error: (?:the following arguments are required|one of the arguments)", 0.93),
+        [("argument-required", "error: ",
+          r"error: (?:the following arguments are required|one of the arguments)", 0.93)],
         fix="Give what the message names, behind the name of the script: what stands before it is the launcher's",
     ),
     *table(
         "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
         ROOT, "bad-launch-arguments",
-        ("argparse", "error: ", r"error: (?:unrecognized arguments|argument \S+.{0,80}(?:invalid|expected|not allowed|"
+        [("argparse", "error: ", r"error: (?:unrecognized arguments|argument \S+.{0,80}(?:invalid|expected|not allowed|"
          r"ignored|conflict)|ambiguous option|invalid choice)", 0.93),
         ("argument-list", "Argument list too long", r"Argument list too long", 0.85,
          "the arguments and the environment together are longer than the kernel allows"),
@@ -350,23 +351,23 @@ ROWS = (
          "Could not override|not in struct|LexerNoViableAlt|Unrecognized "
          "arguments|are not used by the HfArgumentParser|ConfigCompositionException",
          r"Could not override '|Key '\S+' is not in struct|LexerNoViableAlt|"
-         r"Unrecognized arguments|not used by the HfArgumentParser", 0.8),
+         r"Unrecognized arguments|not used by the HfArgumentParser", 0.8)],
     ),
     *table(
         "sh, bash: an option that stands alone on its line", WEAK, "bad-launch-arguments",
-        ("line-continuation", ": command not found", r"(?<![\w-])--?[A-Za-z][\w-]*: command not found", 0.5,
-         "the backslash at the end of the line before is missing, or a blank follows it"),
+        [("line-continuation", ": command not found", r"(?<![\w-])--?[A-Za-z][\w-]*: command not found", 0.5,
+         "the backslash at the end of the line before is missing, or a blank follows it")],
     ),
     *table(
         "CPython main.c, sh, bash, env, execvp a program or directory that the node has not", ROOT,
          "remote-path-missing",
-        ("no-script", "can't open file|__main__' module|can't find",
-         r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", 0.92),
+        [("no-script", "can't open file|__main__' module|can't find",
+         r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", 0.92)],
     ),
     *table(
         "Open MPI plm_rsh: its daemon orted, of PRRTE prted", ROOT, "remote-path-missing",
-        ("no-orted", "orted: |prted: ", r"\b(?:orted|prted): (?:command )?not found", 0.93,
-         "mpirun starts its daemon there by ssh, and that shell does not find it"),
+        [("no-orted", "orted: |prted: ", r"\b(?:orted|prted): (?:command )?not found", 0.93,
+         "mpirun starts its daemon there by ssh, and that shell does not find it")],
         fix="Run `mpirun --prefix DIRECTORY-OF-MPI …`, with the same Open MPI on every node. Or set PATH and "
             "LD_LIBRARY_PATH in "
             "~/.bashrc above the lines that leave shells which are not interactive",
@@ -374,7 +375,7 @@ ROWS = (
     *table(
         "CPython main.c, sh, bash, env, execvp a program or directory that the node has not", ROOT,
          "remote-path-missing",
-        ("no-command", "command not found|: not found|executable file not found|No such file|cannot execute",
+        [("no-command", "command not found|: not found|executable file not found|No such file|cannot execute",
          r"(?<![\w./+-])[\w./+-]+: command not found|sh: (?:line )?\d+: \S+: not found|"
          r"executable file not found in \$?PATH|"
          r"(?:bash|sh|zsh|env|cd|nohup|srun|exec|execve\(\)|execvp|tcsh|"
@@ -390,43 +391,43 @@ ROWS = (
          r"launch the specified application as it could not (?:access|change to)", 0.9),
         ("mpirun-executable", "executable",
          r"(?:could not|unable to) (?:find|access|locate|launch).{0,60}(?:specified "
-         r")?executable|could not access\s+or execute an executable", 0.88),
+         r")?executable|could not access\s+or execute an executable", 0.88)],
     ),
     *table(
         "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub", ROOT, "permission-denied",
-        ("permission", "rrno 13|PermissionError|ermission denied|rrno 30|Read-only file "
+        [("permission", "rrno 13|PermissionError|ermission denied|rrno 30|Read-only file "
          "system|rrno 1]|Operation not permitted|Insufficient Permissions|EACCES|rrno: 13|Permiso denegado|"
          "Permission non accord|Keine Berechtigung|权限不够",
          r"PermissionError|\[Errno (?:13|1|30)\]|\bEACCES\b|errno: 13 - |(?:: |"
          r"^)Permission denied(?! " r"\()(?!.*please try again)|"
          r": permission denied(?:: unknown)?\.?$|"
          r"Permiso denegado|Permission non accordée|Keine Berechtigung|权限不够|"
-         r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85),
+         r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85)],
         scope=RAISED,
     ),
     *table(
         "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub", ROOT, "permission-denied",
-        ("gated", "401 Client Error|403 Client Error|Access Denied|AccessDenied|"
+        [("gated", "401 Client Error|403 Client Error|Access Denied|AccessDenied|"
          "ExpiredToken|NoCredentialsError|is forbidden: User",
          r"(?<!RepositoryNotFoundError: )40[13] Client Error|Access ?Denied|"
-         r"\(ExpiredToken\)|NoCredentialsError|is forbidden: User \S+ cannot", 0.7),
+         r"\(ExpiredToken\)|NoCredentialsError|is forbidden: User \S+ cannot", 0.7)],
     ),
     *table(
         "errno 21 EISDIR", ROOT, "missing-file",
-        ("is-directory", "rrno 21]|IsADirectoryError", r"\[Errno 21\]|IsADirectoryError", 0.85,
-         "a directory stands where the program wants a file"),
+        [("is-directory", "rrno 21]|IsADirectoryError", r"\[Errno 21\]|IsADirectoryError", 0.85,
+         "a directory stands where the program wants a file")],
         scope=RAISED, fix="Run `ls -l {path}` on every node. Name the file inside it that the program wants, or "
                           "correct the path",
     ),
     *table(
         "errno 2 ENOENT, 20 ENOTDIR, huggingface_hub, datasets", ROOT, "missing-file",
-        ("no-file", "rrno 2]|rrno 20]|FileNotFoundError|NotADirectoryError|No such file or directory",
-         r"\[Errno (?:2|20)\]|FileNotFoundError|NotADirectoryError|No such file or directory", 0.85),
+        [("no-file", "rrno 2]|rrno 20]|FileNotFoundError|NotADirectoryError|No such file or directory",
+         r"\[Errno (?:2|20)\]|FileNotFoundError|NotADirectoryError|No such file or directory", 0.85)],
         scope=RAISED,
     ),
     *table(
         "errno 2 ENOENT, huggingface_hub, datasets", ROOT, "missing-file",
-        ("hub", "Couldn't find|an't load|not a local folder|RepositoryNotFoundError|dataset script|"
+        [("hub", "Couldn't find|an't load|not a local folder|RepositoryNotFoundError|dataset script|"
          "HFValidationError|EntryNotFoundError|an't find a valid checkpoint|valid model identifier",
          r"[Cc]an't load (?:\w+ ){1,3}for '|not a local folder|(?:Repository|(?<!Local)Entry)NotFoundError|"
          r"Couldn't find (?:a|any) dataset|HFValidationError|[Cc]an't find a valid checkpoint", 0.8),
@@ -443,18 +444,18 @@ ROWS = (
          r"MountVolume\.SetUp failed|Error: (?:configmap|secret) \"[^\"]+\" not found|"
          r"unable to open (?:the hostfile|host file)", 0.72),
         ("go-no-file", "no such file or directory", r"^(?!.*[Ww]arn|"
-         r".*WARN).*: no such file or directory(?:: unknown)?\.?$", 0.7),
+         r".*WARN).*: no such file or directory(?:: unknown)?\.?$", 0.7)],
     ),
     *table(
         "Linux signal(7) SIGBUS, tmpfs(5): a page of /dev/shm that has no memory behind it", WEAK, "shm-too-small",
-        ("bus-error", "ignal 7|ignal: 7|"
+        [("bus-error", "ignal 7|ignal: 7|"
          "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
          "memory behind a mapping was not there. /dev/shm is full, or a mapped file was cut short",
-         "segfault-native"),
+         "segfault-native")],
     ),
     *table(
         "Linux signal(7), CPython faulthandler, glibc malloc, UCX, kernel traps", WEAK, "segfault-native",
-        ("segfault", "Signal 11|ignal: 11|egmentation Fault|"
+        [("segfault", "Signal 11|ignal: 11|egmentation Fault|"
          "egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|signal SIGSEGV",
          r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
         ("heap", "sysmalloc|double free|free():|malloc():|corrupted|munmap_chunk|stack "
@@ -463,47 +464,52 @@ ROWS = (
          r"stack smashing detected|general protection fault|corrupted (?:size|" r"double)", 0.75),
         ("fatal-python", "Fatal Python error",
          r"Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating)", 0.75),
-        ("illegal-signal", "SIGILL|SIGFPE", r"\bSIG(?:ILL|FPE)\b", 0.6),
+        ("illegal-signal", "SIGILL|SIGFPE", r"\bSIG(?:ILL|FPE)\b", 0.6)],
     ),
     *table(
         "torch distributed/checkpoint/api.py: the exceptions of ranks follow in it", WEAK, "checkpoint-unreadable",
-        ("checkpoint-exception", "CheckpointException", r"CheckpointException", 0.6),
+        [("checkpoint-exception", "CheckpointException", r"CheckpointException", 0.6)],
     ),
     *table(
         "requests, urllib3 exceptions.py", WEAK, "program-exception",
-        ("http-service", "HTTPConnection|HTTPSConnection",
+        [("http-service", "HTTPConnection|HTTPSConnection",
          r"^\S{0,80}(?:Error|Timeout|Exception): .{0,40}HTTPS?Connection", 0.6,
-         "the program asks for a service that does not answer this node"),
+         "the program asks for a service that does not answer this node")],
     ),
     *table(
         "DeepSpeed runtime/fp16/loss_scaler.py", WEAK, "program-exception",
-        ("loss-scale", "scale already at minimum", r"loss scale already at minimum", 0.6,
-         "the training diverged: every step overflowed"),
+        [("loss-scale", "scale already at minimum", r"loss scale already at minimum", 0.6,
+         "the training diverged: every step overflowed")],
     ),
     *table(
         "torch elastic, CPython subprocess, signal a launcher's or an ended process's own words", CASCADE, "",
-        ("child-failed", "ChildFailedError|CalledProcessError|non-zero exit status",
+        [("child-failed", "ChildFailedError|CalledProcessError|non-zero exit status",
          r"ChildFailedError|CalledProcessError|returned non-zero exit status"),
         ("death-signal", "KeyboardInterrupt|closing signal|Received SIGTERM|received SIGTERM",
          r"^KeyboardInterrupt|closing signal SIG(?!HUP)|[Rr]eceived SIGTERM"),
         ("orted", "ORTE|PRTE|daemon", r"(?:ORTE|PRTE) was unable to reliably start|(?:ORTE|PRTE) daemon|"
          r"[Aa] daemon .{0,60}failed to start"),
         ("pdsh-255", "pdsh@|"
-         "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@"),
+         "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@")],
     ),
-    Row("process-limit", "program-exception", WEAK,
-        "errno 11 EAGAIN of fork(2) and pthread_create(3): CPython, OpenBLAS, libgomp, libomp, bash",
-        ("temporarily unavailable", "start new thread", "thread_create failed", "System error #11"),
-        r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|System error #11|what\(\)): .*"
-        r"Resource temporarily unavailable|BlockingIOError: \[Errno 11\] Resource temporarily unavailable", 0.7,
-        "the limit of processes and threads was reached, that of the user (ulimit -u) or of the container (pids.max)",
+    Row("process-limit", "program-exception", role=WEAK,
+        source="errno 11 EAGAIN of fork(2) and pthread_create(3): CPython, OpenBLAS, libgomp, libomp, bash",
+        needs=("temporarily unavailable", "start new thread", "thread_create failed", "System error #11"),
+        pattern=r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|System error #11|"
+        r"what\(\)): .*"
+        r"Resource temporarily unavailable|BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
+        confidence=0.7,
+        means="the limit of processes and threads was reached, "
+        "that of the user (ulimit -u) or of the container (pids.max)",
         fix=PROCESSES),
     *table(
         "Open MPI, PRRTE help-prun.txt proc-exit-no-sync", SYMPTOM, "rank-exited-early",
-        ("mpi-no-finalize", "exiting improperly", r"exiting improperly\. There are", 0.55,
-         "the process ended without a call that the others made"),
+        [("mpi-no-finalize", "exiting improperly", r"exiting improperly\. There are", 0.55,
+         "the process ended without a call that the others made")],
     ),
-    Row("cxx-uncaught", "unknown", SYMPTOM, "libstdc++ vterminate.cc", ("terminate called", "what():"),
-        r"terminate called (?:after throwing an instance of|without an active exception)|^ *what\(\): +\S", 0.25,
-        "an exception of C++ that nothing caught ended this process, and its text is of no known kind"),
+    Row("cxx-uncaught", "unknown", role=SYMPTOM, source="libstdc++ vterminate.cc",
+        needs=("terminate called", "what():"),
+        pattern=r"terminate called (?:after throwing an instance of|without an active exception)|^ *what\(\): +\S",
+        confidence=0.25,
+        means="an exception of C++ that nothing caught ended this process, and its text is of no known kind"),
 )  # fmt: skip

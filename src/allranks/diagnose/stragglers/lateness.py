@@ -281,7 +281,16 @@ def _judge(
     steady = sum(_leads(step, culprits, late[top] / 2) for step in recent) / len(recent)
     if steady < STEADY:
         return None
-    straggler = Straggler(tuple(culprits), key, operation, late[top], 0.0, steady, len(recent), period)
+    straggler = Straggler(
+        tuple(culprits),
+        key,
+        operation=operation,
+        late=late[top],
+        share=0.0,
+        steady=steady,
+        steps=len(recent),
+        period=period,
+    )
     straggler = _with_change(straggler, steps, floor)
     since = [step for step in recent if straggler.since_t is None or step.t >= straggler.since_t] or recent
     return straggler._replace(share=_share(since, top), calls_of_step=recent[-1].calls)

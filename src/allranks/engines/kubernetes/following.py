@@ -228,9 +228,9 @@ class PodsFollower(RemoteRun):
             "fail",
             f"{pod.host} ended ({code}) without a result",
             f"kubectl logs {pod.name}",
-            Where(node=pod.host),
-            words,
-            "kubernetes",
+            where=Where(node=pod.host),
+            evidence=words,
+            check="kubernetes",
         )
 
     def _concluded(self, finding: Finding | None) -> ResultDocument:

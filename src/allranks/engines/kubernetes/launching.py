@@ -70,11 +70,11 @@ class PodsLaunch:
         place = PodsOfRun(
             "kubernetes",
             self.job.name,
-            spec.cloud.kind,
-            self.job.nodes,
-            spec.cloud.namespace,
-            spec.cloud.context,
-            spec.limits.init_timeout,
+            kind=spec.cloud.kind,
+            nodes=self.job.nodes,
+            namespace=spec.cloud.namespace,
+            context=spec.cloud.context,
+            patience=spec.limits.init_timeout,
         )
         run = create_run(spec, self.job.name, place, pod_names(self.job), self._now)
         kubectl = Kubectl(spec.cloud.context, spec.cloud.namespace)

@@ -198,11 +198,11 @@ def _facts(culprit: Culprit, both: Pass, usual: Norms, addresses: Mapping[str, s
     return SentenceFacts(
         culprit,
         [both.cells[cell] for cell in culprit.cells],
-        [sign for cell in culprit.cells for sign in both.bad[cell]],
-        usual,
-        tuple(nodes_of(both.cells)),
-        addresses,
-        all(ends.isdisjoint(cell[:2]) or cell[:2] == culprit.nodes for cell in both.bad),
+        symptoms=[sign for cell in culprit.cells for sign in both.bad[cell]],
+        norms=usual,
+        nodes=tuple(nodes_of(both.cells)),
+        addresses=addresses,
+        alone=all(ends.isdisjoint(cell[:2]) or cell[:2] == culprit.nodes for cell in both.bad),
     )
 
 

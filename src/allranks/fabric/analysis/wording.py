@@ -78,7 +78,13 @@ def finding(facts: SentenceFacts) -> Finding:
         detail = ", ".join(filter(None, (_figure(facts, metric) for metric in METRICS)))
     message = f"{_subject(facts)} is {what}{extent}{more}: {detail}{_note(facts, what)}"
     return Finding(
-        f"{KINDS.get(kind, kind)}-{what}", "fail", message, _remedy(facts), _where(facts), _evidence(facts), CHECK
+        f"{KINDS.get(kind, kind)}-{what}",
+        "fail",
+        message,
+        _remedy(facts),
+        where=_where(facts),
+        evidence=_evidence(facts),
+        check=CHECK,
     )
 
 

@@ -241,7 +241,9 @@ class Lab:
     ) -> None:
         """Keep the first difference."""
         if self.difference is None:
-            self.difference = WrongElement(self.rank, turn, kind, index, expected, actual, source, words)
+            self.difference = WrongElement(
+                self.rank, turn, kind=kind, index=index, expected=expected, found=actual, source=source, note=words
+            )
 
 
 Test = Callable[[Lab], str]  # gives what the PASS line shows

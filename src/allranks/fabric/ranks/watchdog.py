@@ -112,7 +112,11 @@ class Watchdog(threading.Thread):
             missing = ()
         text = f"the store at {job.host}:{job.port} does not answer: {holder} ({error_line(problem)})"
         if job.local_rank == 0 or (job.node == 0 and job.local_rank == 1):
-            self.report_hang(SuiteHang(self.name_of_test, text, (job.rank,), missing, missing, {}, {}))
+            self.report_hang(
+                SuiteHang(
+                    self.name_of_test, text, arrived=(job.rank,), missing=missing, silent=missing, places={}, stacks={}
+                )
+            )
         else:  # one a node is enough
             print(f"allranks: {self.name_of_test}: {text}", file=sys.stderr, flush=True)
         leave(HANG)
@@ -255,11 +259,11 @@ class Watchdog(threading.Thread):
         return SuiteHang(
             self.name_of_test,
             describe_hang(reason, places, self.test, silent),
-            tuple(arrived),
-            tuple(missing),
-            tuple(silent),
-            {rank: place for rank, place in places.items() if place != NOWHERE},
-            stacks,
+            arrived=tuple(arrived),
+            missing=tuple(missing),
+            silent=tuple(silent),
+            places={rank: place for rank, place in places.items() if place != NOWHERE},
+            stacks=stacks,
         )
 
     def _places(self) -> dict[int, SuitePlace]:

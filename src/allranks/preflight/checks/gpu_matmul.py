@@ -107,7 +107,7 @@ def _failed(node: str, gpu: MatmulSpeed, vendor: Optional[str]) -> Finding:
     label = "cuda-out-of-memory" if "out of memory" in gpu.error else "cuda-device-unavailable"
     message = f"torch can't multiply matrices on GPU {gpu.gpu} of {node}: {gpu.error}"
     remedy = f"look who uses it and whether it is in error: {remote(node, smi.overview(vendor))}"
-    return fail_if(not gpu.busy, label, node, message, remedy, [gpu.error], gpu.gpu)
+    return fail_if(not gpu.busy, label, node, message, remedy=remedy, evidence=[gpu.error], gpu=gpu.gpu)
 
 
 def _slow(node: str, slow: List[MatmulSpeed], usual: float, alike: int, vendor: Optional[str]) -> Finding:

@@ -74,7 +74,13 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"
             remedy = _remedy(node, action, gpus)
             yield fail_if(
-                action != DRAIN, "cuda-device-unavailable", node, message, remedy, [f"{FIELD}: {action}"], gpus[0].gpu
+                action != DRAIN,
+                "cuda-device-unavailable",
+                node,
+                message,
+                remedy=remedy,
+                evidence=[f"{FIELD}: {action}"],
+                gpu=gpus[0].gpu,
             )
 
 

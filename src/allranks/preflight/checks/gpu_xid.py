@@ -155,7 +155,15 @@ def _finding(node: str, codes: Tuple[int, ...], faults: Sequence[GpuFault]) -> F
     message += when
     is_off = code == OFF_BUS and any(gpu.visible for gpu in gpus)
     evidence = [event.line for event in events[:4]]
-    return fail_if(is_off, xid.cause, node, message, _remedy(node, gravest_action(codes), gpus), evidence, gpus[0].gpu)
+    return fail_if(
+        is_off,
+        xid.cause,
+        node,
+        message,
+        remedy=_remedy(node, gravest_action(codes), gpus),
+        evidence=evidence,
+        gpu=gpus[0].gpu,
+    )
 
 
 def _remedy(node: str, action: str, gpus: List[XidEvent]) -> str:
