@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from allranks.cli.follow import detach
 from allranks.cli.outlets import Outlets
-from allranks.engines.following import NoView
+from allranks.runs.view import View
 from allranks.errors import AllranksError, NodeError
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
@@ -30,7 +30,7 @@ class Fails:
     def follow(self, asks): raise eval(sys.argv[2])
 
 try:
-    detach(Fails(), NoView(), Outlets(RunSpec()), fold=True, quiet=False, json_=False)
+    detach(Fails(), View(), Outlets(RunSpec()), fold=True, quiet=False, json_=False)
 except AllranksError as error:
     print(error)
 """

@@ -22,13 +22,13 @@ from allranks.engines.signals import Signals
 from allranks.engines.slurm import ended, engine, following, jobs
 from allranks.engines.slurm.following import HOPELESS_LOOKS, JobFollower
 from allranks.protocol.run_facts import Fact, RunStart, Stamped, write_line
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument, Timing
 from allranks.runs.result import write_result
 
 
-class Kept(JsonView):
+class Kept(OutputView):
     """A view that keeps what it is told."""
 
     def __init__(self) -> None:

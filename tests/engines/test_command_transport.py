@@ -16,9 +16,9 @@ from tests.shell import Shell
 from allranks import engines
 from allranks.cluster import Node
 from allranks.engines.controlled import end_without_controller
-from allranks.engines.following import NoView
 from allranks.engines.ssh_errors import explain
 from allranks.runs.directory import RunDirectory
+from allranks.runs.view import View
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ def test_a_run_whose_controller_was_killed_is_ended(
         finally:
             controller.kill()
     (run,) = RunDirectory.list_runs(tmp_path / "runs")
-    assert end_without_controller(run, 1.0, NoView()) == []
+    assert end_without_controller(run, 1.0, View()) == []
     assert calls.read_text().split() == ["h1", "h1"]
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from allranks.engines import following
 from allranks.engines.controlled import KeyQuestion
-from allranks.engines.following import NoView
 from allranks.engines.signals import Signals
+from allranks.runs.view import View
 
 
 class Terminal:
@@ -59,7 +59,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 def session_that_notes(stops: list[str]) -> Any:
     controller = SimpleNamespace(stop=lambda reason, grace: stops.append(reason))
     limits = SimpleNamespace(stop_grace=30.0)
-    return SimpleNamespace(view=NoView(), controller=controller, spec=SimpleNamespace(limits=limits))
+    return SimpleNamespace(view=View(), controller=controller, spec=SimpleNamespace(limits=limits))
 
 
 def test_ctrl_z_twice_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
@@ -96,7 +96,7 @@ class AsksOnCtrlC:
     """What `read_request` needs of a run whose Ctrl-C is a question."""
 
     on_ctrl_c = following.OnCtrlC.ASK
-    view = NoView()
+    view = View()
 
 
 @pytest.mark.parametrize(

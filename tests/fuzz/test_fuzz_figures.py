@@ -31,6 +31,7 @@ ROWS: list[dict[str, Any]] = [
     {"schema": 1, "t": 1000.0 + 2 * at, "attempt": 0, "steps": [at, at + 1], "lateness": [0.1, None], "goodput": 0.5}
     for at in range(4)
 ]
+ROW_OF_ONE = json.dumps(ROWS[0]).encode() + b"\n"
 STATUS = StatusDocument(
     "r", "running", 2000.0, 0, None, 2, (NodeStatus("h1", 0, None, "running", (RankStatus(0, step=9),)),)
 )
@@ -78,12 +79,12 @@ def test_rows_of_progress_and_what_is_drawn(tmp_path: Path, campaign: Campaign) 
             if plots.heatmap is not None:
                 assert 0 < plots.heatmap.frame.height <= 48 * ROW
         ProgressHistory(run).note(STATUS, 1e9)
-        assert read_progress(run)[-1]["steps"] == [9]
+        assert read_progress(run)[-1].steps == (9,)
     assert campaign.counts["drawn"] > 0
 
 
 def test_rows_without_end_are_bounded(tmp_path: Path) -> None:
-    evidence(tmp_path, progresshistory.NAME).write_bytes(b"{}\n" * (SIZE_LIMIT // 3))
+    evidence(tmp_path, progresshistory.NAME).write_bytes(ROW_OF_ONE * (SIZE_LIMIT // len(ROW_OF_ONE)))
     assert len(read_progress(RunDirectory(tmp_path))) == MOST_READ
 
 
@@ -92,7 +93,7 @@ def test_rows_for_many_ranks_take_their_own_memory_alone(tmp_path: Path) -> None
     wide = [{"t": 1000.0 + at, "attempt": 0, "steps": [at % 9] * (500_000 if at % 18 == 1 else 1)} for at in range(60)]
     file.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in wide))
     rows = read_progress(RunDirectory(tmp_path))
-    assert max(len(row["steps"]) for row in rows) == 500_000
+    assert max(len(row.steps) for row in rows) == 500_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     plots = progress_plots(rows)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB: a list a column took 230,000
@@ -104,4 +105,4 @@ def test_rows_for_many_ranks_take_their_own_memory_alone(tmp_path: Path) -> None
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name: str, tmp_path: Path) -> None:
     os.mkfifo(evidence(tmp_path, name))
     run = RunDirectory(tmp_path)
-    assert (read_usage(run), read_progress(run)) == ([], ())
+    assert (read_usage(run), read_progress(run)) == ([], [])

@@ -45,7 +45,7 @@ from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import read_message
 from allranks.protocol.run_facts import write_line
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.settings import RunSpec
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.any_words]
@@ -215,7 +215,7 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
     spec = RunSpec.of(command=("true",), local=1, nproc=2, runs_dir=str(tmp_path / "runs"))
-    session = sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView)
+    session = sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
     return session.controller
 
 
@@ -264,7 +264,7 @@ def test_an_allranks_of_another_protocol_takes_no_run_over(controller: Controlle
     versions = {**document["versions"], "protocol": "99"}
     run.write_document("run.json", {**document, "versions": versions})
     with pytest.raises(UsageError, match=r"speak protocol 99\. This allranks .* changes nothing of the run"):
-        sessions.adopt(run, JsonView(), lambda spec, cluster: ssh_reach(spec))
+        sessions.adopt(run, OutputView(), lambda spec, cluster: ssh_reach(spec))
     assert run.read_document("run.json")["controller"] == document["controller"]
     assert run.read_result() is None
 
@@ -274,7 +274,7 @@ def pair(tmp_path: Path) -> Controller:
     """Two nodes with a rank each: local0 has rank 0."""
     spec = RunSpec.of(command=("true",), local=2, nproc=1, runs_dir=str(tmp_path / "runs"))
     reach = ssh_reach(spec)
-    session = sessions.create(spec, virtual_cluster(2), reach, dict(os.environ), str(tmp_path), JsonView)
+    session = sessions.create(spec, virtual_cluster(2), reach, dict(os.environ), str(tmp_path), OutputView)
     for number, node in enumerate(session.controller.roster.nodes.values()):
         node.take_ranks({number: RankState(number, 0, "started", pid=100 + number)})
     session.controller.roster.state = State.RUNNING

@@ -32,7 +32,7 @@ from allranks.gang.transport import NodeReach
 from allranks.protocol.codec import encode
 from allranks.protocol.header import AgentHeader, SweepHeader
 from allranks.protocol.orders import HelloOrder
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 
@@ -56,7 +56,7 @@ def run(tmp_path: Path, cluster: Cluster, **more: Any) -> dict[str, Any]:
     """A whole run in this process."""
     spec = spec_of(tmp_path, **more)
     started = time.monotonic()
-    result = encode(sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView).run())
+    result = encode(sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView).run())
     assert time.monotonic() - started < BOUND
     return result
 
@@ -158,15 +158,16 @@ class Broken(SshTransport):
 def test_an_engine_whose_command_fails(tmp_path: Path) -> None:
     transport = Broken(NodeError("srun: error: Unable to confirm allocation"))
     spec = spec_of(tmp_path)
-    session = sessions.create(spec, remote("h1"), NodeReach(transport), dict(os.environ), str(tmp_path), JsonView)
+    session = sessions.create(spec, remote("h1"), NodeReach(transport), dict(os.environ), str(tmp_path), OutputView)
     refused(encode(session.run()), "unknown", "Unable to confirm allocation")
 
 
 def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
     """An exception of a task that is not waited for is not kept until the time limit."""
     session = sessions.create(
-        spec_of(tmp_path), remote("h1"), NodeReach(Broken(KeyError("a bug"))), dict(os.environ), str(tmp_path), JsonView
-    )
+        spec_of(tmp_path), remote("h1"), NodeReach(Broken(KeyError("a bug"))), dict(os.environ), str(tmp_path),
+        OutputView,
+    )  # fmt: skip
     started = time.monotonic()
     result = encode(session.run())
     assert (result["exit"], result["verdict"]["cause"]) == (70, "internal-error")

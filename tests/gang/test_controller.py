@@ -14,7 +14,7 @@ from allranks.gang import session as sessions
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import DecodeError, JsonObject
 from allranks.protocol.messages import Message, read_message
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.processes
@@ -35,7 +35,7 @@ def start(tmp_path: Path, *command: str) -> sessions.Session:
     spec = RunSpec.of(command=command, local=1, nproc=2, runs_dir=str(tmp_path / "runs"), grace=0.2)
     (tmp_path / "work").mkdir()
     work = str(tmp_path / "work")
-    return sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), work, JsonView)
+    return sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), work, OutputView)
 
 
 SLOW_TO_DIE = """
@@ -93,7 +93,7 @@ def test_a_launcher_that_is_not_installed(tmp_path: Path, check: bool) -> None:
         runs_dir=str(tmp_path / "runs"),
     )  # fmt: skip
     (tmp_path / "train.py").touch()
-    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView)
+    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
     result = encode(session.run())
     verdict = result["verdict"]
     assert (verdict["cause"], result["exit"]) == ("missing-module", 3 if check else 1), verdict

@@ -18,7 +18,7 @@ from allranks.gang.links import Member
 from allranks.gang.members import RankState
 from allranks.gang.states import State
 from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, STACKS, OutputFrame, Stream
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.runs.nodeledger import NodeRecord, add_records, read_ledger
 from allranks.settings import RunSpec
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.any_words
 def controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Controller:
     """Two nodes, each with one rank that runs."""
     spec = RunSpec.of(command=("true",), local=2, nproc=1, runs_dir=str(tmp_path / "runs"))
-    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView)
+    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
     controller = session.controller
     controller.roster.state = State.RUNNING
     controller.setting.__dict__["local_nodes"] = frozenset()  # as nodes that are elsewhere: nothing is in place
@@ -125,7 +125,7 @@ def test_what_one_node_may_have_written_down_is_bounded_and_its_beats_are_heard(
 def test_what_no_host_is_called_is_no_name(tmp_path: Path, name: str) -> None:
     spec = RunSpec.of(command=("true",), hosts="10.9.9.9", nproc=1, runs_dir=str(tmp_path / "runs"))
     cluster = Cluster((Node(0, "10.9.9.9", "10.9.9.9"),), "--hosts")
-    session = sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView)
+    session = sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
     controller = session.controller
     (member,) = controller.links.members.values()
     controller.take_frames(member, [{"type": "hello", "protocol": 1, "node_dir": "/tmp/a", "hostname": name}])

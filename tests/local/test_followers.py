@@ -17,7 +17,7 @@ from tests.local.running import BOUND, LocalRun
 from allranks.cli.status import describe
 from allranks.engines.remote import read_place
 from allranks.engines.skypilot import following as sky
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 
@@ -95,7 +95,7 @@ def test_a_stop_does_not_change_how_a_run_had_ended(
     monkeypatch.setattr(sky, "call", lambda *_: "")
     where = {"engine": "skypilot", "name": "demo"}
     run = directory(tmp_path, where)
-    one = sky.SkyFollower(run, read_place(run, sky.ClusterOfRun), JsonView(), ("true",), {})
+    one = sky.SkyFollower(run, read_place(run, sky.ClusterOfRun), OutputView(), ("true",), {})
     one.stop()
     one.finish(ResultDocument(run.name, exit=ended), "")
     assert (run.read_document("result.json") or {})["exit"] == code

@@ -57,7 +57,6 @@ DOCUMENTS = [
     Published("status", documents.StatusDocument, "`status.json`"),
     Published("result", documents.ResultDocument, "`result.json`, `run --json`, `attach --json`"),
     Published("test-result", documents.SuiteResult, "`test --json`, `result.json` of a test or a failed quick one"),
-    Published("suite-result", documents.SuiteSummary, "`test --suite staged --json`, and of a suite without a run"),
     Published("verdict", Verdict, "`verdict.json`, `diagnose --json`, and inside of other documents"),
     Published("finding", Finding, "inside of other documents"),
     Published("preflight", documents.PreflightDocument, "`evidence/preflight.json`"),

@@ -68,7 +68,7 @@ def name_of(words: Sequence[str], document: object) -> str | None:
     if words[:1] == ["explain"]:
         return "explain-list" if "pages" in document else "explain"
     if words[:1] == ["test"] and "--dry-run" not in words:
-        return "test-result" if "program_exit" in document else "suite-result"
+        return "test-result"
     if words[:1] == ["run"] and "collectives" in document:
         return "test-result"
     return next((name for name, needed in _BY_WORDS if words[:1] and words[0] in needed and needed <= set(words)), None)

@@ -7,6 +7,7 @@ from allranks.gang.plugins import built_in
 from allranks.preflight.judge import table
 from allranks.report.checks_table import counts, finding_lines, grouped, setting_lines, table_lines
 from allranks.report.page import check_page
+from allranks.runs.documents import PreflightDocument
 
 CHECKS = built_in()
 CHOSEN = [CHECKS["ports"], CHECKS["shm"], CHECKS["routes"]]
@@ -87,6 +88,6 @@ def test_settings_are_said_once_for_equal_nodes() -> None:
 
 def test_the_page_escapes_what_nodes_say() -> None:
     hostile = Finding("x", "fail", "<script>alert(1)</script>", "a & b", Where(node="h1"), ("<b>",), "shm")
-    page = check_page("check-1", {"nodes": FACTS}, [hostile], rows(), {c.name: c.title for c in CHOSEN})
+    page = check_page("check-1", PreflightDocument(nodes=FACTS), [hostile], rows(), {c.name: c.title for c in CHOSEN})
     assert "<script>" not in page and "&lt;script&gt;" in page and "a &amp; b" in page
     assert "http://" not in page and "https://" not in page and "src=" not in page

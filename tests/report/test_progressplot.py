@@ -5,17 +5,19 @@ from typing import Any
 
 import pytest
 
+from allranks.protocol.codec import decode_each
 from allranks.report.progressplot import LEFT, LEVELS, MOST_COLUMNS, MOST_ROWS, WIDTH, progress_plots
+from allranks.runs.documents import ProgressRow
 
 T = 1_795_000_000.0
 
 
-def rows(count: int, ranks: int, slow: int | None = None, since: int = 0) -> list[dict[str, Any]]:
+def rows(count: int, ranks: int, slow: int | None = None, since: int = 0) -> list[ProgressRow]:
     """A row each 2 s, 10 steps a row; rank `slow` does 3 from row `since` on."""
     found = []
     steps = [0] * ranks
     for number in range(count):
-        found.append({"t": T + 2 * number, "attempt": 0, "steps": list(steps), "goodput": number / count})
+        found.append(ProgressRow(T + 2 * number, 0, tuple(steps), goodput=number / count))
         steps = [step + (3 if rank == slow and number >= since else 10) for rank, step in enumerate(steps)]
     return found
 
@@ -45,7 +47,7 @@ def test_a_drawing_is_bounded() -> None:
 
 def test_another_attempt_is_a_line_and_no_step_time() -> None:
     first = rows(4, 2)
-    again = [{**row, "t": row["t"] + 100, "attempt": 1} for row in rows(4, 2)]
+    again = [row._replace(t=row.t + 100, attempt=1) for row in rows(4, 2)]
     plots = progress_plots([*first, *again])
     assert plots is not None and plots.heatmap is not None
     assert len(plots.heatmap.attempts) == 1
@@ -53,7 +55,7 @@ def test_another_attempt_is_a_line_and_no_step_time() -> None:
 
 
 def test_lateness_is_that_of_the_latest_rank() -> None:
-    found = [{**row, "lateness": [0.001, 0.2, None]} for row in rows(5, 3)]
+    found = [row._replace(lateness=(0.001, 0.2, None)) for row in rows(5, 3)]
     plots = progress_plots(found)
     assert plots is not None and plots.lateness is not None
     assert plots.lateness.latest == "200 ms"
@@ -66,4 +68,4 @@ def test_lateness_is_that_of_the_latest_rank() -> None:
      [{"t": 1.0, "steps": []}, {"t": 2.0, "steps": []}]],
 )  # fmt: skip
 def test_damaged_rows_draw_nothing(damaged: list[dict[str, Any]]) -> None:
-    assert progress_plots(damaged) is None
+    assert progress_plots(decode_each(ProgressRow, damaged)) is None

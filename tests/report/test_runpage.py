@@ -13,12 +13,13 @@ from tests.run_directories import T, make
 
 from allranks.cli.main import load
 from allranks.cli.report import judged
+from allranks.findings import Verdict
 from allranks.protocol.codec import encode
 from allranks.protocol.messages import StartedMessage
 from allranks.protocol.run_facts import Stamped, StepsSeen
-from allranks.report.excerpts import CONTEXT, Log, Sizes, excerpt
+from allranks.report.excerpts import CONTEXT, Sizes, excerpt
 from allranks.report.gather import gather
-from allranks.report.record import Excerpt, Piece, Record
+from allranks.report.record import Excerpt, LogName, Piece, Record
 from allranks.report.redact import Redactor, redacted
 from allranks.report.runpage import BUDGET, run_page
 from allranks.runs.directory import RunDirectory
@@ -152,13 +153,13 @@ def test_what_passed_with_a_warning_says_so(tmp_path: Path) -> None:
 
 
 def record(**more: Any) -> Record:
-    return Record("r", "/r", "failed", {}, {}, {}, {}, **more)
+    return Record("r", "/r", "failed", Verdict(), **more)
 
 
 @pytest.mark.parametrize("line", ["<" * 5000, '"' * 900, "x" * 90, "&" * 64_000])
 def test_the_page_has_an_end(line: str) -> None:
     pieces = (Piece(1, (line,) * 200), Piece(10_000, (line,) * 400))
-    logs = tuple(Excerpt(f"logs/{i}.log", "h", i, 0, 10**9, 20_000, pieces) for i in range(96))
+    logs = tuple(Excerpt(LogName(f"logs/{i}.log", "h", i, 0), 10**9, 20_000, pieces) for i in range(96))
     texts = {f"evidence/{i}.txt": line * 50 for i in range(48)}
     text = run_page(record(excerpts=logs, texts=texts))
     assert len(text) < BUDGET + 6 * 600_000 + 500_000
@@ -167,15 +168,15 @@ def test_the_page_has_an_end(line: str) -> None:
 
 def test_what_is_left_out_is_counted() -> None:
     pieces = (Piece(1, ("a", "b")), Piece(1000, ("error",)), Piece(2001, ("y", "z")))
-    found = Page(run_page(record(excerpts=(Excerpt("f", "h", 0, 0, 10**9, 2002, pieces),)))).text
+    shown = Excerpt(LogName("f", "h", 0, 0), 10**9, 2002, pieces)
+    found = Page(run_page(record(excerpts=(shown,)))).text
     assert "… 997 lines are left out" in found and "… 1,000 lines are left out" in found and "2002" in found
 
 
 # -- excerpts --------------------------------------------------------------------------------------
 
 
-def log(path: Path) -> Log:
-    return Log(path, "logs/f.log", "h1", 0, 0)
+LOG = LogName("logs/f.log", "h1", 0, 0)
 
 
 def numbered(count: int, telling: tuple[int, ...] = ()) -> bytes:
@@ -186,12 +187,12 @@ def numbered(count: int, telling: tuple[int, ...] = ()) -> bytes:
 def test_a_small_log_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "f.log"
     path.write_bytes(b"a\r\nb 1%\rb 100%\nno end")
-    found = excerpt(log(path), None, Sizes())
-    assert found is not None and found.pieces == (Piece(1, ("a", "b 100%", "no end")),) and found.lines == 3
+    found = excerpt(LOG, path, None, Sizes())
+    assert found is not None and found.pieces == (Piece(1, ("a", "b 100%", "no end")),) and found.total == 3
     path.write_bytes(b"")
-    empty = excerpt(log(path), None, Sizes())
+    empty = excerpt(LOG, path, None, Sizes())
     assert empty is not None and empty.pieces == ()
-    assert excerpt(log(tmp_path / "none"), None, Sizes()) is None
+    assert excerpt(LOG, tmp_path / "none", None, Sizes()) is None
 
 
 @pytest.mark.parametrize("scanned", [True, False])
@@ -200,13 +201,13 @@ def test_a_large_log_has_its_ends_with_the_right_numbers(tmp_path: Path, scanned
     path = tmp_path / "f.log"
     path.write_bytes(numbered(50_000, (20_000, 20_001, 30_000)) + end)
     parts = dict(scan([path]))[path] if scanned else None
-    found = excerpt(log(path), parts, Sizes(head=1000, tail=2000))
-    assert found is not None and found.lines == 50_000 + bool(end)
+    found = excerpt(LOG, path, parts, Sizes(head=1000, tail=2000))
+    assert found is not None and found.total == 50_000 + bool(end)
     for piece in found.pieces:
         for i, line in enumerate(piece.lines):
             assert line.split()[1] == str(piece.first + i) or line == end.decode()
     shown = [n for p in found.pieces for n in range(p.first + p.context, p.first + len(p.lines))]
-    assert shown[0] == 1 and shown[-1] == found.lines and len(shown) == len(set(shown)) and shown == sorted(shown)
+    assert shown[0] == 1 and shown[-1] == found.total and len(shown) == len(set(shown)) and shown == sorted(shown)
     assert {20_000, 20_001, 30_000} <= set(shown) if scanned else len(found.pieces) == 2
     last = found.pieces[-1]
     assert 0 < sum(len(x) + 1 for x in last.lines[last.context :]) <= 2100
@@ -218,7 +219,7 @@ def test_a_private_key_across_the_beginning_of_the_end(tmp_path: Path) -> None:
     key = "\n".join(["-----BEGIN PRIVATE KEY-----", *body, "-----END PRIVATE KEY-----"])
     path = tmp_path / "f.log"
     path.write_text("\n".join(["filler"] * 30_000 + [key] + ["after"] * 200) + "\n")
-    found = excerpt(log(path), None, Sizes(head=100, tail=3000))
+    found = excerpt(LOG, path, None, Sizes(head=100, tail=3000))
     assert found is not None
     assert any("KEYkey" in line for line in found.pieces[-1].lines[found.pieces[-1].context :])
     redactor = Redactor()

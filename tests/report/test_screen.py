@@ -8,9 +8,9 @@ import threading
 import pytest
 from tests.facts import fact
 
-from allranks.report.live import JsonView, LiveView
+from allranks.report.live import LiveView, OutputView
 from allranks.report.screen import Screen
-from allranks.runs.documents import NodeStatus, StatusDocument, result_record
+from allranks.runs.documents import NodeStatus, RunOpened, StatusDocument, result_record
 
 STATUS = StatusDocument(world_size=1, nodes=tuple(NodeStatus(f"h{i}", state="ready") for i in range(50)))
 
@@ -201,8 +201,8 @@ def test_what_comes_during_a_question_is_bounded():
 
 
 def test_json_leaves_standard_output_alone(capsys):
-    view = JsonView()
-    view.opening({})
+    view = OutputView()
+    view.opening(RunOpened())
     view.event(fact({"event": "note", "message": "no"}))
     view.status(STATUS, 0.0)
     view.output("h1", 0, b"hello\nunfinished", 1.0)

@@ -21,9 +21,10 @@ from allranks.fabric.metric_rows import (
     WrongElement,
 )
 from allranks.findings import Finding, Where
-from allranks.protocol.codec import decode_each, encode
+from allranks.protocol.codec import decode_each, decode_parts, encode
 from allranks.report import linkmaps, plot, testpage
 from allranks.report.page import render
+from allranks.runs.documents import SuiteResult
 
 EVIL = "<script>alert(1)</script>"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -72,8 +73,12 @@ class Page(HTMLParser):
         return " ".join(self.words["body"][0].split())
 
 
+def html(document: dict[str, Any]) -> str:
+    return testpage.test_page(decode_parts(SuiteResult, document))
+
+
 def page(**document: Any) -> Page:
-    text = testpage.test_page(document)
+    text = html(document)
     found = Page(text)
     assert_harmless(found, text)
     return found
@@ -293,7 +298,7 @@ def test_of_many_nodes_those_with_the_worst_links_are_shown() -> None:
     for found in maps:
         assert {"h60", "h69"} <= set(found.nodes) and len(found.nodes) == linkmaps.MOST
         assert found.left_out == count - linkmaps.MOST
-    text = testpage.test_page({"links": rows})
+    text = html({"links": rows})
     assert len(text) < 1_500_000 and "64 of 70 nodes" in Page(text).text()
 
 
@@ -306,13 +311,13 @@ def test_stages_statement_environment() -> None:
                "groups": [{"nodes": ["h1", "h2"], "ok": True, "seconds": 3.1},
                           {"nodes": ["h3", "h4"], "ok": False, "seconds": 9.0}]}]  # fmt: skip
     found = page(run="t", suite="staged", ok=False, exit=3, nodes=["h1", "h2"], stages=stages,
-                 statement=["line one", "line two"], environment={"torch": "2.13"})  # fmt: skip
+                 statement=["line one", "line two"])  # fmt: skip
     opened = ["open" in attrs for tag, attrs in found.elements if tag == "details"]
     assert opened == [False, True] and "h3–h4 fails: the link" in found.text()
     assert found.words["td"][3:9] == ["FAIL", "9 s", "h3, h4", "PASS", "3.1 s", "h1, h2"]
     assert "line one\nline two" in found.words["pre"]
     rows = list(zip(found.words["th"], found.words["td"][9:], strict=True))
-    assert rows == [("run", "t"), ("suite", "staged"), ("nodes", "h1, h2"), ("exit", "3"), ("torch", "2.13")]
+    assert rows == [("run", "t"), ("suite", "staged"), ("nodes", "h1, h2"), ("exit", "3")]
 
 
 # -- what comes from other machines ----------------------------------------------------------------
@@ -330,13 +335,13 @@ def hostile(text: str) -> dict[str, Any]:
         "bandwidth": bandwidth_rows((text,)),
         "links": [link(text, "h2"), link(text, "h3", dead=text)],
         "stages": [{"name": text, "groups": [{"nodes": [text], "ok": False, "seconds": 2.0}], "meaning": text}],
-        "statement": [text], "environment": {text: text},
+        "statement": [text],
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", [EVIL, "\"><img src=x onerror='alert(1)'>", "' onload='x", "</style></title>" + EVIL])
 def test_nothing_that_others_say_runs(text: str) -> None:
-    raw = testpage.test_page(hostile(text))
+    raw = html(hostile(text))
     found = Page(raw)
     assert_harmless(found, raw)
     assert found.text().count(text) > 20 and EVIL not in raw
@@ -345,7 +350,7 @@ def test_nothing_that_others_say_runs(text: str) -> None:
 
 
 def test_what_cannot_be_written_is_replaced() -> None:
-    raw = testpage.test_page(hostile("a\x00\x1b[31m\udcffz"))
+    raw = html(hostile("a\x00\x1b[31m\udcffz"))
     raw.encode("utf-8")
     assert not re.search("[\x00-\x08\x0b-\x1f]", raw) and "a\ufffd\ufffd[31m\ufffdz" in raw
 
@@ -368,6 +373,6 @@ def test_the_text_has_an_end() -> None:
     given["findings"][0]["evidence"] = [long] * 1000
     given["collectives"][0]["failures"] = encode([RankError(1, long)] * 1000)
     rest = {key: value for key, value in given.items() if key not in ("findings", "collectives")}
-    assert len(testpage.test_page(rest)) < 5_000_000
-    text = testpage.test_page({"findings": given["findings"][:2], "collectives": given["collectives"][:2]})
+    assert len(html(rest)) < 5_000_000
+    text = html({"findings": given["findings"][:2], "collectives": given["collectives"][:2]})
     assert len(text) < 1_000_000 and "and 960 more" in text

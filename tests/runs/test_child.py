@@ -24,7 +24,7 @@ from allranks.engines.ssh import ssh_reach
 from allranks.errors import NodeError, UsageError
 from allranks.gang import session as sessions
 from allranks.protocol.codec import encode
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.runs import judged
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.settings import RunSpec
@@ -90,7 +90,7 @@ def failed_run(work: Path) -> sessions.Session:
         command=("sh", "-c", f"echo {'a' * 50}b; exit 3"), launcher="direct", local=1, nproc=1, check=False, grace=0.2,
         runs_dir=str(work / "runs"),
     )  # fmt: skip
-    return sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), str(work), JsonView)
+    return sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), str(work), OutputView)
 
 
 def test_the_end_of_a_run_never_waits_for_its_page(

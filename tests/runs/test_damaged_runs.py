@@ -19,7 +19,7 @@ from allranks.cli import main
 from allranks.cluster.build import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.processes
@@ -45,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command=("sh", "-c", script), launcher="direct", local=2, nproc=1, check=False, grace=0.2,
         runs_dir=str(work / "runs"),
     )  # fmt: skip
-    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(work), JsonView)
+    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(work), OutputView)
     assert session.run().exit == 1
     # Its controller is this process: for `attach` and `stop` it is one that has gone.
     document = json.loads((session.run_dir.path / "run.json").read_text())

@@ -21,7 +21,6 @@ from allranks.runs.documents import (
     StageResult,
     StatusDocument,
     SuiteResult,
-    SuiteSummary,
     result_record,
 )
 from allranks.runs.opening import controller_identity, take_control, write_first_status, write_nodes
@@ -100,14 +99,11 @@ def test_the_last_state_stands_beside_what_was_known(last: StatusDocument | None
     assert run.read_document("status.json") == {"schema": 1, **expected, "state": "failed"}
 
 
-def test_a_suite_of_several_runs_has_no_fields_of_one(tmp_path: Path) -> None:
+def test_a_suite_of_several_runs_has_them_in_stages(tmp_path: Path) -> None:
     stages = (StageResult("one node", (GroupResult(("h1",), True, 1.0, "/r/1"),)),)
-    summary = SuiteSummary("t", "/t", "staged", True, nodes=("h1",), stages=stages, statement=("ok",), started=1.0)
     run = RunDirectory(tmp_path)
-    replace_result(run, summary)
+    replace_result(run, SuiteResult("t", "/t", suite="staged", ok=True, nodes=("h1",), stages=stages))
     document = run.read_document("result.json") or {}
-    fields = "schema run directory suite ok exit nodes findings stages collectives links statement started"
-    assert list(document) == fields.split()
     assert document["stages"][0] == {
         "name": "one node",
         "groups": [{"nodes": ["h1"], "ok": True, "seconds": 1.0, "run": "/r/1"}],

@@ -9,7 +9,6 @@ import pytest
 
 from allranks.diagnose.recorded import fold
 from allranks.engines import reach_nodes
-from allranks.engines.following import NoView
 from allranks.findings import Finding, Hang, Verdict, Where
 from allranks.gang.session import adopt, continue_run
 from allranks.protocol.messages import EndedMessage, ExitMessage
@@ -29,6 +28,7 @@ from allranks.protocol.run_facts import (
 )
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 
@@ -105,7 +105,7 @@ def test_a_damaged_event_keeps_nobody_from_taking_the_run_over(line: Document, t
     run.append_line(line)
     for told in (AttemptStart(), FirstStep(2.0), OutputDropped(3, 70, 70, "full")):
         run.append(Stamped("h1", 1.0, 0, told))
-    session = adopt(run, NoView(), reach_nodes)
+    session = adopt(run, View(), reach_nodes)
     assert session.controller.recording.dropped == {"h1": {3: 70}}
     assert session.controller.observing.progress.first_step_told
     continue_run(session)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
+from allranks.runs.documents import NodeStatus, ProgressRow, RankStatus, StatusDocument
 from allranks.runs.progresshistory import EVERY, MOST_ROWS, NAME, ProgressHistory, read_progress
 
 
@@ -21,10 +21,10 @@ def test_a_row_has_all_ranks_in_order(tmp_path: Path) -> None:
     history.note(status(3, None, 4), 101.0)
     history.note(status(5, 5, 5), 101.0 + EVERY / 2)
     history.note(status(6, 6, 6, attempt=1), 101.0 + EVERY)
-    assert read_progress(run) == (
-        {"schema": 1, "t": 101.0, "attempt": 0, "steps": [3, None, 4], "goodput": 0.5},
-        {"schema": 1, "t": 101.0 + EVERY, "attempt": 1, "steps": [6, 6, 6], "goodput": 0.5},
-    )
+    assert read_progress(run) == [
+        ProgressRow(101.0, 0, (3, None, 4), goodput=0.5),
+        ProgressRow(101.0 + EVERY, 1, (6, 6, 6), goodput=0.5),
+    ]
     assert (tmp_path / "evidence" / NAME).stat().st_mode & 0o777 == 0o600
 
 
@@ -33,7 +33,7 @@ def test_a_long_run_has_few_rows_over_all_of_its_time(tmp_path: Path) -> None:
     history = ProgressHistory(run)
     for second in range(20_000):
         history.note(status(second), float(second))
-    times = [row["t"] for row in read_progress(run)]
+    times = [row.t for row in read_progress(run)]
     assert MOST_ROWS / 2 - 1 <= len(times) <= MOST_ROWS
     assert times[0] == 0.0 and times[-1] > 19_000
     pauses = {after - before for before, after in pairwise(times)}
@@ -56,4 +56,4 @@ def test_a_folder_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
     (tmp_path / "evidence").write_text("")
     history = ProgressHistory(RunDirectory(tmp_path))
     history.note(status(1), 100.0)
-    assert read_progress(RunDirectory(tmp_path)) == ()
+    assert read_progress(RunDirectory(tmp_path)) == []

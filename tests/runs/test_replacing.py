@@ -4,6 +4,7 @@ import os
 import stat
 
 from allranks.cli.report import _write
+from allranks.findings import Verdict
 from allranks.report.record import Record
 from allranks.report.redact import Redactor
 from allranks.runs.regular import replacing
@@ -16,7 +17,7 @@ def test_a_page_follows_no_planted_link(tmp_path):
     page.parent.mkdir()
     (page.parent / ".r.html.part").symlink_to(victim)
     (page.parent / f".r.html.{os.getpid()}.part").symlink_to(victim)
-    _write(Record("run", "runs/run", "failed", {}, {}, {}, {}), page, Redactor())
+    _write(Record("run", "runs/run", "failed", Verdict()), page, Redactor())
     assert victim.read_text() == "mine"
     assert page.read_text().startswith("<!")
     assert stat.S_IMODE(page.stat().st_mode) == 0o600

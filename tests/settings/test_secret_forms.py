@@ -22,7 +22,7 @@ def test_a_token_without_a_name_is_hidden(token):
 
 def test_a_saved_check_has_no_password():
     saved = document({"command": ["train.py", "--password", "x1"]}, {}, (), 0.0)
-    assert saved["request"]["command"] == ["train.py", "--password", REDACTED]
+    assert saved.request["command"] == ["train.py", "--password", REDACTED]
 
 
 def test_a_document_is_redacted_by_its_writer() -> None:

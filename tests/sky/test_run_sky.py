@@ -14,9 +14,9 @@ import pytest
 from tests import forked
 from tests.ports import free_port
 
-from allranks.engines.following import NoView
 from allranks.engines.skypilot.following import ClusterOfRun, SkyFollower
 from allranks.runs.directory import RunDirectory
+from allranks.runs.view import View
 
 BOUND = 120.0
 HERE = Path(__file__).parent
@@ -116,7 +116,7 @@ def test_a_log_of_sky_that_cannot_be_written_fails_no_run(tmp_path: Path) -> Non
     run = RunDirectory.create(tmp_path, "train", time.time())
     (run.path / "sky.log").mkdir()
     place = ClusterOfRun("skypilot", "demo")
-    follower = SkyFollower(run, place, NoView(), [sys.executable, "-c", "print('provisioning')"], os.environ)
+    follower = SkyFollower(run, place, View(), [sys.executable, "-c", "print('provisioning')"], os.environ)
     deadline = time.monotonic() + BOUND
     result = follower.turn()
     while result is None and time.monotonic() < deadline:

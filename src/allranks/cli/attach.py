@@ -17,8 +17,7 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, quiet: bool,
     from .outlets import Outlets
 
     directory = find_run(run, runs_dir)
-    view = choose_view(json_, quiet=quiet)
-    view.began = directory.started or None
+    view = choose_view(json_, quiet=quiet, began=directory.started or None)
     result = directory.read_result()
     if result is not None:
         return print_end(directory, result, view, json_, page=False)

@@ -6,9 +6,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -31,6 +31,7 @@ from allranks.report.checks_table import CheckReport, counts, finding_lines, gro
 from allranks.report.terminal import redraw_line, shows_colour
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import PreflightDocument
 from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
@@ -68,7 +69,7 @@ def command(
     checks = choose(spec)
     if from_ is not None:
         evidence = preflight.read(Path(from_))
-        names = spec.preflight.only or evidence.get("checks") or list(all_checks())
+        names = spec.preflight.only or evidence.checks or list(all_checks())
         return close(evidence, [c for c in all_checks().values() if c.name in names], spec, None, printing)
     cluster = find_cluster(resolved.spec)
     say_notes(resolved)
@@ -111,14 +112,14 @@ def look(
     return close(evidence, checks, spec, run, printing)
 
 
-def remember_nodes(evidence: Mapping[str, Any], findings: Sequence[Finding], checks: Iterable[Check], run: str) -> None:
+def remember_nodes(evidence: PreflightDocument, findings: Sequence[Finding], checks: Iterable[Check], run: str) -> None:
     """Note what the check has found of each node, for `allranks nodes` and `run --avoid`."""
     blamed = blame((), findings, hardware_checks(checks))
     reached = [
         SeenNode(name, str(facts.get("hostname") or name), read_facts(facts).identity)
-        for name, facts in evidence["nodes"].items()
+        for name, facts in evidence.nodes.items()
     ]
-    unseen = [SeenNode(name, "", None) for name in blamed if name not in evidence["nodes"]]
+    unseen = [SeenNode(name, "", None) for name in blamed if name not in evidence.nodes]
     records = records_of([*reached, *unseen], run, "check", time.time(), succeeded=True, blamed=blamed)
     add_records(ledger_file(os.environ), records)
 
@@ -146,7 +147,7 @@ class ProgressLine:
 
 
 def close(
-    evidence: dict[str, Any],
+    evidence: PreflightDocument,
     checks: Sequence[Check],
     spec: RunSpec,
     run: RunDirectory | None,
@@ -154,11 +155,12 @@ def close(
 ) -> int:
     """Judge the evidence, print the findings, save the page. Return the exit code."""
     findings = judge_evidence(evidence, checks, spec.preflight.allow)
-    request = evidence.get("request") or {}
-    rows = table(request, evidence["nodes"], checks, findings)
+    rows = table(evidence.request, evidence.nodes, checks, findings)
     explained = {}
-    if "spec" in request:
-        explained = explain(from_document(request["spec"]), request.get("gate") or {}, evidence["nodes"])
+    spec_asked = evidence.request.get("spec")
+    if isinstance(spec_asked, dict):
+        gate = evidence.request.get("gate")
+        explained = explain(from_document(spec_asked), gate if isinstance(gate, dict) else {}, evidence.nodes)
     directory = str(run.path) if run is not None else None
     if run is not None and can_write_pages():
         from allranks.report.page import check_page  # imported late: allranks.pyz has no Jinja2
@@ -174,7 +176,7 @@ def close(
             ok=is_ok,
             findings=findings,
             table=rows,
-            covered=evidence.get("covered") or None,
+            covered=evidence.covered or None,
             settings=explained,
         )
         sys.stdout.write(document_line(report) + "\n")
@@ -211,7 +213,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def _print(
-    evidence: dict[str, Any],
+    evidence: PreflightDocument,
     checks: Sequence[Check],
     findings: Sequence[Finding],
     rows: dict[str, dict[str, str]],
@@ -225,8 +227,8 @@ def _print(
     for block in (finding_lines(findings, colour, verbose), settings):
         if block:
             lines += ["", *block]
-    if evidence.get("covered"):
-        lines.append(f"pairs     {evidence['covered']}")
+    if evidence.covered:
+        lines.append(f"pairs     {evidence.covered}")
     lines.append(("" if not findings else "\n") + f"result    {counts(findings, rows)}")
     if directory is not None:
         lines.append(f"saved     {directory}/report.html (judge again: allranks check --from {directory})")

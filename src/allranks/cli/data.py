@@ -17,8 +17,9 @@ from allranks.data.step_plan import FORMULA, Steps, Training, explain_observed, 
 from allranks.data.tables import coverage_lines, finding_lines, plan_lines
 from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
+from allranks.fabric.metric_rows import BandwidthRow
 from allranks.findings import Finding
-from allranks.protocol.codec import document_line, encode, omit_empty
+from allranks.protocol.codec import decode_each, document_line, encode, omit_empty
 from allranks.runs.tests import read_rows
 from allranks.text import parse_size
 
@@ -96,8 +97,8 @@ def measured_bandwidth(text: str, runs_dir: str | None) -> float:
     except ValueError:
         pass
     run = find_run(text, runs_dir)
-    rows = [row for row in read_rows(run).get("bandwidth", []) if row.get("collective") == "all_reduce"]
-    rates = [float(row["busbw"]) for row in rows if isinstance(row.get("busbw"), (int, float)) and row["busbw"] > 0]
+    rows = decode_each(BandwidthRow, read_rows(run).get("bandwidth"))
+    rates = [row.busbw for row in rows if row.collective == "all_reduce" and row.busbw > 0]
     if not rates:
         raise UsageError(f"--bandwidth {text}: no all_reduce was measured there. Run allranks test --suite bandwidth")
     return max(rates)

@@ -97,7 +97,7 @@ def _of_logs(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]]
     if html is not None:
         from .report import write_log_page  # imported late: allranks.pyz has no Jinja2
 
-        write_log_page(encode(verdict), scanned, Path(html))
+        write_log_page(verdict, scanned, Path(html))
     return verdict
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 import click
 
 from allranks import exitcodes
-from allranks.engines.following import FollowerView, StartedRun
+from allranks.engines.following import StartedRun
 from allranks.errors import AllranksError
 from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.messages import StartedMessage
@@ -23,15 +23,14 @@ from allranks.runs.brief import saved_limit
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.opening import take_control
+from allranks.runs.view import View
 from allranks.text import format_duration
 from allranks.unpacked import hold_archive, remove_archive
 
 from .outlets import Outlets
 
 
-def follow_to_end(
-    started: StartedRun, view: FollowerView, json_: bool, asks: bool = True, prints_document: bool = True
-) -> int:
+def follow_to_end(started: StartedRun, view: View, json_: bool, asks: bool = True, prints_document: bool = True) -> int:
     """Follow a run until it is over or the person leaves. Return the exit code; 0 where the run goes on.
 
     `prints_document`: with `json_` the result goes to standard output; False where the view prints it.
@@ -49,7 +48,7 @@ def follow_to_end(
 def print_end(
     run: RunDirectory | None,
     result: ResultDocument,
-    view: FollowerView,
+    view: View,
     json_: bool,
     page: bool,
     prints_document: bool = True,
@@ -74,7 +73,7 @@ def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
         sys.stdout.write(f"page {page}\n")
 
 
-def detach(started: StartedRun, view: FollowerView, outlets: Outlets, fold: bool, quiet: bool, json_: bool) -> int:
+def detach(started: StartedRun, view: View, outlets: Outlets, fold: bool, quiet: bool, json_: bool) -> int:
     """Leave a run: to its Slurm job, else to a daemon that follows it with its outlets. Return the exit code."""
     run = started.run
     assert run is not None  # `join` has no --detach
@@ -117,7 +116,7 @@ def _follow_as_daemon(started: StartedRun, run: RunDirectory, outlets: Outlets, 
         os._exit(code)
 
 
-def _await_ranks(run: RunDirectory, pid: int, view: FollowerView) -> ResultDocument | None:
+def _await_ranks(run: RunDirectory, pid: int, view: View) -> ResultDocument | None:
     """Show what happens until ranks have started; return the result where the run has ended before.
 
     Raise AllranksError where the daemon `pid` ended without a result.

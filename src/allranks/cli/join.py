@@ -13,7 +13,6 @@ import click
 from allranks import exitcodes
 from allranks.cluster.schedulers import whereabouts
 from allranks.engines import NotStarted
-from allranks.engines.following import FollowerView, NoView
 from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult, read_host_files
 from allranks.errors import UsageError
 from allranks.protocol.codec import document_line
@@ -21,6 +20,7 @@ from allranks.report.json_lines import LinesView
 from allranks.report.live import choose_view
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import ResultDocument
+from allranks.runs.view import View
 from allranks.settings.layers import Resolved
 
 from .check import Printing, choose, look
@@ -49,7 +49,7 @@ def command(
         return exitcodes.DONE
     coordinates = spec.target.node_rank == 0
     if not coordinates:
-        view: FollowerView = NodeView(json_, quiet)
+        view: View = NodeView(json_, quiet)
     elif json_:
         view = LinesView()
     else:
@@ -91,7 +91,7 @@ def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str
     return dataclasses.replace(resolved, spec=here)
 
 
-def on_met_nodes(launch: JoinLaunch, view: FollowerView, check: bool, printing: Printing) -> int:
+def on_met_nodes(launch: JoinLaunch, view: View, check: bool, printing: Printing) -> int:
     """Check or test the nodes that come, and tell them how it ended; give the exit code."""
     meeting = launch.meet(view)
     with meeting.failure_is_sent():
@@ -114,7 +114,7 @@ def _stop_here(reason: str) -> None:
     os.kill(os.getpid(), signal.SIGINT if reason == "ctrl-c" else signal.SIGTERM)
 
 
-class NodeView(NoView):
+class NodeView(View):
     """What a node shows that is not the first: how it meets node 0, and how the run ended."""
 
     def __init__(self, as_json: bool, quiet: bool) -> None:

@@ -7,15 +7,16 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from allranks.engines.announcing import AnnouncingView, RunFollower
-from allranks.engines.following import FollowerView
 from allranks.errors import ConfigError, UsageError
 from allranks.protocol.jsontext import Json
+from allranks.protocol.run_facts import Fact, Stamped
 from allranks.report.notifier import Notifier
+from allranks.runs.documents import ResultDocument, RunOpened, StatusDocument
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.layers import NOTIFY
 from allranks.settings.parsers import split_address
@@ -30,13 +31,69 @@ if TYPE_CHECKING:
 LIBRARIES = {"notify": "apprise", "metrics": "prometheus_client"}  # by the extra that installs them
 
 
+class AnnouncingView(View):
+    """Shows in a view, and passes on to outlets. One that fails is left out from then on: no run depends on one."""
+
+    def __init__(self, view: View, outlets: Sequence[View]) -> None:
+        self._view = view
+        self._outlets = list(outlets)
+
+    def say(self, label: str, text: str) -> None:
+        """Show a line of the start."""
+        self._view.say(label, text)
+
+    def opening(self, opened: RunOpened) -> None:
+        """Begin: what the run is."""
+        self._view.opening(opened)
+
+    def event(self, stamped: Stamped[Fact]) -> None:
+        """Show a fact, and pass it on."""
+        self._view.event(stamped)
+        self._pass_on(lambda outlet: outlet.event(stamped))
+
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
+        """Show bytes of a rank, as they came."""
+        self._view.output(node_name, rank, data, now)
+
+    def status(self, status: StatusDocument, now: float) -> None:
+        """Show the states of all ranks, and pass them on."""
+        self._view.status(status, now)
+        self._pass_on(lambda outlet: outlet.status(status, now))
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        self._view.tick(now)
+        self._pass_on(lambda outlet: outlet.tick(now))
+
+    def pause(self) -> None:
+        """Show nothing until `resume`."""
+        self._view.pause()
+
+    def resume(self) -> None:
+        """Show again."""
+        self._view.resume()
+
+    def closing(self, result: ResultDocument) -> None:
+        """End: how the run ended, and why."""
+        self._view.closing(result)
+        self._pass_on(lambda outlet: outlet.closing(result))
+
+    def _pass_on(self, act: Callable[[View], None]) -> None:
+        for outlet in list(self._outlets):
+            try:
+                act(outlet)
+            except Exception as error:
+                self._outlets.remove(outlet)
+                say_note(f"{type(outlet).__name__} has ended ({type(error).__name__}: {error}). The run goes on")
+
+
 class Outlets:
     """The outlets that the settings ask for. A port is open from here on, so that its refusal comes before the run."""
 
     def __init__(self, spec: RunSpec) -> None:
         """Raise UsageError or ConfigError for what cannot be had."""
         self._addresses: dict[str, list[str]] = {}
-        self._metrics: RunFollower | None = None
+        self._metrics: View | None = None
         self._port: MetricsPort | None = None
         self._url = ""
         self._runs_dir = f"{socket.gethostname()}:{os.path.abspath(spec.places.runs_dir)}"
@@ -59,16 +116,16 @@ class Outlets:
             self._url = self._port.url
         self._metrics = RunMetrics(self._port, file)
 
-    def view_of(self, view: FollowerView) -> FollowerView:
+    def view_of(self, view: View) -> View:
         """Return a view that passes on what it shows; the same where nothing is asked for."""
-        outlets = [] if self._metrics is None else [self._metrics]
+        outlets: list[View] = [] if self._metrics is None else [self._metrics]
         if self._addresses:
             outlets.append(Notifier(self._addresses, self._runs_dir, say_note))
         if not outlets:
             return view
         if self._url:
             view.say("metrics", self._url)
-        return AnnouncingView(view, outlets, say_note)
+        return AnnouncingView(view, outlets)
 
     def close(self) -> None:
         """Give the port back: the controller is another process, which has the same settings."""

@@ -17,21 +17,22 @@ from typing import NamedTuple
 from allranks.engines import settle
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import DONE
-from allranks.findings import Finding
+from allranks.findings import Finding, Verdict
 from allranks.gang.inspection import judge_evidence
 from allranks.gang.plugins import all_checks
 from allranks.preflight.judge import table
 from allranks.protocol.codec import document_line, omit_empty
 from allranks.report.bundle import write_bundle
-from allranks.report.excerpts import Log, Sizes, excerpt, logs_of
+from allranks.report.excerpts import Sizes, excerpt, logs_of
 from allranks.report.gather import MOST_LOGS, gather
-from allranks.report.record import Document, Record
+from allranks.report.record import LogName, Record
 from allranks.report.redact import Hidden, Redactor, redacted
 from allranks.report.runpage import run_page
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import PreflightDocument
 from allranks.runs.logdiagnosis import LogPart
-from allranks.runs.regular import replacing
+from allranks.runs.regular import replacing, size_of
 from allranks.settings.secretforms import Span
 from allranks.settings.secrets import is_secret_name
 from allranks.text import count_of, plural
@@ -129,11 +130,11 @@ def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
     _write(gather(run, judged, progress=show_reading), path, redactor)
 
 
-def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[LogPart]]], path: Path) -> None:
+def write_log_page(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], path: Path) -> None:
     """Write the page of a verdict on any logs, with the lines that tell of it."""
-    logs = [(Log(file, str(file), "", None, 0), parts) for file, parts in scanned[:MOST_LOGS]]
-    excerpts = tuple(e for log, parts in logs if (e := excerpt(log, parts, Sizes())))
-    state = "failed" if verdict.get("status") == "fail" else "unknown"
+    logs = [excerpt(LogName(str(file), "", None, 0), file, parts, Sizes()) for file, parts in scanned[:MOST_LOGS]]
+    excerpts = tuple(log for log in logs if log is not None)
+    state = "failed" if verdict.finding.status == "fail" else "unknown"
     if len(scanned) == 1:
         name = scanned[0][0].name
     elif scanned:
@@ -141,17 +142,7 @@ def write_log_page(verdict: Document, scanned: Sequence[tuple[Path, Sequence[Log
     else:
         name = "standard input"
     left_out = len(scanned) - len(excerpts)
-    record = Record(
-        name,
-        os.getcwd(),
-        state=state,
-        run={},
-        result={},
-        status={},
-        verdict=verdict,
-        excerpts=excerpts,
-        logs_left_out=left_out,
-    )
+    record = Record(name, os.getcwd(), state, verdict, excerpts=excerpts, logs_left_out=left_out)
     _write(record, path, fresh_redactor())
 
 
@@ -176,7 +167,7 @@ def page_at_end(run: RunDirectory) -> Path | None:
     makes it then.
     """
     path = run.path / "report.html"
-    if sum(log.path.stat().st_size for log in logs_of(run)) > AT_ONCE:
+    if sum(size_of(run.path / log.file) for log in logs_of(run)) > AT_ONCE:
         return None
     try:
         in_child(partial(_page, run, path, ()), END_SECONDS)
@@ -187,12 +178,11 @@ def page_at_end(run: RunDirectory) -> Path | None:
     return path
 
 
-def judged(evidence: Document) -> tuple[list[Document], Mapping[str, Mapping[str, str]]]:
+def judged(evidence: PreflightDocument) -> tuple[list[Finding], Mapping[str, Mapping[str, str]]]:
     """Judge saved preflight evidence: its findings, and the status of each check on each node."""
-    named = evidence.get("checks") or ()
-    checks = [check for check in all_checks().values() if check.name in named]
-    findings: list[Finding] = judge_evidence(evidence, checks, ())
-    return [f.to_json() for f in findings], table(evidence.get("request") or {}, evidence["nodes"], checks, findings)
+    checks = [check for check in all_checks().values() if check.name in evidence.checks]
+    findings = judge_evidence(evidence, checks, ())
+    return findings, table(evidence.request, evidence.nodes, checks, findings)
 
 
 def known_secrets(environ: Mapping[str, str]) -> list[str]:

@@ -147,10 +147,11 @@ def _save_first(run: RunDirectory, controller: Process | None, seconds: float) -
             f"{run.name} runs in {run.engine['engine']}, whose ranks take no signals from here\n"
             f"hint: allranks stop {run.name} lets them save before the end"
         )
-    from allranks.engines.following import FollowedRun, NoView  # imported late: only --save of a job needs it
+    from allranks.engines.following import FollowedRun  # imported late: only --save of a job needs it
+    from allranks.runs.view import View
 
     offset = size_of(run.path / "events.jsonl")
-    followed = engine_of(run).follow(run, NoView()) if controller is None and run.job is not None else None
+    followed = engine_of(run).follow(run, View()) if controller is None and run.job is not None else None
     if controller is not None:
         send_signal(controller, signal.SIGUSR1)
     elif isinstance(followed, FollowedRun):

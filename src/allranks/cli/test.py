@@ -28,12 +28,11 @@ from allranks.gang.transport import NodeReach, Transport
 from allranks.plan.launchers.collectives import of_a_stage
 from allranks.preflight.peer_pairs import Pair, tried
 from allranks.preflight.typed_facts import Facts
-from allranks.protocol.codec import decode_each, encode
-from allranks.report.live import JsonView
+from allranks.report.live import OutputView
 from allranks.report.sentences import finding_line
-from allranks.report.testview import TestView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import GroupResult, ResultDocument, StageResult, SuiteSummary
+from allranks.runs.documents import GroupResult, ResultDocument, StageResult, SuiteResult
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.runspec import TESTS_OF
 
@@ -96,8 +95,8 @@ def run_pairs(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Tr
     if not printing.as_json:
         for finding in findings:
             sys.stdout.write(finding_line(finding) + "\n")
-    dead = dead_pairs(evidence["nodes"])
-    rest = without(named(cluster, evidence["hosts"]), set(evidence["nodes"]), dead)
+    dead = dead_pairs(evidence.nodes)
+    rest = without(named(cluster, evidence.hosts), set(evidence.nodes), dead)
     if len(rest.nodes) < 2:
         return _nothing_left(findings, printing.as_json)
     names = {n.name for n in rest.nodes}
@@ -133,7 +132,7 @@ def _nothing_left(findings: list[Finding], json_: bool) -> int:
     """No two nodes reach one another."""
     code = exitcodes.NODE_FAILED
     if json_:
-        print_document(SuiteSummary(suite="pairs", exit=code, findings=tuple(findings)))
+        print_document(SuiteResult(suite="pairs", exit=code, findings=tuple(findings)))
     else:
         sys.stdout.write("no two nodes reach one another: nothing was measured\n")
     return code
@@ -210,7 +209,7 @@ class Staged:
         else:
             self._say_failure(f"FAIL      {line}   {verdict.finding.message if verdict is not None else ''}")
         if verdict is not None:
-            self._findings += decode_each(Finding, [encode(verdict)])
+            self._findings.append(verdict.finding)
 
     def _round(self, groups: Sequence[Group]) -> list[tuple[Group, ResultDocument]]:
         """Disjoint groups side by side, each a gang of its own with its own directory below this run's."""
@@ -223,17 +222,17 @@ class Staged:
         name = f"test-{len(nodes)}-{nodes[0].name}"[:40]
         stages_dir = str(self._run.path / "stages")
         spec = of_a_stage(self._spec).changed(runs_dir=stages_dir, name=name, nodes=None)
-        view = JsonView() if self._printing.as_json else TestView(silent=True)
+        view = OutputView() if self._printing.as_json else View()
         return sessions.create(spec, part, NodeReach(self._transport), os.environ, os.getcwd(), lambda: view)
 
     def close(self, code: int, meaning: str) -> int:
         """Say what it means, and save it."""
-        result = SuiteSummary(
+        result = SuiteResult(
             self._run.name,
             str(self._run.path),
-            "staged",
-            code == exitcodes.DONE,
             code,
+            suite="staged",
+            ok=code == exitcodes.DONE,
             nodes=tuple(n.name for n in self._cluster.nodes),
             findings=tuple(self._findings),
             stages=tuple(self._stages),

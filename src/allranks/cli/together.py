@@ -14,13 +14,14 @@ from allranks.findings import Finding
 from allranks.gang import session as sessions
 from allranks.gang.tested import verdict_of
 from allranks.gang.transport import NodeReach, Transport
-from allranks.protocol.codec import document_line, encode
+from allranks.protocol.codec import document_line
 from allranks.report import can_write_pages
-from allranks.report.live import JsonView, LiveView
+from allranks.report.live import OutputView
 from allranks.report.testview import FailureView, TestView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument, SuiteResult, SuiteSummary, suite_result
+from allranks.runs.documents import ResultDocument, SuiteResult, suite_result
 from allranks.runs.result import replace_result
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 
 from .check import Printing, say_unwritten_page
@@ -56,9 +57,9 @@ def run_together(
     return result.exit
 
 
-def _view(printing: Printing) -> LiveView:
+def _view(printing: Printing) -> View:
     if printing.as_json:
-        return JsonView()
+        return OutputView()
     if printing.quiet:
         return FailureView()
     return TestView()
@@ -81,17 +82,17 @@ def close(spec: RunSpec, session: sessions.Session, result: ResultDocument, json
     session.view.closing(tested)
 
 
-def save_suite(run: RunDirectory, tested: SuiteResult | SuiteSummary, json_: bool) -> None:
+def save_suite(run: RunDirectory, tested: SuiteResult, json_: bool) -> None:
     """Write the result of a test and its page; print the document where `json_`."""
     replace_result(run, tested)
     if can_write_pages():
         from allranks.report.testpage import test_page  # imported late: Jinja2 is wanted for the page alone
 
-        say_unwritten_page(run, run.write_page(test_page(encode(tested))))
+        say_unwritten_page(run, run.write_page(test_page(tested)))
     if json_:
         print_document(tested)
 
 
-def print_document(tested: SuiteResult | SuiteSummary) -> None:
+def print_document(tested: SuiteResult) -> None:
     """Print the JSON document of a test."""
     sys.stdout.write(document_line(tested) + "\n")

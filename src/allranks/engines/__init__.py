@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from allranks.gang.transport import NodeReach
     from allranks.runs.directory import RunDirectory
     from allranks.runs.documents import Document, ResultDocument
+    from allranks.runs.view import View
     from allranks.settings import RunSpec
     from allranks.settings.layers import Resolved
 
-    from .following import FollowerView, StartedRun
+    from .following import StartedRun
 
 
 class EngineEntry(NamedTuple):
@@ -84,7 +85,7 @@ class PreparedLaunch(Protocol):
         """Return what would be done, without secrets."""
         ...
 
-    def start(self, view: FollowerView) -> StartedRun:
+    def start(self, view: View) -> StartedRun:
         """Do it. Raise NotStarted where the engine refuses the run, AllranksError where nothing has come of it."""
         ...
 
@@ -104,11 +105,11 @@ class Engine(Protocol):
         """Return the fields of the `status` document that this engine knows of a run in `state`."""
         ...
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> StartedRun:
+    def follow(self, run: RunDirectory, view: View) -> StartedRun:
         """Follow a run that has no controller on this host; where it has none at all, become it."""
         ...
 
-    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
+    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """End a run that has no controller on this host, and wait until it is over.
 
         `grace`: seconds for ranks to save.

@@ -13,22 +13,23 @@ import tty
 from typing import Any
 
 from allranks.agent.files import open_left
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
 from allranks.gang import session as sessions
 from allranks.gang.session import Session
 from allranks.gang.transport import NodeReach
 from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.protocol.run_facts import PlainNote, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, ResultDocument
+from allranks.runs.documents import NamedNode, ResultDocument, RunOpened
 from allranks.runs.result import over_when_interrupted
+from allranks.runs.view import View
 from allranks.settings.layers import Resolved
 from allranks.settings.secrets import redact_argv
 from allranks.unpacked import own_command
 
 from . import reach_nodes
 from .dry_run import describe
-from .following import FollowerView, Watched, follow
+from .following import Watched, follow
 from .orphans import end_dead_runs
 from .reachable_nodes import find_cluster
 
@@ -45,7 +46,7 @@ class ControlledLaunch:
         refuse_contradictions(self._resolved.spec, self._cluster)
         return describe(self._resolved.spec, self._cluster, as_json)
 
-    def start(self, view: FollowerView) -> ControlledRun:
+    def start(self, view: View) -> ControlledRun:
         """Make the run directory and the session; its ranks start once the run is followed."""
         spec = self._resolved.spec
         if spec.preflight.end_orphans:
@@ -54,7 +55,7 @@ class ControlledLaunch:
         return begin(self._resolved, self._cluster, reach_nodes(spec, self._cluster), view)
 
 
-def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: FollowerView) -> ControlledRun:
+def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: View) -> ControlledRun:
     """Make the run directory and the session of a run on these nodes, and show what begins."""
     session = sessions.create(
         resolved.spec,
@@ -73,19 +74,23 @@ def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: Follower
     return ControlledRun(session, view)
 
 
-def opening(session: Session) -> Document:
+def opening(session: Session) -> RunOpened:
     """Return what a view opens with."""
     cluster = session.cluster
-    return {
-        "run": session.setting.run,
-        "directory": str(session.run_dir.path),
-        "command": redact_argv(session.spec.launch.command),
-        "launcher": session.spec.launch.launcher,
-        "source": cluster.source,
-        "environment": session.setting.handed_over.sentence,
-        "nodes": [{"name": n.name, "host": n.host, "slots": n.slots} for n in cluster.nodes],
-        "spares": [{"name": n.name, "host": n.host, "slots": n.slots} for n in cluster.spares],
-    }
+    return RunOpened(
+        session.setting.run,
+        str(session.run_dir.path),
+        tuple(redact_argv(session.spec.launch.command)),
+        session.spec.launch.launcher,
+        cluster.source,
+        tuple(map(_entry, cluster.nodes)),
+        tuple(map(_entry, cluster.spares)),
+        session.setting.handed_over.sentence,
+    )
+
+
+def _entry(node: Node) -> NamedNode:
+    return NamedNode(node.name, host=node.host, slots=node.slots)
 
 
 class ControlledRun:
@@ -95,12 +100,12 @@ class ControlledRun:
     leaves_page = True
     awaits_ranks = True
 
-    def __init__(self, session: Session, view: FollowerView) -> None:
+    def __init__(self, session: Session, view: View) -> None:
         self.session = session
         self.run = session.run_dir
         self._view = view
 
-    def show_in(self, view: FollowerView) -> None:
+    def show_in(self, view: View) -> None:
         """Show what comes in another view from now on."""
         self._view = view
         self.session.take_view(view)
@@ -129,13 +134,13 @@ class ControlledRun:
             self.session.reach.linger(result.verdict.cause or "")
 
 
-def take_over(run: RunDirectory, view: FollowerView) -> ControlledRun:
+def take_over(run: RunDirectory, view: View) -> ControlledRun:
     """Become the controller of a run, in the place of one that has died or lets go."""
     view.event(Stamped("", time.time(), None, PlainNote(f"taking over {run.name}")))
     return ControlledRun(sessions.adopt(run, view, reach_nodes), view)
 
 
-def end_without_controller(run: RunDirectory, grace: float, view: FollowerView) -> list[str]:
+def end_without_controller(run: RunDirectory, grace: float, view: View) -> list[str]:
     """End a run through the agents on its nodes; return the nodes that were not reached. `grace`: seconds."""
     session = sessions.adopt(run, view, reach_nodes)
     session.spec = session.spec.changed(stop_grace=grace)

@@ -15,9 +15,9 @@ from allranks.exitcodes import TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.protocol.run_facts import Fact, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, ResultDocument, StatusDocument
+from allranks.runs.documents import ResultDocument, RunOpened
 from allranks.runs.reading import LogReader
-from allranks.runs.replay import Shown
+from allranks.runs.view import View
 
 from . import engine_of
 from .signals import Signals
@@ -35,59 +35,6 @@ class OnCtrlC(enum.Enum):
     LEAVE = "Ctrl-C leaves it, and it goes on"
 
 
-class FollowerView(Shown, Protocol):
-    """What a follower shows; `report/` has those that people and programs read."""
-
-    def say(self, label: str, text: str) -> None:
-        """Show a line of the start, before there is a run. It may come from another thread."""
-
-    def opening(self, info: Document) -> None:
-        """Begin: what the run is."""
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
-
-    def pause(self) -> None:
-        """Show nothing until `resume`."""
-
-    def resume(self) -> None:
-        """Show again."""
-
-    def closing(self, result: ResultDocument) -> None:
-        """End: how the run ended, and why."""
-
-
-class NoView:
-    """Shows nothing: for a run that is looked at, and not followed."""
-
-    def say(self, label: str, text: str) -> None:
-        """Show a line of the start."""
-
-    def opening(self, info: Document) -> None:
-        """Begin: what the run is."""
-
-    def event(self, stamped: Stamped[Fact]) -> None:
-        """Show an event."""
-
-    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
-        """Show bytes of a rank, as they came."""
-
-    def status(self, status: StatusDocument, now: float) -> None:
-        """Show the states of all ranks."""
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
-
-    def pause(self) -> None:
-        """Show nothing until `resume`."""
-
-    def resume(self) -> None:
-        """Show again."""
-
-    def closing(self, result: ResultDocument) -> None:
-        """End: how the run ended, and why."""
-
-
 class StartedRun(Protocol):
     """A run that has begun, as the process that started it, or follows it, has it."""
 
@@ -100,7 +47,7 @@ class StartedRun(Protocol):
     leaves_page: bool  # this process writes the run's end, and so its page
     awaits_ranks: bool  # `--detach` returns once ranks have started; else at once
 
-    def show_in(self, view: FollowerView) -> None:
+    def show_in(self, view: View) -> None:
         """Show what comes in another view from now on."""
         ...
 
@@ -127,7 +74,7 @@ class FollowedRun(ABC):
     awaits_ranks = False
     on_ctrl_c = OnCtrlC.STOP
 
-    def __init__(self, run: RunDirectory, view: FollowerView) -> None:
+    def __init__(self, run: RunDirectory, view: View) -> None:
         self.run = run
         self.view = view
         self.stopping = False
@@ -151,7 +98,7 @@ class FollowedRun(ABC):
         `reason`: why the run was stopped from here, `ctrl-c` or `stop`; empty where it was not.
         """
 
-    def show_in(self, view: FollowerView) -> None:
+    def show_in(self, view: View) -> None:
         """Show what comes in another view from now on."""
         self.view = view
 
@@ -164,7 +111,16 @@ class FollowedRun(ABC):
         return
 
 
-def follow_run(run: RunDirectory, view: FollowerView, take_over: bool) -> StartedRun:
+def show_opening(run: RunDirectory, view: View) -> None:
+    """Show what run.json says of a run that begins, once it names the nodes."""
+    document = run.read_run()
+    if document.nodes:
+        launcher = str(document.spec.get("launcher") or "direct")
+        source = document.source
+        view.opening(RunOpened(run.name, str(run.path), document.command, launcher, source, document.nodes))
+
+
+def follow_run(run: RunDirectory, view: View, take_over: bool) -> StartedRun:
     """Follow a run that another process has started, or take it over. Raise UsageError where that is not possible."""
     if run.job is None and run.controller_alive():
         if not take_over:
@@ -215,7 +171,7 @@ def read_request(signals: Signals, followed: FollowedRun) -> str | None:
     return _ask(signals, followed.view)
 
 
-def _ask(signals: Signals, view: FollowerView) -> str | None:
+def _ask(signals: Signals, view: View) -> str | None:
     """Ask what Ctrl-C means; without a terminal it ends the run. A signal that comes meanwhile is the answer."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "ctrl-c"
@@ -254,7 +210,7 @@ class Display:
         if offset:
             self.reader.skip_to_end()
 
-    def turn(self, view: FollowerView, on_event: Callable[[Stamped[Fact]], None] = lambda event: None) -> None:
+    def turn(self, view: View, on_event: Callable[[Stamped[Fact]], None] = lambda event: None) -> None:
         """Show what is new in a view; `on_event` gets each event before it is shown."""
         now = time.time()
         events, self._offset = self._run.read_facts(self._offset)
@@ -274,7 +230,7 @@ class Watched(FollowedRun):
     on_ctrl_c = OnCtrlC.LEAVE
     leaves_page = False
 
-    def __init__(self, run: RunDirectory, view: FollowerView) -> None:
+    def __init__(self, run: RunDirectory, view: View) -> None:
         super().__init__(run, view)
         self._display = Display(run, run.read_lines()[1])
         self._display.reader.skip_to_end()

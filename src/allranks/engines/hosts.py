@@ -13,9 +13,10 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
 
 if TYPE_CHECKING:
+    from allranks.runs.view import View
     from allranks.settings.layers import Resolved
 
-    from .following import FollowerView, StartedRun
+    from .following import StartedRun
 
 
 class Hosts:
@@ -35,13 +36,13 @@ class Hosts:
         """Return nothing: the run directory says it all."""
         return {}
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> StartedRun:
+    def follow(self, run: RunDirectory, view: View) -> StartedRun:
         """Become the controller of the run."""
         from .controlled import take_over  # imported late: `status` needs no controller
 
         return take_over(run, view)
 
-    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
+    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """Look for the run's agents on the nodes, and make them end their ranks."""
         from .controlled import end_without_controller  # imported late: `status` needs no controller
 

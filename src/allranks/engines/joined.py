@@ -30,6 +30,7 @@ from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.secrets import redact_argv
@@ -37,7 +38,6 @@ from allranks.settings.secrets import redact_argv
 from . import NotStarted
 from .controlled import ControlledRun, begin
 from .dialled import DialledTransport
-from .following import FollowerView
 from .hosts import Hosts
 from .join import follow, hello_of
 from .joinsecret import JoinSecret, own_secret_differs, secret_of
@@ -120,7 +120,7 @@ class JoinLaunch:
             return document_line(plan)
         return "\n".join(f"{key:<12}{value}" for key, value in plan._asdict().items())
 
-    def start(self, view: FollowerView) -> CoordinatedRun | JoinedNode:
+    def start(self, view: View) -> CoordinatedRun | JoinedNode:
         """Meet the other nodes, on node 0; raise NotStarted where they do not come. Elsewhere be ready to dial."""
         secret = self._secret()
         if self._spec.target.node_rank != 0:
@@ -134,7 +134,7 @@ class JoinLaunch:
             controlled = begin(dataclasses.replace(self._resolved, spec=spec), cluster, reach, view)
             return CoordinatedRun(controlled.session, view, meeting)
 
-    def meet(self, view: FollowerView) -> CoordinatedMeeting:
+    def meet(self, view: View) -> CoordinatedMeeting:
         """Return node 0's meeting, for a check or a test of the nodes that come."""
         return CoordinatedMeeting(self._spec, self._secret(), view)
 
@@ -147,7 +147,7 @@ class JoinLaunch:
 class CoordinatedMeeting:
     """Node 0's side of a meeting. Every node that has come hears how it ended."""
 
-    def __init__(self, spec: RunSpec, secret: JoinSecret, view: FollowerView) -> None:
+    def __init__(self, spec: RunSpec, secret: JoinSecret, view: View) -> None:
         self._spec = spec
         files = read_host_files(os.environ)
         names = node_names(os.environ, files, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
@@ -214,7 +214,7 @@ class CoordinatedMeeting:
 class CoordinatedRun(ControlledRun):
     """The run on the nodes that came, in the hands of this process."""
 
-    def __init__(self, session: Session, view: FollowerView, meeting: CoordinatedMeeting) -> None:
+    def __init__(self, session: Session, view: View, meeting: CoordinatedMeeting) -> None:
         super().__init__(session, view)
         self._meeting = meeting
         meeting.hand_to(session)
@@ -238,13 +238,13 @@ class JoinedNode:
     leaves_page = False
     awaits_ranks = False
 
-    def __init__(self, spec: RunSpec, secret: JoinSecret, view: FollowerView) -> None:
+    def __init__(self, spec: RunSpec, secret: JoinSecret, view: View) -> None:
         self._spec = spec
         self._secret = secret
         self._view = view
         node_zip(tuple(all_checks()))  # made now: the relay starts the faster
 
-    def show_in(self, view: FollowerView) -> None:
+    def show_in(self, view: View) -> None:
         """Show what comes in another view from now on."""
         self._view = view
 

@@ -23,10 +23,11 @@ from allranks.runs.documents import ORPHANED, Document, Left, NamedNode, ResultD
 from allranks.runs.opening import Opening, controller_identity, write_first_status, write_opening
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 
 from . import Stopped
-from .following import FollowedRun, FollowerView, follow
+from .following import FollowedRun, follow
 
 LONGEST = 19  # of the name, so that the time of the run and four digits of chance still fit
 Place = TypeVar("Place")
@@ -73,12 +74,6 @@ def hidden_values(
     return {name: values[name] for name in names if name in values}
 
 
-def show_opening(run: RunDirectory, view: FollowerView, spec: RunSpec) -> None:
-    """Show what run.json says of a run that begins."""
-    document = encode(run.read_run())
-    view.opening({**document, "directory": str(run.path), "launcher": spec.launch.launcher})
-
-
 def read_place(run: RunDirectory, kind: type[Place]) -> Place:
     """Return the engine's record from run.json; raise NodeError where it is damaged."""
     try:
@@ -90,7 +85,7 @@ def read_place(run: RunDirectory, kind: type[Place]) -> Place:
 class RemoteRun(FollowedRun):
     """A run of which node 0 tells in JSON lines. This process writes its end, and removes what it made elsewhere."""
 
-    def __init__(self, run: RunDirectory, view: FollowerView, engine: str, name: str) -> None:
+    def __init__(self, run: RunDirectory, view: View, engine: str, name: str) -> None:
         super().__init__(run, view)
         self.name = name
         self.replay = Replay(run, view)
@@ -105,7 +100,7 @@ class RemoteRun(FollowedRun):
     def hang_up(self) -> None:
         """End what reads node 0's lines."""
 
-    def show_in(self, view: FollowerView) -> None:
+    def show_in(self, view: View) -> None:
         """Show what comes in another view from now on."""
         super().show_in(view)
         self.replay.view = view
@@ -141,7 +136,7 @@ class RemoteEngine(ABC):
     name: str
 
     @abstractmethod
-    def follow(self, run: RunDirectory, view: FollowerView) -> RemoteRun:
+    def follow(self, run: RunDirectory, view: View) -> RemoteRun:
         """Follow the run from here on."""
 
     @abstractmethod
@@ -165,7 +160,7 @@ class RemoteEngine(ABC):
         except AllranksError as error:
             return {"engine_error": str(error)}
 
-    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
+    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """End the run, remove what it made, and wait until it is over."""
         result = follow(self.follow(run, view), stop_first=True)
         return Stopped("engine", failed=is_failure(result))

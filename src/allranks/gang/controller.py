@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from allranks.cluster import Cluster
 from allranks.diagnose.incident import CHANNEL
@@ -38,10 +38,10 @@ from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, PingOrder
 from allranks.protocol.run_facts import Fact, HangNoted, NodesChecked, PlainNote, Stamped, StopAsked
 from allranks.protocol.usage import NodeUsage
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, Master, NodeEntry, ResultDocument, StatusDocument
+from allranks.runs.documents import Master, NodeEntry, StatusDocument
 from allranks.runs.opening import change_nodes, controller_identity
 from allranks.runs.preflight import document, save
-from allranks.runs.replay import Shown
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 
@@ -69,25 +69,6 @@ AWAKE_OR_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 STATUS_EVERY = 1.0
 ACK_EVERY = 2.0
 ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
-
-
-class View(Shown, Protocol):
-    """What the controller tells the person in front of it."""
-
-    def opening(self, info: Document) -> None:
-        """Begin: what the run is."""
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
-
-    def pause(self) -> None:
-        """Show nothing until `resume`."""
-
-    def resume(self) -> None:
-        """Show again."""
-
-    def closing(self, result: ResultDocument) -> None:
-        """End: how the run ended, and why."""
 
 
 def on(kind: type[Kind], take: Callable[[Member, Kind], None]) -> tuple[type, Handler]:

@@ -24,7 +24,7 @@ from allranks.preflight.check import Check
 from allranks.preflight.judge import judge
 from allranks.preflight.peer_pairs import covered, peers_of
 from allranks.preflight.typed_facts import Proof
-from allranks.protocol.codec import decode_each, encode
+from allranks.protocol.codec import encode
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import (
@@ -39,7 +39,7 @@ from allranks.protocol.messages import (
 from allranks.protocol.orders import HelloOrder, PeerAddress, PingOrder, ReachOrder, ServeOrder
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document
+from allranks.runs.documents import PreflightDocument
 from allranks.runs.preflight import document, save
 from allranks.settings import RunSpec
 
@@ -262,7 +262,7 @@ def look_at_nodes(
     checks: Sequence[Check],
     progress: Callable[[str, int, int], None],
     transport: Transport,
-) -> Document:
+) -> PreflightDocument:
     """Look at the cluster and save evidence/preflight.json in the run directory."""
     setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
@@ -271,14 +271,13 @@ def look_at_nodes(
     if evidence.gate is not None:  # else no node was reached, and the rendezvous check was not tried
         request["gate"] = encode(evidence.gate)
     tried = covered(len(evidence.nodes)) if any("pairs" in facts for facts in evidence.nodes.values()) else ""
-    saved = document(request, evidence.nodes, [c.name for c in checks], time.time(), evidence.unreachable, tried)
-    saved["hosts"] = evidence.hosts
+    saved = document(request, evidence.nodes, [c.name for c in checks], time.time())
+    saved = saved._replace(unreachable=tuple(evidence.unreachable), covered=tried, hosts=evidence.hosts)
     save(run, saved)
     return saved
 
 
-def judge_evidence(document: Mapping[str, Any], checks: Iterable[Check], allow: Sequence[str]) -> list[Finding]:
+def judge_evidence(evidence: PreflightDocument, checks: Iterable[Check], allow: Sequence[str]) -> list[Finding]:
     """Unreachable nodes, then what the checks say of the others."""
-    lost = decode_each(Finding, document.get("unreachable"))
-    lost = [finding._replace(check="reached") for finding in lost]
-    return lost + judge(document.get("request") or {}, document["nodes"], checks, allow)
+    lost = [finding._replace(check="reached") for finding in evidence.unreachable]
+    return lost + judge(evidence.request, evidence.nodes, checks, allow)

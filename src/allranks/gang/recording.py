@@ -18,9 +18,9 @@ from allranks.runs.documents import StatusDocument
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import write_status
 from allranks.runs.progresshistory import ProgressHistory
-from allranks.runs.replay import Shown
 from allranks.runs.timeledger import Timekeeper
 from allranks.runs.usage import UsageLog, UsageSample
+from allranks.runs.view import View
 from allranks.text import one_line
 
 from .gate import MOST_SOURCES
@@ -71,7 +71,7 @@ class Undecodable:
 class Recording:
     """What a run leaves behind, and what a view shows of it meanwhile."""
 
-    def __init__(self, run: RunDirectory, roster: Roster, view: Shown, beat: float) -> None:
+    def __init__(self, run: RunDirectory, roster: Roster, view: View, beat: float) -> None:
         """`beat` are the seconds after which status.json is written again though nothing has changed."""
         self.run = run
         self.view = view

@@ -64,12 +64,13 @@ from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, 
 from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.text import join_words
 
 from .channel import Shipper
-from .controller import Controller, View
+from .controller import Controller
 from .gang import Gang
 from .history import History
 from .passed_signals import CONTROLLER

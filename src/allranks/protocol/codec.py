@@ -92,6 +92,10 @@ class Bounded:
         """Raise TypeError."""
         raise TypeError("an annotation is not a value")
 
+    def __or__(self, other: None) -> object:
+        """Make `Annotated[…] | None`."""
+        return Union[self, other]
+
 
 def within(least: float, most: float) -> Bound:
     """Bound a number."""

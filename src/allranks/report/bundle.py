@@ -199,7 +199,7 @@ def write_bundle(
 
 def _fill(bundle: Bundle, run: RunDirectory, gathered: Record, record: Record) -> None:
     """Add the run's documents, evidence, logs and metrics, and the results of the tests beside it."""
-    bundle.text("verdict.json", _json(record.verdict))
+    bundle.text("verdict.json", _json(encode(record.verdict)))
     for name in DOCUMENTS:
         if (run.path / name).is_file():
             bundle.file(f"run/{name}", run.path / name)
@@ -207,9 +207,9 @@ def _fill(bundle: Bundle, run: RunDirectory, gathered: Record, record: Record) -
         bundle.file(f"run/{path.relative_to(run.path).as_posix()}", path)
     logs = logs_of(run)[:MOST_FILES]
     budget = min(MOST, max(LEAST, LOGS // max(1, len(logs))))
-    excerpts = {before.file: after for before, after in zip(gathered.excerpts, record.excerpts, strict=True)}
+    excerpts = {before.log: after for before, after in zip(gathered.excerpts, record.excerpts, strict=True)}
     for log in logs:
-        bundle.file(f"run/{log.file}", log.path, budget, _telling(excerpts.get(log.file)))
+        bundle.file(f"run/{log.file}", run.path / log.file, budget, _telling(excerpts.get(log)))
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl"))[:8]:
         bundle.file(f"run/outputs/{path.name}", path, LEAST)
     for directory in related(run):

@@ -15,7 +15,7 @@ from allranks.runs.reading import node_folders
 from allranks.runs.regular import open_dense
 
 from .fold import last_state
-from .record import Excerpt, Piece
+from .record import Excerpt, LogName, Piece
 
 CONTEXT = 64 << 10  # bytes before the end of a log that a redactor reads: a private key may have begun there
 BLOCK = 4 << 20
@@ -31,18 +31,7 @@ class Sizes:
     telling: int = 60
 
 
-@dataclass(frozen=True)
-class Log:
-    """A log of a run: `file` is its path in the run directory."""
-
-    path: Path
-    file: str
-    node: str
-    rank: int | None
-    attempt: int
-
-
-def logs_of(run: RunDirectory) -> list[Log]:
+def logs_of(run: RunDirectory) -> list[LogName]:
     """All logs, the last attempt first; in it the ranks in order, NCCL's and the nodes' own after them."""
     names = node_folders(run)
     logs = []
@@ -52,19 +41,19 @@ def logs_of(run: RunDirectory) -> list[Log]:
             continue
         rank = int(match[1]) if match[1] else None
         file = path.relative_to(run.path).as_posix()
-        logs.append(Log(path, file, names.get(path.parent.name, path.parent.name), rank, attempt_of(path)))
-    return sorted(logs, key=lambda f: (-f.attempt, f.path.name[:4] != "rank", f.rank or 0, f.file))
+        logs.append(LogName(file, names.get(path.parent.name, path.parent.name), rank, attempt_of(path)))
+    return sorted(logs, key=lambda log: (-log.attempt, "/rank" not in log.file, log.rank or 0, log.file))
 
 
-def excerpt(log: Log, parts: Sequence[LogPart] | None, sizes: Sizes) -> Excerpt | None:
-    """None where the log can't be read; `parts` is what a scan kept of it."""
+def excerpt(log: LogName, path: Path, parts: Sequence[LogPart] | None, sizes: Sizes) -> Excerpt | None:
+    """None where the log at `path` can't be read; `parts` is what a scan kept of it."""
     try:
-        with open_dense(log.path) as file:
+        with open_dense(path) as file:
             size = file.seek(0, os.SEEK_END)
-        pieces, lines = _whole(log.path) if size <= sizes.head + sizes.tail else _pieces(log.path, size, parts, sizes)
+        pieces, lines = _whole(path) if size <= sizes.head + sizes.tail else _pieces(path, size, parts, sizes)
     except OSError:
         return None
-    return Excerpt(log.file, log.node, log.rank, log.attempt, size, lines, tuple(pieces))
+    return Excerpt(log, size, lines, tuple(pieces))
 
 
 def _whole(path: Path) -> tuple[list[Piece], int]:

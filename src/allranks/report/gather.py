@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import ConfigError
-from allranks.findings import Verdict
-from allranks.protocol.codec import decode_parts, encode
+from allranks.findings import Finding
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import PreflightDocument, SuiteResult
+from allranks.runs.documents import PreflightDocument, SuiteResult, suite_result
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, Progress, read_log_files
 from allranks.runs.progresshistory import NAME as PROGRESS
@@ -19,8 +19,8 @@ from allranks.runs.progresshistory import read_progress
 from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
-from .excerpts import Log, Sizes, excerpt, logs_of
-from .record import Document, Record, SideRunRecord
+from .excerpts import Sizes, excerpt, logs_of
+from .record import Record
 
 MOST_LOGS = 96
 MOST_TEXTS = 48
@@ -29,7 +29,7 @@ MOST_EVENTS = 50_000
 RELATED_AGE = 14 * 86400.0  # seconds between a run and a test that says something of its nodes
 SUITES = ("sync", "bandwidth", "pairs", "staged", "check")
 TEXTS = (".txt", ".log", ".json", ".jsonl")
-Checks = Callable[[Document], tuple[list[Document], Mapping[str, Mapping[str, str]]]]
+Checks = Callable[[PreflightDocument], tuple[list[Finding], Mapping[str, Mapping[str, str]]]]
 
 
 def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progress: Progress | None = None) -> Record:
@@ -42,43 +42,37 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
         return reading.evidence
 
     verdict = judge_run(run, progress, read)
-    logs = _first(logs_of(run), verdict)
+    culprit = verdict.finding.where.rank
+    logs = sorted(logs_of(run), key=lambda log: log.rank is None or log.rank != culprit)
+    paths = {log: run.path / log.file for log in logs[:MOST_LOGS]}
     saved = _preflight(run)
-    excerpts = [e for log in logs[:MOST_LOGS] if (e := excerpt(log, scanned.get(log.path), sizes or Sizes()))]
-    document = run.read_document("run.json") or {}
-    result = run.read_document("result.json") or {}
-    status = run.read_document("status.json") or {}
+    excerpts = [e for log, path in paths.items() if (e := excerpt(log, path, scanned.get(path), sizes or Sizes()))]
     return Record(
         name=run.name,
         directory=str(run.path.absolute()),
         state=run.state(),
-        run=document,
-        result=result,
-        status=status,
-        verdict=encode(verdict),
-        events=tuple(run.read_lines()[0][:MOST_EVENTS]),
+        verdict=verdict,
+        run=run.read_run(),
+        result=run.read_result(),
+        status=run.read_status(),
+        facts=tuple(run.read_facts()[0][:MOST_EVENTS]),
         preflight=saved,
-        checks=judge(saved)[1] if saved else {},
+        checks=judge(saved)[1] if saved.nodes else {},
         tests=tuple(_tested(path, judge) for path in related(run)),
-        rows=read_rows(run),
+        links=tuple(read_rows(run).get("link", ())),
         texts=dict(_texts(run)),
         excerpts=tuple(excerpts),
         logs_left_out=len(logs) - len(excerpts),
-        progress=read_progress(run),
+        progress=tuple(read_progress(run)),
     )
 
 
-def _first(logs: list[Log], verdict: Verdict) -> list[Log]:
-    """Sort the culprit's logs before the others."""
-    culprit = verdict.finding.where.rank
-    return sorted(logs, key=lambda log: log.rank is None or log.rank != culprit)
-
-
-def _preflight(run: RunDirectory) -> Document:
+def _preflight(run: RunDirectory) -> PreflightDocument:
+    """Read what was seen of the nodes; nothing where there is none."""
     try:
         return preflight.read(run.path)
     except ConfigError:
-        return {}
+        return PreflightDocument()
 
 
 def evidence_files(run: RunDirectory) -> list[Path]:
@@ -126,26 +120,18 @@ def _about(path: Path) -> tuple[str, tuple[str, ...], float]:
     result = beside.read_result()
     if isinstance(result, SuiteResult) and result.suite:
         return result.suite, result.nodes, result.started or 0.0
-    saved = decode_parts(PreflightDocument, _preflight(beside))
+    saved = _preflight(beside)
     suite = "check" if saved.nodes and result is None else ""
     return suite, tuple(saved.nodes), saved.t
 
 
-def _tested(path: Path, judge: Checks) -> SideRunRecord:
+def _tested(path: Path, judge: Checks) -> SuiteResult:
+    """Read the result of a test; of a check the findings."""
     beside = RunDirectory(path)
-    result = beside.read_document("result.json")
-    if result is None:
-        saved = _preflight(beside)
-        findings = judge(saved)[0]
-        ok = not any(f.get("status") == "fail" for f in findings)
-        return SideRunRecord(
-            path.name,
-            {
-                "suite": "check",
-                "ok": ok,
-                "findings": findings,
-                "started": saved.get("t"),
-                "nodes": list(saved.get("nodes") or ()),
-            },
-        )
-    return SideRunRecord(path.name, result, decode_parts(SuiteResult, result).links)
+    result = beside.read_result()
+    if result is not None:
+        return replace(suite_result(result), run=path.name)
+    saved = _preflight(beside)
+    findings = tuple(judge(saved)[0])
+    ok = not any(finding.status == "fail" for finding in findings)
+    return SuiteResult(path.name, findings=findings, ok=ok, suite="check", nodes=tuple(saved.nodes), started=saved.t)

@@ -9,12 +9,11 @@ from typing import TextIO
 
 from allranks.protocol.codec import SCHEMA, encode
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, write_line
-from allranks.runs.documents import ResultDocument, StatusDocument
+from allranks.runs.documents import Document, ResultDocument, RunOpened, StatusDocument
+from allranks.runs.view import View
 
-from .sentences import Document
 
-
-class LinesView:
+class LinesView(View):
     """`join --json`: whoever reads it can rebuild the run directory (`run --k8s` does)."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -30,9 +29,9 @@ class LinesView:
         self._write({"say": text})
         self._stream.flush()
 
-    def opening(self, info: Document) -> None:
+    def opening(self, opened: RunOpened) -> None:
         """Write the first document: run, nodes, command."""
-        self._write({"opening": info})
+        self._write({"opening": encode(opened)})
 
     def event(self, stamped: Stamped[Fact]) -> None:
         """Write an event of events.jsonl."""
@@ -62,13 +61,7 @@ class LinesView:
         """Pass on what was written."""
         self._stream.flush()
 
-    def pause(self) -> None:
-        """Ask nothing."""
-
-    def resume(self) -> None:
-        """Nothing was asked."""
-
     def closing(self, result: ResultDocument) -> None:
         """Write the last line: the document that `run --json` prints."""
-        self._write(dict(encode(result)))
+        self._write(encode(result))
         self._stream.flush()

@@ -9,12 +9,13 @@ from typing import TextIO
 
 from allranks.findings import Finding, Verdict
 from allranks.protocol.run_facts import EndingBegun, Fact, OutputDropped, RetryDecided, Stamped
-from allranks.runs.documents import ResultDocument, StatusDocument
+from allranks.runs.documents import ResultDocument, RunOpened, StatusDocument
+from allranks.runs.view import View
 
 from .fold import Folder
 from .nodetable import NODES_SHOWN, table_lines
 from .screen import Screen
-from .sentences import Document, closing_lines, event_line, finding_line, opening_lines
+from .sentences import closing_lines, event_line, finding_line, opening_lines
 from .terminal import paint_line, shows_colour
 
 FLUSH_EVERY = 0.2
@@ -24,40 +25,118 @@ AROUND_NODES = 6  # lines that the table has beside its nodes, and one of the lo
 HELD = 1000  # lines kept while a question is open
 
 
-class LiveView:
-    """Events and output as they come; on a terminal a line a node below them."""
+class OutputView(View):
+    """--json: the ranks' output on standard error, and nothing of ours: the document at the end has it."""
 
-    def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
-        self.screen = Screen(stream or sys.stdout)
-        self._terminal = self.screen.is_terminal
+    def __init__(self, fold: bool = False, stream: TextIO | None = None) -> None:
+        self.screen = Screen(stream or sys.stderr)
         self._colour = shows_colour(self.screen.stream)
         self._folder = Folder(fold, colour=self._colour, shorten=fold)
-        self.began: float | None = None  # unix seconds; when the run began, where that is known
-        self._nodes = 1
         self._table: list[str] = []
         self._paused = False
         self.held_lines = deque[str](maxlen=HELD)
+        self._flushed = 0.0
+
+    def event(self, stamped: Stamped[Fact]) -> None:
+        """Note that logs are not complete."""
+        fact = stamped.fact
+        if isinstance(fact, OutputDropped) or (isinstance(fact, Finding) and fact.id == "disk-full"):
+            self.screen.logs_complete = self._folder.logs_complete = False
+
+    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
+        """Bytes of a rank's log."""
+        self._folder.feed(node_name, rank, data, now)
+
+    def status(self, status: StatusDocument, now: float) -> None:
+        """Note how many ranks may say the same."""
+        self._folder.ranks = status.world_size or 0
+
+    def tick(self, now: float) -> None:
+        """Show the lines that are due."""
+        if _is_due(self._flushed, now, FLUSH_EVERY):
+            self._flushed = now
+            lines = self._folder.lines(now)
+            if lines:
+                self._print(lines)
+
+    def pause(self) -> None:
+        """Nothing is drawn until `resume`: a question is on the screen."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Show what has come meanwhile, and draw the table below it."""
+        self._paused = False
+        self.screen.forget_table()
+        held = list(self.held_lines)
+        self.held_lines.clear()
+        self._print(held)
+
+    def closing(self, result: ResultDocument) -> None:
+        """Show the rest of the output."""
+        self._finish([])
+
+    def _print(self, lines: list[str]) -> None:
+        if self._paused:
+            self.held_lines.extend(lines)
+        else:
+            self.screen.show(lines, self._table)
+
+    def _finish(self, lines: list[str]) -> None:
+        """Remove the table, and write the last lines below all that has waited."""
+        self._table = []
+        self._paused = False
+        last = map(self._coloured, lines)
+        self.screen.finish([*self.held_lines, *self._folder.rest(time.time()), *last])
+        self.held_lines.clear()
+
+    def _coloured(self, text: str) -> str:
+        """Colour the lines of a text of ours that tell of a failure, a verdict or a warning."""
+        return "\n".join(paint_line(line, self._colour) for line in text.split("\n"))
+
+
+class QuietView(OutputView):
+    """-q: the program's output, and how the run ended where it failed."""
+
+    def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
+        super().__init__(fold, stream or sys.stdout)
+
+    def closing(self, result: ResultDocument) -> None:
+        """Show the rest of the output, and what failed."""
+        self._finish(closing_lines(result) if result.exit else [])
+
+
+class LiveView(OutputView):
+    """Events and output as they come; on a terminal a line a node below them.
+
+    `began`: when the run did (unix seconds); None: when its opening is shown.
+    """
+
+    def __init__(self, fold: bool = True, stream: TextIO | None = None, began: float | None = None) -> None:
+        super().__init__(fold, stream or sys.stdout)
+        self._terminal = self.screen.is_terminal
+        self._began = began
+        self._nodes = 1
         self._failures: list[Finding] = []  # findings that end the attempt: its verdict says most of them
         self._end: tuple[str, int | None] | None = None  # reason and attempt of the end that was said
         self._status: StatusDocument | None = None
-        self._flushed = self._redrawn = 0.0
+        self._redrawn = 0.0
 
     def say(self, label: str, text: str) -> None:
         """Write a line of the start, from any thread: it goes past the table."""
         sys.stdout.write(f"{label:<10}{text}\n")
         sys.stdout.flush()
 
-    def opening(self, info: Document) -> None:
+    def opening(self, opened: RunOpened) -> None:
         """Show the first lines: run, command, nodes."""
-        self._nodes = len(info["nodes"])
-        if self.began is None:
-            self.began = time.time()
-        self._print(opening_lines(info))
+        self._nodes = len(opened.nodes)
+        if self._began is None:
+            self._began = time.time()
+        self._print(opening_lines(opened))
 
     def event(self, stamped: Stamped[Fact]) -> None:
         """Show an event of events.jsonl, where a person wants to see it."""
+        super().event(stamped)
         fact = stamped.fact
-        self._note_lost_output(fact)
         if isinstance(fact, Finding) and fact.status == "fail":
             self._failures.append(fact)
             return
@@ -88,66 +167,24 @@ class LiveView:
             shown.append(f"… {more} more, all are in events.jsonl")
         return shown
 
-    def _note_lost_output(self, fact: Fact) -> None:
-        if isinstance(fact, OutputDropped) or (isinstance(fact, Finding) and fact.id == "disk-full"):
-            self.screen.logs_complete = self._folder.logs_complete = False
-
-    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
-        """Bytes of a rank's log."""
-        self._folder.feed(node_name, rank, data, now)
-
     def status(self, status: StatusDocument, now: float) -> None:
         """Keep the states of all ranks for the table."""
+        super().status(status, now)
         self._status = status
-        self._folder.ranks = status.world_size or 0
 
     def tick(self, now: float) -> None:
         """Show the lines that are due, and the table."""
-        if _is_due(self._flushed, now, FLUSH_EVERY):
-            self._flushed = now
-            lines = self._folder.lines(now)
-            if lines:
-                self._print(lines)
+        super().tick(now)
         if self._terminal and self._status is not None and _is_due(self._redrawn, now, REDRAW_EVERY):
             self._redrawn = now
             width, height = self.screen.size()
             most = max(1, min(NODES_SHOWN, height - AROUND_NODES))
-            self._table = table_lines(self._status, now, width, most, self.began, self._colour)
+            self._table = table_lines(self._status, now, width, most, self._began, self._colour)
             self._print([])
 
     def closing(self, result: ResultDocument) -> None:
         """Remove the table, and show the last lines."""
-        self._finish([*map(self._coloured, [*self._take_failures(result.verdict), *closing_lines(result)])])
-
-    def pause(self) -> None:
-        """Nothing is drawn until `resume`: a question is on the screen."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Show what has come meanwhile, and draw the table below it."""
-        self._paused = False
-        self.screen.forget_table()
-        held = list(self.held_lines)
-        self.held_lines.clear()
-        self._print(held)
-
-    # -- drawing -----------------------------------------------------------------------------------
-
-    def _coloured(self, text: str) -> str:
-        """Colour the lines of a text of ours that tell of a failure, a verdict or a warning."""
-        return "\n".join(paint_line(line, self._colour) for line in text.split("\n"))
-
-    def _print(self, lines: list[str]) -> None:
-        if self._paused:
-            self.held_lines.extend(lines)
-        else:
-            self.screen.show(lines, self._table)
-
-    def _finish(self, lines: list[str]) -> None:
-        self._table = []
-        self._paused = False
-        self.screen.finish([*self.held_lines, *self._folder.rest(time.time()), *lines])
-        self.held_lines.clear()
+        self._finish([*self._take_failures(result.verdict), *closing_lines(result)])
 
 
 def _says(verdict: Verdict | None, finding: Finding) -> bool:
@@ -160,56 +197,13 @@ def _is_due(last: float, now: float, every: float) -> bool:
     return not 0 <= now - last < every
 
 
-class QuietView(LiveView):
-    """-q: the program's output, and how the run ended where it failed."""
+def choose_view(as_json: bool, fold: bool = True, quiet: bool = False, began: float | None = None) -> View:
+    """Make the view that a command shows a run with.
 
-    def __init__(self, fold: bool = True, stream: TextIO | None = None) -> None:
-        super().__init__(fold, stream)
-        self._terminal = False  # no table
-
-    def say(self, label: str, text: str) -> None:
-        """Show nothing of the start."""
-
-    def opening(self, info: Document) -> None:
-        """Show nothing of the start."""
-
-    def event(self, stamped: Stamped[Fact]) -> None:
-        """Show nothing: what failed stands at the end."""
-        self._note_lost_output(stamped.fact)
-
-    def closing(self, result: ResultDocument) -> None:
-        """Show the rest of the output, and what failed."""
-        self._finish([*map(self._coloured, closing_lines(result))] if result.exit else [])
-
-
-class JsonView(LiveView):
-    """--json: training output on standard error, nothing of ours on standard output."""
-
-    def __init__(self) -> None:
-        super().__init__(fold=False, stream=sys.stderr)
-        self._terminal = False  # no table
-
-    def say(self, label: str, text: str) -> None:
-        """Nothing: the document at the end has it."""
-
-    def opening(self, info: Document) -> None:
-        """Nothing: the document at the end has it."""
-
-    def event(self, stamped: Stamped[Fact]) -> None:
-        """Nothing: events.jsonl has it."""
-
-    def status(self, status: StatusDocument, now: float) -> None:
-        """Show nothing: status.json has it."""
-
-    def closing(self, result: ResultDocument) -> None:
-        """Show the rest of the training output."""
-        self._finish([])
-
-
-def choose_view(as_json: bool, fold: bool = True, quiet: bool = False) -> LiveView:
-    """Make the view that a command shows a run with. `fold`: the same line of all ranks is one."""
+    `fold`: the same line of all ranks is one. `began`: when the run did (unix seconds), where that is known.
+    """
     if as_json:
-        return JsonView()
+        return OutputView()
     if quiet:
         return QuietView(fold)
-    return LiveView(fold)
+    return LiveView(fold, began=began)

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, field
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.facts import Address, Gpus, Interpreter, Memory, NcclFacts, SharedMemory
 from allranks.protocol.jsontext import Json
-from allranks.runs.documents import PreflightDocument
+from allranks.runs.documents import PreflightDocument, RunDocument
 from allranks.text import count_of, format_size, group, join_names, list_first, name_with
 
 Rows = list[tuple[str, str]]
@@ -125,10 +125,9 @@ class MachineFacts:
         return [interface for interface in self.interfaces if interface.up and not interface.loopback]
 
 
-def facts_of(preflight: Mapping[str, Json]) -> dict[str, MachineFacts]:
+def facts_of(preflight: PreflightDocument) -> dict[str, MachineFacts]:
     """Give the facts of all nodes in evidence/preflight.json."""
-    answers = decode_parts(PreflightDocument, preflight).nodes
-    return {node: decode_parts(MachineFacts, facts) for node, facts in answers.items()}
+    return {node: decode_parts(MachineFacts, facts) for node, facts in preflight.nodes.items()}
 
 
 def _joined(*texts: str | None) -> str:
@@ -163,13 +162,12 @@ def machine(facts: MachineFacts) -> Rows:
     return [(name, text[:LONGEST]) for name, text in rows if text]
 
 
-def scheduler(source: str, spec: Mapping[str, Json], preflight: Mapping[str, Json]) -> str:
+def scheduler(run: RunDocument, preflight: PreflightDocument) -> str:
     """Say where the nodes came from, as far as the run says."""
-    names = decode_parts(PreflightDocument, preflight).request.environ_
     for kind, prefix in SCHEDULERS.items():
-        if spec.get(kind.lower()) or any(name.startswith(prefix) for name in names):
-            return name_with(kind, source)
-    return f"none ({source})" if source else "not known"
+        if run.spec.get(kind.lower()) or any(name.startswith(prefix) for name in preflight.schedulers):
+            return name_with(kind, run.source)
+    return f"none ({run.source})" if run.source else "not known"
 
 
 def addresses(nodes: Mapping[str, MachineFacts]) -> list[tuple[str, str, str]]:

@@ -17,6 +17,7 @@ from allranks.errors import UsageError
 from allranks.protocol.run_facts import Fact, HangConcluded, RetryDecided, Stamped
 from allranks.runs.documents import ResultDocument, StatusDocument
 from allranks.runs.regular import replacing
+from allranks.runs.view import View
 
 from .openmetrics import CONTENT_TYPE_LATEST, RunFigures, openmetrics_text
 
@@ -155,8 +156,8 @@ def _response(status: str, kind: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-class RunMetrics:
-    """The metrics of one run on their way out: an outlet of `engines.announcing.AnnouncingView`."""
+class RunMetrics(View):
+    """The metrics of one run on their way out."""
 
     def __init__(self, port: MetricsPort | None, file: MetricsFile | None) -> None:
         self._port = port
@@ -170,17 +171,17 @@ class RunMetrics:
         elif isinstance(stamped.fact, HangConcluded):
             self._figures = self._figures._replace(hangs=self._figures.hangs + 1)
 
-    def status(self, status: StatusDocument) -> None:
+    def status(self, status: StatusDocument, now: float) -> None:
         """Keep the state of the run."""
         self._figures = self._figures._replace(status=status)
 
-    def tick(self) -> None:
+    def tick(self, now: float) -> None:
         """Answer who asks."""
-        now = time.monotonic()
+        seconds = time.monotonic()
         if self._port is not None:
-            self._port.serve(self._figures, now)
+            self._port.serve(self._figures, seconds)
         if self._file is not None and self._figures.status.run:
-            self._file.show(self._figures, now)
+            self._file.show(self._figures, seconds)
 
     def closing(self, result: ResultDocument) -> None:
         """Write the end into the file, and close the port."""

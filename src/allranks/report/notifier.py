@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from allranks.protocol.run_facts import Fact, Stamped
 from allranks.runs.documents import ResultDocument, StatusDocument
+from allranks.runs.view import View
 from allranks.text import join_words
 
 from .notices import Notice, RunPlace, notice_of_end, notice_of_event
@@ -73,8 +74,8 @@ class _Sending:
         return [name for name in self.names if name in failed]
 
 
-class Notifier:
-    """Sends the notifications of one run: an outlet of `engines.announcing.AnnouncingView`.
+class Notifier(View):
+    """Sends the notifications of one run.
 
     `addresses` are apprise's, by the names that the user gave. `runs_dir` is `host:/path` of the run directories.
     `on_note` gets a sentence for the person at the run.
@@ -96,14 +97,17 @@ class Notifier:
         if notice is not None and self._count < MOST:
             self._count += 1
             self._waiting.append(notice)
-            self.tick()
+            self._send_next()
 
-    def status(self, status: StatusDocument) -> None:
+    def status(self, status: StatusDocument, now: float) -> None:
         """Keep which run it is."""
         self._status = status
 
-    def tick(self) -> None:
+    def tick(self, now: float) -> None:
         """See which notifications have been sent, and send the next."""
+        self._send_next()
+
+    def _send_next(self) -> None:
         for sending in list(self._under_way):
             if sending.process.poll() is not None:
                 self._under_way.remove(sending)
@@ -129,7 +133,7 @@ class Notifier:
         """Wait until all are out, at most until `ends` (seconds of the monotonic clock)."""
         while (self._under_way or self._waiting) and time.monotonic() < ends:
             time.sleep(0.05)
-            self.tick()
+            self._send_next()
 
     def _place(self, run: str) -> RunPlace:
         return RunPlace(run, f"{self._runs_dir}/{run}")

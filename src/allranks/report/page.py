@@ -9,11 +9,11 @@ import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from allranks.findings import Finding
+from allranks.runs.documents import PreflightDocument
 from allranks.text import cut
 
 from .checks_table import WORDS, Rows, counts
@@ -74,7 +74,7 @@ def finding_level(finding: Finding) -> str:
 
 def check_page(
     name: str,
-    saved: Mapping[str, Any],
+    saved: PreflightDocument,
     findings: Sequence[Finding],
     rows: Rows,
     titles: Mapping[str, str],
@@ -85,9 +85,9 @@ def check_page(
         "check.html",
         name=name,
         summary=counts(findings, rows),
-        covered=saved.get("covered") or "",
+        covered=saved.covered,
         findings=findings_of(findings),
-        nodes=list(saved["nodes"]),
+        nodes=list(saved.nodes),
         rows=rows,
         titles=titles,
         words=WORDS,

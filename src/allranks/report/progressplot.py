@@ -8,10 +8,10 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from allranks.runs.documents import ProgressRow
 from allranks.text import format_elapsed, format_percent, format_time
 
 from .drawing import GridLine, PlotFrame
-from .record import Document
 
 LEFT = 90.0
 WIDTH = 800.0
@@ -22,7 +22,6 @@ MOST_ROWS = 48
 ROW = 12.0  # height
 LINE_HEIGHT = 110.0
 TICKS = 6
-MOST_SECONDS = 1e9
 # How many times the run's median step a step took, from which a colour stands: light to dark, and readable on both
 # backgrounds (Okabe and Ito's blue to vermilion).
 LEVELS = (
@@ -32,16 +31,6 @@ LEVELS = (
     (2.0, "#d55e00", "over 2 times"),
     (4.0, "#8c2d04", "over 4 times the median step"),
 )
-
-
-class HistoryPoint(NamedTuple):
-    """A row of the history, whose figures fit."""
-
-    t: float
-    attempt: int
-    steps: Sequence[int | None]
-    lateness: Sequence[float | None]
-    goodput: float | None
 
 
 class HeatLayer(NamedTuple):
@@ -87,9 +76,9 @@ class ProgressPlots(NamedTuple):
     goodput: LinePlot | None
 
 
-def progress_plots(rows: Sequence[Document]) -> ProgressPlots | None:
+def progress_plots(rows: Sequence[ProgressRow]) -> ProgressPlots | None:
     """Draw a history; None where there is nothing to draw."""
-    moments = sorted((moment for row in rows if (moment := _moment(row)) is not None), key=lambda one: one.t)
+    moments = sorted(rows, key=lambda row: row.t)
     if len(moments) < 2 or moments[-1].t <= moments[0].t:
         return None
     late = [(one.t, max(known)) for one in moments if (known := [s for s in one.lateness if s is not None])]
@@ -105,33 +94,10 @@ def progress_plots(rows: Sequence[Document]) -> ProgressPlots | None:
     return plots
 
 
-def _moment(row: Document) -> HistoryPoint | None:
-    """Take what fits of a row: it comes from a file."""
-    t = _number(row.get("t"), MOST_SECONDS * 10)
-    attempt = row.get("attempt")
-    steps = row.get("steps")
-    lateness = row.get("lateness", [])
-    if t is None or not isinstance(steps, list) or not isinstance(lateness, list):
-        return None
-    return HistoryPoint(
-        t,
-        attempt if isinstance(attempt, int) else 0,
-        [step if isinstance(step, int) and 0 <= step < 1 << 53 else None for step in steps],
-        [_number(late, MOST_SECONDS) for late in lateness],
-        _number(row.get("goodput"), 1.0),
-    )
-
-
-def _number(value: object, most: float) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-        return None
-    return float(value)
-
-
 # -- the heatmap -------------------------------------------------------------------------------------------------------
 
 
-def _heatmap(moments: Sequence[HistoryPoint]) -> Heatmap | None:
+def _heatmap(moments: Sequence[ProgressRow]) -> Heatmap | None:
     """Set the step times of each rank between two moments into cells."""
     thinned = _thinned(moments)
     ranks = max(len(moment.steps) for moment in thinned)
@@ -159,7 +125,7 @@ def _heatmap(moments: Sequence[HistoryPoint]) -> Heatmap | None:
     return Heatmap(frame, frame.bottom + BELOW, layers, labels, _ticks(start, end), breaks, format_time(usual), each)
 
 
-def _thinned(moments: Sequence[HistoryPoint]) -> list[HistoryPoint]:
+def _thinned(moments: Sequence[ProgressRow]) -> list[ProgressRow]:
     """Leave out moments evenly, so that the columns are few; the last stays."""
     every = math.ceil((len(moments) - 1) / MOST_COLUMNS)
     kept = list(moments[::every])
@@ -168,7 +134,7 @@ def _thinned(moments: Sequence[HistoryPoint]) -> list[HistoryPoint]:
     return kept
 
 
-def _step_times(before: HistoryPoint, after: HistoryPoint) -> list[float | None]:
+def _step_times(before: ProgressRow, after: ProgressRow) -> list[float | None]:
     """Return the seconds a step of each rank that both moments have; None across attempts and where none was done."""
     seconds: list[float | None] = [None] * min(len(before.steps), len(after.steps))
     if before.attempt != after.attempt:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
-Document = Mapping[str, Any]
+from allranks.findings import Verdict
+from allranks.protocol.jsontext import Json
+from allranks.protocol.run_facts import Fact, Stamped
+from allranks.runs.documents import (
+    PreflightDocument,
+    ProgressRow,
+    ResultDocument,
+    RunDocument,
+    StatusDocument,
+    SuiteResult,
+)
 
 
 @dataclass(frozen=True)
@@ -21,47 +31,47 @@ class Piece:
     context: int = 0
 
 
-@dataclass(frozen=True)
-class Excerpt:
-    """Beginning, end and telling lines of one log; `file` is its path in the run directory."""
+class LogName(NamedTuple):
+    """A log of an attempt: its path in the run directory, and whose it is. Without a rank it is of its node."""
 
     file: str
     node: str
     rank: int | None
     attempt: int
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Beginning, end and telling lines of one log, which has `size` bytes and `total` lines."""
+
+    log: LogName
     size: int
-    lines: int
+    total: int
     pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True)
-class SideRunRecord:
-    """A run of tests or checks beside the run: its directory's name, its result, its measured links."""
-
-    name: str
-    result: Document
-    links: tuple[Document, ...] = ()
-
-
-@dataclass(frozen=True)
 class Record:
-    """Documents are empty where the file is absent. `texts` are stacks, flight-recorder dumps, kernel logs and the
-    like by their file; `checks` is {check: {node: status}}; `logs_left_out` counts logs without an excerpt,
-    `progress` are the rows of evidence/progress.jsonl."""
+    """A run. `result` is None of one that is not over, `run` where logs alone are shown.
+
+    `texts` are stacks, flight-recorder dumps, kernel logs and the like by their file. `checks` is {check: {node:
+    status}}, `tests` are results beside the run, `links` rows of its own tests. `logs_left_out` counts logs without an
+    excerpt.
+    """
 
     name: str
     directory: str
     state: str
-    run: Document
-    result: Document
-    status: Document
-    verdict: Document
-    events: tuple[Document, ...] = ()
-    preflight: Document = field(default_factory=dict)
-    tests: tuple[SideRunRecord, ...] = ()
-    rows: Mapping[str, list[Document]] = field(default_factory=dict)
+    verdict: Verdict
+    run: RunDocument | None = None
+    result: ResultDocument | None = None
+    status: StatusDocument = field(default_factory=StatusDocument)
+    facts: tuple[Stamped[Fact], ...] = ()
+    preflight: PreflightDocument = field(default_factory=PreflightDocument)
+    tests: tuple[SuiteResult, ...] = ()
+    links: tuple[Mapping[str, Json], ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     excerpts: tuple[Excerpt, ...] = ()
     logs_left_out: int = 0
-    progress: tuple[Document, ...] = ()
+    progress: tuple[ProgressRow, ...] = ()

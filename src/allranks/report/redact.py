@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from allranks.errors import UsageError
+from allranks.protocol.codec import decode_parts, encode
 from allranks.protocol.jsontext import Json
+from allranks.protocol.run_facts import Fact, Stamped, read_lines, write_line
 from allranks.settings import secretforms as forms
 from allranks.settings.secrets import REDACTED, is_secret_name
 
-from .record import Excerpt, Piece, Record, SideRunRecord
+from .record import Excerpt, Piece, Record
 
 WINDOW = 64 << 10  # bytes of a line that are looked at
 KNOWN_LENGTH = 8  # characters from which on a known value is looked for
@@ -43,6 +45,7 @@ _COUNT = re.compile(r"-?\d{1,7}[,;)\]]*")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
 
+Part = TypeVar("Part")
 Note = Callable[[str], None]  # of a kind
 Search = Callable[[re.Pattern[str], str], list[forms.Span]]
 
@@ -437,24 +440,32 @@ def _in_quotes(value: str) -> str:
 
 def redacted(record: Record, redactor: Redactor) -> Record:
     """All that a page shows; the redactor has the list of what was hidden."""
-    value = redactor.value
     names = redactor.text
     return replace(
         record,
         name=names(record.name, "names"),
         directory=names(record.directory, "names"),
-        run=value(record.run, "run.json"),
-        result=value(record.result, "result.json"),
-        status=value(record.status, "status.json"),
-        verdict=value(record.verdict, "verdict"),
-        events=tuple(value(e, "events.jsonl", i + 1) for i, e in enumerate(record.events)),
-        preflight=value(record.preflight, "evidence/preflight.json"),
+        verdict=_record(record.verdict, "verdict", redactor),
+        run=None if record.run is None else _record(record.run, "run.json", redactor),
+        result=None if record.result is None else _record(record.result, "result.json", redactor),
+        status=_record(record.status, "status.json", redactor),
+        facts=tuple(_facts(record.facts, redactor)),
+        preflight=_record(record.preflight, "evidence/preflight.json", redactor),
         checks=_keys(record.checks, redactor),
-        tests=tuple(_tested(t, redactor) for t in record.tests),
-        rows=value(record.rows, "outputs"),
+        tests=tuple(_record(tested, f"{tested.run}/result.json", redactor) for tested in record.tests),
+        links=tuple(redactor.value(record.links, "outputs")),
         texts={names(f, "names"): _text(f, text, redactor) for f, text in record.texts.items()},
         excerpts=tuple(_excerpt(e, redactor) for e in record.excerpts),
     )
+
+
+def _record(record: Part, file: str, redactor: Redactor) -> Part:
+    """Redact a document; what no longer fits its field is left out."""
+    return decode_parts(type(record), redactor.value(encode(record), file))
+
+
+def _facts(facts: Iterable[Stamped[Fact]], redactor: Redactor) -> Iterator[Stamped[Fact]]:
+    return read_lines(redactor.value(write_line(s), "events.jsonl", at + 1) for at, s in enumerate(facts))
 
 
 def _text(file: str, text: str, redactor: Redactor) -> str:
@@ -474,17 +485,11 @@ def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[s
     return {check: {redactor.text(n, "names"): s for n, s in row.items()} for check, row in checks.items()}
 
 
-def _tested(tested: SideRunRecord, redactor: Redactor) -> SideRunRecord:
-    file = f"{tested.name}/result.json"
-    links = redactor.value(tested.links, file)
-    return SideRunRecord(redactor.text(tested.name, "names"), redactor.value(tested.result, file), tuple(links))
-
-
 def _excerpt(excerpt: Excerpt, redactor: Redactor) -> Excerpt:
-    pieces = tuple(_piece(p, excerpt.file, redactor, i > 0 and p.context == 0) for i, p in enumerate(excerpt.pieces))
-    file = redactor.text(excerpt.file, "names")
-    node = redactor.text(excerpt.node, "names")
-    return replace(excerpt, file=file, node=node, pieces=pieces)
+    log = excerpt.log
+    pieces = tuple(_piece(p, log.file, redactor, i > 0 and p.context == 0) for i, p in enumerate(excerpt.pieces))
+    hidden = log._replace(file=redactor.text(log.file, "names"), node=redactor.text(log.node, "names"))
+    return replace(excerpt, log=hidden, pieces=pieces)
 
 
 def _piece(piece: Piece, file: str, redactor: Redactor, alone: bool) -> Piece:

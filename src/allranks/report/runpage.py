@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 
-from allranks.findings import Finding, Verdict, explain_command
-from allranks.protocol.codec import decode_parts, encode
-from allranks.protocol.run_facts import of_kind, read_lines
+from allranks.findings import Finding, explain_command
+from allranks.protocol.codec import encode
+from allranks.protocol.run_facts import of_kind
 from allranks.runs.documents import (
     ResultDocument,
     RunDocument,
@@ -35,7 +35,7 @@ from .linkmaps import LinkMap, link_maps
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
 from .progressplot import progress_plots
-from .record import Excerpt, Record
+from .record import Excerpt, LogName, Record
 from .redact import Hidden
 from .timeline import timeline
 from .timeplot import legend, timeline_plot
@@ -51,16 +51,14 @@ STATES = {"done": "ok", "failed": "fail", "orphaned": "fail", "stopped": "warn"}
 def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     """Write the page as HTML; `record` is without secrets already, `hidden` says what was hidden."""
     script = environment().get_template("search.js").render().strip()
-    run = decode_parts(RunDocument, record.run)
-    result = decode_parts(SuiteResult, record.result)
-    status = decode_parts(StatusDocument, record.status)
-    verdict = decode_parts(Verdict, record.verdict)
+    run = record.run or RunDocument()
+    result = record.result or ResultDocument()
+    verdict = record.verdict
     node_facts = facts_of(record.preflight)
-    nodes, aliases = _nodes(run, status)
+    nodes, aliases = _nodes(run, record.status)
     culprit = verdict.finding.where.rank
-    facts = list(read_lines(record.events))
-    line = timeline(facts, nodes, aliases)
-    ledger = result.time_ledger or ledger_of(facts, status)
+    line = timeline(record.facts, nodes, aliases)
+    ledger = result.time_ledger or ledger_of(record.facts, record.status)
     return render(
         "run.html",
         script=Markup(script),
@@ -68,7 +66,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         name=record.name,
         state=record.state,
         level=STATES.get(record.state, "unknown"),
-        summary=_summary(run, result if record.result else None, status),
+        summary=_summary(run, record),
         verdict=verdict,
         failed=verdict.finding.status == "fail",
         victims=format_ranks(verdict.victims) if verdict.victims else "",
@@ -78,7 +76,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         others=verdict.runners_up[:LINES],
         detected=_duration(verdict.detected_after_s),
         findings=findings_of(
-            result.findings or tuple(found.fact for found in of_kind(facts, Finding)),
+            result.findings or tuple(found.fact for found in of_kind(record.facts, Finding)),
             verdict.finding.message,
         ),
         attempts=_attempts(result),
@@ -90,12 +88,12 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         progress=progress_plots(record.progress),
         began=moment(line.start),
         maps=_maps(record, list(nodes)),
-        tests=_tests(record, result),
+        tests=_tests(record),
         checks=_checks(record),
         texts=_texts(record.texts),
         logs=_logs(record.excerpts),
         logs_left_out=record.logs_left_out,
-        environment=_environment(record, run, status),
+        environment=_environment(record),
         machines=machine_groups(node_facts)[:NODES],
         hosts=addresses(node_facts)[:NODES],
         hidden=[(place.file, place.kind, place.count, ", ".join(map(str, place.lines))) for place in hidden],
@@ -129,16 +127,16 @@ def _nodes(run: RunDocument, status: StatusDocument) -> tuple[dict[str, list[int
     return nodes, aliases
 
 
-def _summary(run: RunDocument, result: ResultDocument | None, status: StatusDocument) -> str:
+def _summary(run: RunDocument, record: Record) -> str:
     parts = []
-    if status.world_size:
-        parts.append(f"{count_of(status.world_size, 'rank')} on {count_of(len(run.nodes), 'node')}")
+    if record.status.world_size:
+        parts.append(f"{count_of(record.status.world_size, 'rank')} on {count_of(len(run.nodes), 'node')}")
     if moment(run.started):
         parts.append(f"started {moment(run.started)}")
-    if result is not None:
-        if _duration(result.timing.total):
-            parts.append(f"took {_duration(result.timing.total)}")
-        parts.append(f"exit {result.exit}")
+    if record.result is not None:
+        if _duration(record.result.timing.total):
+            parts.append(f"took {_duration(record.result.timing.total)}")
+        parts.append(f"exit {record.result.exit}")
     return "; ".join(parts)
 
 
@@ -148,8 +146,9 @@ def _attempts(result: ResultDocument) -> list[tuple[int, str, str]]:
         return []
     rows = []
     for attempt in result.attempts[:FINDINGS]:
-        verdict = attempt.verdict or Verdict()
-        why = "; ".join(text for text in (verdict.finding.message, verdict.decision) if text)
+        why = ""
+        if attempt.verdict is not None:
+            why = "; ".join(text for text in (attempt.verdict.finding.message, attempt.verdict.decision) if text)
         rows.append((attempt.attempt, attempt.outcome, why))
     return rows
 
@@ -159,13 +158,12 @@ def _attempts(result: ResultDocument) -> list[tuple[int, str, str]]:
 
 def _maps(record: Record, names: Sequence[str]) -> list[LinkMap]:
     """Make heatmaps of links: of this run's tests, else of the newest test of links beside it."""
-    links = list(record.rows.get("link") or [])
-    if links:
-        return link_maps(links, names)
+    if record.links:
+        return link_maps(record.links, names)
     for tested in record.tests:
         maps = link_maps(tested.links, names)
         if maps:
-            return [replace(link_map, title=f"{link_map.title} ({tested.name})") for link_map in maps]
+            return [replace(link_map, title=f"{link_map.title} ({tested.run})") for link_map in maps]
     return []
 
 
@@ -185,14 +183,14 @@ class TestLine:
 TestLine.__test__ = False  # type: ignore[attr-defined]  # for pytest
 
 
-def _tests(record: Record, result: SuiteResult) -> list[TestLine]:
-    results = [(tested.name, decode_parts(SuiteResult, tested.result)) for tested in record.tests]
-    if result.suite:
-        results.insert(0, (record.name, result))
-    return [_test(name, tested) for name, tested in results]
+def _tests(record: Record) -> list[TestLine]:
+    results = list(record.tests)
+    if isinstance(record.result, SuiteResult) and record.result.suite:
+        results.insert(0, replace(record.result, run=record.name))
+    return [_test(result) for result in results]
 
 
-def _test(name: str, result: SuiteResult) -> TestLine:
+def _test(result: SuiteResult) -> TestLine:
     found = findings_of(result.findings)
     failures = [finding.message for finding in found if finding.status == "fail"]
     warnings = [finding.message for finding in found if finding.status == "warn"]
@@ -204,7 +202,7 @@ def _test(name: str, result: SuiteResult) -> TestLine:
     if len(failures) > FAILURES:
         text += f" and {len(failures) - FAILURES} more"
     nodes = cut(", ".join(result.nodes), 300)
-    return TestLine(name, result.suite, word, level, nodes, moment(result.started), text or result.meaning)
+    return TestLine(result.run, result.suite, word, level, nodes, moment(result.started), text or result.meaning)
 
 
 @dataclass(frozen=True)
@@ -245,12 +243,9 @@ def _texts(texts: Mapping[str, str]) -> list[tuple[str, Markup]]:
 class LogText:
     """A log: its lines with their numbers; a number of 0 says how many lines are left out."""
 
-    file: str
-    node: str
-    rank: int | None
-    attempt: int
+    log: LogName
     size: str
-    total: int
+    count: int
     lines: list[tuple[int, str]]
 
 
@@ -258,9 +253,8 @@ def _logs(excerpts: Sequence[Excerpt]) -> list[LogText]:
     share = BUDGET // max(1, len(excerpts))
     logs = []
     for log in excerpts:
-        node = cut(log.node, 100)
-        size = format_size(log.size)
-        logs.append(LogText(log.file, node, log.rank, log.attempt, size, log.lines, _lines(log, share)))
+        name = log.log._replace(node=cut(log.log.node, 100))
+        logs.append(LogText(name, format_size(log.size), log.total, _lines(log, share)))
     return logs
 
 
@@ -268,11 +262,11 @@ def _lines(log: Excerpt, share: int) -> list[tuple[int, str]]:
     numbered = [(piece.first + at, cut(line, LINE)) for piece in log.pieces for at, line in enumerate(piece.lines)]
     rows: list[tuple[int, str]] = []
     last = 0
-    for number, line in [*_affordable(numbered, share), (log.lines + 1, "")]:
+    for number, line in [*_affordable(numbered, share), (log.total + 1, "")]:
         if number > last + 1:
             hidden = number - last - 1
             rows.append((0, f"… {hidden:,} {plural(hidden, 'line is', 'lines are')} left out"))
-        if number <= log.lines:
+        if number <= log.total:
             rows.append((number, line))
         last = max(last, number)
     return rows
@@ -295,19 +289,20 @@ def _affordable(lines: list[tuple[int, str]], share: int) -> list[tuple[int, str
 # -- environment -----------------------------------------------------------------------------------
 
 
-def _environment(record: Record, run: RunDocument, status: StatusDocument) -> list[tuple[str, str]]:
+def _environment(record: Record) -> list[tuple[str, str]]:
     """List command, settings that are not the defaults, versions, places."""
-    master = ""
-    if status.master is not None and status.master.address:
-        master = f"{status.master.address}:{status.master.port}"
+    if record.run is None:
+        return [("directory", record.directory)]
+    run = record.run
+    master = record.status.master
     rows = [
         ("command", shlex.join(run.command)),
-        ("scheduler", scheduler(run.source, run.spec, record.preflight) if record.run else ""),
+        ("scheduler", scheduler(run, record.preflight)),
         ("working directory", run.workdir),
-        ("run directory" if record.run else "directory", record.directory),
+        ("run directory", record.directory),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
         ("launched on", run.controller.host if run.controller is not None else ""),
-        ("master", master),
+        ("master", f"{master.address}:{master.port}" if master is not None and master.address else ""),
         *((f"setting {name}", value) for name, value in settings(run)),
     ]
     return [(cut(name, 100), value) for name, value in rows if value]

@@ -44,18 +44,12 @@ from allranks.protocol.run_facts import (
     TreeListed,
     on,
 )
-from allranks.runs.documents import (
-    TEMPORARY,
-    Left,
-    ResultDocument,
-)
+from allranks.runs.documents import TEMPORARY, Left, NodeEntry, ResultDocument, RunOpened
 from allranks.settings.secrets import redact_text
 from allranks.text import count_of, cut, format_duration, format_ranks, format_size, list_first, name_with, plural
 
 from .ledgerwords import goodput_line
 from .terminal import one_line
-
-Document = dict[str, Any]
 
 NODES_SHOWN = 8  # by name in the opening lines
 FILES_SHOWN = 4
@@ -65,31 +59,30 @@ _OWN_OUTPUTS = re.compile(r"/node_\d+(?:_\d+)?/outputs$")  # in a node directory
 _ASKED = {"ctrl-c": "Ctrl-C", "sigterm": "SIGTERM or `allranks stop`"}
 
 
-def opening_lines(info: Document) -> list[str]:
+def opening_lines(opened: RunOpened) -> list[str]:
     """Write what `run` opens with."""
-    nodes = info["nodes"]
-    names = list_first([_node(node) for node in nodes], NODES_SHOWN)
-    command = shlex.join(info["command"])
-    if info["launcher"] != "direct":
-        command += f"   ({info['launcher']})"
+    names = list_first([_node(node) for node in opened.nodes], NODES_SHOWN)
+    command = shlex.join(opened.command)
+    if opened.launcher != "direct":
+        command += f"   ({opened.launcher})"
     lines = [
-        f"run       {info['run']}",
-        f"directory {info['directory']}",
+        f"run       {opened.run}",
+        f"directory {opened.directory}",
         f"command   {command}",
-        f"nodes     {names}   (from {info['source']})",
+        f"nodes     {names}   (from {opened.source})",
     ]
-    spares = info.get("spares")
-    if spares:
-        lines.append("spares    " + ", ".join(_node(node) for node in spares))
-    if info.get("environment"):
-        lines.append(f"variables {info['environment']}")
+    if opened.spares:
+        lines.append("spares    " + ", ".join(map(_node, opened.spares)))
+    if opened.environment:
+        lines.append(f"variables {opened.environment}")
     return lines
 
 
-def _node(node: Document) -> str:
-    name = name_with(node["name"], "" if node["host"] == "localhost" else node["host"])
-    if node.get("slots"):
-        return f"{name} slots={node['slots']}"
+def _node(node: NodeEntry) -> str:
+    host = node.host or ""
+    name = name_with(node.name, "" if host == "localhost" else host)
+    if node.slots:
+        return f"{name} slots={node.slots}"
     return name
 
 

@@ -9,19 +9,14 @@ import shlex
 from collections.abc import Sequence
 
 from allranks.findings import Verdict, explain_command
-from allranks.protocol.codec import decode_parts, encode
-from allranks.runs.documents import (
-    ResultDocument,
-    RunDocument,
-    StatusDocument,
-    SuiteResult,
-)
+from allranks.protocol.codec import encode
+from allranks.runs.documents import ResultDocument, RunDocument, SuiteResult
 from allranks.text import count_of, cut, format_ranks, plural
 
 from .ledgerwords import goodput_line, goodput_words
 from .machines import facts_of, machine_groups, scheduler
 from .page import findings_of
-from .record import Record, SideRunRecord
+from .record import Record
 from .redact import Hidden
 
 MOST = 60  # lines
@@ -35,10 +30,10 @@ OF_A_NODE = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA por
 
 def summary(record: Record, hidden: Sequence[Hidden], files: int) -> str:
     """Write the summary; `record` is without secrets, `files` is how many the bundle has."""
-    result = decode_parts(SuiteResult, record.result)
-    verdict = decode_parts(Verdict, record.verdict)
+    result = record.result or ResultDocument()
+    verdict = record.verdict
     ended = f"**{WORDS.get(record.state, record.state)}**"
-    if record.result:
+    if record.result is not None:
         ended += f" (exit {result.exit})"
     lines = [f"# allranks: {code(record.name)}", "", *_verdict(ended, verdict)]
     lines += ["", "## Run", "", *_run(record, result), "", "## Nodes", "", *_nodes(record)]
@@ -84,8 +79,8 @@ def _verdict(ended: str, verdict: Verdict) -> list[str]:
 
 
 def _run(record: Record, result: ResultDocument) -> list[str]:
-    run = decode_parts(RunDocument, record.run)
-    world_size = decode_parts(StatusDocument, record.status).world_size
+    run = record.run or RunDocument()
+    world_size = record.status.world_size
     ranks = "ranks unknown" if world_size is None else count_of(world_size, "rank")
     nodes = count_of(len(run.nodes), "node")
     attempts = count_of(len(result.attempts), "attempt")
@@ -99,7 +94,7 @@ def _run(record: Record, result: ResultDocument) -> list[str]:
         f"- {ranks} on {nodes}, launcher {launcher}, {attempts}, {seconds}",
         f"- goodput: {goodput}",
         f"- command: {code(shlex.join(run.command))}",
-        f"- scheduler: {code(scheduler(run.source, run.spec, record.preflight))}",
+        f"- scheduler: {code(scheduler(run, record.preflight))}",
         f"- launched with: {code(versions)}",
     ]
 
@@ -127,18 +122,17 @@ def _findings(result: ResultDocument, verdict: Verdict) -> list[str]:
     return ["", "## Findings", "", *lines]
 
 
-def _tests(tests: Sequence[SideRunRecord]) -> list[str]:
+def _tests(tests: Sequence[SuiteResult]) -> list[str]:
     if not tests:
         return []
     lines = ["", "## Tests and checks of these nodes", ""]
     for tested in tests[:TESTS]:
-        result = decode_parts(SuiteResult, tested.result)
         outcome = "passed"
-        if not result.ok:
+        if not tested.ok:
             outcome = "FAILED"
-        elif any(finding.status == "warn" for finding in findings_of(result.findings)):
+        elif any(finding.status == "warn" for finding in findings_of(tested.findings)):
             outcome = "warned"
-        lines.append(f"- {_line(result.suite, 20)} {outcome}: {code(tested.name, 80)}")
+        lines.append(f"- {_line(tested.suite, 20)} {outcome}: {code(tested.run, 80)}")
     return lines
 
 

@@ -5,13 +5,12 @@ Figures come from other machines: each list has an end, and what is not as expec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from allranks.fabric.metric_rows import BandwidthRow, CollectiveRow, Failure, SuiteHang, WrongElement
-from allranks.findings import Finding
-from allranks.protocol.codec import decode_each, decode_parts
-from allranks.protocol.jsontext import Json
+from allranks.protocol.codec import decode_each
+from allranks.runs.documents import StageResult, SuiteResult
 from allranks.text import count_of, cut, format_ranks, format_rate, format_size_option, format_time
 
 from .linkmaps import link_maps
@@ -25,88 +24,40 @@ WORDS = {"pass": "PASS", "fail": "FAIL", "skip": "skip", "hang": "HANG"}
 LEVELS = {"pass": "ok", "fail": "fail", "skip": "skipped", "hang": "fail"}
 
 
-@dataclass(frozen=True)
-class StageGroup:
-    """Nodes that were tested in one gang."""
-
-    nodes: tuple[str, ...]
-    ok: bool = False
-    seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of `--suite staged`."""
-
-    name: str
-    meaning: str = ""
-    groups: tuple[StageGroup, ...] = ()
-
-
-@dataclass(frozen=True)
-class TestDocument:
-    """What result.json says of a test; any part may be absent."""
-
-    run: str = "test"
-    suite: str = ""
-    directory: str = ""
-    ok: bool | None = None
-    exit: int | None = None
-    nodes: tuple[str, ...] = ()
-    ranks: int | None = None
-    started: float | None = None
-    findings: Json = ()
-    collectives: tuple[CollectiveRow, ...] = ()
-    bandwidth: tuple[BandwidthRow, ...] = ()
-    links: Json = ()
-    stages: tuple[Stage, ...] = ()
-    statement: tuple[str, ...] = ()
-    environment: dict[str, Json] | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Tell whether it passed, by its exit code where it does not say."""
-        return self.exit == 0 if self.ok is None else self.ok
-
-
-def test_page(value: Json) -> str:
-    """Write the document as HTML."""
-    document = decode_parts(TestDocument, value)
+def test_page(result: SuiteResult) -> str:
+    """Write the result of a test as HTML."""
+    collectives = decode_each(CollectiveRow, result.collectives[:ROWS])
+    bandwidth = decode_each(BandwidthRow, result.bandwidth)
     return render(
         "test.html",
-        run=document.run,
-        passed=document.passed,
-        summary=_summary(document),
-        findings=findings_of(decode_each(Finding, document.findings)),
-        tests=[_test(row) for row in document.collectives[:ROWS]],
-        plot=busbw_plot(document.bandwidth),
-        rates=[_rate(row) for row in document.bandwidth[:ROWS]],
-        maps=link_maps(
-            decode_each(dict[str, Json], document.links), [cut(node, NAME_LENGTH) for node in document.nodes]
-        ),
-        stages=[_stage(stage) for stage in document.stages[:LINES]],
-        statement=document.statement[:ROWS],
-        environment=_environment(document),
+        run=result.run or "test",
+        passed=result.ok,
+        summary=_summary(result),
+        findings=findings_of(result.findings),
+        tests=[_test(row) for row in collectives],
+        plot=busbw_plot(bandwidth),
+        rates=[_rate(row) for row in bandwidth[:ROWS]],
+        maps=link_maps(result.links, [cut(node, NAME_LENGTH) for node in result.nodes]),
+        stages=[_stage(stage) for stage in result.stages[:LINES]],
+        statement=result.statement[:ROWS],
+        environment=_environment(result),
     )
 
 
 test_page.__test__ = False  # type: ignore[attr-defined]  # for pytest
-TestDocument.__test__ = False  # type: ignore[attr-defined]
 
 
-def _summary(document: TestDocument) -> str:
+def _summary(result: SuiteResult) -> str:
     """Write `suite sync; 4 ranks on 2 nodes; exit 0`."""
     parts = []
-    if document.suite:
-        parts.append(f"suite {document.suite}")
-    if document.nodes:
-        ranks = f"{count_of(document.ranks, 'rank')} on " if document.ranks else ""
-        parts.append(ranks + count_of(len(document.nodes), "node"))
-    if moment(document.started):
-        parts.append(f"started {moment(document.started)}")
-    if document.exit is not None:
-        parts.append(f"exit {document.exit}")
-    return "; ".join(parts)
+    if result.suite:
+        parts.append(f"suite {result.suite}")
+    if result.nodes:
+        ranks = f"{count_of(result.ranks, 'rank')} on " if result.ranks else ""
+        parts.append(ranks + count_of(len(result.nodes), "node"))
+    if moment(result.started):
+        parts.append(f"started {moment(result.started)}")
+    return "; ".join([*parts, f"exit {result.exit}"])
 
 
 # -- tests and rates -------------------------------------------------------------------------------
@@ -188,7 +139,7 @@ class StageRow:
     groups: list[tuple[str, bool, str]]  # names, whether it passed, time
 
 
-def _stage(stage: Stage) -> StageRow:
+def _stage(stage: StageResult) -> StageRow:
     groups = sorted(stage.groups, key=lambda group: group.ok)
     passed = sum(group.ok for group in groups)
     rows = []
@@ -207,16 +158,15 @@ def _names(nodes: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _environment(document: TestDocument) -> list[tuple[str, str]]:
-    """List what was tested, where and when; then whatever the document says of it under `environment`."""
-    rows: Iterable[tuple[str, Json]] = (
-        ("run", document.run),
-        ("directory", document.directory),
-        ("suite", document.suite),
-        ("nodes", _names(document.nodes)),
-        ("ranks", document.ranks),
-        ("started", moment(document.started)),
-        ("exit", document.exit),
-        *list((document.environment or {}).items())[:LINES],
+def _environment(result: SuiteResult) -> list[tuple[str, str]]:
+    """List what was tested, where and when."""
+    rows = (
+        ("run", result.run),
+        ("directory", result.directory),
+        ("suite", result.suite),
+        ("nodes", _names(result.nodes)),
+        ("ranks", str(result.ranks or "")),
+        ("started", moment(result.started)),
+        ("exit", str(result.exit)),
     )
-    return [(cut(name, NAME_LENGTH), str(value)) for name, value in rows if value not in (None, "")]
+    return [(name, value) for name, value in rows if value]

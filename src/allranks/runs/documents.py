@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from allranks.findings import Finding, Verdict
 from allranks.protocol.attempts import AttemptEnd
-from allranks.protocol.codec import decode_parts, fitting, needs, omit_empty, omit_none
+from allranks.protocol.codec import Annotated, decode_parts, fitting, needs, omit_empty, omit_none, within
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.usage import NodeUsage
@@ -95,6 +95,20 @@ class RunDocument:
         return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
 
 
+@omit_empty("spares", "environment")
+class RunOpened(NamedTuple):
+    """What a run opens with; `environment` says which variables were handed over."""
+
+    run: str = ""
+    directory: str = ""
+    command: tuple[str, ...] = ()
+    launcher: str = ""
+    source: str = ""
+    nodes: tuple[NodeEntry, ...] = ()
+    spares: tuple[NodeEntry, ...] = ()
+    environment: str = ""
+
+
 # -- status.json ---------------------------------------------------------------------------------------------
 
 
@@ -158,6 +172,17 @@ class StatusDocument:
     world_size: int | None = None
     nodes: tuple[NodeStatus, ...] = ()
     goodput: float | None = None
+
+
+@omit_empty("lateness", "goodput")
+class ProgressRow(NamedTuple):
+    """A line of evidence/progress.jsonl: steps and lateness (seconds) in the order of the ranks, None where unknown."""
+
+    t: Annotated[float, within(0, 1e11)]  # unix seconds
+    attempt: int
+    steps: tuple[Annotated[int, within(0, 1 << 53)] | None, ...]
+    lateness: tuple[Annotated[float, within(0, 1e9)] | None, ...] = ()
+    goodput: Annotated[float, within(0, 1)] | None = None  # so far
 
 
 # States of a node and of a rank that tell of a run in progress.
@@ -277,10 +302,13 @@ class StageResult(NamedTuple):
     meaning: str = ""
 
 
-@omit_empty("suite", "nodes", "ranks", "started", "meaning")
+@omit_empty("run", "directory", "suite", "nodes", "ranks", "started", "meaning", "stages")
 @dataclass(frozen=True)
 class SuiteResult(ResultDocument):
-    """result.json of a test. The rows of `collectives`, `bandwidth` and `links` are as the ranks wrote them."""
+    """result.json of a test. The rows of `collectives`, `bandwidth` and `links` are as the ranks wrote them.
+
+    `meaning` says what follows. A suite that ran in `stages` has the runs of its groups there.
+    """
 
     ok: bool = False
     collectives: tuple[Mapping[str, Json], ...] = ()
@@ -292,25 +320,7 @@ class SuiteResult(ResultDocument):
     ranks: int | None = None
     started: float | None = None  # unix seconds
     meaning: str = ""
-
-
-@omit_empty("run", "directory", "nodes", "stages", "meaning", "statement", "started")
-class SuiteSummary(NamedTuple):
-    """The result of a suite whose groups are runs of their own, or that measured nothing."""
-
-    run: str = ""
-    directory: str = ""
-    suite: str = ""
-    ok: bool = False
-    exit: int = 0
-    nodes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
     stages: tuple[StageResult, ...] = ()
-    meaning: str = ""
-    collectives: tuple[Mapping[str, Json], ...] = ()
-    links: tuple[Mapping[str, Json], ...] = ()
-    statement: tuple[str, ...] = ()
-    started: float | None = None  # unix seconds
 
 
 @omit_empty("cause")
@@ -325,24 +335,28 @@ class ErrorDocument(NamedTuple):
 # -- evidence/preflight.json ---------------------------------------------------------------------------------
 
 
-class CheckRequest(NamedTuple):
-    """What the nodes were checked for; fields that only the judge reads stay beside it."""
-
-    spec: Mapping[str, Json] = {}
-    environ_: Mapping[str, str] = {}  # of the scheduler
-
-
+@omit_empty("hosts")
 @needs("nodes")
 class PreflightDocument(NamedTuple):
-    """evidence/preflight.json."""
+    """evidence/preflight.json. `request`: what the nodes were checked for; `covered` says which pairs were tried.
+
+    `hosts` are what the list has for each node, which may have sent another name.
+    """
 
     schema: int = 0
     t: float = 0.0  # unix seconds
     checks: tuple[str, ...] = ()
-    request: CheckRequest = CheckRequest()
+    request: Mapping[str, Json] = {}
     nodes: Mapping[str, Mapping[str, Json]] = {}
     unreachable: tuple[Finding, ...] = ()
     covered: str = ""
+    hosts: Mapping[str, str] = {}
+
+    @property
+    def schedulers(self) -> Mapping[str, str]:
+        """The variables of a scheduler that the launching machine had."""
+        variables = self.request.get("environ")
+        return variables if isinstance(variables, dict) else {}
 
 
 # -- reading -------------------------------------------------------------------------------------------------

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from allranks.errors import ConfigError
-from allranks.findings import Finding
 from allranks.protocol.codec import decode_parts, encode
-from allranks.protocol.jsontext import DecodeError, read_object
+from allranks.protocol.jsontext import DecodeError, JsonObject, read_object
 from allranks.settings.secrets import redact_argv, redact_env
 
 from .directory import RunDirectory
-from .documents import Document, PreflightDocument, is_damaged
+from .documents import PreflightDocument, is_damaged
 from .regular import open_regular
 
 SCHEMA = 1
@@ -23,37 +21,29 @@ EXPECTED = "--from takes the evidence/preflight.json of a run."
 
 
 def document(
-    request: Mapping[str, Any],
-    nodes: Mapping[str, Any],
+    request: JsonObject,
+    nodes: Mapping[str, JsonObject | None],
     checks: Sequence[str],
     t: float,
-    unreachable: Sequence[Finding] = (),
-    covered: str = "",
-) -> Document:
+) -> PreflightDocument:
     """Make what a judgement needs, without secrets; `t` is unix seconds."""
-    return {
-        "schema": SCHEMA,
-        "t": round(t, 3),
-        "checks": list(checks),
-        "request": {
-            **request,
-            "environ": redact_env(request.get("environ") or {}),
-            "command": redact_argv(request.get("command") or ()),
-        },
-        "nodes": dict(nodes),
-        "unreachable": [f.to_json() for f in unreachable],
-        "covered": covered,
+    seen = {name: facts for name, facts in nodes.items() if facts is not None}
+    hidden = {
+        **request,
+        "environ": redact_env(request.get("environ") or {}),
+        "command": redact_argv(request.get("command") or ()),
     }
+    return PreflightDocument(SCHEMA, round(t, 3), tuple(checks), hidden, seen)
 
 
-def save(run: RunDirectory, saved: Document) -> None:
+def save(run: RunDirectory, saved: PreflightDocument) -> None:
     """Write it into a run directory; on a full disk it is left out."""
     evidence = run.path / "evidence"
     evidence.mkdir(mode=0o700, exist_ok=True)
-    RunDirectory(evidence).write_document(NAME, saved)
+    RunDirectory(evidence).write_document(NAME, encode(saved))
 
 
-def read(path: Path) -> Document:
+def read(path: Path) -> PreflightDocument:
     """Read saved evidence; raise ConfigError that says what is wrong with it."""
     if path.is_dir():
         path = path / "evidence" / NAME
@@ -68,6 +58,4 @@ def read(path: Path) -> Document:
         raise ConfigError(f"{path} is not the evidence of a check. {EXPECTED}")
     if document.get("schema") != SCHEMA:
         raise ConfigError(f"{path} has schema {document.get('schema')!r}, this allranks reads schema {SCHEMA}")
-    request = document.get("request")
-    fitting = encode(decode_parts(PreflightDocument, document))
-    return {**fitting, "request": request if isinstance(request, dict) else {}}
+    return decode_parts(PreflightDocument, document)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.protocol.codec import decode_each, document_line, omit_empty
+from allranks.protocol.codec import decode_each, document_line
 from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory
-from .documents import Document, StatusDocument
+from .documents import Document, ProgressRow, StatusDocument
 from .regular import append, open_regular, replacing
 
 NAME = "progress.jsonl"
@@ -25,18 +24,6 @@ LEAST_ROWS = 60
 MOST_FIGURES = 400_000  # of all rows: a row has two a rank
 SIZE_LIMIT = 16 << 20  # bytes that are read
 MOST_READ = 2 * MOST_ROWS  # rows that are read
-
-
-@omit_empty("lateness", "goodput")
-@dataclass(frozen=True)
-class ProgressRow:
-    """A moment: steps and lateness (seconds) in the order of the ranks, None where unknown; `goodput` so far."""
-
-    t: float  # unix seconds
-    attempt: int
-    steps: tuple[int | None, ...]
-    lateness: tuple[float | None, ...] = ()
-    goodput: float | None = None
 
 
 def row_of(status: StatusDocument, t: float) -> ProgressRow | None:
@@ -86,25 +73,21 @@ class ProgressHistory:
             file.writelines(document_line(row).encode() + b"\n" for row in rows)
 
 
-def read_progress(run: RunDirectory) -> tuple[Document, ...]:
-    """Read the rows of a run as documents; lines that are none are left out."""
-    return tuple(_read_lines(run.path / "evidence" / NAME))
+def read_progress(run: RunDirectory) -> list[ProgressRow]:
+    """Read the rows of a run; lines that are none are left out."""
+    return _read(run.path / "evidence" / NAME)
 
 
 def _read(path: Path) -> list[ProgressRow]:
-    return decode_each(ProgressRow, _read_lines(path))
-
-
-def _read_lines(path: Path) -> list[Document]:
     documents: list[Document] = []
     try:
         with open_regular(path) as file:
             lines = io.BytesIO(file.read(SIZE_LIMIT))
     except OSError:
-        return documents
+        return []
     for line in lines:
         if len(documents) >= MOST_READ:
             break
         with contextlib.suppress(DecodeError):
             documents.append(read_object(line))
-    return documents
+    return decode_each(ProgressRow, documents)

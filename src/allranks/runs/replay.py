@@ -6,37 +6,24 @@ import base64
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, read_object
-from allranks.protocol.run_facts import Fact, JoinProgress, Stamped, read_line
+from allranks.protocol.run_facts import JoinProgress, Stamped, read_line
 
 from .directory import DOCUMENT_LIMIT, RunDirectory
-from .documents import OVER, Document, NamedNode, ResultDocument, RunDocument, StatusDocument, result_record
+from .documents import OVER, Document, NamedNode, ResultDocument, RunOpened, StatusDocument, result_record
 from .logs import LogWriter
 from .opening import write_nodes, write_status
 from .regular import size_of
-
-
-class Shown(Protocol):
-    """The part of a view that follows a run."""
-
-    def event(self, stamped: Stamped[Fact]) -> None:
-        """Take a fact."""
-
-    def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
-        """Take bytes of a rank, as they came."""
-
-    def status(self, status: StatusDocument, now: float) -> None:
-        """Take the states of all ranks."""
+from .view import View
 
 
 class Replay:
     """Events, output, states and the result go where they would be, had the run been started from here."""
 
-    def __init__(self, run: RunDirectory, view: Shown, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, run: RunDirectory, view: View, clock: Callable[[], float] = time.time) -> None:
         self.run = run
         self.view = view
         self.result: ResultDocument | None = None
@@ -110,7 +97,7 @@ class Replay:
         self.view.status(record, now)
 
     def _opening(self, info: Document) -> None:
-        listed = enumerate(decode_parts(RunDocument, info).nodes)
+        listed = enumerate(decode_parts(RunOpened, info).nodes)
         nodes = [NamedNode(node.name, index, node.host, slots=node.slots, node_rank=index) for index, node in listed]
         self._nodes = {node.name: index for index, node in enumerate(nodes)}
         write_nodes(self.run, nodes)

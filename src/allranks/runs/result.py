@@ -17,7 +17,7 @@ from allranks.protocol.codec import encode
 from allranks.protocol.run_facts import Fact, RunEnd, Stamped
 
 from .directory import RunDirectory
-from .documents import ResultDocument, StatusDocument, SuiteSummary, Timing
+from .documents import ResultDocument, StatusDocument, Timing
 from .opening import write_last_status
 from .timeledger import ledger_of
 
@@ -89,7 +89,7 @@ def write_result(
     return result
 
 
-def replace_result(run: RunDirectory, result: ResultDocument | SuiteSummary) -> None:
+def replace_result(run: RunDirectory, result: ResultDocument) -> None:
     """Write result.json alone: of a test, with what the ranks have measured."""
     run.write_document("result.json", encode(result))
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from allranks.protocol.jsontext import DecodeError, read_object
+from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .directory import RunDirectory
 from .regular import open_regular
 
 KINDS = ("collective", "bandwidth", "link", "end")
 LIMIT = 64 << 20  # bytes of a file that are read
-Row = Mapping[str, Any]
+Row = Mapping[str, Json]
 
 
 def read_rows(run: RunDirectory) -> dict[str, list[Row]]:

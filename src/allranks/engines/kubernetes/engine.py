@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from allranks.diagnose.pod_states import read_pods
-from allranks.engines.following import FollowerView, NoView
 from allranks.engines.remote import RemoteEngine, read_place
 from allranks.plan.render.pod_spec import CONTAINER
 from allranks.runs.directory import RunDirectory
 from allranks.runs.opening import take_control
+from allranks.runs.view import View
 from allranks.settings.layers import Resolved
 
 from .following import PodsFollower, PodsOfRun
@@ -24,7 +24,7 @@ class Kubernetes(RemoteEngine):
         """Return the objects that a start would make."""
         return PodsLaunch(resolved.spec)
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> PodsFollower:
+    def follow(self, run: RunDirectory, view: View) -> PodsFollower:
         """Follow the pods from here on; the log goes on where the last follower was."""
         Kubectl.require()
         place = read_place(run, PodsOfRun)
@@ -40,7 +40,7 @@ class Kubernetes(RemoteEngine):
 
     def settle(self, run: RunDirectory) -> None:
         """Write the end of a run whose pods are over, with the log that pod 0 has left."""
-        PodsFollower(run, read_place(run, PodsOfRun), NoView()).settle()
+        PodsFollower(run, read_place(run, PodsOfRun), View()).settle()
 
 
 ENGINE = Kubernetes()

@@ -19,7 +19,7 @@ from allranks.diagnose.pod_states import (
     troubles,
     waiting,
 )
-from allranks.engines.following import FollowerView, verdict_on
+from allranks.engines.following import verdict_on
 from allranks.engines.remote import RemoteRun
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
@@ -29,6 +29,7 @@ from allranks.protocol.processes import RemainingProcess
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left, ResultDocument
 from allranks.runs.result import least_result
+from allranks.runs.view import View
 
 from ..program_lines import ProcessLines
 from .kubectl import Kubectl, KubectlError
@@ -68,7 +69,7 @@ class PodsOfRun(NamedTuple):
 class PodsFollower(RemoteRun):
     """The pods of one run, followed from this process, which also removes them and writes the run's end."""
 
-    def __init__(self, run: RunDirectory, place: PodsOfRun, view: FollowerView) -> None:
+    def __init__(self, run: RunDirectory, place: PodsOfRun, view: View) -> None:
         super().__init__(run, view, place.engine, place.name)
         self.kind = place.kind
         self.nodes = place.nodes

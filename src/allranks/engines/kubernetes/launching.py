@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines import NotStarted, zipapp
-from allranks.engines.following import FollowerView
-from allranks.engines.remote import create_run, hidden_values, name_of, show_opening
+from allranks.engines.following import show_opening
+from allranks.engines.remote import create_run, hidden_values, name_of
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import NODE_FAILED
 from allranks.findings import Verdict
@@ -26,6 +26,7 @@ from allranks.protocol.codec import document_line
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Left
 from allranks.runs.result import least_result, write_result
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 
 from .following import PodsFollower, PodsOfRun, left_objects
@@ -63,7 +64,7 @@ class PodsLaunch:
         head = ["would give this to `kubectl create -f -` and follow pod 0, and nothing was done"]
         return yaml_text(shown, head).rstrip("\n")
 
-    def start(self, view: FollowerView) -> PodsFollower:
+    def start(self, view: View) -> PodsFollower:
         """Make the objects. Raise NotStarted where the cluster refuses one: the run's end is written then."""
         Kubectl.require()
         spec = self._spec
@@ -85,7 +86,7 @@ class PodsLaunch:
         except AllranksError:
             shutil.rmtree(run.path, ignore_errors=True)  # kubectl's own configuration is wrong: no cluster was asked
             raise
-        show_opening(run, view, spec)
+        show_opening(run, view)
         return PodsFollower(run, place, view)
 
     def _refused(self, run: RunDirectory, kubectl: Kubectl, error: KubectlError) -> NotStarted:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from allranks.engines.following import FollowerView
 from allranks.engines.remote import RemoteEngine, read_place
 from allranks.plan.environment import forwarded
 from allranks.plan.render.pod_spec import ARCHIVE
@@ -20,11 +19,13 @@ from allranks.runs.documents import Document
 from allranks.runs.opening import take_control
 from allranks.runs.regular import replacing
 from allranks.runs.result import write_result
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 
 from .. import zipapp
-from ..remote import create_run, hidden_values, name_of, show_opening
+from ..following import show_opening
+from ..remote import create_run, hidden_values, name_of
 from .following import ClusterOfRun, SkyFollower, call, launch_argv, log_argv, require, without_result
 
 
@@ -37,7 +38,7 @@ class SkyPilot(RemoteEngine):
         """Return the task that a start would launch."""
         return TaskLaunch(resolved.spec)
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> SkyFollower:
+    def follow(self, run: RunDirectory, view: View) -> SkyFollower:
         """Follow the newest job's log from its beginning, for which the directory's own logs start again."""
         require()
         place = read_place(run, ClusterOfRun)
@@ -97,7 +98,7 @@ class TaskLaunch:
             return document_line(TaskPlan(argv, task))
         return yaml_text([task], [f"would call `{' '.join(argv)}` with this, and nothing was done"]).rstrip("\n")
 
-    def start(self, view: FollowerView) -> SkyFollower:
+    def start(self, view: View) -> SkyFollower:
         """Write the task into a run directory and call `sky launch`."""
         require()
         spec = self._spec
@@ -111,7 +112,7 @@ class TaskLaunch:
         with replacing(task) as file:
             file.write(yaml_text([self._task(str(archive))]).encode())
         argv = launch_argv(self._name, str(task), self._hidden)
-        show_opening(run, view, spec)
+        show_opening(run, view)
         return SkyFollower(run, place, view, argv, {**os.environ, **self.hidden_environment()})
 
     def _task(self, archive: str) -> Document:

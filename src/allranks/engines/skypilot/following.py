@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from shutil import which
 from typing import NamedTuple, Optional
 
-from allranks.engines.following import FollowerView
 from allranks.engines.remote import RemoteRun
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
@@ -20,6 +19,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left, ResultDocument
 from allranks.runs.regular import append
 from allranks.runs.result import least_result
+from allranks.runs.view import View
 
 from ..program_lines import ProcessLines
 
@@ -80,7 +80,7 @@ class SkyFollower(RemoteRun):
         self,
         run: RunDirectory,
         place: ClusterOfRun,
-        view: FollowerView,
+        view: View,
         argv: Sequence[str],
         environ: Mapping[str, str],
     ) -> None:

@@ -19,7 +19,6 @@ from allranks.cluster import Cluster, Node
 from allranks.cluster.slurm_allocation import read_allocation
 from allranks.diagnose.slurm_jobs import nearly_over, seconds_since_end, waiting
 from allranks.engines import PreparedLaunch, Stopped, engine_named
-from allranks.engines.following import FollowerView
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.plan.plan import make_plan
 from allranks.plan.render import RenderRequest
@@ -30,6 +29,7 @@ from allranks.protocol.run_facts import NodesAsked, Stamped
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
 from allranks.runs.opening import Opening, write_first_status, write_opening
+from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.command_line import secret_values
 from allranks.settings.layers import Resolved
@@ -86,11 +86,11 @@ class Slurm:
         why = waiting(job) if job.waits else nearly_over(job, time.time())
         return {"job": {"id": number, "state": job.state, "why": why}}
 
-    def follow(self, run: RunDirectory, view: FollowerView) -> JobFollower:
+    def follow(self, run: RunDirectory, view: View) -> JobFollower:
         """Follow a job that was submitted before, or whose controller is on another host."""
         return JobFollower(run, _job_of(run), view, run.read_lines()[1])
 
-    def stop(self, run: RunDirectory, grace: float, view: FollowerView) -> Stopped:
+    def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """End the job through its controller, else through Slurm, and wait until the run is over.
 
         Raise SlurmError where slurmctld does not answer at first; later it is asked again.
@@ -180,7 +180,7 @@ class Submission:
         command = " ".join(jobs.SBATCH)
         return f"would give this script to `{command}` on its standard input, and nothing was done\n\n{script}"
 
-    def start(self, view: FollowerView) -> JobFollower:
+    def start(self, view: View) -> JobFollower:
         """Submit it. Raise SlurmError, and leave no run directory, where Slurm refuses the job."""
         jobs.require()
         run = RunDirectory.create(Path(self._runs_dir), self._spec.places.name, time.time())

@@ -6,14 +6,14 @@ import time
 from dataclasses import replace
 
 from allranks.diagnose.slurm_jobs import SlurmJob, is_hopeless, never_starts, waiting
-from allranks.engines.following import Display, FollowedRun, FollowerView, OnCtrlC
+from allranks.engines.following import Display, FollowedRun, OnCtrlC, show_opening
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Verdict
-from allranks.protocol.codec import encode
 from allranks.protocol.run_facts import Fact, JobProgress, RunStart, Stamped
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.result import least_result
+from allranks.runs.view import View
 
 from . import jobs
 from .ended import LATE, OUTPUT, conclude, has_begun
@@ -31,7 +31,7 @@ class JobFollower(FollowedRun):
     on_ctrl_c = OnCtrlC.ASK
     leaves_page = False  # the controller in the job does
 
-    def __init__(self, run: RunDirectory, job: str, view: FollowerView, offset: int = 0, first_words: str = "") -> None:
+    def __init__(self, run: RunDirectory, job: str, view: View, offset: int = 0, first_words: str = "") -> None:
         super().__init__(run, view)
         self.job = job
         self._number = job
@@ -86,21 +86,8 @@ class JobFollower(FollowedRun):
     def _on_event(self, stamped: Stamped[Fact]) -> None:
         if isinstance(stamped.fact, RunStart):
             self.begun = True
-            self._open()
-
-    def _open(self) -> None:
-        document = self.run.read_run()
-        opening = {
-            "run": self.run.name,
-            "directory": str(self.run.path),
-            "command": encode(document.command),
-            "launcher": document.spec.get("launcher", "direct"),
-            "source": document.source or "Slurm",
-            "nodes": encode(document.nodes),
-        }
-        if opening["nodes"]:
             self._display.reader.names_anew()
-            self.view.opening(opening)
+            show_opening(self.run, self.view)
 
     def ask(self, now: float) -> None:
         """Ask slurmctld for the job. A service that does not answer is asked again, and the job goes on."""
