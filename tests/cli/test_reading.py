@@ -14,10 +14,10 @@ from tests import forked
 from allranks.cli import main
 from allranks.cli.clean import may_live
 from allranks.cli.data import plan_command
-from allranks.cli.status import describe, lines, to_document
+from allranks.cli.status import describe, lines
 from allranks.engines import program_lines
 from allranks.errors import UsageError
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import encode, make_document
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.runs.brief import saved_limit
 from allranks.runs.directory import RunDirectory
@@ -83,9 +83,9 @@ def call(capsys, verb, *words):
 
 def test_status_has_the_designs_form(runs):
     report = describe(make(runs, over=False, controller=encode(controller_identity())), time.time())
-    document = to_document(report)
-    assert list(document)[:5] == ["schema", "run", "directory", "state", "attempt"]
-    assert list(document)[5:] == ["master", "world_size", "verdict", "nodes", "goodput"]
+    document = make_document(report)
+    fields = "schema run state t attempt master world_size nodes goodput directory verdict"
+    assert list(document) == fields.split()
     assert (document["state"], [n["name"] for n in document["nodes"]]) == ("running", ["h1", "h2"])
     first = document["nodes"][0]["ranks"][0]
     assert (first["rank"], first["pid"], first["step"]) == (0, 100, 7)
@@ -440,10 +440,10 @@ def test_the_status_of_a_run_is_made_of_documents_that_are_read_once(runs, capsy
 
 def test_a_limit_of_zero_is_a_limit(runs):
     run = make(runs)
-    assert saved_limit(run, "stop_grace") == 30.0
+    assert saved_limit(run.read_run(), "stop_grace") == 30.0
     for seconds, expected in ((0.0, 0.0), (5, 5.0), ("5", 30.0), (True, 30.0)):
         run.write_document("run.json", {"run": run.name, "spec": {"stop_grace": seconds}})
-        assert saved_limit(run, "stop_grace") == expected
+        assert saved_limit(run.read_run(), "stop_grace") == expected
 
 
 @pytest.mark.parametrize("engine", ["kubernetes", "skypilot"])

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.gang.members import RankProgress, Resumption
+from allranks.gang.members import Resumption
 from allranks.gang.progress import Progress
 from allranks.gang.steps import ONE_END, StepFinder, StepSeen
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
+from allranks.runs.documents import RankStatus
 
 LOGS = Path(__file__).parent / "step_logs"
 # name, format, last step, steps in all as far as the lines say, epoch
@@ -158,7 +159,7 @@ def output(progress: Progress, *lines: str, rank: int = 0, at: float = 1.0) -> N
 
 def test_a_rank_shows_its_step_rate_and_total(progress: Progress) -> None:
     output(progress, *(f"step {n}/50 loss 2.1\n" for n in (10, 12, 14)))
-    assert progress.by_rank() == {0: RankProgress(14, 2.0, 1003.0, 50)}
+    assert progress.by_rank() == {0: RankStatus(0, step=14, rate=2.0, last_output=1003.0, total_steps=50)}
     assert progress.first_step_at == 1.0
 
 
@@ -169,7 +170,7 @@ def test_steps_that_come_all_at_once_after_a_pause_are_no_rate(progress: Progres
         if number == 30:
             progress.paused(76.0, 1080.02)
         output(progress, f"step {number}/500 loss 2.1\n", at=80.0 + number / 1000)
-    assert progress.by_rank()[0] == RankProgress(89, 2.0, 1080.089, 500)
+    assert progress.by_rank()[0] == RankStatus(0, step=89, rate=2.0, last_output=1080.089, total_steps=500)
     output(progress, *(f"step {n}/500 loss 2.1\n" for n in (260, 262)), at=85.0)
     rate = progress.by_rank()[0].rate
     assert rate is not None and 1.9 < rate < 3.1
@@ -230,7 +231,7 @@ def test_collectives_a_second_where_no_step_is_known(progress: Progress) -> None
     progress.counted({0: {"0": 10, "gloo/0": {"last_enqueued_collective": "10"}}, 1: {}}, 100.0)
     assert progress.wants_counts(102.5)
     progress.counted({0: {"0": 20, "1": 5}, 1: {}}, 102.5)
-    assert progress.by_rank() == {0: RankProgress(collectives=6.0)}
+    assert progress.by_rank() == {0: RankStatus(0, collectives=6.0)}
     assert not progress.wants_counts(110.0)
     output(progress, *(f"step {n} loss 2.1\n" for n in (10, 20)), rank=1)
     assert progress.by_rank()[1].step == 20

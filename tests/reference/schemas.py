@@ -44,12 +44,11 @@ SIMPLE: dict[object, Schema] = {
 
 @dataclass(frozen=True)
 class Published:
-    """A document: its record, and the files and commands that have it. `spread`: a field whose fields stand in it."""
+    """A document: its record, and the files and commands that have it."""
 
     name: str
     kind: type
     where: str
-    spread: str = ""
 
 
 DOCUMENTS = [
@@ -61,7 +60,7 @@ DOCUMENTS = [
     Published("finding", Finding, "inside of other documents"),
     Published("preflight", documents.PreflightDocument, "`evidence/preflight.json`"),
     Published("node-result", joined.NodeEnd, "`join --json` on a node other than 0"),
-    Published("run-status", status.StatusReport, "`status --json`", spread="engine"),
+    Published("run-status", status.StatusReport, "`status --json`"),
     Published("runs", ps.RunList, "`ps --json`"),
     Published("top", TopSnapshot, "a line of `top --json`"),
     Published("check", CheckReport, "`check --json`"),
@@ -105,7 +104,7 @@ class Generator:
 
     def document(self, published: Published) -> Schema:
         """The schema of a published document."""
-        body = self._record(published.kind, published.spread)
+        body = self._record(published.kind)
         if published.name not in WITHOUT_NUMBER:
             body["properties"] = {"schema": {"const": 1}, **body["properties"]}
             body["required"] = ["schema", *(name for name in body["required"] if name != "schema")]
@@ -126,9 +125,9 @@ class Generator:
         head = {"$schema": DRAFT, "$id": f"allranks/{name}.json", "title": name}
         return {**head, **body, **({"$defs": self._definitions} if self._definitions else {})}
 
-    def _record(self, kind: type, spread: str = "", without: tuple[str, ...] = ()) -> Schema:
+    def _record(self, kind: type, without: tuple[str, ...] = ()) -> Schema:
         hints = typing.get_type_hints(kind)
-        spread = spread or codec.spread_field(kind)
+        spread = codec.spread_field(kind)
         properties: dict[str, Schema] = {}
         required: list[str] = []
         for name in codec.field_names(kind):

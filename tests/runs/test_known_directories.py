@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import RunDocument
 from allranks.runs.known_directories import (
     MOST,
     NAME,
@@ -15,7 +16,7 @@ from allranks.runs.known_directories import (
     note_runs_directory,
     state_directory,
 )
-from allranks.runs.opening import Opening, write_opening
+from allranks.runs.opening import write_opening
 from allranks.settings import RunSpec
 
 
@@ -98,7 +99,7 @@ def test_a_run_begins_whatever_stands_there(
             file.symlink_to(target)
     monkeypatch.setenv("XDG_STATE_HOME", environ["XDG_STATE_HOME"])
     run = RunDirectory.create(tmp_path / "runs", "job", 0.0)
-    write_opening(run, Opening(RunSpec(), "uid", (), "test", str(tmp_path), 1.0, None))
+    write_opening(run, RunSpec(), RunDocument(uid="uid", started=1.0, source="test"))
     assert run.read_run().uid == "uid"
     assert known_runs_directories(environ) == []
     assert not target.exists()
@@ -110,5 +111,5 @@ def test_the_opener_of_runs_notes_where_they_are(
     monkeypatch.setenv("XDG_STATE_HOME", environ["XDG_STATE_HOME"])
     monkeypatch.chdir(tmp_path)
     run = RunDirectory.create(Path("runs"), "job", 0.0)
-    write_opening(run, Opening(RunSpec(), "uid", (), "test", str(tmp_path), 1.0, None))
+    write_opening(run, RunSpec(), RunDocument(uid="uid", started=1.0, source="test"))
     assert known_runs_directories(environ) == [tmp_path / "runs"]

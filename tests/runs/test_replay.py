@@ -14,22 +14,19 @@ from allranks.protocol.messages import StartedMessage
 from allranks.protocol.run_facts import AttemptStart, EndingBegun, NodesAsked, RunStart, Stamped, StepsSeen
 from allranks.report.json_lines import LinesView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument, StatusDocument, TimeLedger
+from allranks.runs.documents import NamedNode, ResultDocument, RunOpened, StatusDocument, TimeLedger
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
+from allranks.runs.view import View
 
 
-class Shown:
+class Shown(View):
     """Keeps what it is shown."""
 
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
         self.text: dict[int, bytes] = {}
         self.states: list[str] = []
-
-    def event(self, event: dict[str, Any]) -> None:
-        self.events.append(event)
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:
         self.text[rank] = self.text.get(rank, b"") + data
@@ -57,11 +54,11 @@ def spoken(*calls: tuple[str, Any]) -> list[str]:
 def test_a_whole_run_comes_through(run: RunDirectory) -> None:
     shown = Shown()
     replay = Replay(run, shown, lambda: 5.0)
-    nodes = [{"name": "demo-0", "host": "demo-0", "slots": None}, {"name": "demo-1", "host": "demo-1", "slots": None}]
+    nodes = tuple(NamedNode(name, host=name) for name in ("demo-0", "demo-1"))
     odd = b"\xff\xfe not UTF-8\n"
     lines = spoken(
         ("say", ["join", "2 of 2 nodes are here"]),
-        ("opening", [{"run": "inner", "nodes": nodes, "command": ["train.py"]}]),
+        ("opening", [RunOpened("inner", command=("train.py",), nodes=nodes)]),
         ("event", [fact({"t": 1.0, "event": "attempt-start", "attempt": 0})]),
         ("output", ["demo-1", 1, "grün\n".encode(), 1.0]),
         ("output", ["demo-1", 1, odd, 1.0]),

@@ -131,7 +131,7 @@ def may_live(run: RunDirectory, now: float) -> bool:
         return False
     if run.engine:
         return True
-    return now - _last_word(run) < 2 * saved_limit(run, "lease")
+    return now - _last_word(run) < 2 * saved_limit(run.read_run(), "lease")
 
 
 def _last_word(run: RunDirectory) -> float:

@@ -166,6 +166,7 @@ def print_detached(run: RunDirectory, quiet: bool, json_: bool, job: str | None 
         return
     what = f"submitted job {job}" if job is not None else "detached"
     click.echo(f"{what}: allranks status {run.name} · logs -f · attach · stop")
-    if job is None and not run.engine:
-        lease = format_duration(saved_limit(run, "lease"))
+    document = run.read_run()
+    if job is None and not document.engine:
+        lease = format_duration(saved_limit(document, "lease"))
         click.echo(f"keep this machine awake: nodes that hear nothing from it for {lease} end their ranks")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from allranks.errors import UsageError
@@ -23,30 +23,11 @@ from allranks.runs.nodeledger import (
 from allranks.text import align_columns, count_of, format_ago, join_words
 
 
-class ShownNode(NamedTuple):
-    """A node: `known_by` says how it is known, `failures` count by cause, `suspicion` is the reason, empty without one.
-
-    Times are unix seconds. `clean_runs` are those since the last fault.
-    """
-
-    name: str
-    hostname: str
-    machine: str
-    known_by: str
-    runs: int
-    failures: Mapping[str, int]
-    last_seen: float
-    last_run: str
-    last_failure: float | None
-    clean_runs: int
-    suspicion: str
-
-
 class NodesReport(NamedTuple):
     """What `nodes --json` prints. `forgotten`: records that --forget has removed."""
 
     file: str
-    nodes: Sequence[ShownNode]
+    nodes: Sequence[RememberedNode]
     forgotten: int
 
 
@@ -61,7 +42,7 @@ def command(forget: Sequence[str], quiet: bool, json_: bool) -> int:
         forgotten = _forget(chosen)
         nodes = remembered(read_ledger(file), now)
     if json_:
-        sys.stdout.write(document_line(NodesReport(str(file), [_shown(node) for node in nodes], forgotten)) + "\n")
+        sys.stdout.write(document_line(NodesReport(str(file), nodes, forgotten)) + "\n")
         return DONE
     if quiet:
         shown = [node.name for node in nodes if node.suspicion]
@@ -103,22 +84,6 @@ def _is_of(record: NodeRecord, node: RememberedNode) -> bool:
     if not record.machine:
         return has_name
     return record.machine == node.machine and (node.known_by == "machine" or has_name)
-
-
-def _shown(node: RememberedNode) -> ShownNode:
-    return ShownNode(
-        node.name,
-        node.hostname,
-        machine=node.machine,
-        known_by=node.known_by,
-        runs=node.runs,
-        failures=node.failures,
-        last_seen=node.last_seen,
-        last_run=node.last_run,
-        last_failure=node.last_failure,
-        clean_runs=node.clean_runs,
-        suspicion=node.suspicion,
-    )
 
 
 def lines_of(nodes: Sequence[RememberedNode], now: float, file: str) -> list[str]:

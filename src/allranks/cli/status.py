@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 import time
@@ -12,14 +11,12 @@ from typing import NamedTuple
 
 from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
-from allranks.findings import Verdict
-from allranks.protocol.codec import SCHEMA, decode_parts, encode, omit_empty
-from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.codec import decode_parts, document_line, omit_empty, spread
 from allranks.report.nodetable import heading, node_line, styled, widest_label, without_clock
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
 from allranks.runs.brief import LeaseEnd, lease_end, saved_limit
 from allranks.runs.directory import RunCondition, RunDirectory
-from allranks.runs.documents import GOING_ON, ORPHANED, OVER, Master, NodeStatus, RankStatus, at_rest
+from allranks.runs.documents import GOING_ON, ORPHANED, OVER, NodeStatus, RankStatus, RunReport, at_rest
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, format_percent
 
@@ -59,21 +56,13 @@ class Silence(NamedTuple):
     stopped: int | None = None
 
 
+@spread("engine")
 @omit_empty("lease_end", "silence")
 @dataclass(frozen=True)
-class StatusReport:
+class StatusReport(RunReport):
     """What `status` prints."""
 
-    run: str
-    directory: str
-    state: str
-    engine: EngineReport
-    attempt: int
-    master: Master | None
-    world_size: int | None
-    verdict: Verdict | None
-    nodes: tuple[NodeStatus, ...]
-    goodput: float | None
+    engine: EngineReport = EngineReport()
     lease_end: LeaseEnd | None = None
     silence: Silence | None = None
 
@@ -86,7 +75,7 @@ def command(run: str | None, watch: bool, quiet: bool, runs_dir: str | None, jso
     while True:
         report = describe(run_dir, time.time())
         if json_:
-            print(json.dumps(to_document(report)), flush=True)
+            print(document_line(report), flush=True)
         else:
             colour = shows_colour(sys.stdout)
             shown = [report.state] if quiet else lines(report, colour)
@@ -119,35 +108,30 @@ def describe(run: RunDirectory, now: float) -> StatusReport:
     settle(run, now)
     condition = run.condition()
     ended = lease_end(run, condition, now)
-    status = condition.status if ended is None else at_rest(condition.status)
+    report = condition.report(run, now)
+    nodes = report.nodes if ended is None else at_rest(condition.status).nodes
+    shown = tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in nodes)
+    engine = decode_parts(EngineReport, engine_of(run).condition(run, condition.state))
     return StatusReport(
-        run.name,
-        str(run.path),
-        state=condition.state,
-        engine=decode_parts(EngineReport, engine_of(run).condition(run, condition.state)),
-        attempt=status.attempt,
-        master=status.master,
-        world_size=status.world_size,
-        verdict=condition.verdict,
-        nodes=tuple(replace(node, ranks=tuple(_with_age(rank, now) for rank in node.ranks)) for node in status.nodes),
-        goodput=condition.goodput,
-        lease_end=ended,
-        silence=silence(run, condition, now),
+        **vars(replace(report, nodes=shown)), engine=engine, lease_end=ended, silence=silence(run, condition, now)
     )
 
 
 def silence(run: RunDirectory, condition: RunCondition, now: float) -> Silence | None:
     """Tell since when a controller that is there has written nothing, where it has missed three beats; else None."""
     written = condition.status.t
-    if condition.state not in GOING_ON or run.engine or run.job is not None or not written:
+    if condition.state not in GOING_ON or not written:
+        return None
+    document = run.read_run()
+    if document.engine or run.job_in(document) is not None:
         return None
     from allranks.diagnose.incident import beat_of  # imported late, as in `lease_end`
 
-    if now - written <= 3 * beat_of(saved_limit(run, "lease")) + 1.0:
+    if now - written <= 3 * beat_of(saved_limit(document, "lease")) + 1.0:
         return None
     from allranks.agent.processes import read_process  # imported late: few controllers stand still
 
-    controller = run.read_run().controller
+    controller = document.controller
     is_here = controller is not None and controller.host == platform.node()
     process = read_process(controller.pid or 0) if controller is not None and is_here else None
     return Silence(written, process.pid if process is not None and process.is_stopped else None)
@@ -158,15 +142,6 @@ def _with_age(rank: RankStatus, now: float) -> RankReport:
     if rank.last_output is not None:
         age = round(max(0.0, now - rank.last_output), 1)
     return RankReport(**vars(rank), last_output_s=age)
-
-
-def to_document(report: StatusReport) -> JsonObject:
-    """Make the document of `--json`: what the engine says stands behind the state."""
-    fields = encode(report)
-    document: JsonObject = {"schema": SCHEMA}
-    for name, value in fields.items():
-        document.update(value if name == "engine" else {name: value})
-    return document
 
 
 def lines(report: StatusReport, colour: bool = False) -> list[str]:

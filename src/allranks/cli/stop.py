@@ -69,7 +69,7 @@ class Asked(NamedTuple):
         """Return the grace of a run."""
         if self.grace is not None:
             return self.grace
-        return saved_limit(run, "stop_grace")
+        return saved_limit(run.read_run(), "stop_grace")
 
     def say(self, text: str) -> None:
         """Print a line of what went well."""

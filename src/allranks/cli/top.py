@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from allranks.engines import settle
@@ -103,32 +104,24 @@ def _draw_until_left(watched: WatchedRun, screen: FullScreen, interval: float) -
 def snapshot(watch: RunWatch, now: float) -> TopSnapshot:
     """Look at a run. `now`: unix seconds."""
     condition = watch.look()
-    status = condition.status
-    result = condition.result
-    run = watch.run.read_run()
-    progress = RunProgress.of(status.nodes)
-    elapsed = max(0.0, now - run.started) if run.started else None
-    if result is not None:
-        elapsed = result.timing.total
+    report = condition.report(watch.run, now)
+    progress = RunProgress.of(report.nodes)
+    started = watch.run.started
+    elapsed = max(0.0, now - started) if started else None
+    if condition.result is not None:
+        elapsed = condition.result.timing.total
     is_over = condition.state in (*OVER, ORPHANED)
+    if is_over:
+        report = replace(report, nodes=tuple(map(without_clock, report.nodes)))
     return TopSnapshot(
-        run=watch.run.name,
-        directory=str(watch.run.path),
-        state=condition.state,
-        t=round(now, 3),
-        attempt=status.attempt,
+        **vars(report),
         elapsed_s=round(elapsed, 3) if elapsed is not None else None,
         step=progress.step,
         total_steps=progress.total,
         rate=None if is_over else progress.rate,
         eta_s=None if is_over else progress.seconds_left,
         loss=watch.loss,
-        goodput=condition.goodput,
-        master=status.master,
-        world_size=status.world_size,
-        verdict=condition.verdict,
         warnings=watch.warnings,
-        nodes=tuple(map(without_clock, status.nodes)) if is_over else status.nodes,
     )
 
 

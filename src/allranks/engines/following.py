@@ -115,9 +115,8 @@ def show_opening(run: RunDirectory, view: View) -> None:
     """Show what run.json says of a run that begins, once it names the nodes."""
     document = run.read_run()
     if document.nodes:
-        launcher = str(document.spec.get("launcher") or "direct")
-        source = document.source
-        view.opening(RunOpened(run.name, str(run.path), document.command, launcher, source, document.nodes))
+        place, launcher = str(run.path), document.launcher
+        view.opening(RunOpened(run.name, place, document.command, launcher, document.source, document.nodes))
 
 
 def follow_run(run: RunDirectory, view: View, take_over: bool) -> StartedRun:

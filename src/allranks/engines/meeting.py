@@ -27,8 +27,8 @@ from allranks.protocol.controls import HelloControl
 from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.run_facts import RunStart, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, NamedNode, ResultDocument
-from allranks.runs.opening import Opening, write_opening
+from allranks.runs.documents import Document, NamedNode, ResultDocument, RunDocument
+from allranks.runs.opening import write_opening
 from allranks.runs.result import least_result, write_result
 from allranks.settings import RunSpec
 from allranks.text import format_duration, name_with, plural
@@ -139,9 +139,10 @@ class Meeting:
     def no_start(self, ended: NoStart) -> NotStarted:
         """Write the run directory of a run that did not begin, and return the error to raise, with its result."""
         run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
-        nodes = [NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items()]
+        nodes = tuple(NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items())
         began = time.time() - (time.monotonic() - self._started)
-        write_opening(run, Opening(self._spec, "", nodes, JOINED, os.getcwd(), began, controller=None))
+        known = RunDocument(started=began, nodes=nodes, source=JOINED, workdir=os.getcwd())
+        write_opening(run, self._spec, known)
         run.append(Stamped("", time.time(), None, RunStart(run.name, "")))
         run.append(Stamped("", time.time(), None, ended.finding))
         result = least_result(run, ended.exit, ended.verdict, [ended.finding])

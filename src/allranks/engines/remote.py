@@ -19,8 +19,8 @@ from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.run_facts import JobProgress, NodesAsked, PlainNote, RunStart, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ORPHANED, Document, Left, NamedNode, ResultDocument
-from allranks.runs.opening import Opening, controller_identity, write_first_status, write_opening
+from allranks.runs.documents import ORPHANED, Document, Left, NamedNode, ResultDocument, RunDocument
+from allranks.runs.opening import controller_identity, write_first_status, write_opening
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
 from allranks.runs.view import View
@@ -43,21 +43,20 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
     """Make a run directory as `run` makes it. `place`: the engine's record of where the run really is."""
     run = RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, now)
     (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
-    listed = [NamedNode(node, index, node, node_rank=index) for index, node in enumerate(nodes)]
+    listed = tuple(NamedNode(node, index, node, node_rank=index) for index, node in enumerate(nodes))
     document: Document = encode(place)
-    opening = Opening(
-        spec,
-        name,
+    known = RunDocument(
+        uid=name,
+        started=now,
         nodes=listed,
         source=str(document["engine"]),
         workdir=os.getcwd(),
-        started=now,
         controller=controller_identity(),
-        more={"engine": document},
+        engine=document,
     )
-    write_opening(run, opening)
+    write_opening(run, spec, known)
     run.append(Stamped("", time.time(), None, RunStart(run.name, name)))
-    run.append(Stamped("", now, None, NodesAsked(opening.source)))
+    run.append(Stamped("", now, None, NodesAsked(known.source)))
     write_first_status(run, "starting", listed)
     return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from allranks.diagnose.memory.setting import DEEPSPEED
@@ -21,19 +21,6 @@ from .clocks import NodeClock
 from .lingering import Departure
 
 STANDS_BY = "spare"  # the state of a spare that has been looked at and found fit
-
-
-class RankProgress(NamedTuple):
-    """How far a rank is: steps a second in `rate`, unix seconds in `last_output`; None where nothing was seen.
-
-    `collectives` a second are known where no step is."""
-
-    step: int | None = None
-    rate: float | None = None
-    last_output: float | None = None
-    total_steps: int | None = None
-    epoch: float | None = None
-    collectives: float | None = None
 
 
 class Resumption(NamedTuple):
@@ -138,14 +125,19 @@ class NodeState:
         self.deepspeed = of_deepspeed(facts)
         return NodeFactsKept(addresses, self.memory, gpu_count(self.plan_facts), self.deepspeed)
 
-    def status(self, progress: Mapping[int, RankProgress]) -> NodeStatus:
-        """Return the node's part of status.json; `progress` is that of the ranks that have shown any."""
-        ranks = []
-        for rank in self.ranks.values():
-            shown = progress.get(rank.rank, RankProgress())
-            figures = dict(shown._asdict(), lateness_s=rank.lateness)
-            ranks.append(RankStatus(rank.rank, rank.local_rank, rank.state, rank.pid, **figures))
-        return NodeStatus(self.name, self.index, self.address, self.state, tuple(ranks), self.usage)
+    def status(self, progress: Mapping[int, RankStatus]) -> NodeStatus:
+        """Return the node's part of status.json; `progress` has the figures of the ranks that have shown any."""
+        ranks = tuple(
+            replace(
+                progress.get(rank.rank, RankStatus(rank.rank)),
+                local_rank=rank.local_rank,
+                state=rank.state,
+                pid=rank.pid,
+                lateness_s=rank.lateness,
+            )
+            for rank in self.ranks.values()
+        )
+        return NodeStatus(self.name, self.index, self.address, self.state, ranks, self.usage)
 
 
 def of_deepspeed(facts: JsonObject) -> dict[str, int]:

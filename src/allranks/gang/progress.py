@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -12,9 +13,10 @@ from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_metrics
 from allranks.protocol.run_facts import StepsSeen
+from allranks.runs.documents import RankStatus
 
 from .matching import Match, Matching
-from .members import RankProgress, Resumption
+from .members import Resumption
 from .steps import StepFinder, StepSeen
 
 WINDOW = 20  # steps the rate is taken over
@@ -357,17 +359,24 @@ class Progress:
             if matching is not None:
                 matching.close()
 
-    def by_rank(self) -> dict[int, RankProgress]:
+    def by_rank(self) -> dict[int, RankStatus]:
         """How far the ranks are that have written anything, or whose collectives were counted."""
-        ranks: dict[int, RankProgress] = {}
+        ranks: dict[int, RankStatus] = {}
         is_counted = all(reader.step is None for reader in self._readers.values())
         for rank, t in self._last_output.items():
             reader = self._reader(rank)
             epoch = self._finders[rank].epoch if rank in self._finders else None
-            ranks[rank] = RankProgress(reader.step, reader.rate, round(t, 3), reader.total, epoch)
+            ranks[rank] = RankStatus(
+                rank,
+                step=reader.step,
+                rate=reader.rate,
+                last_output=round(t, 3),
+                total_steps=reader.total,
+                epoch=epoch,
+            )
         if is_counted:
             for rank, rate in self._counts.rates.items():
-                ranks[rank] = ranks.get(rank, RankProgress())._replace(collectives=rate)
+                ranks[rank] = replace(ranks.get(rank, RankStatus(rank)), collectives=rate)
         return ranks
 
     def changed(self) -> bool:

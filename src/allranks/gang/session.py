@@ -56,12 +56,13 @@ from allranks.runs.documents import (
     NodeEntry,
     ProgramExit,
     ResultDocument,
+    RunDocument,
     StatusDocument,
     Timing,
     Unfetched,
 )
 from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
-from allranks.runs.opening import Opening, controller_identity, take_control, write_opening
+from allranks.runs.opening import controller_identity, take_control, write_opening
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
 from allranks.runs.view import View
@@ -526,19 +527,18 @@ def create(
             dead=dead,
             keeps_launch=reach.keeps_launch,
         )
-        opening = Opening(
-            spec,
-            setting.uid,
-            node_entries(cluster),
-            cluster.source,
-            setting.workdir,
-            time.time(),
-            controller_identity(),
+        known = RunDocument(
+            uid=setting.uid,
+            started=time.time(),
+            nodes=tuple(node_entries(cluster)),
+            source=cluster.source,
+            workdir=setting.workdir,
             versions={"python": platform.python_version()},
-            more=reach.document,
+            controller=controller_identity(),
+            slurm=reach.document,
             withheld=setting.handed_over.not_forwarded,
         )
-        write_opening(run, opening)
+        write_opening(run, spec, known)
         if again is not None:
             keep_newest_steps(run)
         if reach.awaited_since is not None:

@@ -85,7 +85,7 @@ class TimeLeft(NamedTuple):
 class NodeReach:
     """How a session's nodes are reached: by `transport`. These nodes are not taken back; an engine that may, overrides.
 
-    `warning_signal`: what the engine sends before it takes the nodes back. `document`: its fields of run.json.
+    `warning_signal`: what the engine sends before it takes the nodes back. `document`: `slurm` of run.json.
     `run_suffix`: what a run directory has behind its name. `keeps_launch`: another controller may take the run over.
     `awaited_since`: when nodes that come by themselves were first waited for (unix seconds).
     """
@@ -100,7 +100,7 @@ class NodeReach:
 
     @property
     def document(self) -> JsonObject:
-        """Return the engine's own fields of run.json."""
+        """Return what the engine has in run.json."""
         return {}
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 
-from allranks.protocol.codec import decode_parts
-from allranks.protocol.facts import Address, Gpus, Interpreter, Memory, NcclFacts, SharedMemory
+from allranks.protocol.codec import decode_parts, spread
+from allranks.protocol.facts import InterfaceFacts, NcclFacts, SharedMemory
 from allranks.protocol.jsontext import Json
+from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.documents import PreflightDocument, RunDocument
 from allranks.text import count_of, format_size, group, join_names, list_first, name_with
 
@@ -86,43 +87,28 @@ class RdmaPort:
     layer: str = ""
 
 
-@dataclass(frozen=True)
-class MachineInterface:
-    """A network interface."""
-
-    name: str
-    kind: str | None = None
-    up: bool = False
-    loopback: bool = False
-    mtu: int | None = None
-    addresses: tuple[Address, ...] = ()
-
-
+@spread("plan")
 @dataclass(frozen=True)
 class MachineFacts:
-    """A node."""
+    """A node: what a plan reads of it, and what checks have collected."""
 
+    plan: NodeFacts = field(default_factory=NodeFacts)
     hostname: str = ""
     cpu: int | None = None
-    mem: Memory = field(default_factory=Memory)
     shm: SharedMemory = field(default_factory=SharedMemory)
     kernel: System = System()
     machine: Kind = Kind()
     container: Kind = Kind()
-    interpreter: Interpreter = field(default_factory=Interpreter)
     torch_build: TorchBuild = TorchBuild()
-    gpus: Gpus = field(default_factory=Gpus)
     gpu_model: GpuModels = GpuModels()
     gpu_driver: GpuDriver = GpuDriver()
-    interfaces: tuple[MachineInterface, ...] = ()
     nic: Mapping[str, Nic] = field(default_factory=dict)
     ib_ports: Mapping[str, RdmaPort] = field(default_factory=dict)
-    nccl: NcclFacts = field(default_factory=NcclFacts)
 
     @property
-    def linked(self) -> list[MachineInterface]:
+    def linked(self) -> list[InterfaceFacts]:
         """The interfaces that are up, without loopback."""
-        return [interface for interface in self.interfaces if interface.up and not interface.loopback]
+        return [interface for interface in self.plan.interfaces if interface.up and not interface.loopback]
 
 
 def facts_of(preflight: PreflightDocument) -> dict[str, MachineFacts]:
@@ -145,19 +131,19 @@ def machine(facts: MachineFacts) -> Rows:
     build = facts.torch_build
     driver = facts.gpu_driver
     count = "" if facts.cpu is None else count_of(facts.cpu, "CPU")
-    memory = "" if facts.mem.total is None else f"{format_size(facts.mem.total)} memory"
+    memory = "" if facts.plan.mem.total is None else f"{format_size(facts.plan.mem.total)} memory"
     rows = [
         ("system", _joined(facts.kernel.os, facts.kernel.kernel, facts.kernel.libc)),
         ("machine", _joined(facts.machine.model, count, memory)),
         ("container", facts.container.kind),
-        ("Python", _joined(facts.interpreter.version, facts.interpreter.path)),
-        ("torch", _joined(facts.interpreter.torch, build.platform, build.nccl and f"NCCL {build.nccl}")),
+        ("Python", _joined(facts.plan.interpreter.version, facts.plan.interpreter.path)),
+        ("torch", _joined(facts.plan.interpreter.torch, build.platform, build.nccl and f"NCCL {build.nccl}")),
         ("GPUs", _gpus(facts)),
         ("driver", _joined(driver.vendor, driver.driver, driver.cuda and f"CUDA {driver.cuda}")),
         ("/dev/shm", "" if facts.shm.bytes < 0 else format_size(facts.shm.bytes)),
-        ("network", _listed(_interface(one, facts.nic.get(one.name, Nic())) for one in facts.linked)),
+        ("network", _listed(_interface(one.name, facts.nic.get(one.name, Nic())) for one in facts.linked)),
         ("RDMA ports", _rdma(facts)),
-        ("NCCL settings", _settings(facts.nccl)),
+        ("NCCL settings", _settings(facts.plan.nccl)),
     ]
     return [(name, text[:LONGEST]) for name, text in rows if text]
 
@@ -181,27 +167,26 @@ def addresses(nodes: Mapping[str, MachineFacts]) -> list[tuple[str, str, str]]:
 
 def _gpus(facts: MachineFacts) -> str:
     """Write how many there are, and their models; where there is none, who says so."""
-    count = facts.gpus.count_
-    if count is None:
+    gpus = facts.plan.gpus
+    if gpus is None or gpus.count_ is None:
         return ""
-    return _joined(str(count), *facts.gpu_model.models, "" if count else facts.gpus.source)
+    return _joined(str(gpus.count_), *facts.gpu_model.models, "" if gpus.count_ else gpus.source)
 
 
-def _interface(interface: MachineInterface, nic: Nic) -> str:
+def _interface(name: str, nic: Nic) -> str:
     """Write an interface with its rate where that is known: `eth0 10 Gbit/s mtu 1500`."""
-    words = [interface.name, interface.kind or ""]
+    words = [name]
     if nic.speed is not None and nic.speed > 0:
         words.append(f"{nic.speed / 1000:g} Gbit/s")
-    mtu = nic.mtu or interface.mtu
-    if mtu is not None:
-        words.append(f"mtu {mtu}")
-    return " ".join(word for word in words if word)
+    if nic.mtu is not None:
+        words.append(f"mtu {nic.mtu}")
+    return " ".join(words)
 
 
 def _rdma(facts: MachineFacts) -> str:
     """Write `mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR) InfiniBand`, else the devices alone."""
     ports = [" ".join([name, *filter(None, astuple(port))]) for name, port in facts.ib_ports.items()]
-    return _listed(ports or facts.nccl.rdma) or "none"
+    return _listed(ports or facts.plan.nccl.rdma) or "none"
 
 
 def _settings(nccl: NcclFacts) -> str:

@@ -84,7 +84,7 @@ def _run(record: Record, result: ResultDocument) -> list[str]:
     ranks = "ranks unknown" if world_size is None else count_of(world_size, "rank")
     nodes = count_of(len(run.nodes), "node")
     attempts = count_of(len(result.attempts), "attempt")
-    launcher = code(run.spec.get("launcher", "direct"), 40)
+    launcher = code(run.launcher, 40)
     seconds = "time unknown" if result.timing.total is None else f"{result.timing.total:g} s"
     versions = ", ".join(f"{name} {_line(version, 60)}" for name, version in run.versions.items())
     goodput = goodput_words(result.goodput)

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from allranks.findings import Verdict
 from allranks.protocol.codec import omit_empty
 from allranks.protocol.run_facts import Fact, Stamped
 from allranks.protocol.usage import NodeUsage
-from allranks.runs.documents import Master, NodeStatus, RankStatus
+from allranks.runs.documents import NodeStatus, RankStatus, RunReport
 from allranks.runs.run_progress import RunProgress
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
@@ -71,30 +70,20 @@ ASCII = str.maketrans(
 
 @omit_empty()
 @dataclass(frozen=True)
-class TopSnapshot:
+class TopSnapshot(RunReport):
     """A run at a moment: a line of `top --json`.
 
     `step` is that of the rank that is behind, `rate` in steps a second, `eta_s` the seconds that are left at this rate.
     `loss` is the last that the lowest rank with metrics has written. `warnings` are sentences about this attempt.
     """
 
-    run: str
-    directory: str
-    state: str
-    t: float  # unix seconds
-    attempt: int
-    elapsed_s: float | None
-    step: int | None
-    total_steps: int | None
-    rate: float | None
-    eta_s: float | None
-    loss: float | None
-    goodput: float | None
-    master: Master | None
-    world_size: int | None
-    verdict: Verdict | None
-    warnings: tuple[str, ...]
-    nodes: tuple[NodeStatus, ...]
+    elapsed_s: float | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    rate: float | None = None
+    eta_s: float | None = None
+    loss: float | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def top_lines(

@@ -11,7 +11,7 @@ from allranks.protocol.codec import decode_parts, omit_empty
 from allranks.settings.runspec import Limits
 
 from .directory import STATES, RunCondition, RunDirectory
-from .documents import ORPHANED, OVER
+from .documents import ORPHANED, OVER, RunDocument
 from .run_progress import RunProgress
 
 
@@ -135,9 +135,9 @@ def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
 # -- a run without a controller ---------------------------------------------------------------------
 
 
-def saved_limit(run: RunDirectory, name: str) -> float:
+def saved_limit(run: RunDocument, name: str) -> float:
     """Return a time limit that a run was started with, in seconds; the default where run.json does not say."""
-    seconds = run.read_run().spec.get(name)
+    seconds = run.spec.get(name)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         seconds = getattr(Limits(), name)
     return float(seconds)
@@ -155,10 +155,13 @@ def lease_end(run: RunDirectory, condition: RunCondition, now: float) -> LeaseEn
 
     A controller writes status.json once a beat, and nothing of a run in pods or on cloud machines is known here.
     """
-    if condition.state != ORPHANED or run.engine or run.job is not None or not condition.status.t:
+    if condition.state != ORPHANED or not condition.status.t:
+        return None
+    document = run.read_run()
+    if document.engine or run.job_in(document) is not None:
         return None
     from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
 
-    lease = saved_limit(run, "lease")
-    ended = LeaseEnd(condition.status.t, condition.status.t + beat_of(lease) + lease + saved_limit(run, "grace"))
+    lease = saved_limit(document, "lease")
+    ended = LeaseEnd(condition.status.t, condition.status.t + beat_of(lease) + lease + saved_limit(document, "grace"))
     return ended if now > ended.ranks_t else None

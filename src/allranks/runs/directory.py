@@ -10,6 +10,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ from .documents import (
     Document,
     ResultDocument,
     RunDocument,
+    RunReport,
     StatusDocument,
     at_rest,
     is_damaged,
@@ -72,6 +74,11 @@ class RunCondition(NamedTuple):
         if self.result is None:
             return self.status.goodput
         return self.result.goodput
+
+    def report(self, run: RunDirectory, now: float) -> RunReport:
+        """Describe the run. `now`: unix seconds."""
+        status = replace(self.status, run=run.name, state=self.state, t=round(now, 3), goodput=self.goodput)
+        return RunReport(**vars(status), directory=str(run.path), verdict=self.verdict)
 
 
 class _RunStart(NamedTuple):
@@ -339,7 +346,11 @@ class RunDirectory:
     @property
     def job(self) -> str | None:
         """The Slurm job that its controller runs in, or will; None for any other run."""
-        owner = self.read_run().slurm or self.read_document("job.json") or {}
+        return self.job_in(self.read_run())
+
+    def job_in(self, document: RunDocument) -> str | None:
+        """Return the same, where run.json has been read."""
+        owner = document.slurm or self.read_document("job.json") or {}
         job = str(owner.get("job") or "")
         if not job.isdecimal():
             return None

@@ -87,6 +87,11 @@ class RunDocument:
     withheld: tuple[str, ...] = ()
 
     @property
+    def launcher(self) -> str:
+        """What starts the ranks, as the settings name it."""
+        return str(self.spec.get("launcher") or "direct")
+
+    @property
     def gang(self) -> list[NodeEntry]:
         """List the nodes in the order of their node ranks, without hot spares; all of them where none has a rank."""
         if all(entry.node_rank is None for entry in self.nodes):
@@ -172,6 +177,14 @@ class StatusDocument:
     world_size: int | None = None
     nodes: tuple[NodeStatus, ...] = ()
     goodput: float | None = None
+
+
+@dataclass(frozen=True)
+class RunReport(StatusDocument):
+    """A run as a command describes it: its state at the time `t`, its directory, and its verdict where it has one."""
+
+    directory: str = ""
+    verdict: Verdict | None = None
 
 
 @omit_empty("lateness", "goodput")

@@ -114,8 +114,11 @@ def recorder_files(run: RunDirectory, since: float) -> list[Path]:
 
 def _concluded(run: RunDirectory) -> Verdict | None:
     """Read verdict.json, else the verdict in result.json."""
-    document = run.read_document("verdict.json") or (run.read_document("result.json") or {}).get("verdict")
-    return fitting(Verdict, document)
+    document = run.read_document("verdict.json")
+    if document is not None:
+        return fitting(Verdict, document)
+    result = run.read_result()
+    return None if result is None else result.verdict
 
 
 def _was_test(run: RunDirectory) -> bool:

@@ -152,7 +152,10 @@ def records_of(
 
 @dataclass
 class RememberedNode:
-    """A machine over all runs. `known_by` says how it is known; `clean_runs` are those since its last fault."""
+    """A machine over all runs, and all `names` that it had. `known_by` says how it is known, `failures` count by cause.
+
+    `clean_runs` are those since the last fault, `suspicion` is the reason, empty without one. Times are unix seconds.
+    """
 
     name: str
     hostname: str

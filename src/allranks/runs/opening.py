@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import allranks
 from allranks.agent.processes import read_process
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import PROTOCOL
-from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv
@@ -25,39 +24,19 @@ from .documents import ControllerRecord, Document, NodeEntry, RunDocument, Statu
 from .known_directories import note_runs_directory
 
 
-@dataclass(frozen=True)
-class Opening:
-    """A run as it begins. `name`: the run's, where its directory is renamed later. `more`: fields of the engine."""
+def write_opening(run: RunDirectory, spec: RunSpec, known: RunDocument) -> None:
+    """Write run.json of a run that begins, and note the directory that has it for `allranks ps --all`.
 
-    spec: RunSpec
-    uid: str
-    nodes: Sequence[NodeEntry]
-    source: str
-    workdir: str
-    started: float  # unix seconds
-    controller: ControllerRecord | None  # see `controller_identity`; None: another process will be it
-    name: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    more: Mapping[str, Json] = field(default_factory=dict)
-    withheld: tuple[str, ...] = ()
-
-
-def write_opening(run: RunDirectory, opening: Opening) -> None:
-    """Write run.json of a run that begins, and note the directory that has it for `allranks ps --all`."""
-    document = RunDocument(
-        run=opening.name or run.name,
-        uid=opening.uid,
-        started=opening.started,
-        command=tuple(redact_argv(opening.spec.launch.command)),
-        spec=to_document(opening.spec),
-        nodes=tuple(opening.nodes),
-        source=opening.source,
-        workdir=opening.workdir,
-        versions={"allranks": allranks.__version__, "protocol": str(PROTOCOL), **opening.versions},
-        controller=opening.controller,
-        withheld=opening.withheld,
+    `known` has what the settings do not say. Its `run` is the directory's name unless that is changed later.
+    """
+    document = replace(
+        known,
+        run=known.run or run.name,
+        command=tuple(redact_argv(spec.launch.command)),
+        spec=to_document(spec),
+        versions={"allranks": allranks.__version__, "protocol": str(PROTOCOL), **known.versions},
     )
-    run.write_document("run.json", {**encode(document), **opening.more})
+    run.write_document("run.json", encode(document))
     note_runs_directory(run.path.parent, os.environ)
 
 

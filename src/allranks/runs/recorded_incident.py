@@ -58,7 +58,7 @@ def _read(run: RunDirectory, document: RunDocument, facts: list[Stamped[Fact]]) 
         last_attempt(facts),
         tuple(node.name for node in document.gang),
         {node.name: node.index or 0 for node in document.nodes},
-        is_one_process(str(document.spec.get("launcher") or "direct"), document.command),
+        is_one_process(document.launcher, document.command),
     )
     return make_incident(run, facts, nodes, known)
 

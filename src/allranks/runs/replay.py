@@ -1,23 +1,65 @@
-"""A run directory made from JSON lines: what `join --json` writes on node 0, somewhere else (writes files)."""
+"""A run as JSON lines, as `join --json` prints it on node 0, and the run directory that is made of them elsewhere."""
 
 from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from allranks.protocol.codec import decode_parts
+from allranks.protocol.codec import decode_parts, needs, omit_empty
 from allranks.protocol.frames import RANK_LOG, Stream
-from allranks.protocol.jsontext import DecodeError, read_object
-from allranks.protocol.run_facts import JoinProgress, Stamped, read_line
+from allranks.protocol.jsontext import DecodeError, Json, read_object
+from allranks.protocol.run_facts import AttemptStart, JoinProgress, RunEnd, Stamped, read_line
 
 from .directory import DOCUMENT_LIMIT, RunDirectory
-from .documents import OVER, Document, NamedNode, ResultDocument, RunOpened, StatusDocument, result_record
+from .documents import OVER, NamedNode, ResultDocument, RunOpened, StatusDocument, result_record
 from .logs import LogWriter
 from .opening import write_nodes, write_status
 from .regular import size_of
 from .view import View
+
+
+@needs("node", "rank")
+@omit_empty("data", "base64")
+class RankOutput(NamedTuple):
+    """Bytes of a rank's log from `offset` on; `data` has them where they are whole UTF-8."""
+
+    node: str = ""
+    rank: int = 0
+    offset: int | None = None
+    data: str = ""
+    base64: str = ""
+
+    @classmethod
+    def of(cls, node: str, rank: int, offset: int, content: bytes) -> RankOutput:
+        """Word what a rank has written."""
+        try:
+            return cls(node, rank, offset, content.decode())
+        except UnicodeDecodeError:
+            return cls(node, rank, offset, base64=base64.b64encode(content).decode())
+
+    @property
+    def content(self) -> bytes:
+        """The bytes; none where they cannot be read."""
+        if not self.base64:
+            return self.data.encode("utf-8", "surrogatepass")
+        try:
+            return base64.b64decode(self.base64)
+        except ValueError:
+            return b""
+
+
+@omit_empty()
+class RunLine(NamedTuple):
+    """A line of `join --json`, which has one of these. The last line is the result itself."""
+
+    say: str = ""
+    opening: RunOpened | None = None
+    event: Mapping[str, Json] = {}
+    output: RankOutput | None = None
+    status: StatusDocument | None = None
 
 
 class Replay:
@@ -35,22 +77,25 @@ class Replay:
 
     def line(self, text: str) -> None:
         """Take one line of node 0's standard output; keep one that is not a document of allranks in `last_words`."""
-        document = _read(text)
         now = self._clock()
-        if document is None:
+        try:
+            document = read_object(text, DOCUMENT_LIMIT)
+        except DecodeError:
             if text.strip():
                 self.last_words = [*self.last_words, text.rstrip()[:300]][-20:]
-        elif isinstance(document.get("event"), dict):
-            self._event(document["event"])
-        elif isinstance(document.get("output"), dict):
-            self._output(document["output"], now)
-        elif isinstance(document.get("status"), dict):
-            self._status(document["status"], now)
-        elif isinstance(document.get("opening"), dict):
-            self._opening(document["opening"])
-        elif isinstance(document.get("say"), str):
-            self.view.event(Stamped("", now, None, JoinProgress(document["say"])))
-        elif isinstance(document.get("exit"), int) and "run" in document:
+            return
+        line = decode_parts(RunLine, document)
+        if line.event:
+            self._event(line.event)
+        elif line.output is not None:
+            self._output(line.output, now)
+        elif line.status is not None:
+            self._status(line.status, now)
+        elif line.opening is not None:
+            self._opening(line.opening)
+        elif line.say:
+            self.view.event(Stamped("", now, None, JoinProgress(line.say)))
+        elif "exit" in document and "run" in document:
             self.result = self._as_ours(result_record(document))
 
     def _as_ours(self, result: ResultDocument) -> ResultDocument:
@@ -63,57 +108,36 @@ class Replay:
 
     # -- kinds of lines ----------------------------------------------------------------------------
 
-    def _event(self, event: Document) -> None:
-        if event.get("event") == "attempt-start" and isinstance(event.get("attempt"), int):
-            self._attempt = event["attempt"]
-        if event.get("event") == "run-end":
+    def _event(self, event: Mapping[str, Json]) -> None:
+        stamped = read_line(dict(event))
+        fact = stamped.fact if stamped is not None else None
+        if isinstance(fact, AttemptStart) and stamped is not None:
+            self._attempt = stamped.attempt or 0
+        if isinstance(fact, RunEnd):
             return  # the result says it, once it is complete
-        self.run.append_line(event)
-        stamped = read_line(event)
+        self.run.append_line(dict(event))
         if stamped is not None:
             self.view.event(stamped)
 
-    def _output(self, output: Document, now: float) -> None:
-        node = str(output.get("node"))
-        rank = output.get("rank")
-        if not isinstance(rank, int):
-            return
-        data = _bytes(output)
-        stream = Stream(RANK_LOG, rank, self._attempt)
-        index = self._nodes.setdefault(node, len(self._nodes))
-        size = size_of(self.run.log_path(index, node, *stream))
-        offset = output.get("offset")
-        if not isinstance(offset, int) or offset < 0:
-            offset = size
-        self._logs.write(index, node, stream, offset, data)
+    def _output(self, output: RankOutput, now: float) -> None:
+        data = output.content
+        stream = Stream(RANK_LOG, output.rank, self._attempt)
+        index = self._nodes.setdefault(output.node, len(self._nodes))
+        size = size_of(self.run.log_path(index, output.node, *stream))
+        offset = size if output.offset is None or output.offset < 0 else output.offset
+        self._logs.write(index, output.node, stream, offset, data)
         if offset + len(data) > size:  # else the follower before this one has shown it
-            self.view.output(node, rank, data[max(0, size - offset) :], now)
+            self.view.output(output.node, output.rank, data[max(0, size - offset) :], now)
 
-    def _status(self, status: Document, now: float) -> None:
-        if status.get("state") in OVER:
+    def _status(self, status: StatusDocument, now: float) -> None:
+        if status.state in OVER:
             return  # only with the result
-        record = replace(decode_parts(StatusDocument, status), run=self.run.name)
+        record = replace(status, run=self.run.name)
         write_status(self.run, record)
         self.view.status(record, now)
 
-    def _opening(self, info: Document) -> None:
-        listed = enumerate(decode_parts(RunOpened, info).nodes)
+    def _opening(self, opened: RunOpened) -> None:
+        listed = enumerate(opened.nodes)
         nodes = [NamedNode(node.name, index, node.host, slots=node.slots, node_rank=index) for index, node in listed]
         self._nodes = {node.name: index for index, node in enumerate(nodes)}
         write_nodes(self.run, nodes)
-
-
-def _read(text: str) -> Document | None:
-    try:
-        return read_object(text, DOCUMENT_LIMIT)
-    except DecodeError:
-        return None
-
-
-def _bytes(output: Document) -> bytes:
-    if isinstance(output.get("base64"), str):
-        try:
-            return base64.b64decode(output["base64"])
-        except ValueError:
-            return b""
-    return str(output.get("data") or "").encode("utf-8", "surrogatepass")

@@ -27,8 +27,8 @@ from allranks.plan.slurm_commands import apptainer_command
 from allranks.protocol.codec import document_line
 from allranks.protocol.run_facts import NodesAsked, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document
-from allranks.runs.opening import Opening, write_first_status, write_opening
+from allranks.runs.documents import Document, RunDocument
+from allranks.runs.opening import write_first_status, write_opening
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.command_line import secret_values
@@ -198,10 +198,10 @@ class Submission:
     def _name_after(self, run: RunDirectory, job: str) -> RunDirectory:
         """Give the run directory the job's number. It is complete when the job sees it under that name."""
         named = RunDirectory(run.path.with_name(run.name + run_suffix(job)))
-        opening = Opening(self._spec, "", (), "Slurm", os.getcwd(), time.time(), controller=None, name=named.name)
-        write_opening(run, opening)
+        now = time.time()
+        write_opening(run, self._spec, RunDocument(named.name, started=now, source="Slurm", workdir=os.getcwd()))
         write_first_status(run, "queued", name=named.name)
-        run.append(Stamped("", opening.started, None, NodesAsked("Slurm")))
+        run.append(Stamped("", now, None, NodesAsked("Slurm")))
         run.write_document("job.json", {"job": job, "submitted_from": socket.gethostname()})
         (run.path / OUTPUT).symlink_to(os.path.join(os.getcwd(), f"slurm-{job}.out"))
         os.rename(run.path, named.path)

@@ -41,7 +41,7 @@ class StepReach(NodeReach):
     @property
     def document(self) -> Document:
         """Return the job's fields of run.json."""
-        return {"slurm": encode(self._job.place)}
+        return dict(encode(self._job.place))
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """Return the directory of who submitted the job, or of its start before a requeue."""
