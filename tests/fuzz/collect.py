@@ -33,7 +33,7 @@ BUILT = {
     "report/redact.py": "the user's own, and values escaped",
     "report/sentences.py": "words escaped",
     "report/steps.py": "the user's own",
-    "gang/matcher.py": "the user's own, in a process that is ended when it takes long",
+    "gang/matching.py": "the user's own, bounded by `regex`",
     "settings/parsers.py": "the user's own, and the table's words",
 }
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ from tests.outcome import outcome
 from allranks.agent.attempt import read_error_file
 from allranks.diagnose.exceptions import Raised
 from allranks.engines.mirror import files_of
-from allranks.gang.matcher import LINE, REQUEST, main
+from allranks.gang.matching import LINE, Matching
 from allranks.gang.progress import LINE_LIMIT, StepReader
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.foreign import LINKS, TEXT, TRACE, ReportMessage, clean_error, read_report
@@ -74,13 +71,6 @@ def test_metrics_lines(campaign: Campaign) -> None:
         assert reader.step == 3
 
 
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 DIGITS = (b"7", b"0", b"9" * 18, b"9" * 19, b"9" * 5000, "٣".encode(), "²".encode(), b"-5", b"1e9", b"1_0", b"+5", b"")
 
 
@@ -97,28 +87,19 @@ def test_lists_of_runs_directories(campaign: Campaign, tmp_path: Path) -> None:
         assert tmp_path in known_runs_directories(environ)
 
 
-@pytest.mark.usefixtures("_interruptible")
 def test_numbers_of_a_step_pattern(campaign: Campaign) -> None:
-    """One answer a request, with a number that a step can be."""
+    """What is found is a number that a step can be."""
     patterns = (r"step (\S*)", r"step (\d+)", r"\d+", r"step (x)?", r"(?P<step>[^ ]+)$", "step|(loss)")
     for chance in campaign.cases(100):
-        requests = []
+        matching = Matching("--step-pattern", chance.choice(patterns), pytest.fail)
         for rank in range(chance.randrange(1, 20)):
             line = b"step " + chance.choice(DIGITS) + chance.choice((b"\n", b"\r", b" x\n", b"x" * LINE + b"\n"))
-            line += chance.randbytes(chance.randrange(20))
-            requests.append(REQUEST.pack(rank % 3, 1.5, 1000.5, len(line)) + line)
-        answers = io.BytesIO()
-        main(chance.choice(patterns), 30.0, io.BytesIO(b"".join(requests) + b"cut"), answers)
-        lines = answers.getvalue().splitlines()
-        assert len(lines) == len(requests)
-        for number, answer in enumerate(lines):
-            rank, at, t, count, found = answer.split()
-            assert (int(rank), float(at), float(t)) == (number % 3, 1.5, 1000.5)
-            assert int(count) >= 0
-            if found != b"-":
+            match = matching.feed(rank % 3, line + chance.randbytes(chance.randrange(20)))
+            assert match is not None and match.lines >= 0
+            if match.number is not None:
                 reader = StepReader()
-                reader.note(int(found), float(t))
-                assert 0 <= int(found) < 10**18
+                reader.note(match.number, 1000.5)
+                assert 0 <= match.number < 10**18
 
 
 def test_reports_to_the_agent(campaign: Campaign) -> None:

@@ -74,7 +74,7 @@ def result_of(work: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("error", ERROR_FILES[:1])
 def test_a_run_survives_what_its_program_writes(code: int, error: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(NASTY)
-    patterns = ("--step-pattern", r"(x+x+)+y|step (\d+)", "--hang-pattern", r"(x|xx)+$Z")
+    patterns = ("--step-pattern", r"(x|xx)+[yz]|step (\d+)", "--hang-pattern", r"(x|xx)+$Z")
     done = call(tmp_path, "run", "--local", "1", "--nproc", "2", *patterns, "--", "train.py", error, str(code))
     result = result_of(tmp_path)
     assert (done.returncode, result["exit"]) == ((0, 0) if code == 0 else (1, 1)), done.stderr[-2000:]

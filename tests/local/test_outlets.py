@@ -80,7 +80,9 @@ def test_a_run_is_scraped_and_tells_of_its_retry_and_its_end(
     run.until("rank-started", 2)
 
     def scraped() -> dict[str, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=BOUND) as answer:
+        headers = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
+        with urllib.request.urlopen(asked, timeout=BOUND) as answer:
             return values(answer.read().decode())
 
     wait_until(lambda: scraped().get("allranks_ranks_up") == 2, BOUND, "both ranks are up")

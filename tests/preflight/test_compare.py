@@ -110,26 +110,20 @@ def test_target_is_what_the_user_gave() -> None:
     assert Request({}).target == "--hosts HOSTS"
 
 
-def test_a_check_may_be_nothing_but_declared_comparisons() -> None:
-    compares = (
-        Differs("version", "driver", "install {norm} on {node}. Look: {look}", "modinfo x", "the newest"),
-        Differs("mode", "mode", "set it alike"),
-    )
-    check = read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick", COMPARES=compares))
-    versions = {"h0": "1", "h1": "2", "h2": "2"}
-    facts = {n: Facts({"driver": {"version": version, "mode": "a"}}) for n, version in versions.items()}
-    findings = list(check.judge(Request(), {**facts, "h3": Facts({"driver": None})}))
-    assert [(f.id, f.status, f.message, f.where.node) for f in findings] == [
-        ("driver", "warn", "h0 has driver 1 (the other 2 have 2)", "h0")
-    ]
-    assert findings[0].remedy == "install 2 on h0. Look: ssh h0 'modinfo x'"
-    without_majority = list(check.judge(Request(), {n: facts[n] for n in ("h0", "h1")}))
-    assert without_majority[0].remedy.startswith("install the newest on h0")
+def test_a_value_that_all_nodes_should_have_in_common() -> None:
+    differs = Differs("version", "driver", "install {norm} on {node}. Look: {look}", "modinfo x", "the newest")
+    versions = {"h0": {"version": "1"}, "h1": {"version": "2"}, "h2": {"version": "2"}, "h3": {}}
+    (finding,) = differs.judge("driver", versions)
+    assert (finding.id, finding.status, finding.where.node) == ("driver", "warn", "h0")
+    assert finding.message == "h0 has driver 1 (the other 2 have 2)"
+    assert finding.remedy == "install 2 on h0. Look: ssh h0 'modinfo x'"
+    (without_majority,) = differs.judge("driver", {n: versions[n] for n in ("h0", "h1")})
+    assert without_majority.remedy.startswith("install the newest on h0")
 
 
-def test_a_module_with_neither_judge_nor_comparisons_is_refused() -> None:
+def test_a_module_without_a_judge_is_refused() -> None:
     with pytest.raises(ValueError, match="judge"):
-        read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick", COMPARES=()))
+        read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick"))
 
 
 def test_a_sentence_about_a_part_of_the_nodes() -> None:

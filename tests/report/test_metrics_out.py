@@ -7,15 +7,14 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from tests.campaign import Campaign
-from tests.fuzz.nasty import flipped
 
 from allranks.errors import UsageError
 from allranks.findings import Finding, Verdict, Where
-from allranks.report.metrics_out import CLIENTS, PATIENCE, MetricsFile, MetricsPort
+from allranks.report.metrics_out import MetricsFile, MetricsPort
 from allranks.report.openmetrics import RunFigures, openmetrics_text
 from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument
 
@@ -80,77 +79,24 @@ def port() -> Iterator[MetricsPort]:
     port.close()
 
 
-def connect(port: MetricsPort) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", int(port.url.split(":")[2].split("/")[0])), timeout=60)
-    client.settimeout(60)
-    return client
+def test_a_scrape_has_the_figures_of_the_moment(port: MetricsPort) -> None:
+    assert port.url.startswith("http://127.0.0.1:")
+    request = Request(port.url, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    for restarts in (1, 2):
+        port.figures = FIGURES._replace(restarts=restarts)
+        with urlopen(request, timeout=60) as answer:
+            values = samples(answer.read())
+        assert (values[("allranks_ranks_up",)], values[("allranks_restarts_total",)]) == (1, restarts)
 
 
-def answer(port: MetricsPort, client: socket.socket, now: float = 0.0) -> bytes:
-    """Serve until the port has closed the connection."""
-    client.setblocking(False)
-    data = b""
-    while True:
-        port.serve(FIGURES, now)
-        try:
-            part = client.recv(1 << 20)
-        except BlockingIOError:
-            continue
-        except ConnectionResetError:
-            return data
-        if not part:
-            return data
-        data += part
-
-
-@pytest.mark.parametrize(
-    ("request_line", "status"),
-    [
-        (b"GET /metrics HTTP/1.1", b"200"),
-        (b"GET /metrics?x=1 HTTP/1.0", b"200"),
-        (b"GET /elsewhere HTTP/1.1", b"404"),
-        (b"POST /metrics HTTP/1.1", b"400"),
-        (b"\xff\x00 \x01", b"400"),
-    ],
-)
-def test_a_scrape_is_answered_and_nonsense_refused(port: MetricsPort, request_line: bytes, status: bytes) -> None:
-    client = connect(port)
-    client.sendall(request_line + b"\r\nHost: x\r\n\r\n")
-    head, _, body = answer(port, client).partition(b"\r\n\r\n")
-    assert head.split(b" ")[1] == status
-    assert f"Content-Length: {len(body)}".encode() in head
-    if status == b"200":
-        assert samples(body)[("allranks_ranks_up",)] == 1
-
-
-@pytest.mark.fuzz
-def test_whatever_is_asked_has_one_answer(port: MetricsPort, campaign: Campaign) -> None:
-    """Figures come for GET /metrics alone, and every answer is as long as it says."""
-    for rng in campaign.cases(100):
-        request = flipped(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n", rng)
-        client = connect(port)
-        client.sendall(request)
-        client.shutdown(socket.SHUT_WR)
-        head, _, body = answer(port, client).partition(b"\r\n\r\n")
-        client.close()
-        assert head.startswith(b"HTTP/1.1 ") and f"Content-Length: {len(body)}".encode() in head
-        if head.startswith(b"HTTP/1.1 200"):
-            assert request.split(b" ")[1].partition(b"?")[0] in (b"/metrics", b"/")
-
-
-def test_silent_and_endless_clients_do_not_keep_others_waiting(port: MetricsPort) -> None:
-    """Those that say nothing are given up after a time, and a request without an end once it is too long."""
-    silent = [connect(port) for _ in range(CLIENTS)]
-    port.serve(FIGURES, 0.0)
-    late = connect(port)
-    late.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-    port.serve(FIGURES, PATIENCE / 2)
-    assert b"200 OK" in answer(port, late, PATIENCE + 1)
+def test_who_says_nothing_does_not_keep_others_waiting(port: MetricsPort) -> None:
+    port.figures = FIGURES
+    address = ("127.0.0.1", int(port.url.split(":")[2].split("/")[0]))
+    silent = [socket.create_connection(address, timeout=60) for _ in range(20)]
+    with urlopen(port.url, timeout=60) as answer:
+        assert b"allranks_ranks_up" in answer.read()
     for client in silent:
-        assert client.recv(10) == b""
-    endless = connect(port)
-    endless.sendall(b"x" * 20_000)
-    assert b"400 Bad Request" in answer(port, endless, PATIENCE + 2)
+        client.close()
 
 
 def test_a_port_that_is_taken_is_refused_with_a_hint(port: MetricsPort) -> None:

@@ -27,7 +27,7 @@ STEERS = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x0c\x0e-\x1a\x1c-\x1f\x
 BOUND = 60.0
 # Own programs on the nodes and in ranks, and the one that catches Ctrl-C before all else: their words are constants.
 ELSEWHERE = (
-    "agent/", "fabric/", "early.py", "gang/matcher.py", "gang/agent_archive.py", "preflight/checks/", "program.py",
+    "agent/", "fabric/", "early.py", "gang/agent_archive.py", "preflight/checks/", "program.py",
 )  # fmt: skip
 
 

@@ -89,5 +89,5 @@ def test_no_module_takes_such_digits() -> None:
     ]
     assert found == [  # of bytes: ASCII alone
         "engines/mirror.py: there = int(digits[0]) if digits and digits[0].isdigit() and len(digits[0]) < 20 else 0",
-        "gang/matcher.py: if digits.isdigit() and len(digits) <= MOST_DIGITS:",
+        "gang/matching.py: if digits.isdigit() and len(digits) <= MOST_DIGITS:",
     ]

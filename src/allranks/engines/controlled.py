@@ -15,6 +15,7 @@ from typing import Any
 from allranks.agent.files import open_left
 from allranks.cluster import Cluster, Node
 from allranks.gang import session as sessions
+from allranks.gang.matching import require_patterns
 from allranks.gang.session import Session
 from allranks.gang.transport import NodeReach
 from allranks.preflight.pasted_figures import refuse_contradictions
@@ -57,6 +58,7 @@ class ControlledLaunch:
 
 def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: View) -> ControlledRun:
     """Make the run directory and the session of a run on these nodes, and show what begins."""
+    require_patterns(resolved.spec)
     session = sessions.create(
         resolved.spec,
         cluster,

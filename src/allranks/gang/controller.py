@@ -185,7 +185,6 @@ class Controller:
 
     def _close(self) -> None:
         self.links.close()
-        self.observing.progress.close()
         self.recording.close()
 
     # -- what the gang hears, and what it decides --------------------------------------------------
@@ -234,7 +233,6 @@ class Controller:
         self.view.event(stamped)
 
     def _attempt_over(self) -> None:
-        self.observing.progress.drain()
         self.observing.note_steps(is_over=True)
         decision = self._judge(self.gang)
         if decision.kind == "finish":

@@ -200,9 +200,9 @@ class Progress:
         self._steps: Matching | None = None
         self._recurring: Matching | None = None
         if pattern:
-            self._steps = Matching("--step-pattern", pattern, self._stepped, partial(on_off, "step_pattern"))
+            self._steps = Matching("--step-pattern", pattern, partial(on_off, "step_pattern"))
         if recurring:
-            self._recurring = Matching("--hang-pattern", recurring, self._recurred, partial(on_off, "hang_pattern"))
+            self._recurring = Matching("--hang-pattern", recurring, partial(on_off, "hang_pattern"))
         self._recognises = pattern is None  # until metrics say better
         self._finders: dict[int, StepFinder] = {}
         self._counts = CollectiveCounts()
@@ -294,9 +294,11 @@ class Progress:
             for seen in finder.feed(data, now, t):
                 self._recognised(stream.rank, seen)
         if self._steps is not None:
-            self._steps.feed(stream.rank, data, now, t)
-        if self._recurring is not None and not self._recurring.feed(stream.rank, data, now, t):
-            self.last_activity = now  # what is not looked at may have matched
+            self._stepped(stream.rank, self._steps.feed(stream.rank, data), now, t)
+        if self._recurring is not None:
+            match = self._recurring.feed(stream.rank, data)
+            if match is None or match.lines:  # what is not looked at may have matched
+                self.last_activity = now
 
     def _reader(self, rank: int) -> StepReader:
         return self._readers.setdefault(rank, StepReader(self._late_until))
@@ -332,32 +334,15 @@ class Progress:
             self._counts.take(rank, counters, now)
         self._changed = True
 
-    def _stepped(self, match: Match) -> None:
-        if match.number is not None and match.rank in self._last_output:
-            self._reader(match.rank).note(match.number, match.t)
-            self.span.note(match.rank, match.number, match.t)
-            self._note_first(match.at)
-            self._changed = True
-
-    def _recurred(self, match: Match) -> None:
-        if match.lines:
-            self.last_activity = max(self.last_activity, match.at)
+    def _stepped(self, rank: int, match: Match | None, now: float, t: float) -> None:
+        if match is not None and match.number is not None:
+            self._reader(rank).note(match.number, t)
+            self.span.note(rank, match.number, t)
+            self._note_first(now)
 
     def _note_first(self, at: float) -> None:
         if self.first_step_at is None:
             self.first_step_at = at
-
-    def drain(self) -> None:
-        """Wait a moment for what patterns find in output that has come."""
-        for matching in (self._steps, self._recurring):
-            if matching is not None:
-                matching.drain()
-
-    def close(self) -> None:
-        """End the processes of the patterns."""
-        for matching in (self._steps, self._recurring):
-            if matching is not None:
-                matching.close()
 
     def by_rank(self) -> dict[int, RankStatus]:
         """How far the ranks are that have written anything, or whose collectives were counted."""

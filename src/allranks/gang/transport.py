@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from allranks.cluster import Node
 from allranks.findings import Finding
@@ -10,9 +10,6 @@ from allranks.protocol.header import Header
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import Order
 from allranks.runs.directory import RunDirectory
-
-if TYPE_CHECKING:
-    from .session import Session
 
 
 class Client(Protocol):
@@ -82,6 +79,24 @@ class TimeLeft(NamedTuple):
     source: str
 
 
+class BegunSession(Protocol):
+    """The session whose nodes are reached, as far as an engine speaks to it (`gang.session.Session`)."""
+
+    run_dir: RunDirectory
+
+    def stop_from_afar(self, reason: str) -> None:
+        """End the run because a node wants it, from any thread."""
+
+    def signal_at_node(self, node: str, name: str) -> None:
+        """Take SIGUSR1 or SIGUSR2, which came to a node's task; from any thread."""
+
+    def step_ended(self) -> None:
+        """Give up all nodes; from any thread."""
+
+    def say_note(self, text: str) -> None:
+        """Show and keep a remark."""
+
+
 class NodeReach:
     """How a session's nodes are reached: by `transport`. These nodes are not taken back; an engine that may, overrides.
 
@@ -107,7 +122,7 @@ class NodeReach:
         """Return the run directory that is there for this run already."""
         return None
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: BegunSession) -> None:
         """Prepare the nodes for a session that is about to run."""
 
     def warned(self) -> None:

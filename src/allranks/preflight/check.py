@@ -7,7 +7,6 @@
     BETWEEN_MACHINES = False          # True: says nothing of virtual nodes of one machine
     ALONE = False                     # True: measures, so it runs after the others and alone
     NEEDS = "pairs"                   # the fact it judges, if it collects none: skipped where that is absent
-    COMPARES = (Differs(…), …)        # in the place of `judge` where the judgement is nothing but comparisons
 
     def collect(host: Host) -> object: ...                      # runs on the node, Python 3.8
     def judge(request, facts_by_node) -> Iterable[Finding]: ... # all nodes; says nothing of what is ok
@@ -18,12 +17,12 @@ look at (no GPU, no InfiniBand: `skipped`); {"error": …} that it could not loo
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterable, Iterator, Optional, Sequence, Tuple
+from typing import Callable, Iterable, Optional, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
 
-from .compare import Differs, Nodes, collected
+from .compare import Nodes
 from .host import Host
 from .typed_facts import Request
 
@@ -51,7 +50,6 @@ class Check(NamedTuple):
     alone: bool = False
     needs: str = ""
     about: Tuple[str, ...] = ()
-    compares: Tuple[Differs, ...] = ()
 
 
 def read_check(module: object) -> Check:
@@ -66,8 +64,6 @@ def read_check(module: object) -> Check:
     if group not in GROUPS or level not in LEVELS:
         raise ValueError(f"{where}: GROUP {group!r}, LEVEL {level!r}, expected one of {GROUPS} and one of {LEVELS}")
     judge = values.get("judge")
-    if judge is None and values.get("COMPARES"):
-        judge = _comparison(name, values["COMPARES"])
     collect = values.get("collect")
     if not callable(judge) or not (collect is None or callable(collect)):
         raise ValueError(f"{where}: give it judge(request, facts_by_node) and, if it looks itself, collect(host)")
@@ -84,16 +80,4 @@ def read_check(module: object) -> Check:
         alone=bool(values.get("ALONE", False)),
         needs=str(values.get("NEEDS", "")) if collect is None else name,
         about=tuple(" ".join(paragraph.split()) for paragraph in about.split("\n\n") if paragraph.strip()),
-        compares=tuple(values.get("COMPARES", ())),
     )
-
-
-def _comparison(name: str, compares: Sequence[Differs]) -> Judge:
-    """Make the judge of a check that is nothing but declared comparisons."""
-
-    def judge(request: Request, facts_by_node: Nodes) -> Iterator[Finding]:
-        nodes = collected(facts_by_node, name, Dict[str, str])
-        for differs in compares:
-            yield from differs.judge(name, nodes)
-
-    return judge

@@ -394,8 +394,7 @@ class Differs(NamedTuple):
     """A declaration: a value, read from what a check collects, that all nodes should have in common.
 
     The remedy is a template: {node} is the first odd node, {look} the command that shows its value, {norm} what most
-    nodes have or, where they do not agree on one value, `default`. A check whose whole judgement is such comparisons
-    has a tuple of them, COMPARES, in the place of `judge`.
+    nodes have or, where they do not agree on one value, `default`.
     """
 
     key: str

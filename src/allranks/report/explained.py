@@ -11,7 +11,6 @@ from allranks.diagnose.signatures import Row, site
 from allranks.exitcodes import MEANINGS, PROGRAM_FAILED
 from allranks.gang.policy import ROWS
 from allranks.preflight.check import Check
-from allranks.preflight.compare import Differs, remote
 from allranks.text import cut, group, join_words
 
 # What --retries does, by the condition that gang.policy knows by name.
@@ -180,13 +179,8 @@ def _another_attempt(cause: Cause) -> tuple[str, ...]:
 
 
 def check_page(check: Check) -> ExplainedPage:
-    """Say what passes, what is compared, when the check is made, and how to choose it."""
+    """Say what passes, when the check is made, and how to choose it."""
     sections = []
-    if check.compares:
-        compared = [f"{one.label}: `{one.look}`" if one.look else one.label for one in check.compares]
-        sections.append(Section("Compares", tuple(compared)))
-        remedies = dict.fromkeys(_remedy(one) for one in check.compares)
-        sections.append(Section("Fix", tuple(remedies)))
     if check.about:
         sections.append(Section("How it judges", check.about))
     made = [_LEVELS[check.level]]
@@ -199,11 +193,6 @@ def check_page(check: Check) -> ExplainedPage:
     allowed = f"`--allow {check.name}` turns its failures into warnings."
     sections.append(Section("Options", (f"{chosen} {allowed}",)))
     return ExplainedPage(check.name, "check", f"{check.title}.", tuple(sections))
-
-
-def _remedy(differs: Differs) -> str:
-    text = differs.remedy.format(node="NODE", look=remote("NODE", differs.look), norm="VALUE")
-    return _sentence(_capitalised(text))
 
 
 def text_of(page: ExplainedPage, width: int) -> str:

@@ -15,13 +15,11 @@ from prometheus_client.core import (
     Metric,
     StateSetMetricFamily,
 )
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from allranks.runs.directory import STATES as ENDED_AS
 from allranks.runs.documents import GOING_ON, OVER, NodeStatus, RankStatus, ResultDocument, StatusDocument
-
-__all__ = ["CONTENT_TYPE_LATEST", "RunFigures", "openmetrics_text"]
 
 UP = ("started", "initialised")  # states of a rank whose process runs
 STATES = (*GOING_ON, *OVER)
@@ -36,16 +34,19 @@ class RunFigures(NamedTuple):
     result: ResultDocument | None = None
 
 
-class _Figures(Collector):
-    def __init__(self, figures: RunFigures) -> None:
+class FiguresCollector(Collector):
+    """The figures of one run as families; `figures` gives those of the moment."""
+
+    def __init__(self, figures: Callable[[], RunFigures]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family of the run."""
-        status = self._figures.status
+        figures = self._figures()
+        status = figures.status
         run = status.run
         ranks = [(node, rank) for node in status.nodes for rank in node.ranks]
-        result = self._figures.result
+        result = figures.result
         now = status.state if result is None else ENDED_AS.get(result.exit, "failed")
         state = StateSetMetricFamily("allranks_run_state", "State of the run.", labels=["run"])
         state.add_metric([run], {name: name == now for name in STATES})
@@ -55,28 +56,28 @@ class _Figures(Collector):
         yield _of_run("allranks_world_size", "Ranks of the run.", run, status.world_size)
         yield _of_run("allranks_attempt", "Number of the present attempt, from 0.", run, status.attempt)
         yield _of_run("allranks_status_seconds", "When this was so, in unix seconds.", run, status.t)
-        yield _counter("allranks_restarts", "Attempts that followed a failure.", run, self._figures.restarts)
-        yield _counter("allranks_hangs", "Hangs that were confirmed.", run, self._figures.hangs)
+        yield _counter("allranks_restarts", "Attempts that followed a failure.", run, figures.restarts)
+        yield _counter("allranks_hangs", "Hangs that were confirmed.", run, figures.hangs)
         steps = [rank.step for _, rank in ranks if rank.step is not None]
         yield _of_run("allranks_step", "Furthest step of any rank.", run, max(steps, default=None))
         yield _of_run("allranks_goodput_ratio", "Share of the time that went into useful steps.", run, status.goodput)
         for figure in OF_RANKS:
             yield _of_ranks(figure, run, ranks)
-        yield from self._end(run)
+        yield from _end(run, result)
 
-    def _end(self, run: str) -> Iterator[Metric]:
-        result = self._figures.result
-        if result is None:
-            return
-        yield _of_run("allranks_exit_code", "Exit code of the run, once it is over.", run, result.exit)
-        verdict = result.verdict
-        if verdict is None:
-            return
-        family = InfoMetricFamily("allranks_verdict", "Cause of the failure, with its place.", labels=["run"])
-        place = {"node": verdict.finding.where.node, "rank": verdict.finding.where.rank}
-        shown = {name: str(value) for name, value in place.items() if value is not None}
-        family.add_metric([run], {"cause": verdict.cause or "unknown", **shown})
-        yield family
+
+def _end(run: str, result: ResultDocument | None) -> Iterator[Metric]:
+    if result is None:
+        return
+    yield _of_run("allranks_exit_code", "Exit code of the run, once it is over.", run, result.exit)
+    verdict = result.verdict
+    if verdict is None:
+        return
+    family = InfoMetricFamily("allranks_verdict", "Cause of the failure, with its place.", labels=["run"])
+    place = {"node": verdict.finding.where.node, "rank": verdict.finding.where.rank}
+    shown = {name: str(value) for name, value in place.items() if value is not None}
+    family.add_metric([run], {"cause": verdict.cause or "unknown", **shown})
+    yield family
 
 
 Ranks = list[tuple[NodeStatus, RankStatus]]
@@ -131,18 +132,9 @@ def _of_ranks(figure: RankFigure, run: str, ranks: Ranks) -> Metric:
     return family
 
 
-class _Registry:
-    """What generate_latest asks for; a CollectorRegistry would keep every run that it has seen."""
-
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every family."""
-        yield from self._collector.collect()
-
-
 def openmetrics_text(figures: RunFigures) -> bytes:
     """Write the figures as OpenMetrics 1.0 text."""
-    text: bytes = generate_latest(_Registry(_Figures(figures)))  # type: ignore[no-untyped-call]  # the library's
+    registry = CollectorRegistry()
+    registry.register(FiguresCollector(lambda: figures))
+    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]  # the library's
     return text

@@ -13,8 +13,7 @@ from allranks.cluster.slurm_allocation import allocation_cluster, read_allocatio
 from allranks.diagnose.slurm_jobs import LIMIT
 from allranks.errors import UsageError
 from allranks.findings import Finding
-from allranks.gang.session import Session
-from allranks.gang.transport import NodeReach, TimeLeft
+from allranks.gang.transport import BegunSession, NodeReach, TimeLeft
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
@@ -47,7 +46,7 @@ class StepReach(NodeReach):
         """Return the directory of who submitted the job, or of its start before a requeue."""
         return self._job.run_directory(runs_dir)
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: BegunSession) -> None:
         """Say where srun's words go, who hears of a SIGTERM, and what Slurm will not give."""
         self._step.log_to(session.run_dir.path / "srun.log")
         self._step.listener.stopped = session.stop_from_afar

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Dict, Optional
 
-from ..compare import Differs
+from ..compare import Differs, Findings, Nodes, collected
 from ..host import Host, key_values, text_in
+from ..typed_facts import Request
 
 ID = "kernel"
 GROUP = "host"
 LEVEL = "quick"
 IMAGE = "use one image for all nodes, or one container image (--wrap). Look: {look}"
 LIBC = "use one image, as compiled extensions may not load on the older one. Look: {look}"
-COMPARES = (
+DIFFER = (
     Differs("kernel", "kernel", "boot the same kernel on all. Look: {look}", "uname -r"),
     Differs("os", "operating system", IMAGE, "cat /etc/os-release"),
     Differs("libc", "C library", LIBC, "ldd --version"),
@@ -34,3 +35,10 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
         "libc": libc.out.strip() if libc.ok else "",
     }
     return {name: version[:100] for name, version in versions.items() if version} or None
+
+
+def judge(request: Request, facts_by_node: Nodes) -> Findings:
+    """Warn of what differs."""
+    nodes = collected(facts_by_node, ID, Dict[str, str])
+    for compared in DIFFER:
+        yield from compared.judge(ID, nodes)
