@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from allranks.protocol.codec import decode_each
+from allranks.runs.directory import RunDirectory
+from allranks.runs.regular import open_regular, read_objects
+from allranks.runs.usage import NAME, UsageSample
+
 T = 1_795_000_000.0
 Document = dict[str, Any]
 
@@ -118,3 +123,9 @@ def make(
             text = (logs or {}).get(rank, f"rank {rank} is up\n".encode())
             (folder / f"rank_{rank:03d}.log").write_bytes(text)
     return directory
+
+
+def read_usage(run: RunDirectory) -> list[UsageSample]:
+    """The samples of evidence/usage.jsonl."""
+    with open_regular(run.path / "evidence" / NAME) as file:
+        return decode_each(UsageSample, list(read_objects(file.read())))

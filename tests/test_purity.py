@@ -24,7 +24,7 @@ GANG = ("gang", "roster", "clocks", "gate", "states", "members", "places", "rema
         "groups", "passed_signals", "saving", "steps", "pace", "stragglers")  # fmt: skip
 REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords", "progressplot")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
-              "runs/documents.py", "runs/run_progress.py", "runs/timeledger.py", "findings.py",
+              "runs/documents.py", "runs/timeledger.py", "findings.py",
               "errors.py", "exitcodes.py", "text.py", "xid.py", "kernel_lines.py", "fabric/metric_rows.py")  # fmt: skip
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
 from tests.hosts.waiting import wait_until
+from tests.run_directories import read_usage
 
 from allranks.runs.directory import RunDirectory
-from allranks.runs.usage import read_usage
 
 
 @pytest.mark.slow

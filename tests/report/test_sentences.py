@@ -25,12 +25,12 @@ from allranks.runs.documents import (
     NodeStatus,
     RankStatus,
     ResultDocument,
+    RunProgress,
     StatusDocument,
     TimeLedger,
     Timing,
     result_record,
 )
-from allranks.runs.run_progress import RunProgress
 from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",

@@ -12,11 +12,10 @@ from tests.facts import fact
 from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import StartedMessage
 from allranks.protocol.run_facts import AttemptStart, EndingBegun, NodesAsked, RunStart, Stamped, StepsSeen
-from allranks.report.json_lines import LinesView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import NamedNode, ResultDocument, RunOpened, StatusDocument, TimeLedger
 from allranks.runs.reading import LogReader
-from allranks.runs.replay import Replay
+from allranks.runs.replay import LinesView, Replay
 from allranks.runs.result import write_result
 from allranks.runs.view import View
 

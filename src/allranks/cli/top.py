@@ -15,8 +15,7 @@ from allranks.report.fullscreen import FullScreen, is_interactive
 from allranks.report.nodetable import without_clock
 from allranks.report.terminal import shows_colour
 from allranks.report.topview import ASCII, TopSnapshot, top_lines
-from allranks.runs.documents import ORPHANED, OVER
-from allranks.runs.run_progress import RunProgress
+from allranks.runs.documents import ORPHANED, OVER, RunProgress
 from allranks.runs.watching import RunWatch
 
 from .chosen_run import find_run

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
-from allranks.runs.run_progress import RunProgress
+from allranks.runs.documents import NodeStatus, RankStatus, RunProgress, StatusDocument
 from allranks.text import count_of, cut, format_elapsed, format_percent, name_with
 
 from .terminal import DIM, STATE_STYLES, clean, paint

@@ -11,8 +11,7 @@ from allranks.protocol.codec import decode_parts, omit_empty
 from allranks.settings.runspec import Limits
 
 from .directory import STATES, RunCondition, RunDirectory
-from .documents import ORPHANED, OVER, RunDocument
-from .run_progress import RunProgress
+from .documents import ORPHANED, OVER, RunDocument, RunProgress
 
 
 class BriefVerdict(NamedTuple):

@@ -34,7 +34,7 @@ from .documents import (
     is_damaged,
     result_record,
 )
-from .regular import open_regular, read_end, replacing
+from .regular import open_regular, read_end, read_objects, replacing
 
 if TYPE_CHECKING:
     from allranks.protocol.run_facts import Fact, Stamped
@@ -314,11 +314,7 @@ class RunDirectory:
         except OSError:
             return [], offset
         complete = data[: data.rfind(b"\n") + 1]
-        events = []
-        for line in complete.splitlines():
-            with contextlib.suppress(DecodeError):
-                events.append(read_object(line, DOCUMENT_LIMIT))
-        return events, offset + len(complete)
+        return list(read_objects(complete, DOCUMENT_LIMIT)), offset + len(complete)
 
     # -- logs --------------------------------------------------------------------------------------
 

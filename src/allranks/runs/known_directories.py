@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from allranks.protocol.codec import SCHEMA
-from allranks.protocol.jsontext import DecodeError, read_object
 
-from .regular import append, open_regular, replacing
+from .regular import append, open_regular, read_objects, replacing
 
 NAME = "runs-directories.jsonl"
 MOST = 64  # directories that are kept; the file may have twice as many lines before it is written again
@@ -85,13 +84,8 @@ def _read(file: Path) -> bytes:
 
 def paths_of(data: bytes) -> list[str]:
     """Return the absolute paths of the list."""
-    paths = []
-    for line in data.splitlines():
-        with contextlib.suppress(DecodeError):
-            path = read_object(line).get("directory")
-            if isinstance(path, str) and os.path.isabs(path) and "\0" not in path:
-                paths.append(path)
-    return paths
+    named = [line.get("directory") for line in read_objects(data)]
+    return [path for path in named if isinstance(path, str) and os.path.isabs(path) and "\0" not in path]
 
 
 def _replace(file: Path, paths: Iterable[str]) -> None:

@@ -6,16 +6,15 @@ The file is bounded. Where it has too many rows every second one goes, and from 
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from allranks.protocol.codec import decode_each, document_line
-from allranks.protocol.jsontext import DecodeError, read_object
 
 from .directory import RunDirectory
-from .documents import Document, ProgressRow, StatusDocument
-from .regular import append, open_regular, replacing
+from .documents import ProgressRow, StatusDocument
+from .regular import append, open_regular, read_objects, replacing
 
 NAME = "progress.jsonl"
 EVERY = 2.0  # seconds between two rows at first
@@ -79,15 +78,9 @@ def read_progress(run: RunDirectory) -> list[ProgressRow]:
 
 
 def _read(path: Path) -> list[ProgressRow]:
-    documents: list[Document] = []
     try:
         with open_regular(path) as file:
-            lines = io.BytesIO(file.read(SIZE_LIMIT))
+            lines = read_objects(file.read(SIZE_LIMIT))
     except OSError:
         return []
-    for line in lines:
-        if len(documents) >= MOST_READ:
-            break
-        with contextlib.suppress(DecodeError):
-            documents.append(read_object(line))
-    return decode_each(ProgressRow, documents)
+    return decode_each(ProgressRow, list(islice(lines, MOST_READ)))

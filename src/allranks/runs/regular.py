@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from allranks.agent.files import open_left
+from allranks.protocol.jsontext import LIMIT, DecodeError, JsonObject, read_object
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -103,6 +104,15 @@ class _Dense(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def read_objects(data: bytes, most: int = LIMIT) -> Iterator[JsonObject]:
+    """Give the JSON objects among lines, each of at most `most` bytes; a line that is none is left out."""
+    for line in data.splitlines():
+        try:
+            yield read_object(line, most)
+        except DecodeError:
+            continue
 
 
 def append(path: Path, lines: bytes) -> int:

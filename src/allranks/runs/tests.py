@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from allranks.protocol.jsontext import DecodeError, Json, read_object
+from allranks.protocol.jsontext import Json
 
 from .directory import RunDirectory
-from .regular import open_regular
+from .regular import open_regular, read_objects
 
 KINDS = ("collective", "bandwidth", "link", "end")
 LIMIT = 64 << 20  # bytes of a file that are read
@@ -28,13 +27,7 @@ def read_rows(run: RunDirectory) -> dict[str, list[Row]]:
 def _rows(path: Path) -> list[Row]:
     try:
         with open_regular(path) as file:
-            lines = file.read(LIMIT).splitlines()
+            data = file.read(LIMIT)
     except OSError:
         return []
-    rows: list[Row] = []
-    for line in lines:
-        with contextlib.suppress(DecodeError):
-            row = read_object(line, LIMIT)
-            if row.get("kind") in KINDS:
-                rows.append(row)
-    return rows
+    return [row for row in read_objects(data, LIMIT) if row.get("kind") in KINDS]

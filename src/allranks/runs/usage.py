@@ -6,19 +6,16 @@ alike.
 
 from __future__ import annotations
 
-import io
-
-from allranks.protocol.codec import decode_parts, encode, omit_none
-from allranks.protocol.jsontext import DecodeError, read_object, write_json
+from allranks.protocol.codec import encode, omit_none
+from allranks.protocol.jsontext import write_json
 from allranks.protocol.records import NamedTuple
 from allranks.protocol.usage import NodeUsage
 
 from .directory import RunDirectory
-from .regular import append, open_regular
+from .regular import append
 
 NAME = "usage.jsonl"
 LIMIT = 8 << 20  # bytes
-LINE_LIMIT = 4 << 10
 PLENTY = LIMIT // 2  # bytes up to which each sample is kept
 
 
@@ -76,21 +73,3 @@ def keeps_every(size: int) -> int:
     while every < 1 << 16 and room <= LIMIT // (2 * every):
         every *= 2
     return every
-
-
-def read_usage(run: RunDirectory) -> list[UsageSample]:
-    """Give the samples of a run, in the order in which they came; what cannot be read is left out."""
-    try:
-        with open_regular(run.path / "evidence" / NAME) as file:
-            lines = io.BytesIO(file.read(LIMIT))
-    except OSError:
-        return []
-    samples = []
-    for line in lines:
-        try:
-            sample = decode_parts(UsageSample, read_object(line, LINE_LIMIT))
-        except DecodeError:
-            continue
-        if sample.node and sample.usage.seconds > 0:
-            samples.append(sample)
-    return samples

@@ -6,7 +6,7 @@ import pytest
 from tests.facts import fact
 
 from allranks.findings import Finding, Verdict, Where
-from allranks.report.notices import LONGEST, RunPlace, notice_of_end, notice_of_event
+from allranks.report.notifier import LONGEST, RunPlace, notice_of_end, notice_of_event
 from allranks.runs.documents import Document, ResultDocument, Timing
 
 PLACE = RunPlace("run-1", "login1:/home/me/runs/run-1")
