@@ -198,7 +198,6 @@ def write_bundle(
 
 
 def _fill(bundle: Bundle, run: RunDirectory, gathered: Record, record: Record) -> None:
-    """Add the run's documents, evidence, logs and metrics, and the results of the tests beside it."""
     bundle.text("verdict.json", _json(encode(record.verdict)))
     for name in DOCUMENTS:
         if (run.path / name).is_file():

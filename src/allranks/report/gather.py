@@ -68,7 +68,6 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
 
 
 def _preflight(run: RunDirectory) -> PreflightDocument:
-    """Read what was seen of the nodes; nothing where there is none."""
     try:
         return preflight.read(run.path)
     except ConfigError:
@@ -126,7 +125,6 @@ def _about(path: Path) -> tuple[str, tuple[str, ...], float]:
 
 
 def _tested(path: Path, judge: Checks) -> SuiteResult:
-    """Read the result of a test; of a check the findings."""
     beside = RunDirectory(path)
     result = beside.read_result()
     if result is not None:

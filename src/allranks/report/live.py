@@ -90,7 +90,6 @@ class OutputView(View):
         self.held_lines.clear()
 
     def _coloured(self, text: str) -> str:
-        """Colour the lines of a text of ours that tell of a failure, a verdict or a warning."""
         return "\n".join(paint_line(line, self._colour) for line in text.split("\n"))
 
 
@@ -188,7 +187,6 @@ class LiveView(OutputView):
 
 
 def _says(verdict: Verdict | None, finding: Finding) -> bool:
-    """Tell whether a verdict speaks of a finding: by its cause, or in its own words."""
     return verdict is not None and (finding.id == verdict.cause or finding.message in verdict.finding.message)
 
 

@@ -166,7 +166,6 @@ def addresses(nodes: Mapping[str, MachineFacts]) -> list[tuple[str, str, str]]:
 
 
 def _gpus(facts: MachineFacts) -> str:
-    """Write how many there are, and their models; where there is none, who says so."""
     gpus = facts.plan.gpus
     if gpus is None or gpus.count_ is None:
         return ""

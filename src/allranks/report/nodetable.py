@@ -41,7 +41,6 @@ def table_lines(
 
 
 def _rule(text: str, width: int, colour: bool) -> str:
-    """Draw the line above the table, with words in it."""
     length = min(width - 1, RULE)
     words = cut(f"── {text} ", length) if text else ""
     return paint(words + "─" * (length - len(words)), DIM, colour)

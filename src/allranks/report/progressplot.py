@@ -98,7 +98,6 @@ def progress_plots(rows: Sequence[ProgressRow]) -> ProgressPlots | None:
 
 
 def _heatmap(moments: Sequence[ProgressRow]) -> Heatmap | None:
-    """Set the step times of each rank between two moments into cells."""
     thinned = _thinned(moments)
     ranks = max(len(moment.steps) for moment in thinned)
     times = [_step_times(before, after) for before, after in pairwise(thinned)]
@@ -183,6 +182,5 @@ def _at(t: float, start: float, end: float) -> float:
 
 
 def _ticks(start: float, end: float) -> list[GridLine]:
-    """Label the axis of time from the first row on."""
     seconds = [(end - start) * part / TICKS for part in range(TICKS + 1)]
     return [GridLine(_at(start + one, start, end), f"+{format_elapsed(one)}") for one in seconds]

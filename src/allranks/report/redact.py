@@ -400,7 +400,6 @@ def _without(text: str, spans: Sequence[forms.Span], kind: str, note: Note) -> s
 
 
 def _hide_named(pattern: re.Pattern[str], text: str, note: Note) -> str:
-    """Hide the values of secret names."""
     parts = []
     at = 0
     for match in pattern.finditer(text):

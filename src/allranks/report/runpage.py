@@ -141,7 +141,6 @@ def _summary(run: RunDocument, record: Record) -> str:
 
 
 def _attempts(result: ResultDocument) -> list[tuple[int, str, str]]:
-    """Give (number, outcome, why and what followed) where there were several."""
     if len(result.attempts) < 2:
         return []
     rows = []
@@ -217,7 +216,6 @@ class CheckTable:
 
 
 def _checks(record: Record) -> CheckTable:
-    """Count the checks, and give the rows that are not all ok."""
     rows = {check: row for check, row in record.checks.items() if row}
     bad = {check: row for check, row in rows.items() if not set(row.values()) <= {"ok", "skipped"}}
     nodes = list(next(iter(rows.values()), {}))
@@ -234,7 +232,6 @@ def _checks(record: Record) -> CheckTable:
 
 
 def _texts(texts: Mapping[str, str]) -> list[tuple[str, Markup]]:
-    """Give stacks and dumps, each cut to its share."""
     share = TEXTS // max(1, len(texts))
     return [(file, escape(cut(text, share))) for file, text in texts.items()]
 
@@ -290,7 +287,6 @@ def _affordable(lines: list[tuple[int, str]], share: int) -> list[tuple[int, str
 
 
 def _environment(record: Record) -> list[tuple[str, str]]:
-    """List command, settings that are not the defaults, versions, places."""
     if record.run is None:
         return [("directory", record.directory)]
     run = record.run

@@ -173,7 +173,6 @@ def _paused_line(stamped: Stamped[LauncherPaused]) -> str:
 
 
 def _tree_line(stamped: Stamped[TreeListed]) -> str:
-    """Say what --sync ships, and what it leaves out."""
     tree = stamped.fact
     line = f"sync      {tree.files:,} {plural(tree.files, 'file')}, {format_size(tree.bytes)} of {tree.root}"
     if tree.left_out:
@@ -226,7 +225,6 @@ def _clean_line(stamped: Stamped[EndedMessage]) -> str | None:
 
 
 def _resumed_line(stamped: Stamped[StepsResumed]) -> str:
-    """Say where a further attempt goes on, and warn of one that begins from nothing."""
     attempt = stamped.attempt
     step, reached, lost, starts_over = stamped.fact
     if starts_over:
@@ -358,7 +356,6 @@ def verdict_lines(verdict: Verdict, with_runners_up: bool = False) -> list[str]:
 
 
 def _says(message: str, words: str) -> bool:
-    """Tell whether a message has these words already."""
     return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", message) is not None
 
 
@@ -396,7 +393,6 @@ def closing_lines(result: ResultDocument) -> list[str]:
 
 
 def _goodput_lines(result: ResultDocument) -> list[str]:
-    """Say what share of the time was useful, and where the rest went."""
     if result.time_ledger is None:
         return []
     line = goodput_line(result.time_ledger, len(result.attempts))
@@ -418,7 +414,6 @@ def _outputs_lines(result: ResultDocument) -> list[str]:
 
 
 def _lost_lines(result: ResultDocument) -> list[str]:
-    """Count output that did not arrive, and output that was dropped."""
     lines = []
     for node, logs in result.unfetched.items():
         arrived = _bytes(sum(logs.fetched_bytes.values()))

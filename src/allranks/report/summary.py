@@ -100,7 +100,6 @@ def _run(record: Record, result: ResultDocument) -> list[str]:
 
 
 def _nodes(record: Record) -> list[str]:
-    """Write a line for nodes that are alike."""
     groups = machine_groups(facts_of(record.preflight))
     lines = []
     for names, rows in groups[:GROUPS]:

@@ -103,7 +103,6 @@ def _failure(failure: Failure) -> str:
 
 
 def _hang(hang: SuiteHang) -> list[str]:
-    """Say who had arrived, who had not, who is silent; the stacks."""
     lines = []
     for ranks, state in (
         (hang.arrived, "had arrived"),
@@ -118,7 +117,6 @@ def _hang(hang: SuiteHang) -> list[str]:
 
 
 def _rate(row: BandwidthRow) -> list[str]:
-    """Write collective, size, ranks, median, quartiles, algbw, busbw, rounds."""
     times = [format_time(seconds) for seconds in (row.median, row.q1, row.q3)]
     rates = [format_rate(rate) for rate in (row.algbw, row.busbw)]
     return [row.collective, format_size_option(row.size), str(row.ranks), *times, *rates, str(row.rounds)]
@@ -151,7 +149,6 @@ def _stage(stage: StageResult) -> StageRow:
 
 
 def _names(nodes: Sequence[str]) -> str:
-    """Write all names of a few, of many the ends."""
     names = [cut(node, NAME_LENGTH) for node in nodes]
     if len(names) > NODES:
         return f"{names[0]}, {names[1]}, … {names[-1]} ({len(names)} nodes)"
@@ -159,7 +156,6 @@ def _names(nodes: Sequence[str]) -> str:
 
 
 def _environment(result: SuiteResult) -> list[tuple[str, str]]:
-    """List what was tested, where and when."""
     rows = (
         ("run", result.run),
         ("directory", result.directory),

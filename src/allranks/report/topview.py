@@ -117,7 +117,6 @@ def top_lines(
 
 
 def _head(snapshot: TopSnapshot, progress: RunProgress, width: int, colour: bool) -> list[str]:
-    """Write the run, and how far it is."""
     words = [snapshot.run, snapshot.state]
     if snapshot.attempt:
         words.append(f"attempt {snapshot.attempt}")
@@ -144,7 +143,6 @@ def _head(snapshot: TopSnapshot, progress: RunProgress, width: int, colour: bool
 
 
 def _notices(snapshot: TopSnapshot, width: int, colour: bool) -> list[str]:
-    """Write the newest warnings, and the verdict of a run that has one."""
     lines = []
     for warning in snapshot.warnings[-WARNINGS_SHOWN:]:
         lines += [paint(line, WARN, colour) for line in _wrapped(f"warning: {warning}", width)]
@@ -156,7 +154,6 @@ def _notices(snapshot: TopSnapshot, width: int, colour: bool) -> list[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Break a sentence of others into few lines."""
     words = clean(text.replace("\n", " "), colour=False)
     return textwrap.wrap(words, width, max_lines=WARNING_LINES, placeholder=" …", subsequent_indent="  ")
 
@@ -338,5 +335,4 @@ def event_lines(events: Sequence[Stamped[Fact]], nodes: int, width: int, most: i
 
 
 def _time_of_day(t: float) -> str:
-    """Write the local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(t))

@@ -81,7 +81,6 @@ def _read(pipe: int, seconds: float) -> bytes:
 
 
 def _given(data: bytes, status: int) -> Any:
-    """Return, or raise, what the child sent back."""
     try:
         result, error = pickle.loads(data)  # of our own process
     except Exception:

@@ -418,7 +418,6 @@ def document_text(document: Document) -> str:
 
 
 def _member_text(value: Json) -> str:
-    """Write the value of a member of a document."""
     if value and isinstance(value, (list, tuple)):
         return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
     if value and isinstance(value, dict):

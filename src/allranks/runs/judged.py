@@ -113,7 +113,6 @@ def recorder_files(run: RunDirectory, since: float) -> list[Path]:
 
 
 def _concluded(run: RunDirectory) -> Verdict | None:
-    """Read verdict.json, else the verdict in result.json."""
     document = run.read_document("verdict.json")
     if document is not None:
         return fitting(Verdict, document)

@@ -89,7 +89,6 @@ def paths_of(data: bytes) -> list[str]:
 
 
 def _replace(file: Path, paths: Iterable[str]) -> None:
-    """Write the list as a whole; raise OSError."""
     with replacing(file) as stream:
         stream.writelines(_line(path) for path in paths)
 

@@ -269,7 +269,6 @@ def read_ledger(path: Path) -> list[NodeRecord]:
 
 
 def _read_line(line: bytes) -> NodeRecord:
-    """Read a record; raise DecodeError."""
     fields = dict(read_object(line, LINE_LIMIT))
     if fields.pop("schema", None) != SCHEMA:
         raise DecodeError(f"$.schema: expected {SCHEMA}")

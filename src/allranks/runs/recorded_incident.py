@@ -106,7 +106,6 @@ def _read_end(path: Path, first: bool = False) -> str:
 
 
 def _last_row(text: str) -> Document | None:
-    """Return the last line that is a JSON object."""
     for line in reversed(text.splitlines()):
         with contextlib.suppress(DecodeError):
             return read_metrics(line)

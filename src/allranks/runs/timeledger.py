@@ -336,7 +336,6 @@ class Timekeeper:
         self._end_attempt(line.t)
 
     def _end_attempt(self, t: float) -> None:
-        """Close the attempt that goes on, if one does."""
         if not self.is_in_attempt:
             return
         attempt = self.attempts[-1]

@@ -115,7 +115,6 @@ def printed_loss(text: bytes, before: float | None = None) -> float | None:
 
 
 def _lowest_metrics(folder: Path) -> Path | None:
-    """Return the metrics file of the lowest rank that has one."""
     first = folder / "rank_00_metrics.jsonl"
     if first.exists():
         return first
