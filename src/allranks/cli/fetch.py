@@ -16,11 +16,12 @@ from allranks.engines import settle
 from allranks.engines.calls import out_of_reach, reached_nodes
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
-from allranks.gang.fetching import Fetching, NodeFetch
+from allranks.gang.fetching import FetchedFiles, Fetching, NodeFetch
 from allranks.gang.session import reachable_nodes
 from allranks.gang.tasks import run_loop
 from allranks.gang.transport import Transport
-from allranks.protocol.codec import document_line, omit_empty
+from allranks.protocol.codec import document_line, omit_empty, spread
+from allranks.protocol.messages import OutputFile
 from allranks.protocol.run_facts import OutputsTemporary, of_kind
 from allranks.report.terminal import clean
 from allranks.runs.directory import RunDirectory, safe_name
@@ -37,31 +38,17 @@ _FOLDER = re.compile(r"node_\d\d+_.*", re.DOTALL)
 _GLOB = re.compile(r"[*?\[]")
 
 
-class FetchedFile(NamedTuple):
-    """A file on a node: its path below the outputs there, and its bytes."""
-
-    path: str
-    size: int
-
-
-@omit_empty("error", "refused", "failed")
+@spread("came")
+@omit_empty("error")
 class FetchedNode(NamedTuple):
-    """What came of a node. `present` files were here before; `skipped` are links and what is not a regular file.
-
-    `listed`: what the pattern matches, with --dry-run. `refused` and `failed` are files with the reason.
-    """
+    """What came of a node. `listed`: what the pattern matches, with --dry-run."""
 
     node: str
     source: str
     directory: str
-    files: int
-    bytes: int
-    present: int
-    skipped: int
-    listed: Sequence[FetchedFile] = ()
+    came: FetchedFiles
+    listed: Sequence[OutputFile] = ()
     error: str = ""
-    refused: Mapping[str, str] = {}
-    failed: Mapping[str, str] = {}
 
 
 @omit_empty("merged", "differing")
@@ -115,7 +102,7 @@ def command(
             run_loop(lambda: fetching.run(only_list=dry_run))
         finally:
             progress.end()
-    code = code_if(any(node.failure or node.failed or node.refused for node in nodes), NODE_FAILED)
+    code = code_if(any(node.failure or node.came.failed or node.came.refused for node in nodes), NODE_FAILED)
     tree = landing / MERGED if merge and not dry_run else None
     differing = _merge(run_dir, nodes, tree) if tree is not None else []
     if json_:
@@ -130,7 +117,7 @@ def command(
 
 def _merge(run: RunDirectory, nodes: Sequence[NodeFetch], tree: Path) -> list[str]:
     """Put what came of all nodes into one tree, with what a node on this host has written here; return what differs."""
-    came = [(node.landing, [f.path for f in node.listed if f.path not in node.failed]) for node in nodes]
+    came = [(node.landing, [f.path for f in node.listed if f.path not in node.came.failed]) for node in nodes]
     here = run.path / "outputs"
     own = [path.relative_to(here) for path in here.rglob("*") if path.is_file() and not path.is_symlink()]
     kept = [str(path) for path in own if path.parts[0] != MERGED and not _FOLDER.fullmatch(path.parts[0])]
@@ -222,20 +209,8 @@ def _bytes_below(directory: Path) -> int:
 
 
 def _fetched(node: NodeFetch, dry_run: bool) -> FetchedNode:
-    listed = [FetchedFile(file.path, file.size) for file in node.listed] if dry_run else []
-    return FetchedNode(
-        node.node.name,
-        node.root,
-        directory=str(node.landing),
-        files=node.files,
-        bytes=node.bytes,
-        present=node.present,
-        skipped=node.skipped,
-        listed=listed,
-        error=node.failure,
-        refused=node.refused,
-        failed=node.failed,
-    )
+    listed = node.listed if dry_run else []
+    return FetchedNode(node.node.name, node.root, str(node.landing), node.came, listed, node.failure)
 
 
 def _print(nodes: Sequence[NodeFetch], dry_run: bool, pattern: str | None) -> None:
@@ -246,20 +221,20 @@ def _print(nodes: Sequence[NodeFetch], dry_run: bool, pattern: str | None) -> No
             _say(f"{name}  {count_of(len(node.listed), 'file')}, {format_size(total)} in {node.root}")
             for file in node.listed:
                 _say(f"  {format_size(file.size):>10}  {file.path}")
-        elif node.files:
-            there = f", {count_of(node.present, 'file')} were here already" if node.present else ""
+        elif node.came.files:
+            there = f", {count_of(node.came.present, 'file')} were here already" if node.came.present else ""
             resumed = f", {format_size(node.resumed_bytes)} from an earlier fetch" if node.resumed_bytes else ""
-            came = f"{count_of(node.files - node.present, 'file')}, {format_size(node.bytes)}"
+            came = f"{count_of(node.came.files - node.came.present, 'file')}, {format_size(node.came.bytes)}"
             _say(f"{name}  {came}{resumed}{there} -> {node.landing}")
-        elif not node.failure and not node.failed:
+        elif not node.failure and not node.came.failed:
             _say(f"{name}  nothing that {pattern} matches" if pattern else f"{name}  nothing")
-        if node.skipped:
-            _say(f"{name}  left out: {count_of(node.skipped, 'link or other entry', 'links or other entries')}")
+        if node.came.skipped:
+            _say(f"{name}  left out: {count_of(node.came.skipped, 'link or other entry', 'links or other entries')}")
         _say_failures(node)
 
 
 def _say_failures(node: NodeFetch) -> None:
-    named = {**node.refused, **node.failed}
+    named = {**node.came.refused, **node.came.failed}
     for path, why in list(named.items())[:MOST_NAMED]:
         sys.stderr.write(clean(f"{node.node.name}: {path}: {why}", colour=False) + "\n")
     if len(named) > MOST_NAMED:

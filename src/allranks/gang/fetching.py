@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allranks.cluster import Node
+from allranks.protocol.codec import omit_empty
 from allranks.protocol.frames import RANK_LOG, Frame, OutputFrame
 from allranks.protocol.header import FetchHeader, WantedFile
 from allranks.protocol.jsontext import DecodeError
@@ -29,24 +30,32 @@ GROWTH = 1 << 30  # bytes that a file may have grown by since it was listed
 TRIES = 2  # of a file that changes while it is read
 
 
+@omit_empty("refused", "failed")
+@dataclass
+class FetchedFiles:
+    """What came of a node's files. `present` were here before, `skipped` are links and what is not a regular file.
+
+    `refused` and `failed` are files with the reason.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    present: int = 0
+    skipped: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class NodeFetch:
-    """What a node's outputs came to. `failure`: why the node gave no more; `refused` and `failed`: files and why.
-
-    `listed` are the files that the pattern matches, `present` those that were here before; counts in bytes.
-    """
+    """The outputs of a node. `failure`: why it gave no more. `listed` are the files that the pattern matches."""
 
     node: Node
     root: str
     landing: Path
     listed: list[OutputFile] = field(default_factory=list)
-    files: int = 0
-    bytes: int = 0
-    present: int = 0
+    came: FetchedFiles = field(default_factory=FetchedFiles)
     resumed_bytes: int = 0
-    skipped: int = 0
-    refused: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
     failure: str = ""
     remedy: str = ""
 
@@ -115,16 +124,16 @@ def read_list(frame: Frame, into: NodeFetch, pattern: str | None) -> bool:
     if message.error:
         raise FetchFailed(message.error)
     for file in message.files:
-        if len(into.listed) + len(into.refused) >= MOST_FILES:
+        if len(into.listed) + len(into.came.refused) >= MOST_FILES:
             raise FetchFailed(f"it lists more than {MOST_FILES:,} files")
         try:
             parts_of(file.path)
         except NotAPath as error:
-            into.refused[repr(file.path[:200])] = str(error)
+            into.came.refused[repr(file.path[:200])] = str(error)
             continue
         if file.size >= 0 and is_wanted(file.path, pattern):
             into.listed.append(file)
-    into.skipped += max(0, message.skipped)
+    into.came.skipped += max(0, message.skipped)
     return message.last
 
 
@@ -153,7 +162,7 @@ class FileReceiver:
                 if arriving.at + len(frame.data) > self._sizes[self._wanted[self._next].path] + GROWTH:
                     raise FetchFailed("it sent far more of a file than it has listed")
                 arriving.add(frame.data)
-                self._into.bytes += len(frame.data)
+                self._into.came.bytes += len(frame.data)
             return False
         message = read_message(frame)
         if isinstance(message, FaultMessage):
@@ -180,15 +189,15 @@ class FileReceiver:
         into = self._into
         wanted = self._wanted[self._next]
         if message.error:
-            into.failed[wanted.path] = message.error
+            into.came.failed[wanted.path] = message.error
         else:
             arriving = self._open()
             if arriving is None:
-                into.failed[wanted.path] = self._unwritten
+                into.came.failed[wanted.path] = self._unwritten
             elif arriving.finish(message.size, message.sha256):
-                into.files += 1
+                into.came.files += 1
                 into.resumed_bytes += wanted.offset if message.size > wanted.offset else 0
-                into.present += wanted.offset == message.size and wanted.offset > 0
+                into.came.present += wanted.offset == message.size and wanted.offset > 0
             else:
                 self.again.append(wanted.path)
         self.close()
@@ -252,7 +261,9 @@ class Fetching:
                 again += await self._batch(node, paths[start : start + BATCH], sizes)
             if not again:
                 return
-        node.failed.update(dict.fromkeys(again, "it changed while it was read, or other bytes came than were sent"))
+        node.came.failed.update(
+            dict.fromkeys(again, "it changed while it was read, or other bytes came than were sent")
+        )
 
     async def _batch(self, node: NodeFetch, paths: Sequence[str], sizes: Mapping[str, int]) -> list[str]:
         landing = Landing(node.landing)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from allranks.protocol.codec import decode_parts, omit_empty
+from allranks.protocol.codec import decode_parts, encode, omit_empty
 from allranks.settings.runspec import Limits
 
 from .directory import STATES, RunCondition, RunDirectory
@@ -93,10 +93,10 @@ def read_brief(run: RunDirectory) -> RunBrief:
     beginning = run.read_part("run.json", _Beginning) or _Beginning()
     end = run.read_part("result.json", _End)
     if end is None or end.exit is None:  # there is none, or it is damaged and the events have the exit code
-        result = run.read_document("result.json")
+        result = run.read_result()
         if result is None:
             return _of_status(run, beginning)
-        end = decode_parts(_End, result)
+        end = decode_parts(_End, encode(result))
     return RunBrief(
         run.name,
         str(run.path),

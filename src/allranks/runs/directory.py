@@ -18,7 +18,7 @@ from allranks.agent.files import open_left
 from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Verdict
-from allranks.protocol.codec import SCHEMA, decode_parts
+from allranks.protocol.codec import SCHEMA, decode_parts, fitting
 from allranks.protocol.frames import AUDIT, DUMP, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
@@ -31,8 +31,7 @@ from .documents import (
     RunReport,
     StatusDocument,
     at_rest,
-    is_damaged,
-    result_record,
+    result_kind,
 )
 from .regular import open_regular, read_end, read_objects, replacing
 
@@ -183,7 +182,7 @@ class RunDirectory:
     @property
     def has_ended(self) -> bool:
         """Tell whether the run has a result."""
-        return self.read_document("result.json") is not None
+        return self.read_result() is not None
 
     @property
     def started(self) -> float:
@@ -211,29 +210,6 @@ class RunDirectory:
         return True
 
     def read_document(self, name: str) -> Document | None:
-        """Read a document; None where there is none, or what is there is not a JSON object of its kind.
-
-        A run whose last event says that it has ended has a result, though it may be only its exit code: the file was
-        damaged, or a full disk has kept it from being written.
-        """
-        written = self._read_object(name)
-        if written is not None and not is_damaged(name, written):
-            return written
-        if name == "result.json":
-            return self._end_by_events()
-        return None
-
-    def read_part(self, name: str, kind: type[Record]) -> Record | None:
-        """Read the fields that a record has from a document, and look at no others; None where there is none.
-
-        Every field of `kind` needs a default, which stands for what does not fit.
-        """
-        written = self._read_object(name)
-        if written is None:
-            return None
-        return decode_parts(kind, written)
-
-    def _read_object(self, name: str) -> Document | None:
         """Read a JSON object as it is written; None where there is none."""
         try:
             with open_regular(self.path / name) as file:
@@ -241,7 +217,33 @@ class RunDirectory:
         except (OSError, DecodeError):
             return None
 
-    def _end_by_events(self) -> Document | None:
+    def read_part(self, name: str, kind: type[Record]) -> Record | None:
+        """Read the fields that a record has from a document, and look at no others; None where there is none.
+
+        Every field of `kind` needs a default, which stands for what does not fit.
+        """
+        written = self.read_document(name)
+        return None if written is None else decode_parts(kind, written)
+
+    def read_run(self) -> RunDocument:
+        """Read run.json; fields that it lacks are empty."""
+        return self.read_part("run.json", RunDocument) or RunDocument()
+
+    def read_status(self) -> StatusDocument:
+        """Read status.json; fields that it lacks are empty."""
+        return self.read_part("status.json", StatusDocument) or StatusDocument()
+
+    def read_result(self) -> ResultDocument | None:
+        """Read result.json, of a run or of a test; None where the run has no result.
+
+        A run whose last event says that it has ended has a result, though it may be only its exit code: the file was
+        damaged, or a full disk has kept it from being written.
+        """
+        written = self.read_document("result.json")
+        result = None if written is None else fitting(result_kind(written), written)
+        return self._end_by_events() if result is None else result
+
+    def _end_by_events(self) -> ResultDocument | None:
         """Make the least result of the event that the run has ended; it is the last one of all."""
         from allranks.protocol.run_facts import RunEnd, read_line  # late, as in read_facts
 
@@ -253,23 +255,8 @@ class RunDirectory:
         stamped = read_line(event)
         if stamped is None or not isinstance(stamped.fact, RunEnd):
             return None
-        verdict = self.read_document("verdict.json")
-        return {"run": self.name, "directory": str(self.path), "exit": stamped.fact.exit, "verdict": verdict}
-
-    def read_run(self) -> RunDocument:
-        """Read run.json; fields that it lacks are empty."""
-        return decode_parts(RunDocument, self.read_document("run.json"))
-
-    def read_status(self) -> StatusDocument:
-        """Read status.json; fields that it lacks are empty."""
-        return decode_parts(StatusDocument, self.read_document("status.json"))
-
-    def read_result(self) -> ResultDocument | None:
-        """Read result.json, of a run or of a test; None where the run has no result."""
-        document = self.read_document("result.json")
-        if document is None:
-            return None
-        return result_record(document)
+        verdict = fitting(Verdict, self.read_document("verdict.json"))
+        return ResultDocument(self.name, str(self.path), stamped.fact.exit, verdict=verdict)
 
     def append(self, stamped: Stamped[Fact]) -> None:
         """Write a fact down; a full disk is kept in `write_failure`, never raised."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from allranks.findings import Finding, Verdict
 from allranks.protocol.attempts import AttemptEnd
-from allranks.protocol.codec import Annotated, decode_parts, fitting, needs, omit_empty, omit_none, within
+from allranks.protocol.codec import Annotated, decode_parts, needs, omit_empty, omit_none, within
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.usage import NodeUsage
@@ -358,6 +358,7 @@ class StageResult(NamedTuple):
     meaning: str = ""
 
 
+@needs("exit")
 @omit_empty("run", "directory", "suite", "nodes", "ranks", "started", "meaning", "stages")
 @dataclass(frozen=True)
 class SuiteResult(ResultDocument):
@@ -417,14 +418,6 @@ class PreflightDocument(NamedTuple):
 
 # -- reading -------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, type] = {
-    "run.json": RunDocument,
-    "status.json": StatusDocument,
-    "result.json": ResultDocument,
-    "verdict.json": Verdict,
-    "preflight.json": PreflightDocument,
-}
-
 
 def suite_result(result: ResultDocument) -> SuiteResult:
     """Give a run's result as the result of a test."""
@@ -433,12 +426,11 @@ def suite_result(result: ResultDocument) -> SuiteResult:
     return SuiteResult(**vars(result))
 
 
+def result_kind(document: Document) -> type[ResultDocument]:
+    """Tell whether the fields of result.json are those of a run or of a test."""
+    return SuiteResult if "ok" in document else ResultDocument
+
+
 def result_record(document: Document) -> ResultDocument:
     """Make the result of a run, or of a test, of the fields of result.json."""
-    return decode_parts(SuiteResult if "ok" in document else ResultDocument, document)
-
-
-def is_damaged(name: str, document: Document) -> bool:
-    """Tell whether a document of a run, by its file's name, lacks what it must have."""
-    kind = KINDS.get(name)
-    return kind is not None and fitting(kind, document) is None
+    return decode_parts(result_kind(document), document)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from allranks.errors import ConfigError
-from allranks.protocol.codec import decode_parts, encode
+from allranks.protocol.codec import encode, fitting
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object
 from allranks.settings.secrets import redact_argv, redact_env
 
 from .directory import RunDirectory
-from .documents import PreflightDocument, is_damaged
+from .documents import PreflightDocument
 from .regular import open_regular
 
 SCHEMA = 1
@@ -54,8 +54,9 @@ def read(path: Path) -> PreflightDocument:
         raise ConfigError(f"{path}: {error.strerror}. {EXPECTED}") from None
     except DecodeError:
         document = {}
-    if is_damaged(NAME, document):
+    saved = fitting(PreflightDocument, document)
+    if saved is None:
         raise ConfigError(f"{path} is not the evidence of a check. {EXPECTED}")
-    if document.get("schema") != SCHEMA:
+    if saved.schema != SCHEMA:
         raise ConfigError(f"{path} has schema {document.get('schema')!r}, this allranks reads schema {SCHEMA}")
-    return decode_parts(PreflightDocument, document)
+    return saved
