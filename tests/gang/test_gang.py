@@ -7,7 +7,7 @@ A script has a step a line, and after `|` the actions it must give, in order: `s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from allranks.gang.members import of_deepspeed
 from allranks.gang.places import Setting
 from allranks.gang.plugins import built_in
 from allranks.gang.rendezvous import PORT_REPEATS
+from allranks.gang.resuming import spares_of
 from allranks.gang.states import Action, AttemptOver, Audited, Event, NodeUnreachable, Reach, Send, State, Tick
 from allranks.protocol.codec import decode
 from allranks.protocol.foreign import ReportMessage
@@ -44,7 +45,18 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import ORDERS
 from allranks.protocol.processes import RemainingProcess
-from allranks.protocol.run_facts import NAMES, Fact, NodeBack, NodeLost, NodeSilent, Stamped, StopAsked, write_line
+from allranks.protocol.run_facts import (
+    NAMES,
+    AttemptStart,
+    Fact,
+    GateProved,
+    NodeBack,
+    NodeLost,
+    NodeSilent,
+    Stamped,
+    StopAsked,
+    write_line,
+)
 from allranks.runs.documents import GOING_ON
 from allranks.settings import RunSpec
 
@@ -78,6 +90,36 @@ def unreachable(node: str) -> Finding:
 EVIDENCE = ("outputs-temporary", "plan", "failed", "stop-asked", "init-timeout", "rank-entered", "rank-departed")
 
 
+def known_of(gang: Gang) -> dict[str, object]:
+    """What a gang knows that holds whoever controls it."""
+    roster = gang.roster
+    ranks = {
+        rank.rank: (node.name, rank.local_rank, rank.state, rank.pid, rank.entered, rank.initialised_t, rank.exit)
+        for node in roster.nodes.values()
+        for rank in node.ranks.values()
+        if rank.pid is not None
+    }
+    return {
+        "attempt": roster.attempt,
+        "began": roster.attempt_started,
+        "ranks": ranks,
+        "master": (roster.master_addr, roster.master_port) if ranks and not roster.stop_reason else (),
+        "nodes": {node.name: (node.state == "lost", node.ended, node.left) for node in roster.nodes.values()},
+        "ending": roster.state in (State.ENDING, State.OVER),
+        "stop": roster.stop_reason,
+        "exits": roster.exits,
+        "lost": roster.lost,
+        "faults": roster.faults,
+        "failed": (roster.failed_t, roster.failed_at),
+        "initialised": (roster.initialised_t, roster.group_limit, roster.init_timeout_hit),
+        "findings": sorted(str(f) for f in roster.findings if f.status in ("warn", "fail")),
+        "departures": {rank.rank: rank.departure.failed for rank in roster.ranks() if rank.pid is not None},
+        "testing": roster.testing,
+        "verdict": roster.last_verdict,
+        "hang": gang.hang_watch.hang,
+    }
+
+
 def decoded(attempt: dict[str, Any] | None) -> AttemptSummary | None:
     """The attempt of a hello as it comes from the wire."""
     return decode(AttemptSummary, attempt) if attempt is not None else None
@@ -97,6 +139,7 @@ class Drive:
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.notes: list[Stamped[Fact]] = []
         self.overs: list[int] = []
+        self.compares = True  # what it knows with its log, after each step
         self.roster = self.gang.roster
         self._perform(self.gang.begin())
 
@@ -141,7 +184,21 @@ class Drive:
         """A fact of now, by the clock of its node."""
         happened = (self.now if t is None else t) + (self.node_skew if node else 0.0)
         stamped = Stamped(node, happened, self.roster.attempt, fact)
-        return self._perform(self.gang.handle(stamped, self.at, self.now))
+        words = self._perform(self.gang.handle(stamped, self.at, self.now))
+        if self.compares:
+            self.compare_with_its_log()
+        return words
+
+    def resumed(self) -> Gang:
+        """The gang of another controller that has the log of this one."""
+        roster = self.roster
+        gang = Gang(self.spec, roster.cluster, roster.setting, self.at, self.now)
+        gang.resuming.resume(self.notes, self.at, self.now)
+        return gang
+
+    def compare_with_its_log(self) -> None:
+        """A run is its log: what its facts say is what its gang knows."""
+        assert known_of(self.resumed()) == known_of(self.gang)
 
     def last(self, kind: str) -> dict[str, Any]:
         """The newest message of a kind."""
@@ -914,8 +971,18 @@ def test_a_agent_that_dies_after_its_ranks_have_ended() -> None:
 
 
 def adopted(**ranks: tuple[int, ...]) -> Drive:
+    """A gang that goes on from a log in which these ranks had started."""
+    counts = {name: len(numbers) for name, numbers in ranks.items()}
+    facts = [Stamped("", BEGIN, 0, fact) for fact in (AttemptStart(), GateProved("10.0.0.1", PORT, 0.1, counts))]
+    facts += [Stamped(name, BEGIN, 0, StartedMessage(rank, 100 + rank)) for name in ranks for rank in ranks[name]]
+    return taken_over(facts)
+
+
+def taken_over(facts: Sequence[Stamped[Fact]]) -> Drive:
+    """A gang that goes on from a log."""
     drive = Drive()
-    drive.roster.adopt(0, {n: dict.fromkeys(rs, "started") for n, rs in ranks.items()}, ("10.0.0.1", PORT))
+    drive.compares = False
+    drive.gang.resuming.resume(facts, drive.at, drive.now)
     return drive
 
 
@@ -950,6 +1017,32 @@ def test_adopt_and_stop_at_once() -> None:
     for index, name in enumerate(drive.names):
         assert drive.hello(name, summary(0, **{f"r{index}": None}))[-1] == f"end>{name}"
     drive.through_the_end()
+
+
+def test_a_stop_that_was_asked_before_the_takeover_holds() -> None:
+    """Else the ranks would go on that the user had stopped, and their ends would be charged to them."""
+    before = Drive().running()
+    before.stop("30", "stop")
+    before.exit("0", "code=143", expected=True)
+    drive = taken_over(before.notes)
+    assert (drive.roster.state, drive.roster.stop_reason) == (State.ENDING, "stop")
+    assert [end.fact.rank for end in drive.roster.exits] == [0]
+    for index, name in enumerate(drive.names):
+        assert drive.hello(name, summary(0, **{f"r{index}": None}))[-1] == f"end>{name}"
+    drive.through_the_end()
+
+
+def test_a_spare_stands_by_for_who_takes_over_as_long_as_it_is_of_use() -> None:
+    drive = Drive(count=2, spares=3).running()
+    for name in ("h2", "h3"):
+        drive.hello(name)
+        drive.facts(name)
+    ready = [name for name, node in drive.roster.spares.items() if node.stands_by]
+    assert ready == ["h2", "h3"]
+    assert spares_of(drive.notes, ("h2", "h3", "h4")) == set(ready)
+    for name in ready[:1]:
+        drive.feed(NodeLost(drive.now), name)
+    assert spares_of(drive.notes, ("h2", "h3", "h4")) == set(ready[1:])
 
 
 def test_adopt_of_a_run_whose_ranks_the_old_controller_had_not_written_down() -> None:
@@ -1145,6 +1238,7 @@ def test_what_stands_in_no_row_changes_nothing(state: State) -> None:
     """It is noted while the gang starts and runs; later it comes late."""
     drive = Drive()
     drive.roster.state = state
+    drive.compares = False
     said: list[Event] = [
         FactsMessage({}), ListeningMessage(PORT), ProbedMessage(), StartedMessage(0, 1, 0),
         ReportMessage("initialised", 0), ExitMessage(0, 0, code=0), EndedMessage(0), DrainedMessage(0),
@@ -1170,6 +1264,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.drive = Drive(spares=1, retries=9, init_timeout=60.0, lease=10.0)
+        self.drive.compares = False  # at the end is enough
         self.stopped = False
         self.without: set[str] = set()  # nodes whose last word was that they run no attempt of ours
         self.checked = 0
@@ -1319,6 +1414,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Stop and enough time always lead to the end."""
+        self.drive.compare_with_its_log()
         self.drive.stop("30")
         for _ in range(10):
             self.drive.tick("20")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gang.test_gang import Drive
+from tests.gang.test_gang import Drive, taken_over
 
 from allranks.gang.passed_signals import CONTROLLER, LATE_SECONDS, SAME_SECONDS, SignalWays
 from allranks.gang.states import UserSignal
@@ -114,8 +114,7 @@ def test_the_next_attempt_begins_to_count_anew() -> None:
 
 
 def test_a_controller_that_took_over_goes_on_counting() -> None:
-    drive = Drive()
-    drive.roster.adopt(0, {n: {i: "initialised"} for i, n in enumerate(drive.names)}, ("10.0.0.1", 1))
+    drive = taken_over(Drive().running().notes)
     for index, name in enumerate(drive.names):
         ranks = {str(index): {"pid": 100 + index, "start_time": 1, "exit": None}}
         drive.hello(name, {"attempt": 0, "ranks": ranks, "ending": False, "ended": None, "signals": 3})

@@ -108,5 +108,5 @@ def test_a_damaged_event_keeps_nobody_from_taking_the_run_over(line: Document, t
     session = adopt(run, View(), reach_nodes)
     assert session.controller.recording.dropped == {"h1": {3: 70}}
     assert session.controller.observing.progress.first_step_told
-    continue_run(session)
+    continue_run(session, run.read_facts()[0])
     assert session.controller.roster.attempt == 1

@@ -106,10 +106,7 @@ class Connections:
 
     def on_lost(self, stamped: Stamped[NodeLost], now: float) -> list[Action]:
         """Give up a node whose lease is over: its agent, if it lives, ends its ranks now, and so do all others."""
-        node = self.roster.nodes[stamped.node]
-        node.state = "lost"
-        for rank in node.ranks.values():
-            rank.state = "lost"
+        self.roster.nodes[stamped.node].lose()
         self.roster.lost.append(stamped)
         self.ending.fence(now)
         return [stamped, *self.ending.fail(now)]

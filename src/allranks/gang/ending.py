@@ -33,6 +33,10 @@ class Ending:
         """Forget the attempt before."""
         self._fence_at = 0.0
 
+    def resume(self, now: float) -> None:
+        """Go on with an end that another controller has begun: the nodes have their whole time again."""
+        self._deadline = now + self.grace + END_PATIENCE
+
     def fail(self, now: float) -> list[Action]:
         """End all ranks because of the first failure; a later one changes nothing."""
         roster = self.roster

@@ -63,6 +63,7 @@ from .passed_signals import UserSignals
 from .places import Setting
 from .preloading import Preloading
 from .rendezvous import RendezvousCheck
+from .resuming import Resuming
 from .roster import Roster
 from .running import Running
 from .saving import Saving
@@ -112,6 +113,7 @@ class Gang:
         self.pace = PaceWatch(self.roster, self.stragglers)
         self.gathering = Gathering(self.roster, self.ending, self.spares, self.rendezvous)
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
+        self.resuming = Resuming(self.roster, self.ending, self.hang_watch)
         self.table = self._make_table()
         self._of_spares = self._rows_of_spares()
 

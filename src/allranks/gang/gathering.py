@@ -41,9 +41,7 @@ class Gathering:
         self._deadline = float("inf")
         actions: list[Action] = []
         for node in roster.nodes.values():
-            node.ended = False
-            node.drained = False
-            node.ranks = {}
+            node.begin_attempt()
             if node.node_dir:  # what it answered while the start was given up was not heard
                 node.state = "ready"
                 if node.facts is None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from allranks.findings import Verdict
 from allranks.protocol.attempts import AttemptEnd, Replacement
-from allranks.text import cut
+from allranks.protocol.run_facts import Fact, Stamped, of_kind
 
 from .gang import Gang
 from .members import Resumption
 from .policy import Decision, Means, Tried, decide
-
-LONGEST_VERDICT = 500  # characters of the sentence that the ranks of the next attempt get
 
 
 class History:
@@ -22,10 +20,10 @@ class History:
         self.attempts: list[AttemptEnd] = []
         self._failed: list[Tried] = []
 
-    def resume(self, attempts: Sequence[AttemptEnd]) -> None:
+    def resume(self, attempts: Iterable[AttemptEnd]) -> None:
         """Take over the attempts of a controller before this one: they count against the retries."""
-        self.attempts += attempts
         for record in attempts:
+            self.attempts.append(record)
             verdict = record.verdict
             if record.outcome == "failed" and verdict is not None:
                 self._failed.append(Tried(verdict, record.step, record.seconds or 0.0))
@@ -56,7 +54,7 @@ class History:
             if gang.roster.spec.recovery.retries:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = verdict._replace(decision=f"{again}: {decision.reason}")
-            gang.roster.last_verdict = cut(" ".join(verdict.finding.message.split()), LONGEST_VERDICT)
+            gang.roster.remember_verdict(verdict)
         record = AttemptEnd(
             attempt=gang.roster.attempt,
             outcome=outcome,
@@ -87,6 +85,11 @@ class History:
             recovery.node_wait,
         )
         return decide(self._failed, means)
+
+
+def attempts_of(facts: Iterable[Stamped[Fact]]) -> list[AttemptEnd]:
+    """Give the attempts that have been judged; tests before the program are none."""
+    return [end.fact for end in of_kind(facts, AttemptEnd) if end.fact.decision is not None]
 
 
 def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tried:

@@ -53,6 +53,18 @@ class Departure:
         waits = self.ended_t is not None
         return RankLeaving(stamped.fact.rank, stamped.fact.event, self.code, self.threads, waits)
 
+    def resume(self, stamped: Stamped[RankLeaving], at: float) -> None:
+        """Take what `hear` has written, `at` a time by the clock of the limits."""
+        self.code = stamped.fact.code
+        self.threads = stamped.fact.threads
+        if stamped.fact.what == "raised":
+            self.raised_t = stamped.t
+        elif stamped.fact.waits:
+            self.ended_t = stamped.t
+            self.ended_at = at
+        else:
+            self.ended_t = None
+
     @property
     def failed(self) -> bool:
         """The program has failed, whatever its process still does."""

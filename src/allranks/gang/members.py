@@ -51,6 +51,17 @@ class RankState:
     departure: Departure = field(default_factory=Departure)
     lateness: float | None = None  # seconds, the median of the last look (gang/stragglers.py)
 
+    def take_exit(self, end: Stamped[ExitMessage], now: float) -> None:
+        """Keep how it ended, as heard at `now` by the clock of the limits."""
+        self.exit = end
+        self.exit_at = now
+        if end.fact.code == 0:
+            self.state = "exited"
+        elif end.fact.expected:
+            self.state = "killed"
+        else:
+            self.state = "failed"
+
 
 @dataclass
 class NodeState:
@@ -104,6 +115,18 @@ class NodeState:
     def memory(self) -> int:
         """Bytes; 0 where it is not known."""
         return self.plan_facts.mem.total or 0
+
+    def begin_attempt(self) -> None:
+        """Have no ranks until the plan gives it some."""
+        self.ranks = {}
+        self.ended = False
+        self.drained = False
+
+    def lose(self) -> None:
+        """Give it up, with its ranks."""
+        self.state = "lost"
+        for rank in self.ranks.values():
+            rank.state = "lost"
 
     def take_ranks(self, ranks: dict[int, RankState]) -> None:
         """Have these ranks from now on."""

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.orders import CountersOrder
-from allranks.protocol.run_facts import FirstStep, PlainNote, StepsResumed, StepsSeen, StepsWentOn
+from allranks.protocol.run_facts import (
+    Fact,
+    FirstStep,
+    PlainNote,
+    Stamped,
+    StepsResumed,
+    StepsSeen,
+    StepsWentOn,
+    of_kind,
+)
+from allranks.runs.documents import StatusDocument
+from allranks.runs.timeledger import newest_steps
 from allranks.settings import RunSpec
 
 from .progress import Progress
@@ -31,6 +42,20 @@ class Observing:
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self._noted_steps: StepsSeen | None = None
         self._resumed_attempt = 0  # the last whose first step was shown
+
+    def resume(self, facts: Iterable[Stamped[Fact]], attempt: int, status: StatusDocument | None = None) -> None:
+        """Know how far the attempts came up to this one; of this one, status.json is newer than its last fact."""
+        present: StepsSeen | None = None
+        for steps in of_kind(facts, StepsSeen):
+            if (steps.attempt or 0) < attempt:
+                self.progress.came_to(steps.fact.furthest)
+            elif steps.attempt == attempt:
+                present = steps.fact
+        if present is not None and status is not None:
+            self.progress.span.resume(newest_steps(present, status))
+        for first in of_kind(facts, FirstStep):
+            self.progress.first_step_at = self._roster.began_at + first.fact.seconds
+            self.progress.first_step_told = True
 
     def _pattern_off(self, option: str, why: str) -> None:
         """Go on without a pattern of the user's that is too slow."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from allranks.diagnose.recorded import AttemptFacts
-from allranks.protocol.frames import METRICS, OutputFrame, Stream
+from allranks.protocol.frames import METRICS, RANK_LOG, OutputFrame, Stream
 from allranks.protocol.messages import DroppedMessage, ExitMessage
-from allranks.protocol.run_facts import Fact, OutputDropped, PlainNote, Stamped
+from allranks.protocol.run_facts import Fact, OutputDropped, PlainNote, Stamped, of_kind
 from allranks.protocol.usage import NodeUsage
 from allranks.runs.directory import RunDirectory, save_error
 from allranks.runs.documents import StatusDocument
@@ -105,10 +105,23 @@ class Recording:
         if isinstance(stamped.fact, ExitMessage):
             save_error(self.run, self._roster.attempt, stamped.fact.rank, stamped.fact.error)
         self.run.append(stamped)
-        self.remember(stamped)
+        self._remember(stamped)
 
-    def remember(self, stamped: Stamped[Fact]) -> None:
-        """Take what stands in the run directory already."""
+    def resume(self, facts: Iterable[Stamped[Fact]]) -> None:
+        """Go on with a run directory that has these facts."""
+        facts = list(facts)
+        self.logs.resume(facts)
+        for stamped in facts:
+            self._remember(stamped)
+
+    def resume_dropped(self, facts: Iterable[Stamped[Fact]], members: Mapping[str, Member]) -> None:
+        """Take what nodes had dropped: they tell the total again."""
+        for dropped in of_kind(facts, OutputDropped):
+            if dropped.node in members:
+                stream = Stream(RANK_LOG, dropped.fact.rank, dropped.attempt or 0)
+                self.count_dropped(members[dropped.node], stream, dropped.fact.bytes)
+
+    def _remember(self, stamped: Stamped[Fact]) -> None:
         self.timekeeper.take(stamped)
         self.attempt_facts.take(stamped)
 

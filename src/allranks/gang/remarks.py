@@ -48,9 +48,12 @@ def world_size_differs(expected: int, plan: Plan) -> Finding:
     return Finding("world-size-mismatch", "warn", message, "unset WORLD_SIZE, or change --nodes or --nproc")
 
 
+SPARE_UNUSED = "spare-unused"  # the finding of a hot spare that is of no use
+
+
 def spare_unused(name: str, why: str, remedy: str = "") -> Finding:
     """Return the finding about a hot spare that cannot take a place."""
-    return Finding("spare-unused", "warn", f"spare {name} is not used: {why}", remedy, Where(node=name))
+    return Finding(SPARE_UNUSED, "warn", f"spare {name} is not used: {why}", remedy, Where(node=name))
 
 
 def called_unlike(odd: OddCall, nodes: Mapping[int, str], went_on: bool) -> Finding:

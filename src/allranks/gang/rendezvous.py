@@ -45,8 +45,7 @@ class RendezvousCheck:
             node = roster.nodes[planned.node.name]
             node.state = "ready"
             node.probes = None
-            node.ended = False
-            node.drained = False
+            node.begin_attempt()
             ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
             node.take_ranks({r: RankState(r, r - planned.first_rank) for r in ranks})
         plan = PlanMade(roster.plan.world_size, roster.rank_counts)

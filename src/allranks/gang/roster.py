@@ -10,19 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from allranks.cluster import Cluster
-from allranks.findings import Finding, typed_here
+from allranks.findings import Finding, Verdict, typed_here
 from allranks.plan.ranks import Plan
 from allranks.protocol.messages import ExitMessage, FaultMessage
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import Fact, NodeLost, Stamped
 from allranks.settings import RunSpec
 from allranks.settings.tools import is_one_process
+from allranks.text import cut
 
 from .members import NodeState, RankState
 from .places import Setting, collectors
+from .remarks import SPARE_UNUSED
 from .states import State
 
 Kind = TypeVar("Kind")
+LONGEST_VERDICT = 500  # characters of the sentence that the ranks of the next attempt get
 UNUSABLE_AFTER = (
     "agent-death",
     "supervisor-lost",
@@ -54,9 +57,11 @@ class Roster:
         self.attempt = 0
         self.last_verdict = ""  # of the attempt before, in a sentence
         self.findings: list[Finding] = []
-        self._begin_attempt(now, t)
+        self.begin_attempt(now, t)
 
-    def _begin_attempt(self, now: float, t: float, pause: float = 0.0) -> None:
+    def begin_attempt(self, now: float, t: float, pause: float = 0.0) -> None:
+        """Know nothing of an attempt that begins, but for nodes; nothing is tried for `pause` seconds."""
+        self.findings = [f for f in self.findings if f.id == SPARE_UNUSED]
         self.attempt_started = t
         self.attempt_at = now
         self.resume_at = now + pause if pause else 0.0
@@ -72,6 +77,10 @@ class Roster:
         self.failed_t: float | None = None
         self.failed_at: float | None = None
 
+    def remember_verdict(self, verdict: Verdict) -> None:
+        """Keep a failed attempt's verdict in a sentence, for the ranks of the next."""
+        self.last_verdict = cut(" ".join(verdict.finding.message.split()), LONGEST_VERDICT)
+
     def note_limit(self, limit: float | None) -> None:
         """Keep the shortest limit of the ranks' process groups, in seconds."""
         if limit:
@@ -80,25 +89,7 @@ class Roster:
     def begin_further_attempt(self, now: float, t: float, pause: float) -> None:
         """Forget what belongs to the attempt before; nothing is tried for `pause` seconds."""
         self.attempt += 1
-        self.findings = [f for f in self.findings if f.id == "spare-unused"]
-        self._begin_attempt(now, t, pause)
-
-    def adopt(self, attempt: int, ranks: Mapping[str, Mapping[int, str]], master: tuple[str, int]) -> None:
-        """Take over a run that another controller started: its ranks run, its agents will say hello.
-
-        `ranks` are the last known states by node and rank.
-        """
-        self.state = State.RUNNING
-        self.attempt = attempt
-        self.is_adopted = True
-        self.master_addr, self.master_port = master
-        for name, states in ranks.items():
-            node = self.nodes[name]
-            node.state = "silent"
-            node.node_dir = "?"
-            node.take_ranks({r: RankState(r, r - min(states), state) for r, state in states.items()})
-            for rank in node.ranks.values():
-                rank.initialised_t = 0.0 if rank.state == "initialised" else None
+        self.begin_attempt(now, t, pause)
 
     def take_launch(self, spec: RunSpec, setting: Setting) -> None:
         """Know of a run that was taken over what its ranks were started with. Nodes that had the tree still have it."""

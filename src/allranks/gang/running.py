@@ -106,16 +106,9 @@ class Running:
         if rank is None or end.attempt != roster.attempt or rank.exit is not None:
             return []
         stamped = stamped._replace(fact=end._replace(pid=rank.pid))
-        rank.exit = stamped
-        rank.exit_at = now
+        rank.take_exit(stamped, now)
         roster.last_sign_at = now
         roster.exits.append(stamped)
-        if end.code == 0:
-            rank.state = "exited"
-        elif end.expected:
-            rank.state = "killed"
-        else:
-            rank.state = "failed"
         actions: list[Action] = [stamped, *self.saving.check(now)]
         if roster.state is not State.RUNNING:
             return actions

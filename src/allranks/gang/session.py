@@ -31,18 +31,14 @@ from allranks.plan.environment import HandedOver, forwarded, handed_over
 from allranks.preflight.check import Check
 from allranks.preflight.judge import hardware_checks, of_level
 from allranks.protocol.attempts import AttemptEnd
-from allranks.protocol.frames import PROTOCOL, RANK_LOG, Stream
+from allranks.protocol.frames import PROTOCOL
 from allranks.protocol.run_facts import (
-    AllInitialised,
     AttemptStart,
     ControllerAttached,
     Fact,
-    FirstStep,
     LauncherPaused,
     NodesAsked,
-    OutputDropped,
     PlainNote,
-    RankInitialised,
     RetryDecided,
     RunStart,
     Stamped,
@@ -52,7 +48,6 @@ from allranks.protocol.run_facts import (
 )
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
-    Master,
     NodeEntry,
     ProgramExit,
     ResultDocument,
@@ -73,11 +68,12 @@ from allranks.text import join_words
 from .channel import Shipper
 from .controller import Controller
 from .gang import Gang
-from .history import History
+from .history import History, attempts_of
 from .passed_signals import CONTROLLER
 from .places import Setting
 from .plugins import all_checks
 from .policy import Decision
+from .resuming import spares_of
 from .roster import Roster
 from .states import State, UserSignal
 from .tasks import run_loop
@@ -88,7 +84,6 @@ if TYPE_CHECKING:
     from .working_tree import Archive
 
 
-STANDING_BY = ("ready", "spare", "silent")  # states of a hot spare that may still be of use
 LATE = 2.0  # seconds that a controller on a loaded machine may be late with status.json
 LOGS_SECONDS = 20.0  # for reading the logs of a failed attempt, where the verdict is not sure without them
 
@@ -156,10 +151,19 @@ class Session:
         except Exception as error:
             return self._failed_itself(error)
 
-    def remember_times(self, facts: Iterable[Stamped[Fact]]) -> None:
-        """Take what the run directory has of the run's time so far."""
-        for stamped in facts:
-            self.recording.remember(stamped)
+    def resume(self, facts: Sequence[Stamped[Fact]], status: StatusDocument) -> None:
+        """Go on from the log of the run, which another controller has written, and its last status.json."""
+        roster = self.controller.roster
+        began = next((start.t for start in of_kind(facts, RunStart)), self.started)
+        self.started = roster.started = began
+        now = time.monotonic()
+        t = time.time()
+        roster.began_at = now - max(0.0, t - began)
+        self.controller.gang.resuming.resume(facts, now, t)
+        self.recording.resume(facts)
+        self.recording.resume_dropped(facts, self.controller.links.members)
+        self.observing.resume(facts, roster.attempt, status)
+        self.history.resume(end for end in attempts_of(facts) if end.attempt < roster.attempt)
 
     def stop_from_afar(self, reason: str) -> None:
         """End the run because a node wants it, from any thread. Every node may: that is never a second signal."""
@@ -545,23 +549,21 @@ def create(
             run.append(Stamped("", reach.awaited_since, None, NodesAsked(cluster.source)))
         run.append(Stamped("", time.time(), None, RunStart(run.name, setting.uid)))
         session = Session(spec, cluster, setting, run, view_for(), reach, archive=archive)
-        session.remember_times(run.read_facts()[0])
+        facts = run.read_facts()[0]
+        session.recording.resume(facts)
         if again is not None:
-            continue_run(session)
+            continue_run(session, facts)
         return session
 
 
-def continue_run(session: Session) -> None:
+def continue_run(session: Session, facts: Sequence[Stamped[Fact]]) -> None:
     """Go on with a run that an engine starts again: its attempts are kept, its result is open again."""
-    run = session.run_dir
-    before = reopen(run)
-    if before is not None:
-        session.history.attempts = list(before.attempts)
-    for attempt in session.history.attempts:
-        session.controller.observing.progress.came_to(attempt.step)
-    numbers = [attempt.attempt for attempt in session.history.attempts]
-    numbers += [start.attempt or 0 for start in of_kind(run.read_facts()[0], AttemptStart)]
-    session.controller.roster.attempt = max(numbers, default=-1) + 1
+    reopen(session.run_dir)
+    session.history.attempts += attempts_of(facts)
+    numbers = [start.attempt or 0 for start in of_kind(facts, AttemptStart)]
+    attempt = max(numbers, default=-1) + 1
+    session.observing.resume(facts, attempt)
+    session.controller.roster.attempt = attempt
 
 
 def keep_newest_steps(run: RunDirectory) -> None:
@@ -676,7 +678,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
     """Make a session for a run whose controller has ended: its agents are looked for and taken over."""
     document = run.read_run()
     _refuse_another_protocol(run.name, document.versions)
-    status = run.read_status()
+    facts = run.read_facts()[0]
     gang = document.gang
     nodes = reachable_nodes(gang)
     missing = [name for name in ("nodes", "spec", "uid", "workdir") if not getattr(document, name)]
@@ -686,8 +688,9 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
             f"{run.path}/run.json is damaged: it has no {lacking}, so agents of this run cannot be looked for. "
             "They end by themselves when their lease is over"
         )
-    waiting = {node.name for node in status.nodes if node.state in STANDING_BY}
-    spares = reachable_nodes(entry for entry in document.nodes if entry not in gang and entry.name in waiting)
+    others = {entry.name for entry in document.nodes} - {entry.name for entry in gang}
+    waiting = spares_of(facts, others)
+    spares = reachable_nodes(entry for entry in document.nodes if entry.name in waiting)
     cluster = Cluster(tuple(nodes), document.source or "run.json", tuple(spares))
     spec = from_document(document.spec)
     setting = Setting(
@@ -701,19 +704,12 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
     reach = reach_for(spec, cluster)
     setting = dataclasses.replace(setting, keeps_launch=reach.keeps_launch)
     session = Session(spec, cluster, setting, run, view, reach, adopted=True)
-    ranks = {node.name: {rank.rank: rank.state for rank in node.ranks} for node in status.nodes}
-    master = status.master or Master()
-    roster = session.controller.roster
-    roster.adopt(
-        status.attempt,
-        {node.name: ranks.get(node.name, {}) for node in nodes},
-        (master.address or "", master.port or 0),
-    )
     for entry in gang:
-        state = roster.nodes[entry.name]
+        state = session.controller.roster.nodes[entry.name]
         state.address = entry.address
         state.incarnation = entry.life or 0
-    _remember(session, run, document.started or session.started)
+    status = run.read_status()
+    session.resume(facts, status)
     take_control(run)
     now = time.time()
     run.append(Stamped("", now, None, ControllerAttached(os.getpid())))
@@ -743,53 +739,6 @@ def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
                 Node(entry.index, entry.name, entry.host, entry.user, entry.port, entry.slots, bool(entry.is_local))
             )
     return nodes
-
-
-def _remember(session: Session, run: RunDirectory, started: float) -> None:
-    """Take over the times that the controller before this one has written down."""
-    roster = session.controller.roster
-    progress = session.controller.observing.progress
-    session.started = roster.started = started
-    roster.began_at = time.monotonic() - max(0.0, time.time() - started)
-    facts = run.read_facts()[0]
-    session.controller.recording.logs.resume(facts)
-    session.remember_times(facts)
-    _remember_steps(session.controller, facts, run.read_status())
-    ends = [end.fact for end in of_kind(facts, AttemptEnd) if end.fact.decision is not None]
-    session.history.resume(ends)
-    for step in of_kind(facts, FirstStep):
-        progress.first_step_at = roster.began_at + step.fact.seconds
-        progress.first_step_told = True
-    for initialised in of_kind(facts, AllInitialised):
-        if initialised.attempt == roster.attempt:
-            roster.initialised_t = started + initialised.fact.seconds
-    for rank in of_kind(facts, RankInitialised):
-        if rank.attempt == roster.attempt:
-            roster.note_limit(rank.fact.limit)
-    if any(of_kind(facts, SuitePassed)):
-        roster.testing = False
-    for dropped in of_kind(facts, OutputDropped):
-        if dropped.node in session.controller.links.members:
-            _remember_drop(session.controller, dropped)
-
-
-def _remember_steps(controller: Controller, facts: list[Stamped[Fact]], status: StatusDocument) -> None:
-    """Take over how far attempts came; of the present one, status.json is newer than its last event."""
-    roster = controller.roster
-    present: StepsSeen | None = None
-    for steps in of_kind(facts, StepsSeen):
-        attempt = steps.attempt or 0
-        if attempt < roster.attempt:
-            controller.observing.progress.came_to(steps.fact.furthest)
-        elif attempt == roster.attempt:
-            present = steps.fact
-    if present is not None:
-        controller.observing.progress.span.resume(newest_steps(present, status))
-
-
-def _remember_drop(controller: Controller, dropped: Stamped[OutputDropped]) -> None:
-    stream = Stream(RANK_LOG, dropped.fact.rank, dropped.attempt or 0)
-    controller.recording.count_dropped(controller.links.members[dropped.node], stream, dropped.fact.bytes)
 
 
 def detach_stdio(log: Path) -> None:
