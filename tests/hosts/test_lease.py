@@ -235,7 +235,7 @@ def test_stop_without_a_controller(bed2: Bed, tmp_path: Path) -> None:
 
 
 def test_attach_while_a_node_cannot_be_reached_ends_the_run_after_the_lease(bed2: Bed, tmp_path: Path) -> None:
-    launch = orphaned(bed2, tmp_path, "4s")
+    launch = orphaned(bed2, tmp_path, "10s")
     bed2.host("h2").link_down()
     begin(launch, "attach", "--json")
     result = launch.result()

@@ -274,7 +274,7 @@ class Links:
         """Renew a channel that has ended, unless its agent is being released."""
         if self._owner.is_over or member.lost or member.node.name in self.released:
             return
-        if member.has_greeted:
+        if member.has_greeted or member.is_adopted:
             member.hung_up = True
             self.open(member)
         else:
