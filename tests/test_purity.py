@@ -20,7 +20,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "fabric/analysis", "overlap")
 GANG = ("gang", "roster", "clocks", "gate", "states", "members", "places", "remarks", "hangwatch", "gathering",
-        "spares", "connections", "ending", "preloading", "rendezvous", "running", "lingering", "policy", "history",
+        "spares", "connections", "ending", "preloading", "rendezvous", "resuming", "running", "lingering", "policy", "history",
         "groups", "passed_signals", "saving", "steps", "pace", "stragglers")  # fmt: skip
 REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords", "progressplot")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
@@ -238,7 +238,7 @@ OF_THE_WALL = {
     "gang/links.py _lose": "when a node was last heard, as it is stored",
     "engines/meeting.py no_start": "when the meeting began, as it is stored",
     "gang/session.py adopt": "since the controller before us wrote last, as it is stored",
-    "gang/session.py _remember": "since the controller before us began",
+    "gang/session.py resume": "since the controller before us began",
     "agent/sweep.py _age": "the age of a file",
     "runs/logs.py _index": "how often the time of output is noted, as it is stored",
     "runs/result.py least_result": "since another process began",

@@ -123,8 +123,8 @@ def test_a_channel_to_a_node_that_was_taken_over_is_renewed(tmp_path: Path, monk
     """It closed before the agent had said hello to this controller: that is no node that cannot be reached."""
     stub(tmp_path, monkeypatch, "printf '\\nALLRANKS-BOOT 1\\n'")
     spec = spec_of(tmp_path, lease=2.0, connect_timeout=2.0)
-    before = sessions.create(spec, remote("h1"), ssh_reach(spec), dict(os.environ), str(tmp_path), JsonView)
-    session = sessions.adopt(before.run_dir, JsonView(), lambda spec, cluster: ssh_reach(spec))
+    before = sessions.create(spec, remote("h1"), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
+    session = sessions.adopt(before.run_dir, OutputView(), lambda spec, cluster: ssh_reach(spec))
     assert session.run().exit == 4
     kinds = [line["event"] for line in session.run_dir.read_lines()[0]]
     assert "note" not in kinds and "node-lost" in kinds
