@@ -22,6 +22,7 @@ from tests.hosts.test_faults_start import done, refused, told
 from tests.hosts.waiting import wait_until
 
 from allranks.agent.spool import Budget, Spool
+from allranks.runs.directory import RunDirectory
 
 LINE = 100  # bytes of a line of printer.py
 
@@ -126,6 +127,9 @@ def test_events_that_find_no_room_are_told(bed2: Bed, tmp_path: Path) -> None:
         (full,) = [f for f in result["findings"] if f["id"] == "disk-full"]
         assert (result["exit"], full["status"]) == (0, "warn")
         assert f"{launch.run_dir} cannot be written: No space left on device" in full["message"]
+        state, _, written_down = RunDirectory(launch.run_dir).condition()
+        assert (state, written_down and written_down.run) == ("done", launch.run_dir.name)
+        assert (launch.run_dir / "result.json").is_file()
 
 
 def test_a_disk_that_has_room_again(bed2: Bed, tmp_path: Path) -> None:

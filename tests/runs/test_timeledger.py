@@ -13,7 +13,7 @@ from tests.facts import fact
 from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import JsonObject
-from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage
+from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage, TemplateMessage
 from allranks.protocol.run_facts import (
     AttemptStart,
     EndingBegun,
@@ -79,6 +79,13 @@ class Story:
         self.judging = 0.0
         self.tell("attempt-start")
         self.passes(part, seconds)
+
+    def imports(self, seconds: float) -> None:
+        """Nodes import what ranks are forked with: one is done some time before the other."""
+        self.passes("imports", seconds)
+        for node, share in (("h1", 0.5), ("h2", 1.0)):
+            ready = TemplateMessage("ready", self.attempt, 900, share * seconds)
+            self.events.append(Stamped(node, self.t - (1 - share) * seconds, self.attempt, ready))
 
     def ranks_start(self, seconds: float) -> None:
         for rank in (0, 1):
@@ -388,6 +395,7 @@ def test_live_and_saved_ledgers_agree(tmp_path: Any, ahead_s: float) -> None:
     live = keeper.ledger(story.t + 0.5)
     written = write_result(run, ResultDocument("r"), False, ended_t=story.t + 0.5)
     assert written.time_ledger == live and written.goodput == live.goodput
+    assert written.timing.total == live.wall, "the end of a run counts from where its clock does"
     assert run.read_result() == written
     assert ledger_of(run.read_facts()[0], NOTHING) == live
 
@@ -412,6 +420,8 @@ def stories(draw: st.DrawFn) -> Story:
         if draw(st.booleans()):  # the port was taken
             story.prepares(draw(seconds), preparation)
         story.prepares(draw(seconds), preparation)
+        if draw(st.booleans()):
+            story.imports(draw(seconds))
         how = draw(st.sampled_from(["refused", "start", "steps", "hang", "lost", "stop"]))
         if how == "refused":
             story.fails(draw(seconds))

@@ -23,6 +23,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("scheduler", "waiting for the scheduler", "From the request for nodes until they are there."),
     Part("preflight", "preflight and rendezvous", "Until the first rank starts, with collective tests before it."),
+    Part("imports", "imports before ranks start", "Nodes imported what their ranks are then forked with (--preload)."),
     Part("start", "start", "From the first rank's process to the first step: imports, init, loading of a checkpoint."),
     Part("useful", "useful steps", "From the first step to the last, each step once."),
     Part("slow_share", "waiting for stragglers", "What the other ranks waited for slow ones during useful steps."),

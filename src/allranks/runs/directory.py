@@ -43,6 +43,8 @@ Record = TypeVar("Record")
 
 DOCUMENT_LIMIT = 64 << 20
 LAST_EVENT = 4 << 10  # bytes in which the event of the end stands
+ROOM = ".room-for-the-end"  # a file that is removed when the end of the run is written
+ROOM_BYTES = 64 << 10
 ASK_EVERY = 2.0  # seconds between two questions to an engine
 GOES_ON = 0
 UNFINISHED = 1
@@ -194,6 +196,16 @@ class RunDirectory:
     def write_document(self, name: str, document: Document) -> None:
         """Replace a JSON document as a whole; on a full disk the old one stays."""
         self._replace(name, document_text({"schema": SCHEMA, **_without_secrets(document)}))
+
+    def keep_room(self) -> None:
+        """Keep room for the end of the run on a disk that fills up, where it has some."""
+        with contextlib.suppress(OSError), open(self.path / ROOM, "xb") as file:
+            os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+
+    def give_room(self) -> None:
+        """Give what was kept: the end is written next."""
+        with contextlib.suppress(OSError):
+            (self.path / ROOM).unlink()
 
     def write_page(self, page: str) -> bool:
         """Replace report.html; False on a full disk, where `write_failure` says why."""

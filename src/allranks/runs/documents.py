@@ -261,7 +261,7 @@ def at_rest(status: StatusDocument) -> StatusDocument:
 
 @omit_none
 class Timing(NamedTuple):
-    """Seconds from the start of a run to its end, its process groups and its first step."""
+    """Seconds from the start of a run to its end, its process groups and its first step. `total` is the ledger's wall."""
 
     total: float | None = None
     initialised: float | None = None
@@ -293,6 +293,7 @@ class TimeLedger:
     wall: float = 0.0
     scheduler: float = 0.0
     preflight: float = 0.0
+    imports: float = 0.0
     start: float = 0.0
     useful: float | None = None  # None: no step was seen
     slow_share: float | None = None  # None: not measured; `useful` then has it

@@ -37,6 +37,7 @@ def write_opening(run: RunDirectory, spec: RunSpec, known: RunDocument) -> None:
         versions={"allranks": allranks.__version__, "protocol": str(PROTOCOL), **known.versions},
     )
     run.write_document("run.json", encode(document))
+    run.keep_room()
     note_runs_directory(run.path.parent, os.environ)
 
 

@@ -71,10 +71,12 @@ def write_result(
     `status` is the last state of nodes and ranks, where the one on disk is older. `ended_t` is when the run ended (unix
     seconds), else it is now.
     """
+    run.give_room()
     end: Stamped[Fact] = Stamped("", time.time() if ended_t is None else ended_t, None, RunEnd(result.exit))
     if result.time_ledger is None:
         ledger = ledger_of([*run.read_facts()[0], end], run.read_status())
-        result = replace(result, goodput=ledger.goodput, time_ledger=ledger)
+        timing = result.timing._replace(total=ledger.wall or result.timing.total)
+        result = replace(result, goodput=ledger.goodput, time_ledger=ledger, timing=timing)
     if result.verdict is not None:
         run.write_document("verdict.json", encode(result.verdict))
     replace_result(run, result)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from allranks.protocol.attempts import AttemptEnd
-from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage
+from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage, TemplateMessage
 from allranks.protocol.run_facts import (
     AllInitialised,
     AttemptStart,
@@ -39,11 +39,13 @@ AT_ONCE = 1.0  # seconds in which a lost node ends the ranks: a spare that is lo
 NOT_STOPPED = ("failure", "done")  # reasons of an end that no person asked for
 SCHEDULER = "scheduler"
 PREFLIGHT = "preflight"
+IMPORTS = "imports"
 RESTART = "restart"
 OF_STEPS = ("useful", "computed_twice")  # parts that are not known where no step was seen
 PARTS = (
     SCHEDULER,
     PREFLIGHT,
+    IMPORTS,
     "start",
     *OF_STEPS,
     "without_steps",
@@ -102,6 +104,7 @@ class AttemptTimes:
 
     prepared_from: float
     preparation: str  # the part that its preparation is: preflight, or restart
+    imports: list[tuple[float, float]] = field(default_factory=list)  # of templates, for which ranks wait
     ranks_started: float | None = None
     has_entered: bool = False
     initialised: float | None = None
@@ -131,7 +134,10 @@ class AttemptTimes:
         started = end_began
         if self.ranks_started is not None:
             started = between(self.ranks_started, self.prepared_from, end_began)
-        yield Interval(self.preparation, self.prepared_from, started)
+        imports = [(since, min(until, started)) for since, until in merged(self.imports) if since < started]
+        yield from without(Interval(self.preparation, self.prepared_from, started), imports)
+        for since, until in imports:
+            yield Interval(IMPORTS, max(since, self.prepared_from), until)
         yield Interval("teardown", end_began, over)
         still = self.still(started, end_began, steps)
         for interval in self.running(started, end_began, steps, run_has_steps):
@@ -404,6 +410,11 @@ def _on_rank_started(attempt: AttemptTimes, line: Stamped[StartedMessage]) -> No
     attempt.ranks_started = first_of(attempt.ranks_started, line.t)
 
 
+def _on_template(attempt: AttemptTimes, line: Stamped[TemplateMessage]) -> None:
+    if attempt.ranks_started is None and line.fact.seconds is not None:
+        attempt.imports.append((max(attempt.prepared_from, line.t - line.fact.seconds), line.t))
+
+
 def _on_rank_entered(attempt: AttemptTimes, line: Stamped[RankEntered]) -> None:
     attempt.has_entered = True
 
@@ -474,6 +485,7 @@ def _on_straggler_wait(attempt: AttemptTimes, line: Stamped[StragglerWait]) -> N
 
 _OF_ATTEMPT: dict[type, Callable[[AttemptTimes, Stamped[Any]], None]] = {
     StartedMessage: _on_rank_started,
+    TemplateMessage: _on_template,
     RankEntered: _on_rank_entered,
     AllInitialised: _on_initialised,
     StepsSeen: _on_steps,
