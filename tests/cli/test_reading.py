@@ -182,6 +182,16 @@ def test_grep_finds_lines_as_they_are_shown(runs, capsys, monkeypatch):
     assert call(capsys, "logs", "--grep", "loss", "--tail", "1")[1] == "[2 ranks] loss nan\n"
 
 
+@pytest.mark.parametrize("gap", [100, 300 << 10, 8 << 20])
+def test_grep_finds_a_line_behind_a_hole(runs, capsys, gap):
+    run = make(runs)
+    write_logs(run, (0, b"step 1\nst"))
+    LogWriter(run).write(0, "h1", Stream(RANK_LOG, 0, 0), 9 + gap, b"boom\n")
+    assert call(capsys, "logs", "--grep", "^step 1$|boom")[1] == "[h1 0] step 1\n[h1 0] boom\n"
+    shown = [line for line in call(capsys, "logs")[1].splitlines() if line.rstrip() != "[h1 0]"]
+    assert shown == ["[h1 0] step 1", "[h1 0] st", "[h1 0] boom"]
+
+
 def test_a_pattern_that_takes_for_ever_is_refused(runs, capsys):
     write_logs(make(runs), (0, b"fine\n" + b"a" * 60 + b"b\n"))
     code, out, err = call(capsys, "logs", "--no-fold", "--grep", "fine|(a+)+$")

@@ -14,6 +14,7 @@ from .index import Block, blocks, offset_at, offset_until
 from .regular import data_ranges, open_regular, size_of
 
 CHUNK = 256 << 10
+_HOLE = re.compile(rb"\0{4,}")  # output that never arrived: a line ends there
 _RANK_LOG = re.compile(r"rank_(\d+)\.log\Z")
 
 
@@ -84,7 +85,7 @@ class LogReader:
             start = self._offsets.get(log.path, 0)
             for at, data in _read(log.path, start, self._end_of(log.path, size_of(log.path))):
                 self._offsets[log.path] = at + len(data)
-                yield log.node, log.rank, data
+                yield log.node, log.rank, _HOLE.sub(b"\n", data)
 
     def merged(self) -> Iterator[tuple[float, str, int, bytes]]:
         """(time, node, rank, bytes) of everything new, in order of arrival as far as the indexes tell."""
@@ -92,7 +93,7 @@ class LogReader:
             start = max(block.start, self._offsets.get(log.path, 0))
             for at, data in _read(log.path, start, self._end_of(log.path, block.end)):
                 self._offsets[log.path] = at + len(data)
-                yield t, log.node, log.rank, data
+                yield t, log.node, log.rank, _HOLE.sub(b"\n", data)
 
 
 def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, Block]]:
