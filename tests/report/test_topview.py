@@ -96,8 +96,8 @@ def test_the_machines_have_columns_where_they_are_known() -> None:
     lines = top_lines(snapshot((replace(first, usage=usage, ranks=(first.ranks[0], late)), second)), [], 140, 24)
     (head,) = [line for line in lines if line.startswith("node ")]
     (known,) = [line for line in lines if line.startswith("h0 ")]
-    assert head.split()[-5:] == ["latest", "rank", "cores", "memory", "network"]
-    assert known.split("ago")[1].split() == ["1:", "180", "ms", "6.3", "of", "8", "75", "%", "3", "MB/s"]
+    assert re.split(r"  +", head)[-4:] == ["comes last", "cores used", "memory used", "in and out"]
+    assert known.split("ago")[1].split() == ["1,", "180", "ms", "6.3", "of", "8", "75", "%", "3", "MB/s"]
     assert "cores" not in "\n".join(top_lines(snapshot((first, second)), [], 140, 24))
 
 

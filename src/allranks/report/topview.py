@@ -266,11 +266,11 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
 def _further_columns(nodes: Sequence[NodeStatus]) -> list[list[str]]:
     """Return the columns of which a cell is known: a heading and a cell a node, from its ranks and its machine."""
     columns = [
-        ["latest rank", *map(_latest, nodes)],
-        ["cores", *(_cores(node.usage) for node in nodes)],
-        ["memory", *(_share_of_memory(node.usage) for node in nodes)],
-        ["GPU", *(_gpu(node.usage) for node in nodes)],
-        ["network", *(_network(node.usage) for node in nodes)],
+        ["comes last", *map(_latest, nodes)],
+        ["cores used", *(_cores(node.usage) for node in nodes)],
+        ["memory used", *(_share_of_memory(node.usage) for node in nodes)],
+        ["GPU busy", *(_gpu(node.usage) for node in nodes)],
+        ["in and out", *(_network(node.usage) for node in nodes)],
     ]
     return [column for column in columns if any(column[1:])]
 
@@ -312,12 +312,12 @@ def _lateness(node: NodeStatus) -> float:
 
 
 def _latest(node: NodeStatus) -> str:
-    """Name the rank of a node that comes latest: `5: 180 ms`."""
+    """Name the rank of a node that comes latest: `5, 180 ms`."""
     measured = [rank for rank in node.ranks if rank.lateness_s is not None]
     if not measured:
         return ""
     latest = max(measured, key=lambda rank: rank.lateness_s or 0.0)
-    return f"{latest.rank}: {format_time(latest.lateness_s or 0.0)}"
+    return f"{latest.rank}, {format_time(latest.lateness_s or 0.0)}"
 
 
 def event_lines(events: Sequence[Stamped[Fact]], nodes: int, width: int, most: int) -> list[str]:
