@@ -70,8 +70,8 @@ def test_a_loop_that_is_held_has_its_place_noted_and_its_beats_sent() -> None:
             sent.append(time.monotonic())
             return ()
 
-        beats = Beats(0.2, members)
-        beats.start(lambda error: pytest.fail(str(error)))
+        beats = Beats(0.2, members, 1.0)
+        beats.start(lambda error: pytest.fail(str(error)), lambda reason, grace: pytest.fail(reason))
         time.sleep(2 * LATE)
         place = beats.held_by
         went_on = beats.turn()

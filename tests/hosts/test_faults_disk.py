@@ -200,6 +200,32 @@ def test_a_disk_that_stalls_under_the_run_directory(bed2: Bed, tmp_path: Path, l
             subprocess.run(["umount", "-l", str(launch.runs)], check=True)
 
 
+def test_ctrl_c_while_the_disk_of_the_run_directory_stalls(bed2: Bed, tmp_path: Path) -> None:
+    """Ranks end at once, and the command says what it waits for. It ends in order when the disk answers again."""
+    launch = Launch(bed2, tmp_path)
+    launch.runs.mkdir()
+    with ext4_disk(tmp_path) as image:
+        mount("-o", "loop,noatime", str(image), str(launch.runs))
+        try:
+            launch.start(program("v_lines.py", "0.002"), "--lease", "4s", "--stop-grace", "2s").until_running(2)
+            subprocess.run(["fsfreeze", "-f", str(launch.runs)], check=True)
+            try:
+                time.sleep(2.0)
+                assert launch.process is not None
+                launch.process.send_signal(signal.SIGINT)
+                clients = 2  # of ssh, which this machine runs in the same directory
+                wait_until(lambda: len(launch.alive()) <= clients, 10.0, "no rank")
+                assert launch.process.poll() is None
+                wait_until(lambda: "ranks are asked to end" in launch.stderr, BOUND, "what it waits for")
+            finally:
+                subprocess.run(["fsfreeze", "-u", str(launch.runs)], check=True)
+            result = launch.result()
+            assert (result["exit"], result["verdict"]) == (130, None)
+            assert launch.alive() == []
+        finally:
+            subprocess.run(["umount", "-l", str(launch.runs)], check=True)
+
+
 # -- the node directory's --------------------------------------------------------------------------
 
 

@@ -229,13 +229,13 @@ class Channel:
         if self.is_open:
             self._write(frames)
 
-    def beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send a ping from another thread than the loop's, which may wait for a disk meanwhile."""
+    def send_past(self, loop: asyncio.AbstractEventLoop, order: Order) -> None:
+        """Send an order from another thread than the loop's, which may wait for a disk meanwhile."""
         with self._writing:
             client = self._client
             if client is None or not self.is_open:
                 return
-            self._out.append(memoryview(pack_order(PingOrder(time.time()))))
+            self._out.append(memoryview(self._packed(order)))
             is_written = self._push(client)
         if not is_written:
             loop.call_soon_threadsafe(self._flush)

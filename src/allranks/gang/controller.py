@@ -127,7 +127,7 @@ class Controller:
     async def run(self) -> None:
         """Until the last attempt has ended everywhere."""
         handle_errors(asyncio.get_running_loop(), self._crashed)
-        self.links.beats.start(self._crashed)
+        self.links.beats.start(self._crashed, self.stop)
         try:
             if not self._attach:
                 self._act(self.gang.begin())

@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
+import signal
+import socket
 import sys
 import threading
 import time
@@ -22,7 +25,7 @@ from allranks.diagnose.incident import CHANNEL, beat_of
 from allranks.findings import Finding
 from allranks.protocol.frames import Frame, Stream
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.orders import HelloOrder, Order, ReleaseOrder
+from allranks.protocol.orders import EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
 from allranks.protocol.run_facts import NodeBack, NodeConnecting, NodeLost, NodeSilent
 from allranks.settings.runspec import Limits
 
@@ -33,6 +36,8 @@ from .states import NodeUnreachable
 from .tasks import start_task
 from .transport import Transport
 
+STOPS = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "sigterm", signal.SIGHUP: "sigterm"}
+LOOK_EVERY = 0.5  # seconds between two looks whether the loop is held, and a signal waits for it
 LATE = 1.0  # seconds beyond its time, from which a beat is late, or a turn of the loop
 MOST_HELD = 3600.0  # seconds that a loop may be held: behind a defect ranks would live for ever
 OPENING_AT_ONCE = 64
@@ -77,11 +82,14 @@ class Member:
 class Beats:
     """Renews the leases of all nodes from a thread of its own, which touches no disk.
 
-    The loop may have to wait for one: no rank ends for it within MOST_HELD. `held_by` says where the loop was then.
+    The loop may have to wait for one: no rank ends for it within MOST_HELD. `held_by` says where the loop was then. A
+    signal that comes meanwhile ends the ranks all the same: they have `stop_grace` seconds at the next one.
     """
 
-    def __init__(self, every: float, members: Callable[[], Iterable[Member]]) -> None:
+    def __init__(self, every: float, members: Callable[[], Iterable[Member]], stop_grace: float) -> None:
         self._every = every
+        self.stop_grace = stop_grace
+        self._stops = 0  # signals that the loop has not handled yet
         self._members = members
         self._has_ended = threading.Event()
         self._beat_at = self._late_at = 0.0
@@ -89,12 +97,12 @@ class Beats:
         self._loop_thread = threading.get_ident()
         self.held_by = ""
 
-    def start(self, on_error: Callable[[Exception], None]) -> None:
-        """Begin, for the loop of this thread, which hears of an error."""
+    def start(self, on_error: Callable[[Exception], None], stop: Callable[[str, float], None]) -> None:
+        """Begin, for the loop of this thread, which hears of an error, and first of a stop when it has been held."""
         self._loop_thread = threading.get_ident()
         self._beat_at = self._turned_at = time.monotonic()
         loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, args=(loop, on_error), name="beats", daemon=True).start()
+        threading.Thread(target=self._run, args=(loop, on_error, stop), name="beats", daemon=True).start()
 
     def end(self) -> None:
         """Beat no more."""
@@ -107,12 +115,22 @@ class Beats:
         is_late = self._late_at >= self._turned_at or now - beat_at > self._every + LATE
         self._turned_at = now
         self.held_by = ""
+        self._stops = 0
         return not is_late
 
-    def _run(self, loop: asyncio.AbstractEventLoop, on_error: Callable[[Exception], None]) -> None:
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_error: Callable[[Exception], None],
+        stop: Callable[[str, float], None],
+    ) -> None:
         try:
-            while not self._has_ended.wait(self._every):
-                self._beat(loop)
+            while not self._has_ended.wait(min(LOOK_EVERY, max(0.0, self._beat_at + self._every - time.monotonic()))):
+                now = time.monotonic()
+                if now - self._turned_at > LATE:
+                    self._obey_signals(loop, stop)
+                if now >= self._beat_at + self._every:
+                    self._beat(loop)
         except Exception as error:
             if not self._has_ended.is_set():
                 loop.call_soon_threadsafe(on_error, error)
@@ -127,9 +145,38 @@ class Beats:
             return
         if held > LATE:
             self.held_by = _place(sys._current_frames().get(self._loop_thread))  # noqa: SLF001 the one way there is
+        self._send(loop, PingOrder(time.time()))
+
+    def _send(self, loop: asyncio.AbstractEventLoop, order: Order) -> None:
         for member in tuple(self._members()):
             if member.channel is not None:
-                member.channel.beat(loop)
+                member.channel.send_past(loop, order)
+
+    def _obey_signals(self, loop: asyncio.AbstractEventLoop, stop: Callable[[str, float], None]) -> None:
+        """Have the ranks end at a signal that the thread of the loop cannot handle: it waits for a file.
+
+        What is pending for the process is taken and sent to this thread. So its number comes into the pipe from which
+        the loop reads signals, and the loop counts it when it goes on. But first the gang hears of the stop, and then
+        what nodes have said of it.
+        """
+        pending = signal.sigtimedwait(STOPS, 0)
+        if pending is not None:
+            signal.pthread_kill(threading.get_ident(), pending.si_signo)
+        try:
+            numbers = loop._ssock.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # type: ignore[attr-defined] # noqa: SLF001
+        except OSError:
+            return
+        stops = [STOPS[number] for number in numbers if number in STOPS]
+        if len(stops) <= self._stops:
+            return
+        self._stops = len(stops)
+        grace = self.stop_grace if self._stops == 1 else 0.0
+        loop.call_soon_threadsafe(stop, stops[-1], grace)
+        self._send(loop, EndOrder(grace, stops[-1]))
+        where = f" ({self.held_by})" if self.held_by else ""
+        line = f"note: ranks are asked to end. This command waits for a disk{where}, and ends once that answers\n"
+        # Standard error may be a file on that disk.
+        threading.Thread(target=os.write, args=(2, line.encode()), name="held", daemon=True).start()
 
 
 def _place(frame: FrameType | None) -> str:
@@ -186,7 +233,7 @@ class Links:
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._last_greeting = 0.0  # monotonic: when an agent said its first word
         self.beat = beat_of(limits.lease)
-        self.beats = Beats(self.beat, lambda: self.members.values())
+        self.beats = Beats(self.beat, lambda: self.members.values(), limits.stop_grace)
 
     def send(self, member: Member, order: Order) -> None:
         """Send an order; nothing happens without a channel."""

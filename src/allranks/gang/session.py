@@ -213,6 +213,7 @@ class Session:
     def interrupt(self, reason: str) -> None:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
+        self.controller.links.beats.stop_grace = 0.0
         self.controller.stop(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
         if self._signals == 1:
             self._shorten("sigterm")

@@ -261,7 +261,7 @@ def at_rest(status: StatusDocument) -> StatusDocument:
 
 @omit_none
 class Timing(NamedTuple):
-    """Seconds from the start of a run to its end, its process groups and its first step. `total` is the ledger's wall."""
+    """Seconds from the start of a run to its end (the wall time), its process groups and its first step."""
 
     total: float | None = None
     initialised: float | None = None
