@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from allranks.agent.checks import WITHOUT_WORKDIR
 from allranks.report.notifier import _SEND
 from allranks.unpacked import own_command
 
@@ -23,6 +24,8 @@ LOOKED_AT = {
     ("report/notifier.py", "-c"): "removes sys.path[0]: -I would leave out what pip --user installed",
     ("agent/runner_launched.py", ""): "the training interpreter, as the user started it",
 }
+# What gives code to another interpreter than this one, the ranks' own: it removes the working directory from its path.
+OF_THE_RANKS = {"agent/checks.py": "WITHOUT_WORKDIR", "agent/node_check.py": "QUESTION"}
 ACCEPTS = {
     "agent/boot.py", "agent/door.py", "agent/peers.py", "agent/rendezvous_check.py", "agent/runner_recorder.py",
     "engines/calls.py", "engines/dialled.py", "fabric/ranks/pairs_suite.py", "fabric/ranks/wire.py",
@@ -55,6 +58,7 @@ WRITES = {
     "gang/working_tree.py": "tempfile",
     "program.py": "the rank itself",
     "report/bundle.py": "a zip into what `replacing` gives",
+    "runs/directory.py": "O_EXCL",
     "runs/fetched.py": "O_NOFOLLOW and O_NONBLOCK",
     "runs/logs.py": "O_NOFOLLOW, in the run directory",
     "runs/nodeledger.py": "O_NOFOLLOW: a lock",
@@ -78,6 +82,16 @@ def starts(tree):
                 flag = [*node.elts[words.index("sys.executable") + 1 :], None][0]
                 is_flag = isinstance(flag, ast.Constant) and str(flag.value).startswith("-")
                 yield str(flag.value) if is_flag else ""
+
+
+def starts_of_ranks(tree):
+    """The code that each list of words gives to an interpreter whose path is not written there."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.List, ast.Tuple)):
+            words = [ast.unparse(word) for word in node.elts]
+            at = words.index("'-c'") if "'-c'" in words[1:-1] else 0
+            if at and not isinstance(node.elts[at - 1], ast.Constant) and words[at - 1] != "sys.executable":
+                yield words[at + 1]
 
 
 def is_writing(call):
@@ -109,6 +123,11 @@ def test_every_interpreter_that_we_start_is_isolated():
     assert found == set(LOOKED_AT)
 
 
+def test_every_interpreter_of_the_ranks_that_we_give_code_to_leaves_the_working_directory_out():
+    found = {name: code for name, tree in trees().items() for code in starts_of_ranks(tree)}
+    assert {name: code.split()[0] for name, code in found.items()} == OF_THE_RANKS
+
+
 def test_every_place_that_accepts_a_connection_is_known():
     found = {
         name
@@ -123,7 +142,8 @@ def test_no_module_of_the_working_directory_is_imported(tmp_path):
     for name in ("json", "logging", "signal", "secrets", "socket", "runpy", "asyncio", "apprise"):
         (tmp_path / f"{name}.py").write_text(f"print('planted {name}', flush=True)\nraise SystemExit(3)\n")
     environment = {**os.environ, "PYTHONPATH": ""}
-    for argv in ([*own_command(), "--version"], [sys.executable, "-c", _SEND]):
+    own = [sys.executable, "-c", WITHOUT_WORKDIR + "import json"]
+    for argv in ([*own_command(), "--version"], [sys.executable, "-c", _SEND], own):
         done = subprocess.run(
             argv, cwd=tmp_path, env=environment, input='{"addresses": {}}', capture_output=True, text=True
         )

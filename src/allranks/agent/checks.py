@@ -22,6 +22,8 @@ from .node_check import FactPart, collect_parts
 
 PACKAGE = "allranks.preflight.checks."
 OUTPUT_LIMIT = 4 << 20
+# "-c" puts the working directory first: its own `json.py` must not be taken. -P came with Python 3.11.
+WITHOUT_WORKDIR = "import sys\nsys.path[:] = [path for path in sys.path if path]\n"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -119,7 +121,8 @@ class NodeHost:
         if not interpreter.path or interpreter.error:
             return Ran(None, "", interpreter.error or "the training interpreter is not known")
         where = self.request.asked.workdir or "/"
-        return self.run([interpreter.path, "-c", code], seconds, cwd=where if os.path.isdir(where) else None)
+        words = [interpreter.path, "-c", WITHOUT_WORKDIR + code]
+        return self.run(words, seconds, cwd=where if os.path.isdir(where) else None)
 
     def space(self, path: str) -> Space:
         """Of the file system that holds a path."""

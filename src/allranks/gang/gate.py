@@ -15,15 +15,19 @@ from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
     CallTimesMessage,
     CountersMessage,
+    DrainedMessage,
     DroppedMessage,
     EndedMessage,
     ExitMessage,
     FactsMessage,
     FaultMessage,
     HelloMessage,
+    ListeningMessage,
     Message,
     PongMessage,
+    ProbedMessage,
     SavingMessage,
+    ShippedMessage,
     StacksMessage,
     StartedMessage,
 )
@@ -34,7 +38,19 @@ OF_NODE = (NODE_LOG, RAS)  # streams of the node itself
 MOST_NOTED = 4 << 20  # bytes in events.jsonl that come of one node's words, at once
 NOTED_PER_SECOND = 256  # bytes by which that grows again: 20 MB in a day
 MOST_SOURCES = 64  # of texts that cannot be read, by node: of others only the number is kept
-ESSENTIAL = (HelloMessage, ExitMessage, EndedMessage)  # without them a run cannot end: they have twice the room
+# Without them an attempt can neither begin nor end: they have twice the room.
+ESSENTIAL = (
+    HelloMessage,
+    FactsMessage,
+    ShippedMessage,
+    ListeningMessage,
+    ProbedMessage,
+    StartedMessage,
+    ExitMessage,
+    EndedMessage,
+    DrainedMessage,
+    FaultMessage,
+)
 
 
 def require_stream(stream: Stream, owned: Collection[int], attempt: int) -> None:

@@ -54,7 +54,6 @@ WRITTEN = (
 # everywhere. Hidden names (.git, .venv, .cache) are left out; below DATA only code counts, and it comes last.
 PROGRAM = r"""
 import sys
-sys.path[:] = [p for p in sys.path if p]
 import hashlib, json, os, time
 MOST, BYTES, EACH, LISTED, WALKED = 5000, 64 << 20, 1 << 20, 500, 200000
 end = time.monotonic() + 30

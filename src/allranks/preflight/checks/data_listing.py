@@ -48,7 +48,6 @@ UNPACKED = 32 << 20  # bytes of its text: zlib makes at most a thousandth of the
 # "names" is the whole listing, packed, where it is small enough to travel: so missing files get their names.
 PROGRAM = r"""
 import sys
-sys.path[:] = [p for p in sys.path if p]
 import base64, hashlib, json, os, time, zlib
 MOST = 200000
 def one_file(path):

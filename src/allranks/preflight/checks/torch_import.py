@@ -45,8 +45,7 @@ _OLD_DRIVER = re.compile(r"driver on your system is too old|driver version is in
 
 PROGRAM = r"""
 import sys
-if sys.path and not sys.path[0]:
-    sys.path[:1] = FIRST
+sys.path[:0] = FIRST
 import json, time, warnings
 begun = time.monotonic()
 import torch
