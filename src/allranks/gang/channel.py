@@ -12,7 +12,6 @@ import contextlib
 import os
 import subprocess
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -23,7 +22,7 @@ from allranks.errors import AllranksError
 from allranks.findings import Finding
 from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, OutputFrame, Stream, pack_output
 from allranks.protocol.header import Header
-from allranks.protocol.orders import Order, PingOrder, TakenOrder, pack_order
+from allranks.protocol.orders import Order, TakenOrder, pack_order
 
 from .agent_archive import MARKER, payload_parts
 from .transport import Client, Transport
