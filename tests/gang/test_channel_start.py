@@ -191,7 +191,7 @@ def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
     spec = spec_of(tmp_path)
     seen = look_at_nodes(spec, remote("h1", "h2"), run_dir, [], lambda *told: None, ssh_transport(spec))
-    assert [f["id"] for f in seen["unreachable"]] == ["environment-mismatch"] * 2
+    assert [f.id for f in seen.unreachable] == ["environment-mismatch"] * 2
     with pytest.raises(NodeError, match=r"ssh.*not found on PATH"):
         orphans.ask(spec_of(tmp_path), remote("h1"), {"h1": SweepHeader()})
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from allranks.gang.members import Resumption
@@ -14,10 +12,8 @@ from allranks.report.sentences import event_line
 
 
 @pytest.fixture
-def progress() -> Iterator[Progress]:
-    made = Progress(None, None, lambda why, option: None, lambda source, why: None)
-    yield made
-    made.close()
+def progress() -> Progress:
+    return Progress(None, None, lambda why, option: None, lambda source, why: None)
 
 
 def show(progress: Progress, *steps: int, rank: int = 0) -> None:

@@ -6,7 +6,6 @@ names print them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -146,10 +145,8 @@ def test_a_burst_between_two_ends_is_not_looked_at() -> None:
 
 
 @pytest.fixture
-def progress() -> Iterator[Progress]:
-    made = Progress(None, None, lambda why, option: None, lambda source, why: None)
-    yield made
-    made.close()
+def progress() -> Progress:
+    return Progress(None, None, lambda why, option: None, lambda source, why: None)
 
 
 def output(progress: Progress, *lines: str, rank: int = 0, at: float = 1.0) -> None:
@@ -186,11 +183,8 @@ def test_metrics_are_believed_instead(progress: Progress) -> None:
 
 def test_a_pattern_is_believed_instead() -> None:
     progress = Progress(r"nothing (\d+)", "hang", lambda why, option: None, lambda source, why: None)
-    progress._steps = None  # noqa: SLF001 - its process is not what is tested
-    progress._recurring = None  # noqa: SLF001
     output(progress, *(f"step {n} loss 2.1\n" for n in (10, 20)))
     assert progress.by_rank()[0].step is None
-    progress.close()
 
 
 @pytest.mark.parametrize(

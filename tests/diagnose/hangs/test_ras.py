@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.diagnose.hangs.attribute import evidence, read_ras
+from allranks.diagnose.hangs.ras import evidence, read_ras
 
 TEXT = """NCCL version 2.27.3 compiled with CUDA 12.9
 CUDA runtime version 12090, driver version 12080
