@@ -15,7 +15,7 @@ import pytest
 from allranks.agent import usage
 from allranks.agent.usage import Sampler, with_children
 from allranks.protocol.messages import MESSAGES
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

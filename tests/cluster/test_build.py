@@ -3,8 +3,8 @@
 import pytest
 
 from allranks.cluster import Cluster
-from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_hostfile
+from allranks.cluster.nodes import make_cluster, set_aside, virtual_cluster
 from allranks.errors import UsageError
 
 NODES = parse_hostfile("me@h1\nh2 slots=4\nh3:2222\nh4\n", "hosts.txt")

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from allranks.data.step_plan import Training, explain_observed, plan
-from allranks.data.tables import plan_lines
+from allranks.data.step_plan import Training, explain_observed, plan, plan_lines
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode
 

@@ -6,9 +6,15 @@ import pytest
 from tests.diagnose.incidents import rank_end
 
 from allranks.diagnose.incident import Incident
-from allranks.diagnose.memory.figures import GpuMemory, read_gpu, size
-from allranks.diagnose.memory.levers import gpu_levers, host_levers
-from allranks.diagnose.memory.setting import MemorySetting, read_setting
+from allranks.diagnose.out_of_memory import (
+    GpuMemory,
+    MemorySetting,
+    gpu_levers,
+    host_levers,
+    read_gpu,
+    read_setting,
+    size,
+)
 from allranks.diagnose.verdict import judge
 
 GIB, MIB = 1 << 30, 1 << 20

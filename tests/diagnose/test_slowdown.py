@@ -21,7 +21,7 @@ from allranks.diagnose.slowdown import (
     recovery_words,
     slowdown_finding,
 )
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 
 AT = 1000.0
 

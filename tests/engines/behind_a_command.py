@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allranks.cluster import Cluster, Node
-from allranks.cluster.build import make_cluster
+from allranks.cluster.nodes import make_cluster
 from allranks.engines.command_transport import CommandTransport
 from allranks.gang.transport import NodeReach
 from allranks.settings import RunSpec

@@ -20,7 +20,7 @@ from tests.outcome import outcome
 
 from allranks.agent.agent import Agent
 from allranks.agent.link import Link
-from allranks.cluster.build import virtual_cluster
+from allranks.cluster.nodes import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.errors import UsageError
 from allranks.gang import session as sessions

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from allranks.cluster import Cluster, Node
-from allranks.cluster.build import virtual_cluster
+from allranks.cluster.nodes import virtual_cluster
 from allranks.engines import orphans
 from allranks.engines.ssh import SshTransport, ssh_reach, ssh_transport
 from allranks.engines.ssh_errors import not_started

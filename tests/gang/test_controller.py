@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.build import virtual_cluster
+from allranks.cluster.nodes import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
 from allranks.protocol.codec import encode

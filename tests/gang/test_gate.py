@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from allranks.cluster import Cluster, Node
-from allranks.cluster.build import virtual_cluster
+from allranks.cluster.nodes import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
 from allranks.gang.controller import Controller

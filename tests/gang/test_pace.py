@@ -12,7 +12,7 @@ from allranks.gang.pace import EVERY, STARTING
 from allranks.gang.states import Send, StepShown
 from allranks.protocol.orders import UsageOrder
 from allranks.protocol.run_facts import PlainNote, Stamped
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 
 STEPS = count()  # they only grow, over all tests
 

@@ -14,9 +14,9 @@ from tests.gang.test_gang import Drive
 
 from allranks.gang.states import EachSecond, StepShown
 from allranks.gang.stragglers import FIRST, PATIENCE
-from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 from allranks.protocol.messages import CallTimesMessage
 from allranks.protocol.run_facts import Stamped
+from allranks.protocol.samples import LinkCount, RankCalls, SuspectLook
 
 INTERVAL = 30.0
 SLEEPS = look(*[at(41)] * 5, wchan="hrtimer_nanosleep")

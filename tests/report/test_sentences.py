@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.facts import fact
 
 from allranks.cli import diagnose
-from allranks.cli.together import SYNC_PASSED
+from allranks.cli.test import SYNC_PASSED
 from allranks.findings import Finding, Verdict
 from allranks.gang.progress import StepReader
 from allranks.protocol.codec import decode_parts

@@ -8,7 +8,7 @@ import pytest
 from tests.facts import fact
 
 from allranks.findings import Finding, Verdict
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 from allranks.report.terminal import shown_length
 from allranks.report.topview import LATE, ON_TIME, UNKNOWN, VERY_LATE, TopSnapshot, cell_of, grid_lines, top_lines
 from allranks.runs.documents import Master, NodeStatus, RankStatus

@@ -19,7 +19,7 @@ from tests.descriptors import many_open
 from tests.hosts.waiting import wait_until
 
 from allranks.cli import report
-from allranks.cluster.build import virtual_cluster
+from allranks.cluster.nodes import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.errors import NodeError, UsageError
 from allranks.gang import session as sessions

@@ -16,7 +16,7 @@ from tests.campaign import Campaign
 from tests.fuzz.test_fuzz_join import mutated
 
 from allranks.cli import main
-from allranks.cluster.build import virtual_cluster
+from allranks.cluster.nodes import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.gang import session as sessions
 from allranks.report.live import OutputView

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.run_directories import read_usage
 
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 from allranks.runs import usage
 from allranks.runs.directory import RunDirectory
 from allranks.runs.usage import UsageLog, UsageSample, keeps_every

@@ -12,12 +12,12 @@ import socket
 import time
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from allranks.protocol.calltimes import RankCalls
 from allranks.protocol.codec import decode, decode_parts
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
 from allranks.protocol.messages import CountersMessage
 from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
+from allranks.protocol.samples import RankCalls
 
 from .files import append
 from .processes import Process, read_process

@@ -11,10 +11,10 @@ import os
 import time
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
-from allranks.protocol.calltimes import SuspectLook
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CallTimesMessage
 from allranks.protocol.records import NamedTuple
+from allranks.protocol.samples import SuspectLook
 
 from .asking import call_times
 from .cgroups import ROOT

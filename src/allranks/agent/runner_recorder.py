@@ -7,7 +7,7 @@ not run inside a collective, so a thread of its own waits at a socket of the nod
     look        … and the stacks of all other threads
     dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
     calls       nothing of that: the rank notes what it has called, in the file beside its error file
-    times N     when the newest N collectives were called: `RankCalls` of protocol/calltimes.py
+    times N     when the newest N collectives were called: `RankCalls` of protocol/samples.py
     imports     nothing of that: which installed modules the program has imported, and which variables it has changed
 
 Stacks are taken here, with the interpreter's lock held, so that no other thread moves meanwhile. The dump signal
@@ -347,7 +347,7 @@ def note(path: str, calls: List[JsonObject]) -> None:
 
 
 def call_times(module: ModuleType, most: int) -> JsonObject:
-    """Return when this rank called its newest collectives, by group: `RankCalls` of protocol/calltimes.py.
+    """Return when this rank called its newest collectives, by group: `RankCalls` of protocol/samples.py.
 
     Their number is bounded over all groups, so what a rank of many groups gives is as long."""
     import gc

@@ -14,7 +14,7 @@ from allranks.protocol.codec import decode_parts, encode, omit_none
 from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, write_json
 from allranks.protocol.records import NamedTuple
-from allranks.protocol.sockets import RankSocket
+from allranks.protocol.samples import RankSocket
 
 from .ask_ras import ask_ras
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest

@@ -9,8 +9,7 @@ import socket
 import struct
 from typing import Dict, Iterator, List, Mapping, Tuple
 
-from allranks.protocol.calltimes import LinkCount
-from allranks.protocol.sockets import RankSocket
+from allranks.protocol.samples import LinkCount, RankSocket
 
 from .files import names_in, read_link
 

@@ -12,7 +12,7 @@ import os
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from allranks.protocol.records import NamedTuple
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 
 from .files import read_text
 from .processes import children_of_thread, stat_fields

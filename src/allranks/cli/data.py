@@ -13,8 +13,16 @@ import click
 from allranks import exitcodes
 from allranks.data.auditing import conclude, virtual_rows
 from allranks.data.case import Coverage
-from allranks.data.step_plan import FORMULA, Steps, Training, explain_observed, plan
-from allranks.data.tables import coverage_lines, finding_lines, plan_lines
+from allranks.data.step_plan import (
+    FORMULA,
+    Steps,
+    Training,
+    coverage_lines,
+    explain_observed,
+    finding_lines,
+    plan,
+    plan_lines,
+)
 from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
 from allranks.fabric.metric_rows import BandwidthRow

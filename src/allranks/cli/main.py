@@ -195,7 +195,7 @@ def _failed_itself(error: Exception, as_json: bool) -> int:
     import tempfile  # here, as few commands end so
 
     from allranks.agent.link import describe_error
-    from allranks.runs.internal import CAUSE, traceback_of
+    from allranks.runs.result import CAUSE, traceback_of
 
     if isinstance(error, BrokenPipeError):
         raise error  # whoever read our output has ended: no defect

@@ -11,7 +11,7 @@ import click
 
 from allranks.cluster import Cluster, Node
 from allranks.engines import zipapp
-from allranks.engines.kubernetes.launching import read_texts
+from allranks.engines.kubernetes.engine import read_texts
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE

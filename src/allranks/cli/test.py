@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 
 from allranks import exitcodes
 from allranks.cluster import Cluster
+from allranks.engines.controlled import opening
 from allranks.engines.dry_run import describe
 from allranks.engines.reachable_nodes import find_cluster, reached
 from allranks.errors import UsageError
@@ -24,22 +26,26 @@ from allranks.gang.inspection import judge_evidence, look_at_nodes
 from allranks.gang.plugins import all_checks
 from allranks.gang.session import run_round
 from allranks.gang.tasks import run_loop
+from allranks.gang.tested import verdict_of
 from allranks.gang.transport import NodeReach, Transport
 from allranks.plan.launchers.collectives import of_a_stage
 from allranks.preflight.peer_pairs import Pair, tried
 from allranks.preflight.typed_facts import Facts
+from allranks.protocol.codec import document_line
+from allranks.report import can_write_pages
 from allranks.report.live import OutputView
 from allranks.report.sentences import finding_line
+from allranks.report.testview import FailureView, TestView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import GroupResult, ResultDocument, StageResult, SuiteResult
+from allranks.runs.documents import GroupResult, ResultDocument, StageResult, SuiteResult, suite_result
+from allranks.runs.result import replace_result
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.runspec import TESTS_OF
 
-from .check import Printing, ProgressLine
+from .check import Printing, ProgressLine, say_unwritten_page
 from .declare import Given
 from .target import resolve_options, say_notes, unknown_name
-from .together import print_document, run_together, save_suite
 
 
 def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_: bool) -> int:
@@ -249,3 +255,75 @@ class Staged:
         else:
             self._say_failure(closing)
         return code
+
+
+SYNC_PASSED = (
+    "every collective that was tested gives right results on all ranks: the cluster carries collectives. Look at the "
+    "training code"
+)
+
+ONE_PASSED = (
+    "every collective that was tested gives right results on this node. Test it together with others: "
+    "allranks test --hosts hosts.txt"
+)
+
+
+def run_together(
+    spec: RunSpec,
+    cluster: Cluster,
+    printing: Printing,
+    transport: Transport,
+    before: Sequence[Finding] = (),
+    dead: tuple[tuple[str, str], ...] = (),
+) -> int:
+    """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
+    view = _view(printing)
+    session = sessions.create(spec, cluster, NodeReach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
+    session.view.opening(opening(session))
+    result = session.run(None)
+    result = replace(result, findings=(*before, *result.findings))
+    if before and result.exit == exitcodes.DONE:
+        result = replace(result, exit=exitcodes.CHECK_FAILED, verdict=verdict_of(before[0]))
+    close(spec, session, result, printing.as_json)
+    return result.exit
+
+
+def _view(printing: Printing) -> View:
+    if printing.as_json:
+        return OutputView()
+    if printing.quiet:
+        return FailureView()
+    return TestView()
+
+
+def close(spec: RunSpec, session: sessions.Session, result: ResultDocument, json_: bool) -> None:
+    """Print and save the end."""
+    roster = session.controller.gang.roster
+    tested = replace(
+        suite_result(result),
+        suite=spec.tests.suite,
+        ok=result.exit == exitcodes.DONE,
+        nodes=tuple(node.name for node in roster.cluster.nodes),
+        ranks=len(roster.ranks()),
+        started=session.started,
+    )
+    if spec.tests.suite == "sync" and tested.ok:
+        tested = replace(tested, meaning=SYNC_PASSED if len(tested.nodes) > 1 else ONE_PASSED)
+    save_suite(session.run_dir, tested, json_)
+    session.view.closing(tested)
+
+
+def save_suite(run: RunDirectory, tested: SuiteResult, json_: bool) -> None:
+    """Write the result of a test and its page; print the document where `json_`."""
+    replace_result(run, tested)
+    if can_write_pages():
+        from allranks.report.testpage import test_page  # imported late: Jinja2 is wanted for the page alone
+
+        say_unwritten_page(run, run.write_page(test_page(tested)))
+    if json_:
+        print_document(tested)
+
+
+def print_document(tested: SuiteResult) -> None:
+    """Print the JSON document of a test."""
+    sys.stdout.write(document_line(tested) + "\n")

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from allranks.findings import Finding, place_of
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 from allranks.text import group, join_words
 
 from .stragglers.slow_findings import name_with_node

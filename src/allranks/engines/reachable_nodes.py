@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from allranks.cluster import Cluster, Node
-from allranks.cluster.build import make_cluster, set_aside, virtual_cluster
 from allranks.cluster.hostfile import parse_host_argument, parse_hostfile
 from allranks.cluster.hostlist import MAX_HOSTS, exclude, split_exclusions, split_list
+from allranks.cluster.nodes import make_cluster, set_aside, virtual_cluster
 from allranks.errors import HostfileError, UsageError
 from allranks.gang.transport import Transport
 from allranks.runs.nodeledger import ledger_file, read_ledger, remembered, suspects

@@ -36,7 +36,7 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, PingOrder
 from allranks.protocol.run_facts import Fact, HangNoted, NodesChecked, PlainNote, Stamped, StopAsked
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Master, NodeEntry, StatusDocument
 from allranks.runs.opening import change_nodes, controller_identity

@@ -51,7 +51,7 @@ from allranks.protocol.run_facts import (
     StopAsked,
     TreeListed,
 )
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 from allranks.settings import RunSpec
 
 from .connections import Connections

@@ -17,9 +17,8 @@ from typing import Any
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
 from allranks.findings import Finding
-from allranks.plan.network import offered
+from allranks.plan.network import main_addresses, offered, other_ways
 from allranks.plan.node_facts import read_probes
-from allranks.plan.peer_addresses import main_addresses, other_ways
 from allranks.preflight.check import Check
 from allranks.preflight.judge import judge
 from allranks.preflight.peer_pairs import covered, peers_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from allranks.diagnose.memory.setting import DEEPSPEED
+from allranks.diagnose.out_of_memory import DEEPSPEED
 from allranks.plan.node_facts import gpu_count, outer_addresses
 from allranks.preflight.launcher_config import whole_number
 from allranks.protocol.jsontext import JsonObject
@@ -14,7 +14,7 @@ from allranks.protocol.messages import AddressProbe, ExitMessage, FactsMessage
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.run_facts import NodeFactsKept, Stamped
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus
 
 from .clocks import NodeClock

@@ -19,7 +19,7 @@ from allranks.diagnose.slowdown import (
 )
 from allranks.protocol.orders import UsageOrder
 from allranks.protocol.run_facts import PlainNote, Stamped
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 
 from .roster import Roster
 from .states import Action, Send, StepShown

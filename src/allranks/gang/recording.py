@@ -12,7 +12,7 @@ from allranks.diagnose.recorded import AttemptFacts
 from allranks.protocol.frames import METRICS, RANK_LOG, OutputFrame, Stream
 from allranks.protocol.messages import DroppedMessage, ExitMessage
 from allranks.protocol.run_facts import Fact, OutputDropped, PlainNote, Stamped, of_kind
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 from allranks.runs.directory import RunDirectory, save_error
 from allranks.runs.documents import StatusDocument
 from allranks.runs.logs import LogWriter

@@ -421,7 +421,7 @@ class Session:
         """Write the result of a run that a defect of allranks has ended; its traceback is evidence.
 
         The state of the run may be what is broken, so each part of it is left out where it can't be read."""
-        from allranks.runs.internal import internal_verdict, save_traceback  # imported late: it should never be needed
+        from allranks.runs.result import internal_verdict, save_traceback  # imported late: it should never be needed
 
         save_traceback(self.run_dir, error)
         self.verdict = internal_verdict(error, self.run_dir.name)

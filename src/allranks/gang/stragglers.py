@@ -22,13 +22,19 @@ from allranks.diagnose.stragglers.lateness import (
     read_steps,
 )
 from allranks.diagnose.stragglers.reasons import Reason, find_reason
-from allranks.diagnose.stragglers.slow_findings import no_longer_late, slow_link_finding, slow_rank_finding
-from allranks.diagnose.stragglers.slow_links import SlowLink, find_slow_links, links_between
+from allranks.diagnose.stragglers.slow_findings import (
+    SlowLink,
+    find_slow_links,
+    links_between,
+    no_longer_late,
+    slow_link_finding,
+    slow_rank_finding,
+)
 from allranks.plan.node_facts import outer_addresses
-from allranks.protocol.calltimes import LinkCount, RankCalls, SuspectLook
 from allranks.protocol.messages import CallTimesMessage
 from allranks.protocol.orders import MOST_CALLS, CallTimesOrder
 from allranks.protocol.run_facts import PlainNote, Stamped, StragglerWait
+from allranks.protocol.samples import LinkCount, RankCalls, SuspectLook
 
 from .roster import Roster
 from .states import Action, EachSecond, Send

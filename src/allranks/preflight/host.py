@@ -9,6 +9,7 @@ import re
 from typing import Dict, List, Mapping, Optional, Pattern, Protocol, Sequence, Tuple, Type
 
 from allranks.protocol.codec import decode, read_json
+from allranks.protocol.facts import FreeSpace
 from allranks.protocol.records import NamedTuple
 from allranks.text import first_line
 
@@ -273,3 +274,32 @@ def kernel_lines(text: str, up: Optional[float]) -> List[Tuple[Optional[int], st
             age = round(max(0.0, up - float(match.group(1))))
         lines.append((age, match.group(2) if match else line))
     return lines
+
+
+NODE_DIR_BYTES = 64 << 20
+NODE_DIR_INODES = 100
+
+
+class Mount(NamedTuple):
+    """A line of fstab or /proc/self/mounts."""
+
+    source: str
+    point: str
+    kind: str
+    options: Tuple[str, ...]
+
+
+def read_mounts(text: str) -> List[Mount]:
+    """Read the lines that mount something."""
+    mounts = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 3 and not words[0].startswith("#") and words[1].startswith("/"):
+            point = words[1].replace("\\040", " ").rstrip("/") or "/"
+            mounts.append(Mount(words[0], point, words[2], tuple(words[3].split(","))))
+    return mounts
+
+
+def has_room(space: FreeSpace) -> bool:
+    """Tell whether the node directory has room; else the check nodedir speaks, and not disk_space."""
+    return (space.bytes or 0) >= NODE_DIR_BYTES and (space.inodes is None or space.inodes >= NODE_DIR_INODES)

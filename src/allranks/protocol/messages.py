@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Tuple, Union
 
-from .calltimes import LinkCount, RankCalls, SuspectLook
 from .codec import DecodeError, Vocabulary, encode, omit_empty, omit_none
 from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name, cut
 from .frames import PROTOCOL, pack_json
@@ -16,7 +15,7 @@ from .jsontext import Json, JsonObject
 from .orders import MOST_RANKS
 from .processes import ImportRecord, PortOwner, RemainingProcess, SweptProcess
 from .records import NamedTuple
-from .usage import NodeUsage
+from .samples import LinkCount, NodeUsage, RankCalls, SuspectLook
 
 MOST_WORLDS = 16  # of other launchers, in one attempt on one node
 

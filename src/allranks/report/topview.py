@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from allranks.protocol.codec import omit_empty
 from allranks.protocol.run_facts import Fact, Stamped
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus, RunProgress, RunReport
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 

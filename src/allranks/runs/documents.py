@@ -16,7 +16,7 @@ from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.codec import Annotated, decode_parts, needs, omit_empty, omit_none, within
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 
 GOING_ON = ("starting", "gating", "proving", "running", "ending")  # states of a run, in their order
 OVER = ("done", "failed", "stopped")  # states of a run that has ended

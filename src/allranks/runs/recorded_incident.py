@@ -11,7 +11,7 @@ from typing import NamedTuple
 from allranks.cluster.nodes import JOINED
 from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
-from allranks.diagnose.rules.agents import of_rank
+from allranks.diagnose.rules.failures import of_rank
 from allranks.protocol.frames import METRICS, RANK_LOG
 from allranks.protocol.jsontext import DecodeError, read_metrics
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind

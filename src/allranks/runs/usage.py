@@ -9,7 +9,7 @@ from __future__ import annotations
 from allranks.protocol.codec import encode, omit_none
 from allranks.protocol.jsontext import write_json
 from allranks.protocol.records import NamedTuple
-from allranks.protocol.usage import NodeUsage
+from allranks.protocol.samples import NodeUsage
 
 from .directory import RunDirectory
 from .regular import append

@@ -17,7 +17,7 @@ from allranks.diagnose.stragglers.lateness import (
     lateness,
     read_steps,
 )
-from allranks.protocol.calltimes import GroupCalls, RankCalls
+from allranks.protocol.samples import GroupCalls, RankCalls
 
 BASE = 1_800_000_000
 KEY = GroupKey("0", 8, 0)

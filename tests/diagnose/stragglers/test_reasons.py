@@ -10,7 +10,7 @@ from tests.diagnose.hangs.test_attribute import at, in_collective
 from allranks.diagnose.stragglers.lateness import GroupKey, Straggler
 from allranks.diagnose.stragglers.reasons import Reason, find_reason
 from allranks.diagnose.stragglers.slow_findings import slow_rank_finding
-from allranks.protocol.calltimes import SuspectLook
+from allranks.protocol.samples import SuspectLook
 
 IN_LOADER = at(53, "load", ("/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", 1270, "_try_get_data"))
 NAMES = {5: "h3", 0: "h1"}

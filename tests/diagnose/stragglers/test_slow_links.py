@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from allranks.diagnose.stragglers.slow_findings import slow_link_finding
-from allranks.diagnose.stragglers.slow_links import find_slow_links, links_between
-from allranks.protocol.calltimes import LinkCount
+from allranks.diagnose.stragglers.slow_findings import find_slow_links, links_between, slow_link_finding
+from allranks.protocol.samples import LinkCount
 
 NODE_OF = {rank: f"h{rank}" for rank in range(4)}
 NODE_AT = {f"10.0.0.{rank}": f"h{rank}" for rank in range(4)}

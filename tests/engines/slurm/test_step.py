@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.shell import given_of
 
 from allranks.cli.commands import RUN_COMMAND
-from allranks.cluster.build import virtual_cluster
+from allranks.cluster.nodes import virtual_cluster
 from allranks.cluster.slurm_allocation import (
     Allocation,
     allocation_cluster,

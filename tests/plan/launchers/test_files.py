@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from allranks.cluster.build import make_cluster
 from allranks.cluster.hostfile import parse_host_argument
+from allranks.cluster.nodes import make_cluster
 from allranks.errors import UsageError
 from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.launchers import LAUNCHERS

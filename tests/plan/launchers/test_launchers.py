@@ -10,7 +10,7 @@ import pytest
 from tests.shell import Shell, command_of
 
 from allranks.cluster import Node
-from allranks.cluster.build import virtual_cluster
+from allranks.cluster.nodes import virtual_cluster
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.environment import NodeLaunch, Place
 from allranks.plan.launchers import LAUNCHERS, deepspeed

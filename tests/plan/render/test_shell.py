@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.build import make_cluster
 from allranks.cluster.hostfile import parse_host_argument
+from allranks.cluster.nodes import make_cluster
 from allranks.plan.plan import make_plan
 from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.settings import RunSpec

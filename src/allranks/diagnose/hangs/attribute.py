@@ -16,9 +16,8 @@ from allranks.findings import Hang
 from allranks.text import count_of, group, join_words, name_with, plural
 
 from ..words import name_by_node, numbers
-from .account_words import CONDITION, PAIRS, read_account
 from .doing import AT_LOCK, ActivityKind, Doing
-from .frontier import Account, CollectiveFault, account
+from .frontier import CONDITION, PAIRS, Account, CollectiveFault, account, read_account
 from .recorder import Recording
 from .stacks import Stack
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.jsontext import Json
-from allranks.protocol.sockets import RankSocket
+from allranks.protocol.samples import RankSocket
 from allranks.text import with_reason
 
 from .stacks import Frame, Stack, innermost_of_program, main_stack, native_call

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.findings import Hang
-from allranks.protocol.sockets import RankSocket
+from allranks.protocol.samples import RankSocket
 from allranks.text import format_rate, format_size, group, join_words
 
 from .doing import StackSample

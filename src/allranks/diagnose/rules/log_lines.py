@@ -18,9 +18,7 @@ from ..accusations import PARAMETERS, Statement, accusation
 from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import after_abort
 from ..logs.sightings import Evidence, Sighting, first, name_place, quoted
-from ..memory.figures import read_gpu
-from ..memory.levers import gpu_levers
-from ..memory.setting import MemorySetting
+from ..out_of_memory import MemorySetting, gpu_levers, read_gpu
 from ..signatures import Role, row_of_exception
 from ..signatures.files import OFFLINE
 from ..words import DECIDE_AT_START, LEFT_AT_START, LINE, STARTING_CALLS, name_by_node, short, without_numbers

@@ -6,8 +6,7 @@ from allranks.findings import Where
 from allranks.text import group, join_words, plural
 
 from ..candidate import Candidate
-from ..hangs.account_words import read_account
-from ..hangs.frontier import account
+from ..hangs.frontier import account, read_account
 from ..hangs.recorder import Recording
 from ..logs.sightings import Evidence
 from ..words import count_ranks

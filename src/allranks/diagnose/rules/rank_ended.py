@@ -17,9 +17,7 @@ from ..exceptions import ExceptionLink, is_of_library
 from ..hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, odd_call
 from ..hangs.stacks import main_stack
 from ..incident import Incident, RankEnd
-from ..memory.figures import read_gpu
-from ..memory.levers import gpu_levers, host_levers
-from ..memory.setting import setting_of
+from ..out_of_memory import gpu_levers, host_levers, read_gpu, setting_of
 from ..signatures import lost_peer, row_of_exception
 from ..words import (
     ABORT,

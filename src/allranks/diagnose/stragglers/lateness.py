@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from allranks.protocol.calltimes import GroupCalls, RankCalls
+from allranks.protocol.samples import GroupCalls, RankCalls
 from allranks.text import group
 
 WARM_UP = 4  # first collectives of a group, which include the start of libraries

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from allranks.protocol.calltimes import SuspectLook
+from allranks.protocol.samples import SuspectLook
 from allranks.text import count_of, format_percent, group
 
 from ..hangs.doing import ActivityKind, Doing, StackSample, doing, read_sample

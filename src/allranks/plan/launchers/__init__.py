@@ -6,9 +6,8 @@ Pure: each is a function that gives the processes of one node.
 from .accelerate import accelerate
 from .collectives import collectives
 from .colossalai import colossalai
-from .command import command
 from .deepspeed import deepspeed
-from .direct import direct
+from .node_launcher import command, direct
 from .torchrun import torchrun
 
 LAUNCHERS = {

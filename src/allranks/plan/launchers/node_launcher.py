@@ -1,13 +1,15 @@
-"""What launchers that start a node's ranks themselves have in common: the process, its environment, the program."""
+"""What launchers that start a node's ranks themselves have in common, and the two of ours: direct and command."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from allranks.protocol.command_words import Words
+from allranks.protocol.command_words import Words, read_command
 from allranks.protocol.plan_facts import NodeFacts
+from allranks.settings.tools import read_tool
 
 from ..environment import NodeLaunch, Place, PlannedProcess
+from .training_command import behind, python_argv
 
 ANY = "{rank}"  # agent/runner_launched.py puts the number there
 
@@ -71,3 +73,26 @@ def interpreter(words: Words, facts: NodeFacts) -> str:
 def has_gpu(facts: NodeFacts) -> bool:
     """Tell whether the node may have a GPU: False only where it was checked and has none."""
     return facts.gpus is None or facts.gpus.error != "" or bool(facts.gpus.count_)
+
+
+def direct(launch: NodeLaunch) -> list[PlannedProcess]:
+    """One process a rank."""
+    argv = python_argv(read_command(launch.spec.launch.command), launch.facts, f"{launch.place.node_dir}/runner.py")
+    return [PlannedProcess(launch.node.first_rank + i, i, argv) for i in range(launch.node.nproc)]
+
+
+def command(launch: NodeLaunch) -> list[PlannedProcess]:
+    """One process a node. It gets what a node's script reads: NODE_RANK, NNODES, NPROC_PER_NODE, …
+
+    Where the command is a launcher that we know, its program goes through the runner: it is seen who trains alone.
+    """
+    tool = read_tool(launch.spec.launch.command)
+    if tool is None:
+        argv = python_argv(read_command(launch.spec.launch.command), launch.facts, None)
+    else:
+        argv = (
+            *tool.head,
+            *(w for o in tool.options for w in o.words if o.name not in ("m", "module")),
+            *through(behind(tool), launch.place),
+        )
+    return [agent(launch, argv)]

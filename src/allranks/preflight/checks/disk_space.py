@@ -12,8 +12,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size
-from ..host import Host, text_in
-from ..storage import Mount, has_room, read_mounts
+from ..host import Host, Mount, has_room, read_mounts, text_in
 from ..typed_facts import Request
 
 ID = "disk_space"

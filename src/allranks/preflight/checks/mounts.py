@@ -12,8 +12,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, advise, alike, collected, differences, lack, others, remote, warn, who
-from ..host import Host, lines_of, text_in
-from ..storage import Mount, read_mounts
+from ..host import Host, Mount, lines_of, read_mounts, text_in
 from ..typed_facts import Request
 
 ID = "mounts"

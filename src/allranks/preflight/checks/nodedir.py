@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..compare import Findings, Nodes, fail, remote, size, warn
-from ..storage import NODE_DIR_INODES, has_room
+from ..host import NODE_DIR_INODES, has_room
 from ..typed_facts import Request
 
 ID = "nodedir"

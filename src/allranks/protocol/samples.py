@@ -1,0 +1,141 @@
+"""What agents sample: calls of collectives, links and sockets of ranks, usage of a node (pure, Python 3.8)."""
+
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+from .codec import omit_empty, omit_none
+from .jsontext import JsonObject
+from .records import NamedTuple
+
+
+class RankSocket(NamedTuple):
+    """One connection; `local` and `peer` are ADDRESS:PORT.
+
+    `connecting`: the peer has not answered yet. `queued`: bytes that the program has written and the peer has not
+    acknowledged. `retransmits`: time-outs in a row without an answer. `acked` and `received`: bytes, since it began;
+    `sent` and `resent`: packets, since it began. `busy`: microseconds with data on its way, `held` those for which the
+    peer had no room.
+    """
+
+    local: str
+    peer: str
+    connecting: bool = False
+    queued: int = 0
+    retransmits: int = 0
+    acked: int = 0
+    received: int = 0
+    resent: int = 0
+    sent: int = 0
+    busy: int = 0
+    held: int = 0
+
+
+@omit_none
+class NodeUsage(NamedTuple):
+    """What a node's machine did in the `seconds` before `t` (unix time). None: the kernel does not say it.
+
+    Cores: `cores` in all, of them `cpu_used` by all processes, `cpu_ranks` by ranks and their children, `cpu_others` by
+    the rest, and `cpu_waiting` idle while a disk was waited for. `cpu_throttled_s`: seconds for which a CPU quota held
+    the ranks' control groups back, summed over processors. `cpu_pressure`, `memory_pressure` and `io_pressure`: the
+    share of the time, 0 to 1, in which some process waited for it (proc/pressure). `cpu_heat`: how often heat slowed a
+    package of processors.
+    Memory in bytes; `swapped_in` bytes a second. Network, without lo: bytes a second, and packets dropped in all;
+    `tcp_sent` and `tcp_retransmitted` are segments. Disks: bytes a second, `disk_busy` of the busiest one, 0 to 1, and
+    `disk_wait_s`, seconds that all requests together took.
+    """
+
+    t: float = 0.0
+    seconds: float = 0.0
+    cores: int = 0
+    load: Optional[float] = None  # runnable processes, over a minute
+    cpu_used: Optional[float] = None
+    cpu_ranks: Optional[float] = None
+    cpu_others: Optional[float] = None
+    cpu_waiting: Optional[float] = None
+    cpu_throttled_s: Optional[float] = None
+    cpu_pressure: Optional[float] = None
+    cpu_heat: Optional[int] = None
+    memory_used: Optional[int] = None
+    memory_total: Optional[int] = None
+    memory_pressure: Optional[float] = None
+    swapped_in: Optional[float] = None
+    received: Optional[float] = None
+    sent: Optional[float] = None
+    packets_dropped: Optional[int] = None
+    tcp_sent: Optional[int] = None
+    tcp_retransmitted: Optional[int] = None
+    disk_read: Optional[float] = None
+    disk_written: Optional[float] = None
+    disk_busy: Optional[float] = None
+    disk_wait_s: Optional[float] = None
+    io_pressure: Optional[float] = None
+    gpu_busy: Optional[float] = None  # mean of the GPUs that sysfs describes (amdgpu), 0 to 1
+    gpu_memory_used: Optional[int] = None
+    gpu_memory_total: Optional[int] = None
+
+
+@omit_empty("duration")
+class GroupCalls(NamedTuple):
+    """The newest collectives of a process group as one rank called them, in the order of the calls.
+
+    `size` and `first` (its lowest global rank) tell groups of one name apart. `kinds` are `OPERATION ELEMENTS`, and
+    `kind` says which of them each call is. `created` are microseconds from `RankCalls.base` to the call; on a device
+    (NCCL) that is when it was queued, and `duration` says for how many microseconds the device was in it, 0 where it
+    still is or torch does not measure it (TORCH_NCCL_ENABLE_TIMING).
+    """
+
+    name: str
+    size: int
+    first: int = 0
+    on_device: bool = False
+    kinds: Tuple[str, ...] = ()
+    sequence: Tuple[int, ...] = ()
+    kind: Tuple[int, ...] = ()
+    created: Tuple[int, ...] = ()
+    duration: Tuple[int, ...] = ()
+
+
+@omit_empty("error")
+class RankCalls(NamedTuple):
+    """What a rank's flight recorder has of its groups; `base` is in unix seconds by the node's clock."""
+
+    base: int = 0
+    groups: Tuple[GroupCalls, ...] = ()
+    collections: int = 0  # of the oldest generation, by Python's garbage collector
+    error: str = ""
+
+
+class LinkCount(NamedTuple):
+    """The kernel's counters of a rank's connections to one address, since they began (linux/tcp.h).
+
+    `acked` in bytes; `busy`: microseconds with data on its way, `held` those of them for which the receiver had no
+    room; `sent` and `resent` in packets.
+    """
+
+    rank: int
+    peer: str
+    acked: int = 0
+    busy: int = 0
+    held: int = 0
+    sent: int = 0
+    resent: int = 0
+
+
+class SuspectLook(NamedTuple):
+    """How a rank spent some seconds: stack samples (agent/sample.py), and what its control groups counted meanwhile.
+
+    `at` are seconds from the first sample. `periods` of its CPU quota, those that were `throttled`, and the seconds
+    that it stood still; `faults`: pages read back from disk. `heat`: how often heat slowed its processors. `clock_mhz`
+    of the processor on which it ran, and `most_mhz`, the highest of that one; 0 where the kernel does not say it.
+    """
+
+    samples: Tuple[JsonObject, ...] = ()
+    at: Tuple[float, ...] = ()
+    periods: int = 0
+    throttled: int = 0
+    stood: float = 0.0
+    faults: int = 0
+    heat: int = 0
+    clock_mhz: int = 0
+    most_mhz: int = 0
