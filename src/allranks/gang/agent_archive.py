@@ -133,7 +133,7 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
     modules["allranks.text"] = HOME / "text.py"
     modules["allranks.xid"] = HOME / "xid.py"
     modules["allranks.kernel_lines"] = HOME / "kernel_lines.py"
-    shared = ("typed_facts", "host", "check", "compare", "launcher_config", "rdma", "smi", "storage")
+    shared = ("typed_facts", "host", "check", "compare", "launcher_config", "rdma", "smi")
     for stem in ("__init__", *shared, "checks/__init__"):
         modules["allranks.preflight." + stem.replace("/", ".")] = HOME / "preflight" / f"{stem}.py"
     for name in checks:
