@@ -148,7 +148,6 @@ def test_a_step_of_the_clock_changes_nothing(situation: Callable[[Drive], None],
 def test_what_is_stored_is_the_time_of_the_wall(step: float) -> None:
     drive = Drive(**LIMITS)
     running(drive)
-    drive.compares = False  # a log is read by the clock of who reads it
     drive.skew = step
     drive.exit("0", "code=1")
     (failed_t,) = drive.times("failed")
