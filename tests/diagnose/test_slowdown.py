@@ -117,14 +117,12 @@ CALM = NodeUsage(
     tcp_sent=10_000,
     tcp_retransmitted=1,
     cpu_throttled_s=0.0,
-    cpu_heat=0,
     cpu_others=0.3,
     memory_pressure=0.0,
     io_pressure=0.01,
 )
 CHANGED = [
     (CALM._replace(tcp_retransmitted=400), "h3: 4.0% of its TCP segments were sent again, 0.0% before"),
-    (CALM._replace(cpu_heat=25), "h3: heat slowed its processors 2.5 times a second, 0 before"),
     (CALM._replace(cpu_throttled_s=31.0), "h3: its ranks' CPU quota held them back 3.1 s a second, 0 before"),
     (
         CALM._replace(cpu_others=12.1),

@@ -205,7 +205,7 @@ def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest
         broken()
 
     if step == "receive":
-        monkeypatch.setattr(inspection.Peer, step, broken)
+        monkeypatch.setattr(inspection.AskedNode, step, broken)
     else:
         monkeypatch.setattr(inspection, step, broken_task)
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CallTimesMessage
@@ -20,27 +20,22 @@ from .asking import call_times
 from .cgroups import ROOT
 from .files import read_text
 from .processes import Process, stat_fields
-from .processor_speed import CPUS, Clock, clock_under, heat_counts, middle, most_grown, shows_clocks
 from .sample import sample
 from .sockets import link_counts
 
 SAMPLES = 10
 PAUSE = 0.3  # seconds between samples: not a divisor of usual steps
-CLOCK_PAUSE = 0.03  # seconds between two looks at clocks
 STACK = 16_000  # characters of a sample: the main thread is the last
 LOOK_SECONDS = 8.0  # no further sample is begun after
 
 
 class Counted(NamedTuple):
-    """What a control group of a process, and the kernel for the process, have counted so far.
-
-    `heat` counts for each processor that it may use, and for that one's package, how often heat slowed it."""
+    """What a control group of a process, and the kernel for the process, have counted so far."""
 
     periods: int = 0
     throttled: int = 0
     stood: float = 0.0
     faults: int = 0
-    heat: Mapping[str, int] = {}
 
 
 def answer(ranks: Mapping[int, Process], suspects: Sequence[int], node_dir: str, most: int) -> CallTimesMessage:
@@ -51,27 +46,25 @@ def answer(ranks: Mapping[int, Process], suspects: Sequence[int], node_dir: str,
     return CallTimesMessage(calls, tuple(links), looks, time.time())
 
 
-def look_at(ranks: Dict[int, Process], node_dir: str, cpus: str = CPUS) -> Dict[int, SuspectLook]:
-    """Sample ranks some times; nothing without any. `cpus` is where sysfs has the processors."""
+def look_at(ranks: Dict[int, Process], node_dir: str) -> Dict[int, SuspectLook]:
+    """Sample ranks some times; nothing without any."""
     if not ranks:
         return {}
-    before = {rank: counted(process.pid, cpus) for rank, process in ranks.items()}
+    before = {rank: counted(process.pid) for rank, process in ranks.items()}
     samples: Dict[int, List[JsonObject]] = {rank: [] for rank in ranks}
-    clocks: Dict[int, List[Clock]] = {rank: [] for rank in ranks}
     at: List[float] = []
     began = time.monotonic()
     while len(at) < SAMPLES and time.monotonic() - began < LOOK_SECONDS:
         if at:
-            _pause(ranks, clocks, cpus)
+            time.sleep(PAUSE)
         at.append(round(time.monotonic() - began, 3))
         for rank, one in sample(ranks, node_dir, "look").ranks.items():
             kept = {key: value for key, value in one.items() if key not in ("recorder", "counted", "sockets")}
             samples[rank].append(dict(kept, text=str(kept.get("text") or "")[-STACK:]))
     looks: Dict[int, SuspectLook] = {}
     for rank, process in ranks.items():
-        after = counted(process.pid, cpus)
+        after = counted(process.pid)
         gone = before[rank]
-        clock = middle(clocks[rank])
         looks[rank] = SuspectLook(
             tuple(samples[rank]),
             tuple(at),
@@ -79,24 +72,11 @@ def look_at(ranks: Dict[int, Process], node_dir: str, cpus: str = CPUS) -> Dict[
             max(0, after.throttled - gone.throttled),
             round(max(0.0, after.stood - gone.stood), 3),
             max(0, after.faults - gone.faults),
-            most_grown(gone.heat, after.heat),
-            clock.mhz,
-            clock.most_mhz,
         )
     return looks
 
 
-def _pause(ranks: Mapping[int, Process], clocks: Mapping[int, List[Clock]], cpus: str) -> None:
-    """Wait for the next sample, and note the clocks of the ranks that run meanwhile: some run for moments only."""
-    ends = time.monotonic() + PAUSE
-    step = CLOCK_PAUSE if shows_clocks(cpus) else PAUSE
-    while time.monotonic() < ends:
-        time.sleep(max(0.0, min(step, ends - time.monotonic())))
-        for rank, process in ranks.items():
-            clocks[rank].append(clock_under(process.pid, cpus))
-
-
-def counted(pid: int, cpus: str = CPUS) -> Counted:
+def counted(pid: int) -> Counted:
     """Read what the CPU quotas of a process have counted, of the group that stood still longest, and its page faults.
 
     A quota of any group above holds too (kernel: admin-guide/cgroup-v2.rst, scheduler/sched-bwc.rst).
@@ -108,15 +88,7 @@ def counted(pid: int, cpus: str = CPUS) -> Counted:
             most = Counted(periods, throttled, stood)
     fields = stat_fields(pid)
     faults = int(fields[9]) if len(fields) > 9 else 0  # majflt, counted from the state
-    return most._replace(faults=faults, heat=heat_counts(_usable(pid), cpus))
-
-
-def _usable(pid: int) -> Set[int]:
-    """List the processors that a process may use; none of one that has ended."""
-    try:
-        return os.sched_getaffinity(pid)
-    except OSError:
-        return set()
+    return most._replace(faults=faults)
 
 
 def quota_groups(pid: int) -> List[str]:

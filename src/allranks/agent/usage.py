@@ -16,7 +16,6 @@ from allranks.protocol.samples import NodeUsage
 
 from .files import read_text
 from .processes import children_of_thread, stat_fields
-from .processor_speed import CPUS, heat_counts, one_of_each_package
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -35,11 +34,8 @@ class Counts(NamedTuple):
 class Sampler:
     """Gives what happened between two calls; the first gives None."""
 
-    def __init__(self, cpus: str = CPUS) -> None:
-        """`cpus` is where sysfs has the processors."""
+    def __init__(self) -> None:
         self._before: Optional[Counts] = None
-        self._cpus = cpus
-        self._packages = one_of_each_package(cpus)
         self._disks = set(os.listdir("/sys/block")) if os.path.isdir("/sys/block") else set()
         self._gpus = glob.glob("/sys/class/drm/card*/device/gpu_busy_percent")
 
@@ -54,9 +50,6 @@ class Sampler:
         _swap(counts)
         _network(counts)
         _disks(counts, self._disks)
-        for name, count in heat_counts(self._packages, self._cpus).items():
-            if "/package_" in name:
-                counts["heat " + name] = count
         before = self._before
         self._before = Counts(now, counts)
         if before is None or now <= before.at:
@@ -82,7 +75,6 @@ class Sampler:
             others = round(max(0.0, used - by_ranks), 3)
         busiest = max((grown[name] for name in grown if name.startswith("disk_busy ")), default=None)
         throttled = max((grown[name] for name in grown if name.startswith("throttled ")), default=None)
-        heat = max((grown[name] for name in grown if name.startswith("heat ")), default=None)
         memory = _memory()
         gpu = _gpus(self._gpus)
         return NodeUsage(
@@ -96,7 +88,6 @@ class Sampler:
             cpu_waiting=rate("cpu_waiting"),
             cpu_throttled_s=None if throttled is None else round(throttled, 3),
             cpu_pressure=rate("pressure cpu"),
-            cpu_heat=None if heat is None else int(heat),
             memory_used=memory[0],
             memory_total=memory[1],
             memory_pressure=rate("pressure memory"),

@@ -121,7 +121,7 @@ def command(
         return _run(job, reach.cluster, reach.transport, quiet, json_)
 
 
-class Reach(NamedTuple):
+class ReachedNodes(NamedTuple):
     """The nodes of a command, the way to them, and their scratch directory (None: /tmp)."""
 
     cluster: Cluster
@@ -130,14 +130,14 @@ class Reach(NamedTuple):
 
 
 @contextmanager
-def _nodes_of_target(spec: RunSpec) -> Iterator[Reach]:
+def _nodes_of_target(spec: RunSpec) -> Iterator[ReachedNodes]:
     cluster = find_cluster(spec)
     with reached(spec, cluster) as transport:
-        yield Reach(cluster, transport, spec.places.node_dir)
+        yield ReachedNodes(cluster, transport, spec.places.node_dir)
 
 
 @contextmanager
-def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[Reach]:
+def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[ReachedNodes]:
     """Reach the nodes of a run. Raise UsageError where a target is named too, or they are out of reach."""
     named = next((name for name in NAMES_NODES if typed.get(name)), "")
     if named:
@@ -153,7 +153,7 @@ def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[Re
     of_run = from_document(document.spec)
     cluster = Cluster(tuple(reachable_nodes(document.nodes)), run.name)
     with reached_nodes(run, of_run, cluster) as transport:
-        yield Reach(cluster, transport, spec.places.node_dir or of_run.places.node_dir)
+        yield ReachedNodes(cluster, transport, spec.places.node_dir or of_run.places.node_dir)
 
 
 def _another_way(run: RunDirectory) -> str:

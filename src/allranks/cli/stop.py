@@ -48,7 +48,7 @@ def command(
     else:
         runs = [_the_one(directory, run)]
         stop = _stop
-    asked = Asked(0.0 if now else stop_grace, save, quiet, json_)
+    asked = StopRequest(0.0 if now else stop_grace, save, quiet, json_)
     outcomes = [stop(item, asked) for item in runs]
     if json_:
         click.echo(document_line(StopReport(outcomes)))
@@ -57,7 +57,7 @@ def command(
     return max((outcome.code for outcome in outcomes), default=0)
 
 
-class Asked(NamedTuple):
+class StopRequest(NamedTuple):
     """How runs are to be stopped, and what is printed of it. `grace`: seconds, None for each run's own."""
 
     grace: float | None
@@ -116,7 +116,7 @@ def _is_active(run: RunDirectory) -> bool:
     return not run.has_ended and run.controller_alive()
 
 
-def _stop_or_say_why(run: RunDirectory, asked: Asked) -> StopOutcome:
+def _stop_or_say_why(run: RunDirectory, asked: StopRequest) -> StopOutcome:
     """Stop one of several runs: one that cannot be stopped keeps no other from it."""
     try:
         return _stop(run, asked)
@@ -125,7 +125,7 @@ def _stop_or_say_why(run: RunDirectory, asked: Asked) -> StopOutcome:
         return StopOutcome(run.name, "failed", error.exit_code, error=str(error))
 
 
-def _stop(run: RunDirectory, asked: Asked) -> StopOutcome:
+def _stop(run: RunDirectory, asked: StopRequest) -> StopOutcome:
     if run.has_ended:
         asked.say(f"{run.name} is over")
         return StopOutcome(run.name, "over", DONE)
@@ -184,7 +184,7 @@ def _controller(run: RunDirectory) -> Process | None:
     return None
 
 
-def _through_controller(run: RunDirectory, controller: Process, asked: Asked) -> StopOutcome:
+def _through_controller(run: RunDirectory, controller: Process, asked: StopRequest) -> StopOutcome:
     """SIGTERM to the controller is an orderly stop; a second one is one without grace. SIGCONT wakes a stopped one."""
     asked.say(f"stopping {run.name}: ranks have {asked.seconds(run):g} s to save")
     send_signal(controller, signal.SIGTERM)
@@ -205,7 +205,7 @@ def _through_controller(run: RunDirectory, controller: Process, asked: Asked) ->
     return StopOutcome(run.name, "controller", code_if(bool(result.left), NODE_FAILED))
 
 
-def _through_engine(run: RunDirectory, asked: Asked) -> StopOutcome:
+def _through_engine(run: RunDirectory, asked: StopRequest) -> StopOutcome:
     """End a run through its engine: it has no controller here."""
     engine = engine_of(run)
     grace = asked.seconds(run)
@@ -225,7 +225,7 @@ def _through_engine(run: RunDirectory, asked: Asked) -> StopOutcome:
     return StopOutcome(run.name, stopped.how, code, stopped.job, stopped.unreached, stopped.pid)
 
 
-def _print_left(run: RunDirectory, left: Left, asked: Asked) -> None:
+def _print_left(run: RunDirectory, left: Left, asked: StopRequest) -> None:
     if not left:
         asked.say(f"{run.name} has ended. Nothing of it is left")
     elif not asked.as_json:

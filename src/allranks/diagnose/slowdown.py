@@ -205,12 +205,6 @@ def _measure(after: Sequence[NodeUsage], before: Sequence[NodeUsage]) -> list[_M
             "its ranks' CPU quota held them back {after:.2g} s a second, {before:.2g} before",
         ),
         _Measured(
-            _a_second(after, "cpu_heat"),
-            _a_second(before, "cpu_heat"),
-            0.1,
-            "heat slowed its processors {after:.2g} times a second, {before:.2g} before",
-        ),
-        _Measured(
             _mean(after, "cpu_others"),
             _mean(before, "cpu_others"),
             max(0.5, cores / 4),

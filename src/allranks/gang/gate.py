@@ -99,22 +99,22 @@ def _require_ranks(ranks: Iterable[int], owned: Collection[int]) -> None:
         raise DecodeError(f"rank {foreign} is not of this node")
 
 
-class Spent(NamedTuple):
+class UsedRoom(NamedTuple):
     """How much of the room in events.jsonl a node has used, at a time by the clock of the limits."""
 
     size: float = 0.0
     at: float = 0.0
 
-    def at_time(self, now: float) -> Spent:
+    def at_time(self, now: float) -> UsedRoom:
         """Return what is left of it at a later time."""
-        return Spent(max(0.0, self.size - NOTED_PER_SECOND * (now - self.at)), now)
+        return UsedRoom(max(0.0, self.size - NOTED_PER_SECOND * (now - self.at)), now)
 
 
-class Budget:
+class LogRoom:
     """One node's room in the log of a run. `over` counts the messages that found none."""
 
     def __init__(self) -> None:
-        self._spent = Spent()
+        self._spent = UsedRoom()
         self.over = 0
 
     def has_room(self, message: Message, now: float) -> bool:

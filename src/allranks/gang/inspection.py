@@ -68,7 +68,7 @@ class NodeEvidence:
     unreachable: list[Finding] = field(default_factory=list)
 
 
-class Peer(NodeSession):
+class AskedNode(NodeSession):
     """One node being asked."""
 
     def __init__(self, node: Node, transport: Transport) -> None:
@@ -94,7 +94,7 @@ class Inspection:
         self._on_progress = on_progress
         self._pairs = pairs
         self._transport = transport
-        self._peers = {n.name: Peer(n, transport) for n in cluster.nodes}
+        self._peers = {n.name: AskedNode(n, transport) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._found = NodeEvidence()
 
@@ -119,7 +119,7 @@ class Inspection:
             await self._release()
         return self._found
 
-    async def _each(self, what: str, step: Callable[[Peer], Any]) -> None:
+    async def _each(self, what: str, step: Callable[[AskedNode], Any]) -> None:
         """One step on all nodes at once."""
         done = 0
         count = len(self._peers)
@@ -131,7 +131,7 @@ class Inspection:
 
     # -- the steps -----------------------------------------------------------------------------------
 
-    async def _connect(self, peer: Peer) -> None:
+    async def _connect(self, peer: AskedNode) -> None:
         node = peer.node
         header = AgentHeader(
             mode="agent",
@@ -153,13 +153,13 @@ class Inspection:
         taken = {*self._peers, *(other.node.name for other in self._peers.values())}
         peer.node = dataclasses.replace(node, name=shown_name(node, hello.hostname, taken))
 
-    def _lost(self, peer: Peer, finding: Finding) -> None:
+    def _lost(self, peer: AskedNode, finding: Finding) -> None:
         peer.failure = finding
         self._found.unreachable.append(finding)
         order = [p.failure for p in self._peers.values()]
         self._found.unreachable.sort(key=order.index)
 
-    async def _look(self, peer: Peer) -> None:
+    async def _look(self, peer: AskedNode) -> None:
         for _ in range(PINGS):
             with contextlib.suppress(NoAnswer):
                 pong = await peer.ask(PingOrder(time.time()), PongMessage, ANSWER_SECONDS)
@@ -196,7 +196,7 @@ class Inspection:
         self._found.gate = Proof(name, listening.port, addresses=tuple(addresses))
         order = probe_order(self._spec, addresses, listening.port, token)
 
-        async def probe(peer: Peer) -> None:
+        async def probe(peer: AskedNode) -> None:
             probes = self._found.nodes[peer.node.name]["probes"] = []
             with contextlib.suppress(NoAnswer):
                 probed = await peer.ask(order, ProbedMessage, order.seconds + ANSWER_SECONDS)
@@ -221,7 +221,7 @@ class Inspection:
         serve = ServeOrder(self._setting.token, seconds + 2 * ANSWER_SECONDS)
         doors: dict[str, ServingMessage] = {}
 
-        async def open_door(peer: Peer) -> None:
+        async def open_door(peer: AskedNode) -> None:
             with contextlib.suppress(NoAnswer):
                 doors[peer.node.name] = await peer.ask(serve, ServingMessage, ANSWER_SECONDS)
 
@@ -231,7 +231,7 @@ class Inspection:
         hosts = [p.node.host for p in self._peers.values()] + [str(f.get("hostname")) for f in facts.values()]
         names = sorted({host for host in hosts if not is_address(host)})
 
-        async def reach(peer: Peer) -> None:
+        async def reach(peer: AskedNode) -> None:
             name = peer.node.name
             peers = {}
             for other in plan[name]:

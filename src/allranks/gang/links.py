@@ -30,7 +30,7 @@ from allranks.protocol.run_facts import NodeBack, NodeConnecting, NodeLost, Node
 from allranks.settings.runspec import Limits
 
 from .channel import Channel, ChannelFailed
-from .gate import Budget
+from .gate import LogRoom
 from .node_session import shown_name
 from .states import NodeUnreachable
 from .tasks import start_task
@@ -53,7 +53,7 @@ class Member:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.channel: Channel | None = None
-        self.budget = Budget()
+        self.budget = LogRoom()
         self.heard = time.monotonic()
         self.silent = False
         self.lost = False

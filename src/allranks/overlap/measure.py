@@ -106,7 +106,7 @@ class Overlap:
         return sum(len(rank.steps) for rank in self.ranks)
 
 
-class Call(NamedTuple):
+class CollectiveCall(NamedTuple):
     """One collective of one rank, in a step."""
 
     kind: CollectiveKind
@@ -123,7 +123,7 @@ def measure(traces: Sequence[Trace]) -> Overlap:
     traces = sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.file))
     traces_of_rank = Counter(trace.rank for trace in traces)
     ranks: list[RankOverlap] = []
-    calls: list[Call] = []
+    calls: list[CollectiveCall] = []
     for trace in traces:
         steps = [split(trace, window) for window in trace.windows]
         name = _name(trace, traces_of_rank[trace.rank])
@@ -176,12 +176,12 @@ def mean_of(splits: Sequence[TimeSplit]) -> TimeSplit:
     return TimeSplit(*(sum(getattr(split, part) for split in splits) / len(splits) for part in PARTS))
 
 
-def _calls(trace: Trace, rank: str) -> Iterator[Call]:
+def _calls(trace: Trace, rank: str) -> Iterator[CollectiveCall]:
     """Yield each collective with the step in which it begins; those outside of all steps are left out."""
     for window, collective in _within_windows(trace):
         length = collective.end - collective.start
         exposed = length - trace.computing.within(collective.start, collective.end)
-        yield Call(collective.kind, window.step, rank, MICRO * length, MICRO * exposed)
+        yield CollectiveCall(collective.kind, window.step, rank, MICRO * length, MICRO * exposed)
 
 
 def _within_windows(trace: Trace) -> Iterator[tuple[Window, Collective]]:
@@ -196,13 +196,15 @@ def _within_windows(trace: Trace) -> Iterator[tuple[Window, Collective]]:
             yield window, collective
 
 
-def _compared(calls: Iterable[Call]) -> Iterator[Call]:
+def _compared(calls: Iterable[CollectiveCall]) -> Iterator[CollectiveCall]:
     """Say of each call how long it was exposed until the last rank took part.
 
     The last rank's own call is the shortest, so clocks do not matter. Only where each rank has as many calls of a kind
     in a step, so that the first of one is the first of another.
     """
-    by_rank: dict[tuple[CollectiveKind, int | None], dict[str, list[Call]]] = defaultdict(lambda: defaultdict(list))
+    by_rank: dict[tuple[CollectiveKind, int | None], dict[str, list[CollectiveCall]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for call in calls:
         by_rank[call.kind, call.step][call.rank].append(call)
     for of_ranks in by_rank.values():
@@ -215,16 +217,16 @@ def _compared(calls: Iterable[Call]) -> Iterator[Call]:
                 yield call._replace(waited=min(call.seconds - last.seconds, call.exposed), last=last.rank)
 
 
-def _summaries(calls: Iterable[Call]) -> list[CollectiveSummary]:
+def _summaries(calls: Iterable[CollectiveCall]) -> list[CollectiveSummary]:
     """Sum up by kind, the same on each node; what is exposed longest comes first."""
-    by_kind: dict[CollectiveKind, list[Call]] = defaultdict(list)
+    by_kind: dict[CollectiveKind, list[CollectiveCall]] = defaultdict(list)
     for call in calls:
         by_kind[call.kind._replace(ranks=())].append(call)
     summaries = [_summary(kind, alike) for kind, alike in by_kind.items()]
     return sorted(summaries, key=lambda summary: (-summary.exposed, -summary.seconds, summary.name))
 
 
-def _summary(kind: CollectiveKind, calls: Sequence[Call]) -> CollectiveSummary:
+def _summary(kind: CollectiveKind, calls: Sequence[CollectiveCall]) -> CollectiveSummary:
     longest = max(calls, key=lambda call: call.seconds)
     seconds = sum(call.seconds for call in calls)
     exposed = sum(call.exposed for call in calls)

@@ -128,7 +128,7 @@ def _literal(before: Sequence[str], program: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for word in (*before, *program) if "$" not in word and "`" not in word)
 
 
-class Manifest(NamedTuple):
+class ForeignManifest(NamedTuple):
     """A job of Kubernetes or a task of SkyPilot. `engine` is the option of `run` for it, and of `render` its name."""
 
     kind: str
@@ -158,7 +158,7 @@ class Manifest(NamedTuple):
         )
 
 
-def read_manifest(text: str) -> Manifest | None:
+def read_manifest(text: str) -> ForeignManifest | None:
     """Return the job that a YAML file describes; None for any other file."""
     for part in re.split(r"^---.*$", text, flags=re.MULTILINE):
         try:
@@ -170,7 +170,7 @@ def read_manifest(text: str) -> Manifest | None:
     return None
 
 
-def _manifest(document: Document) -> Manifest | None:
+def _manifest(document: Document) -> ForeignManifest | None:
     kind = document.get("kind")
     if isinstance(kind, str) and kind in _KINDS and "apiVersion" in document:
         return _of_kubernetes(kind, document)
@@ -201,14 +201,14 @@ _KINDS = {
 }
 
 
-def _of_kubernetes(kind: str, document: object) -> Manifest:
+def _of_kubernetes(kind: str, document: object) -> ForeignManifest:
     row = _KINDS[kind]
     containers = [_container(_at(document, path)) for path in row.pods]
     command = next(filter(None, map(_command_of, containers)), ())
     images = [image for image in (container.get("image") for container in containers) if isinstance(image, str)]
     numbers = [number for number in (_at(document, path) for path in row.nodes) if isinstance(number, int)]
     gpus = next(filter(None, map(_gpus_of, containers)), "")
-    return Manifest(kind, "k8s", command, next(iter(images), ""), sum(numbers) or None, gpus)
+    return ForeignManifest(kind, "k8s", command, next(iter(images), ""), sum(numbers) or None, gpus)
 
 
 def _at(value: object, path: str) -> object:
@@ -252,7 +252,7 @@ def _gpus_of(container: Mapping[str, object]) -> str:
     return ""
 
 
-def _of_skypilot(document: Mapping[str, object]) -> Manifest:
+def _of_skypilot(document: Mapping[str, object]) -> ForeignManifest:
     image = str(_at(document, "resources image_id") or "").removeprefix("docker:")
     nodes = document.get("num_nodes")
     accelerators = _at(document, "resources accelerators")
@@ -260,4 +260,4 @@ def _of_skypilot(document: Mapping[str, object]) -> Manifest:
         accelerators = next((f"{name}:{number}" for name, number in accelerators.items()), "")
     gpus = accelerators if isinstance(accelerators, str) else ""
     command = _started(str(document["run"]))[0]
-    return Manifest("task of SkyPilot", "sky", command, image, nodes if isinstance(nodes, int) else None, gpus)
+    return ForeignManifest("task of SkyPilot", "sky", command, image, nodes if isinstance(nodes, int) else None, gpus)

@@ -38,8 +38,7 @@ class NodeUsage(NamedTuple):
     Cores: `cores` in all, of them `cpu_used` by all processes, `cpu_ranks` by ranks and their children, `cpu_others` by
     the rest, and `cpu_waiting` idle while a disk was waited for. `cpu_throttled_s`: seconds for which a CPU quota held
     the ranks' control groups back, summed over processors. `cpu_pressure`, `memory_pressure` and `io_pressure`: the
-    share of the time, 0 to 1, in which some process waited for it (proc/pressure). `cpu_heat`: how often heat slowed a
-    package of processors.
+    share of the time, 0 to 1, in which some process waited for it (proc/pressure).
     Memory in bytes; `swapped_in` bytes a second. Network, without lo: bytes a second, and packets dropped in all;
     `tcp_sent` and `tcp_retransmitted` are segments. Disks: bytes a second, `disk_busy` of the busiest one, 0 to 1, and
     `disk_wait_s`, seconds that all requests together took.
@@ -55,7 +54,6 @@ class NodeUsage(NamedTuple):
     cpu_waiting: Optional[float] = None
     cpu_throttled_s: Optional[float] = None
     cpu_pressure: Optional[float] = None
-    cpu_heat: Optional[int] = None
     memory_used: Optional[int] = None
     memory_total: Optional[int] = None
     memory_pressure: Optional[float] = None
@@ -126,8 +124,7 @@ class SuspectLook(NamedTuple):
     """How a rank spent some seconds: stack samples (agent/sample.py), and what its control groups counted meanwhile.
 
     `at` are seconds from the first sample. `periods` of its CPU quota, those that were `throttled`, and the seconds
-    that it stood still; `faults`: pages read back from disk. `heat`: how often heat slowed its processors. `clock_mhz`
-    of the processor on which it ran, and `most_mhz`, the highest of that one; 0 where the kernel does not say it.
+    that it stood still; `faults`: pages read back from disk.
     """
 
     samples: Tuple[JsonObject, ...] = ()
@@ -136,6 +133,3 @@ class SuspectLook(NamedTuple):
     throttled: int = 0
     stood: float = 0.0
     faults: int = 0
-    heat: int = 0
-    clock_mhz: int = 0
-    most_mhz: int = 0

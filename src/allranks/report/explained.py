@@ -27,7 +27,7 @@ _LEVELS = {
 }
 
 
-class State(NamedTuple):
+class StateMeaning(NamedTuple):
     """`whose` it is, what it says (`meaning`), and what to do about it (`step`, empty where nothing can be done)."""
 
     whose: str
@@ -37,37 +37,39 @@ class State(NamedTuple):
 
 # States that `ps`, `status`, `top` and status.json have.
 STATES = {
-    "starting": State("a run", "nodes are reached and looked at"),
-    "gating": State("a run", "each node connects to the master's address and port"),
-    "proving": State("a run", "all nodes have reached the master, and ranks begin"),
-    "ending": State("a run", "its processes are being ended on all nodes"),
-    "running": State("a run or a node", "ranks are there and go on"),
-    "done": State("a run", "all ranks ended with code 0"),
-    "stopped": State("a run", "a person or a service asked it to end"),
-    "orphaned": State(
+    "starting": StateMeaning("a run", "nodes are reached and looked at"),
+    "gating": StateMeaning("a run", "each node connects to the master's address and port"),
+    "proving": StateMeaning("a run", "all nodes have reached the master, and ranks begin"),
+    "ending": StateMeaning("a run", "its processes are being ended on all nodes"),
+    "running": StateMeaning("a run or a node", "ranks are there and go on"),
+    "done": StateMeaning("a run", "all ranks ended with code 0"),
+    "stopped": StateMeaning("a run", "a person or a service asked it to end"),
+    "orphaned": StateMeaning(
         "a run",
         "the allranks that controlled it has died, and nothing says yet that its ranks have ended",
         "`allranks attach RUN` takes it over within the lease. After it the nodes have ended the ranks.",
     ),
-    "connecting": State("a node", "it is being reached"),
-    "ready": State("a node", "it was reached, and no rank of it has begun"),
-    "silent": State("a node", "nothing has been heard from it for some beats, and its lease goes on"),
-    "lost": State(
+    "connecting": StateMeaning("a node", "it is being reached"),
+    "ready": StateMeaning("a node", "it was reached, and no rank of it has begun"),
+    "silent": StateMeaning("a node", "nothing has been heard from it for some beats, and its lease goes on"),
+    "lost": StateMeaning(
         "a node or a rank",
         "nothing was heard from its node for the whole lease. The node has ended the ranks by itself",
         "See whether the node is up with `ssh NODE uptime`. `--node-wait` waits for one that comes back.",
     ),
-    "unreachable": State("a node", "it could not be reached", "`allranks check` says why."),
-    "ended": State("a node", "its ranks have ended, and its agent has left"),
-    "spare": State("a node", "it stands by, and takes the place of a node that fails"),
-    "unfit": State("a spare", "a check has failed on it, so it takes no node's place", "`allranks check` says which."),
-    "replaced": State("a node", "a spare has taken its place"),
-    "waiting": State("a rank", "it has not been started yet"),
-    "started": State("a rank", "its process is there, and it is in no process group yet"),
-    "initialised": State("a rank", "it is through init_process_group"),
-    "exited": State("a rank", "it ended with code 0"),
-    "killed": State("a rank", "a signal ended it", "The verdict says whose."),
-    "failed": State("a run or a rank", "it ended with another code than 0", "`allranks diagnose RUN` says why."),
+    "unreachable": StateMeaning("a node", "it could not be reached", "`allranks check` says why."),
+    "ended": StateMeaning("a node", "its ranks have ended, and its agent has left"),
+    "spare": StateMeaning("a node", "it stands by, and takes the place of a node that fails"),
+    "unfit": StateMeaning(
+        "a spare", "a check has failed on it, so it takes no node's place", "`allranks check` says which."
+    ),
+    "replaced": StateMeaning("a node", "a spare has taken its place"),
+    "waiting": StateMeaning("a rank", "it has not been started yet"),
+    "started": StateMeaning("a rank", "its process is there, and it is in no process group yet"),
+    "initialised": StateMeaning("a rank", "it is through init_process_group"),
+    "exited": StateMeaning("a rank", "it ended with code 0"),
+    "killed": StateMeaning("a rank", "a signal ended it", "The verdict says whose."),
+    "failed": StateMeaning("a run or a rank", "it ended with another code than 0", "`allranks diagnose RUN` says why."),
 }
 
 

@@ -65,39 +65,6 @@ def test_the_garbage_collector_of_one_rank() -> None:
     assert asleep is not None and asleep.words.startswith("it sleeps")
 
 
-COMPUTES = [at(41)] * 5
-USUAL_CLOCK = look(*[in_collective()] * 5, clock_mhz=3100, most_mhz=3800)
-
-
-def test_heat_slows_the_processors_of_a_rank_that_computes() -> None:
-    found = reason(look(*COMPUTES, cpu=0.9, heat=4, clock_mhz=1200, most_mhz=3800), USUAL_CLOCK)
-    assert found is not None and found.words == "the processors of h3 are slowed by heat" and found.is_of_node
-    assert found.evidence == ("heat slowed them 4 times in 2.0 s", "its processor ran at 1200 of 3800 MHz")
-
-
-def test_a_clock_far_below_that_of_a_usual_rank() -> None:
-    found = reason(look(*COMPUTES, cpu=0.9, clock_mhz=1200, most_mhz=3800), USUAL_CLOCK)
-    assert found is not None and found.is_of_node
-    assert found.words == "its processor runs at 1200 MHz, that of a usual rank at 3100 MHz"
-    assert found.evidence == ("its processor ran at 1200 of 3800 MHz",)
-
-
-@pytest.mark.parametrize(
-    ("suspect", "usual"),
-    [
-        (look(*COMPUTES, cpu=0.9, clock_mhz=1200, most_mhz=3800), USUAL),
-        (look(*COMPUTES, cpu=0.9, clock_mhz=2900, most_mhz=3800), USUAL_CLOCK),
-        (look(*COMPUTES, cpu=0.9), USUAL_CLOCK),
-        (look(*COMPUTES, cpu=0.9, heat=4), look(*[in_collective()] * 5, heat=3)),
-        (look(*COMPUTES, wchan="hrtimer_nanosleep", heat=4, clock_mhz=800, most_mhz=3800), USUAL_CLOCK),
-    ],
-    ids=["the usual clock is not known", "a little lower", "a virtual machine", "heat on both", "it sleeps"],
-)
-def test_no_clock_and_no_heat_is_blamed_without_evidence(suspect: SuspectLook, usual: SuspectLook) -> None:
-    found = reason(suspect, usual)
-    assert found is not None and found.words.startswith(("it computes at", "it sleeps at")) and not found.is_of_node
-
-
 def test_what_the_usual_rank_has_too_is_no_reason() -> None:
     busy = look(*[at(41)] * 5, ready=0.6)
     found = reason(busy, look(*[in_collective()] * 5, ready=0.5))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.protocol.samples import SuspectLook
-from allranks.text import count_of, format_percent, group
+from allranks.text import format_percent, group
 
 from ..hangs.doing import ActivityKind, Doing, StackSample, doing, read_sample
 from ..hangs.stacks import Frame
@@ -19,7 +19,6 @@ THROTTLED = 0.1  # of the time that its control group stood still
 NO_CPU = 0.25  # of the time that it was ready to run and did not
 TIMES_USUAL = 2.5  # as much as the usual rank has
 FAULTS = 20.0  # pages a second read back from disk
-SLOW_CLOCK = 0.8  # of the clock under the usual rank
 COLLECTIONS = 3  # full ones of Python's garbage collector between two looks
 OFTEN = 0.4  # of the samples in which it did not wait for others
 LOADER = "torch/utils/data/"
@@ -34,7 +33,7 @@ class Reason(NamedTuple):
     evidence: tuple[str, ...] = ()
 
 
-class Spent(NamedTuple):
+class TimeSpent(NamedTuple):
     """How a rank spent the seconds of a look: shares of the time, pages a second, and what its samples say."""
 
     seconds: float
@@ -50,12 +49,11 @@ class Spent(NamedTuple):
         return [doing for doing in self.doings if doing.kind is not ActivityKind.WAITING]
 
 
-NO_LOOK = SuspectLook()  # of a rank that was not sampled
 NO_COLLECTIONS: Mapping[int, int] = {}
-NOTHING_SPENT = Spent(0.0, 0.0, 0.0, 0.0, (), ())  # no usual rank was sampled
+NOTHING_SPENT = TimeSpent(0.0, 0.0, 0.0, 0.0, (), ())  # no usual rank was sampled
 
 
-def spent(rank: int, look: SuspectLook | None) -> Spent | None:
+def spent(rank: int, look: SuspectLook | None) -> TimeSpent | None:
     """Read a look; None where there is too little of it."""
     if look is None or len(look.samples) < 3 or len(look.at) != len(look.samples):
         return None
@@ -66,7 +64,9 @@ def spent(rank: int, look: SuspectLook | None) -> Spent | None:
         for before, after, began, at in zip(samples, samples[1:], look.at, look.at[1:], strict=False)
     ]
     ready = max(0.0, samples[-1].ready - samples[0].ready) if samples[0].ready else 0.0
-    return Spent(seconds, look.stood / seconds, ready / seconds, look.faults / seconds, tuple(doings), tuple(samples))
+    return TimeSpent(
+        seconds, look.stood / seconds, ready / seconds, look.faults / seconds, tuple(doings), tuple(samples)
+    )
 
 
 def find_reason(
@@ -84,16 +84,13 @@ def find_reason(
     if one is None:
         return None
     usual = NOTHING_SPENT
-    usual_look = NO_LOOK
     usual_collections = 0
     if usual_rank is not None:
-        usual_look = looks.get(usual_rank, NO_LOOK)
-        usual = spent(usual_rank, usual_look) or NOTHING_SPENT
+        usual = spent(usual_rank, looks.get(usual_rank)) or NOTHING_SPENT
         usual_collections = collections.get(usual_rank, 0)
     return (
         _stopped(one)
         or _throttled(one, usual, looks[rank], node)
-        or _slow_processor(one, looks[rank], usual_look, node)
         or _by_loader(one, node)
         or _short_of_memory(one, usual, node)
         or _short_of_processors(one, usual, node)
@@ -102,7 +99,7 @@ def find_reason(
     )
 
 
-def _stopped(one: Spent) -> Reason | None:
+def _stopped(one: TimeSpent) -> Reason | None:
     stopped = sum(sample.state in ("T", "t") for sample in one.samples)
     if stopped < 2:
         return None
@@ -110,7 +107,7 @@ def _stopped(one: Spent) -> Reason | None:
     return Reason(words, "find what sends SIGSTOP to it (a debugger, a scheduler that suspends jobs)", True)
 
 
-def _throttled(one: Spent, usual: Spent, look: SuspectLook, node: str) -> Reason | None:
+def _throttled(one: TimeSpent, usual: TimeSpent, look: SuspectLook, node: str) -> Reason | None:
     if one.throttled < max(THROTTLED, TIMES_USUAL * usual.throttled):
         return None
     return Reason(
@@ -121,41 +118,7 @@ def _throttled(one: Spent, usual: Spent, look: SuspectLook, node: str) -> Reason
     )
 
 
-def _slow_processor(one: Spent, look: SuspectLook, usual: SuspectLook, node: str) -> Reason | None:
-    """Say that the processor of a rank that computes is slow, by heat or by a clock that is kept low."""
-    computes = [doing for doing in one.at_work if _word(doing) == "computes"]
-    if len(computes) < max(2, OFTEN * len(one.at_work)):
-        return None
-    clock = _clock(look)
-    if look.heat >= max(1, TIMES_USUAL * usual.heat):
-        evidence = [f"heat slowed them {count_of(look.heat, 'time')} in {one.seconds:.1f} s"]
-        if clock:
-            evidence.append(f"its processor ran at {clock}")
-        return Reason(
-            f"the processors of {node} are slowed by heat",
-            f"look at the cooling of {node} (`sensors`, fans, dust), and leave it out until then",
-            True,
-            tuple(evidence),
-        )
-    if not look.clock_mhz or look.clock_mhz > SLOW_CLOCK * usual.clock_mhz:
-        return None
-    return Reason(
-        f"its processor runs at {look.clock_mhz} MHz, that of a usual rank at {usual.clock_mhz} MHz",
-        f"compare power limits and the governor of {node} with another node's: `cpupower frequency-info`",
-        True,
-        (f"its processor ran at {clock}",),
-    )
-
-
-def _clock(look: SuspectLook) -> str:
-    """Write the clock of a rank's processor, such as `1200 of 3800 MHz`; empty where it is not known."""
-    if not look.clock_mhz:
-        return ""
-    most = f" of {look.most_mhz}" if look.most_mhz else ""
-    return f"{look.clock_mhz}{most} MHz"
-
-
-def _by_loader(one: Spent, node: str) -> Reason | None:
+def _by_loader(one: TimeSpent, node: str) -> Reason | None:
     in_loader = [doing for doing in one.at_work if any(LOADER in frame.file for frame in doing.stack)]
     if len(in_loader) < max(2, OFTEN * len(one.at_work)):
         return None
@@ -167,7 +130,7 @@ def _by_loader(one: Spent, node: str) -> Reason | None:
     )
 
 
-def _short_of_memory(one: Spent, usual: Spent, node: str) -> Reason | None:
+def _short_of_memory(one: TimeSpent, usual: TimeSpent, node: str) -> Reason | None:
     if one.faults < max(FAULTS, TIMES_USUAL * usual.faults):
         return None
     return Reason(
@@ -178,7 +141,7 @@ def _short_of_memory(one: Spent, usual: Spent, node: str) -> Reason | None:
     )
 
 
-def _short_of_processors(one: Spent, usual: Spent, node: str) -> Reason | None:
+def _short_of_processors(one: TimeSpent, usual: TimeSpent, node: str) -> Reason | None:
     if one.ready < max(NO_CPU, TIMES_USUAL * usual.ready):
         return None
     return Reason(
@@ -189,7 +152,7 @@ def _short_of_processors(one: Spent, usual: Spent, node: str) -> Reason | None:
     )
 
 
-def _by_collector(one: Spent, collections: int, usual: int) -> Reason | None:
+def _by_collector(one: TimeSpent, collections: int, usual: int) -> Reason | None:
     """Python's garbage collector stops a rank; a full collection looks at all objects (gc.get_stats)."""
     computes = [doing for doing in one.at_work if _word(doing) == "computes"]
     if collections < max(COLLECTIONS, TIMES_USUAL * usual) or len(computes) < max(2, OFTEN * len(one.doings)):
@@ -202,7 +165,7 @@ def _by_collector(one: Spent, collections: int, usual: int) -> Reason | None:
     )
 
 
-def _by_program(one: Spent) -> Reason | None:
+def _by_program(one: TimeSpent) -> Reason | None:
     at_work = one.at_work
     if len(at_work) < max(2, OFTEN * len(one.doings)):
         return None
