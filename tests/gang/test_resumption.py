@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.gang.members import Resumption
 from allranks.gang.progress import OLDEST, Progress, StepSpan
 from allranks.protocol.frames import METRICS, Stream
 from allranks.protocol.run_facts import Stamped, StepsResumed, StepsSeen
@@ -24,18 +23,18 @@ def show(progress: Progress, *steps: int, rank: int = 0) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        pytest.param([0, 1, 2, 7], [5], Resumption(5, 7, 3, False), id="from a checkpoint"),
-        pytest.param([0, 1, 2, 7], [8], Resumption(8, 7, 0, False), id="nothing lost"),
-        pytest.param([0, 10, 20], [30], Resumption(21, 20, 0, False), id="nothing lost, every tenth step is shown"),
-        pytest.param([0, 1, 2, 7], [0], Resumption(0, 7, 8, True), id="from nothing"),
-        pytest.param([1, 2, 7], [1], Resumption(1, 7, 7, True), id="from nothing, counted from 1"),
-        pytest.param([1], [1], Resumption(1, 1, 1, False), id="it had come to the first step alone"),
+        pytest.param([0, 1, 2, 7], [5], StepsResumed(5, 7, 3, False), id="from a checkpoint"),
+        pytest.param([0, 1, 2, 7], [8], StepsResumed(8, 7, 0, False), id="nothing lost"),
+        pytest.param([0, 10, 20], [30], StepsResumed(21, 20, 0, False), id="nothing lost, every tenth step is shown"),
+        pytest.param([0, 1, 2, 7], [0], StepsResumed(0, 7, 8, True), id="from nothing"),
+        pytest.param([1, 2, 7], [1], StepsResumed(1, 7, 7, True), id="from nothing, counted from 1"),
+        pytest.param([1], [1], StepsResumed(1, 1, 1, False), id="it had come to the first step alone"),
         pytest.param([], [3], None, id="no step was seen before"),
         pytest.param([1, 2], [], None, id="no step is seen yet"),
     ],
 )
 def test_where_it_goes_on(
-    progress: Progress, before: list[int], after: list[int], expected: Resumption | None
+    progress: Progress, before: list[int], after: list[int], expected: StepsResumed | None
 ) -> None:
     show(progress, *before)
     assert progress.resumed() is None
@@ -51,7 +50,7 @@ def test_how_far_all_attempts_and_ranks_came_counts(progress: Progress) -> None:
     show(progress, 81, 85)
     progress.begin_attempt()
     show(progress, 81)
-    assert progress.resumed() == Resumption(81, 100, 20, False)
+    assert progress.resumed() == StepsResumed(81, 100, 20, False)
 
 
 AT = ((5, 7, 3, False), (0, 7, 8, True), (0, 7, 8, False))

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.gang.members import Resumption
 from allranks.gang.progress import Progress
 from allranks.gang.steps import ONE_END, StepFinder, StepSeen
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
+from allranks.protocol.run_facts import StepsResumed
 from allranks.runs.documents import RankStatus
 
 LOGS = Path(__file__).parent / "step_logs"
@@ -190,11 +190,11 @@ def test_a_pattern_is_believed_instead() -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        pytest.param("step {} loss 2\n", Resumption(11, 30, 20, False), id="steps of the run"),
-        pytest.param("Epoch: [0]  [{}/40] loss: 2\n", Resumption(11, 30, 20, False), id="epoch and step"),
+        pytest.param("step {} loss 2\n", StepsResumed(11, 30, 20, False), id="steps of the run"),
+        pytest.param("Epoch: [0]  [{}/40] loss: 2\n", StepsResumed(11, 30, 20, False), id="epoch and step"),
     ],
 )
-def test_where_a_further_attempt_goes_on(progress: Progress, lines: str, expected: Resumption) -> None:
+def test_where_a_further_attempt_goes_on(progress: Progress, lines: str, expected: StepsResumed) -> None:
     output(progress, *(lines.format(n) for n in (1, 20, 30)))
     progress.begin_attempt()
     output(progress, lines.format(11))
@@ -216,7 +216,7 @@ def test_a_bar_that_names_its_epoch_tells_them(progress: Progress) -> None:
     output(progress, *(bar.format(*n) for n in ((0, 1), (0, 30), (1, 1), (1, 25))), "\n")
     progress.begin_attempt()
     output(progress, bar.format(1, 1), "\n")
-    assert progress.resumed() == Resumption(31, 55, 25, False)
+    assert progress.resumed() == StepsResumed(31, 55, 25, False)
 
 
 def test_collectives_a_second_where_no_step_is_known(progress: Progress) -> None:

@@ -231,10 +231,11 @@ def events_page() -> str:
     for event, kind in sorted(KINDS.items()):
         hints = typing.get_type_hints(kind)
         spread = codec.spread_field(kind)
-        names = [name for name in codec.field_names(kind) if name not in (*not_written(kind), spread)]
-        fields = [f"`{codec.json_name(name)}` {_words(hints[name])}" for name in names]
         if spread:
-            fields.append("and those of " + _words(hints[spread]))
+            hints |= typing.get_type_hints(hints[spread])
+        own = [name for name in codec.field_names(kind) if name not in (*not_written(kind), spread)]
+        inner = codec.field_names(typing.get_type_hints(kind)[spread]) if spread else ()
+        fields = [f"`{codec.json_name(name)}` {_words(hints[name])}" for name in (*own, *inner)]
         meaning = " ".join((kind.__doc__ or "").split())
         rows.append(f"| {event} | {cell(', '.join(fields))} | {cell(meaning)} |\n")
     return f"""# Events

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from allranks.findings import Verdict
 from allranks.protocol.attempts import AttemptEnd, Replacement
-from allranks.protocol.run_facts import Fact, Stamped, of_kind
+from allranks.protocol.run_facts import Fact, Stamped, StepsResumed, of_kind
 
 from .gang import Gang
-from .members import Resumption
 from .policy import Decision, Means, Tried, decide
 
 
@@ -35,7 +34,7 @@ class History:
         steps: Mapping[int, int | None],
         now: float,
         against: str,
-        resumed: Resumption | None = None,
+        resumed: StepsResumed | None = None,
     ) -> tuple[Decision, Verdict | None]:
         """Decide what follows on an attempt; return that, and its verdict with it. `steps` are those by rank,
         `against` is why there can be no further attempt, whatever the cause. `resumed` is where this one went on."""

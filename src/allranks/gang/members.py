@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from allranks.diagnose.out_of_memory import DEEPSPEED
 from allranks.plan.node_facts import gpu_count, outer_addresses
@@ -21,18 +20,6 @@ from .clocks import NodeClock
 from .lingering import Departure
 
 STANDS_BY = "spare"  # the state of a spare that has been looked at and found fit
-
-
-class Resumption(NamedTuple):
-    """At which step an attempt goes on, how far those before came, and how many steps are done again.
-
-    `starts_over`: at the first step of the first attempt.
-    """
-
-    step: int
-    reached: int
-    lost: int
-    starts_over: bool
 
 
 @dataclass

@@ -12,7 +12,6 @@ from allranks.protocol.run_facts import (
     FirstStep,
     PlainNote,
     Stamped,
-    StepsResumed,
     StepsSeen,
     StepsWentOn,
     of_kind,
@@ -105,7 +104,7 @@ class Observing:
         resumed = self.progress.resumed()
         if resumed is not None and self._resumed_attempt != self._roster.attempt:
             self._resumed_attempt = self._roster.attempt
-            self._recording.note(StepsResumed(*resumed))
+            self._recording.note(resumed)
 
     def ask_for_counts(self, now: float) -> list[Send]:
         """Give the orders for the numbers of collectives of ranks that show no step."""

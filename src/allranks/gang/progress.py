@@ -12,11 +12,10 @@ from typing import NamedTuple
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_metrics
-from allranks.protocol.run_facts import StepsSeen
+from allranks.protocol.run_facts import StepsResumed, StepsSeen
 from allranks.runs.documents import RankStatus
 
 from .matching import Match, Matching
-from .members import Resumption
 from .steps import StepFinder, StepSeen
 
 WINDOW = 20  # steps the rate is taken over
@@ -240,14 +239,14 @@ class Progress:
         reached = [one for one in (step, self.reached) if one is not None]
         self.reached = max(reached, default=None)
 
-    def resumed(self) -> Resumption | None:
+    def resumed(self) -> StepsResumed | None:
         """Where this attempt goes on after those before; None until it shows a step, and in the first."""
         first = self._first()
         if first is None or self.reached is None:
             return None
         starts_over = self.origin is not None and first <= self.origin < self.reached
         step = min(first, self.reached + 1)  # a program that shows every tenth step has done those between
-        return Resumption(step, self.reached, self.reached + 1 - step, starts_over)
+        return StepsResumed(step, self.reached, self.reached + 1 - step, starts_over)
 
     def slowest_step(self) -> int | None:
         """Give the step of the rank that is behind all others, of those that show one."""

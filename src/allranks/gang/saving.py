@@ -193,7 +193,7 @@ class Saving:
             return []
         round_.saved = saved
         self._over_at = now
-        done = SaveDone(saved.step, saved.ranks, saved.of, round(now - round_.began_at, 3), saved.others)
+        done = SaveDone(saved, round(now - round_.began_at, 3))
         return [self.roster.stamp(done), *self._stop_now(now)]
 
     # -- stops -------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ class Space(NamedTuple):
 
     total: int
     free: int
-    inodes: int
-    inodes_free: int
+    inodes: int = 0
+    inodes_free: int = 0
 
 
 class Host(Protocol):

@@ -12,7 +12,7 @@ from typing import Callable, Dict, Generic, Iterable, Iterator, Mapping, Optiona
 
 from allranks.findings import Finding, Hang, Verdict
 
-from .attempts import AttemptEnd
+from .attempts import AttemptEnd, SavedStep
 from .codec import encode, fitting, omit_empty, spread
 from .jsontext import Json, JsonObject
 from .messages import EndedMessage, ExitMessage, FaultMessage, StartedMessage, TemplateMessage
@@ -370,17 +370,12 @@ class SaveAgreed(NamedTuple):
     proposals: int
 
 
+@spread("saved")
 class SaveDone(NamedTuple):
-    """So many ranks of those that call should_save have saved at `step`, and the `others`, by rank, at another one.
+    """Ranks have saved: they have called should_save again or ended, `seconds` after they were asked."""
 
-    They have called it again or ended, `seconds` after they were asked.
-    """
-
-    step: int
-    ranks: int
-    of: int
+    saved: SavedStep
     seconds: float
-    others: Mapping[str, int] = {}
 
 
 @omit_empty("limit")

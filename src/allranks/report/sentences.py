@@ -10,7 +10,7 @@ from typing import Any
 
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Finding, Verdict, Where, explain_command
-from allranks.protocol.attempts import AttemptEnd, SavedStep
+from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import EndedMessage, ExitMessage, FaultMessage
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.run_facts import (
@@ -248,8 +248,7 @@ def _awaited_line(stamped: Stamped[NodeAwaited]) -> str:
 
 
 def _saved_line(stamped: Stamped[SaveDone]) -> str:
-    step, ranks, of, seconds, others = stamped.fact
-    return f"{SavedStep(step, ranks, of, others).sentence} in {seconds:.1f} s"
+    return f"{stamped.fact.saved.sentence} in {stamped.fact.seconds:.1f} s"
 
 
 def _agreed_line(stamped: Stamped[SaveAgreed]) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Tuple
 
+from allranks.protocol.codec import spread
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size
-from ..host import Host, Mount, has_room, read_mounts, text_in
+from ..host import Host, Mount, Space, has_room, read_mounts, text_in
 from ..typed_facts import Request
 
 ID = "disk_space"
@@ -26,31 +27,30 @@ HALF = 0.5  # a small file system that is mostly empty is meant to be small
 MANY_INODES = 100_000
 
 
+@spread("space")
 class FileSystem(NamedTuple):
-    """Bytes and inodes of one file system, the paths on it, whether all of these are only read."""
+    """One file system, the paths on it, whether all of these are only read."""
 
     paths: List[str]
     data: bool
-    total: int
-    free: int
-    inodes: int = 0
-    inodes_free: int = 0
+    space: Space
 
     @property
     def state(self) -> Optional[Tuple[str, bool, str]]:
         """What to say, whether training fails, the figures; None where there is room."""
-        figures = f"{size(self.free)} of {size(self.total)} left"
-        inodes = f"{self.inodes_free} of {self.inodes} inodes left"
-        if self.free <= 0:
+        total, free, inodes_total, inodes_free = self.space
+        figures = f"{size(free)} of {size(total)} left"
+        inodes = f"{inodes_free} of {inodes_total} inodes left"
+        if free <= 0:
             return "full", not self.data, figures
-        if self.inodes and self.inodes_free <= 0:
+        if inodes_total and inodes_free <= 0:
             return "full", not self.data, inodes
         if self.data:
             return None  # reading needs no room
-        used = 1 - self.free / self.total
-        if (used >= FULL and self.free < PLENTY) or (self.free < LITTLE and used > HALF):
+        used = 1 - free / total
+        if (used >= FULL and free < PLENTY) or (free < LITTLE and used > HALF):
             return "nearly full", False, figures
-        if self.inodes and 1 - self.inodes_free / self.inodes >= FULL and self.inodes_free < MANY_INODES:
+        if inodes_total and 1 - inodes_free / inodes_total >= FULL and inodes_free < MANY_INODES:
             return "nearly full", False, inodes
         return None
 
@@ -66,7 +66,7 @@ def collect(host: Host) -> Optional[List[FileSystem]]:
             continue  # absent, or not for this user: other checks
         if space.total and not _is_read_only(mounts, path):
             key = (space.total, space.inodes, space.free >> 26)
-            before = file_systems.get(key, FileSystem([], True, *space))
+            before = file_systems.get(key, FileSystem([], True, space))
             file_systems[key] = before._replace(paths=[*before.paths, path], data=before.data and is_data)
     return list(file_systems.values()) or None
 
