@@ -941,6 +941,14 @@ def test_a_agent_that_ended_its_ranks_alone() -> None:
     assert [(f.node, f.fact.id) for f in drive.roster.faults] == [("h1", "ended-alone")]
 
 
+def test_a_node_that_was_done_has_not_ended_alone() -> None:
+    """A controller that took over as the ranks ended failed the run: the one before it had ended the node."""
+    drive = Drive().running()
+    assert drive.hello("h1", summary(0, ending=True, r1=0)) == ["rank-exit"]
+    assert (drive.roster.faults, drive.roster.state) == ([], State.RUNNING)
+    assert drive.hello("h2", summary(0, ending=True, r2=None))[:2] == ["fault", "ending"]
+
+
 def test_the_hello_of_a_dead_agent() -> None:
     drive = Drive().running()
     words = drive.dead("h1", "was killed by signal 9", attempt=summary(0, ending=True, r1=None))

@@ -146,7 +146,9 @@ class Connections:
             rank = node.ranks.get(number)
             if rank is not None:
                 actions += self._catch_up_rank(node, rank, report, stamped.t, now)
-        if summary.ending and roster.state is State.RUNNING and not stamped.fact.dead:
+        # Another controller has ended a node whose ranks had: it was done, and this one takes over.
+        is_done = all(rank.exit is not None and rank.exit.fact.code == 0 for rank in node.ranks.values())
+        if summary.ending and roster.state is State.RUNNING and not stamped.fact.dead and not is_done:
             alone = FaultMessage("ended-alone", "ended its ranks without being asked")
             fault = roster.stamp(alone, node.name, stamped.t)
             actions += [roster.add_fault(fault), *self.ending.fail(now)]

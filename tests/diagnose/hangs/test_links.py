@@ -84,6 +84,16 @@ def test_data_that_moves_slowly_is_a_slow_link_and_no_hang() -> None:
     assert "1.91 MB on their way to rank 1" in hang.evidence[0] and "488.28 KB acknowledged" in hang.evidence[0]
 
 
+def test_no_network_is_between_ranks_of_one_node() -> None:
+    """A stopped rank was a slow link from h1 to h1, over which rank 0 asks the store in its own process."""
+    own = FULL._replace(peer="10.0.0.1:6000")
+    other = RECEIVER._replace(local="10.0.0.1:6000")
+    first, second = (
+        {0: StackSample(0, sockets=(sent, other))} for sent in (own, own._replace(acked=590_001, resent=40))
+    )
+    assert slow_link(first, second, NAMES, 4.0) is None and lossy_link(first, second, NAMES) is None
+
+
 @pytest.mark.parametrize("counted", [{"retransmits": 2}, {"resent": 40}])
 def test_data_that_is_sent_again_and_may_yet_arrive_is_loss_and_no_hang(counted: dict[str, int]) -> None:
     first = {0: StackSample(0, sockets=(FULL,)), 1: StackSample(1, sockets=(RECEIVER,))}

@@ -163,6 +163,8 @@ def _waiting_ends(
             continue
         moved = one.acked - earlier.acked
         ends = (names.get(rank, ""), names.get(other[0], ""))
+        if ends[0] and ends[0] == ends[1]:
+            continue  # no network is between them: the store of rank 0 is asked by its own rank, too
         yield WaitingEnd(rank, other[0], *ends, moved, one.queued, one.retransmits, one.resent)
 
 
