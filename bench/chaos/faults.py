@@ -111,6 +111,8 @@ FAULTS = (
           _AGAIN, ("rank-killed",)),
     Fault("strangers", "others connect to the agents' sockets", Target.NONE, When.RANKS, Ends.SURVIVES, _GOES_ON,
           lasting=(1.0, 5.0)),
+    Fault("other-user", "another user looks for the agents' sockets", Target.NONE, When.RANKS, Ends.SURVIVES, _GOES_ON,
+          lasting=(1.0, 5.0)),
     Fault("cleaner", "a cleaner of /tmp takes what is not locked", Target.NONE, When.RANKS, Ends.SURVIVES, _GOES_ON),
     # hosts and links
     Fault("link-down", "a host's link goes down", Target.NODE, When.ANY, Ends.RETRIED, _LOST, _SILENT),
@@ -140,6 +142,9 @@ FAULTS = (
           lasting=(1.5 * LEASE, 2.5 * LEASE)),
     Fault("run-stall", "the disk of the run directory does not answer", Target.CONTROLLER, When.STEPS, Ends.SURVIVES,
           _GOES_ON, lasting=(1.2 * LEASE, 2.0 * LEASE)),
+    Fault("run-stall-ctrl-c", "the disk of the run directory does not answer, and SIGINT to the controller",
+          Target.CONTROLLER, When.STEPS, Ends.STOPPED, STOP_GRACE + 10, code=CTRL_C,
+          lasting=(1.2 * LEASE, 2.0 * LEASE)),
     # the controller
     Fault("no-directory", "the controller's working directory is removed, and an ssh client is killed",
           Target.CONTROLLER, When.RANKS, Ends.SURVIVES, _GOES_ON),
@@ -150,6 +155,10 @@ FAULTS = (
     Fault("attach", "`allranks attach` to a run whose controller lives", Target.CONTROLLER, When.ANY,
           Ends.SURVIVES, _GOES_ON),
     Fault("take-over", "`allranks attach --take-over`", Target.CONTROLLER, When.RANKS, Ends.SURVIVES, _GOES_ON),
+    Fault("false-take-over", "`allranks attach --take-over` of another protocol", Target.CONTROLLER, When.RANKS,
+          Ends.SURVIVES, _GOES_ON),
+    Fault("flap-and-attach", "a host's link is down while the controller is killed, then `allranks attach`",
+          Target.CONTROLLER, When.STEPS, Ends.SURVIVES, _GOES_ON + 20, lasting=(0.5, 4.0)),
     Fault("term", "SIGTERM to the controller", Target.CONTROLLER, When.ANY, Ends.STOPPED, STOP_GRACE + 10,
           code=TERMINATED),
     Fault("ctrl-c", "SIGINT to the controller", Target.CONTROLLER, When.ANY, Ends.STOPPED, STOP_GRACE + 10,
@@ -181,7 +190,7 @@ def lease(fault: Fault, factor: float) -> float:
     >>> lease(BY_NAME["kill-rank"], 4.0), lease(BY_NAME["kill-controller"], 4.0)
     (10.0, 40.0)
     """
-    return LEASE * factor if fault.name in ("kill-controller", "abandoned") else LEASE
+    return LEASE * factor if fault.name in ("kill-controller", "abandoned", "flap-and-attach") else LEASE
 
 
 def codes(fault: Fault, is_started: bool, on_hang: str) -> frozenset[int]:

@@ -37,6 +37,11 @@ POLL = 0.02
 START_BOUND = 60.0  # seconds on a quiet machine until the moment of a fault has come
 AHEAD = 300  # seconds that a wrong clock is ahead
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+OTHER_PROTOCOL = (
+    "from allranks.protocol import frames; frames.PROTOCOL += 1\n"
+    "from allranks.__main__ import main; raise SystemExit(main())"
+)
+OTHER_USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 SMALL_DISK = "16m"
 MEMORY_LIMIT = 64 << 20
 LEFT_AFTER = faults.GRACE + faults.FENCE + faults.STOP_GRACE + 10.0
@@ -432,6 +437,35 @@ class Play:
         time.sleep(self.round.lasting)
         self._begin("attach", "--json")
 
+    def flap_and_attach(self) -> None:
+        """Two faults at once: a host cannot be reached when another controller takes the run."""
+        self.host.link_down()
+        self.launch.kill()
+        self._begin("attach", "--json")
+        time.sleep(self.round.lasting)
+        self.host.link_up()
+
+    def take_over_falsely(self) -> None:
+        """An allranks of another protocol is refused."""
+        argv = [sys.executable, "-c", OTHER_PROTOCOL, "attach", "--take-over"]
+        done = subprocess.run(
+            argv, env=self.launch.env, cwd=self.place, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            self.complaints.append(f"an attach of another protocol ended with 0: {done.stdout[-200:]}")
+
+    def stall_and_interrupt(self) -> None:
+        """Ranks must have ended before the disk answers."""
+        assert self.launch.process is not None
+        self._after.callback(subprocess.call, ["fsfreeze", "-u", str(self.launch.runs)], stderr=subprocess.DEVNULL)
+        subprocess.check_call(["fsfreeze", "-f", str(self.launch.runs)])
+        time.sleep(2.0)
+        self.launch.process.send_signal(signal.SIGINT)
+        time.sleep(self.round.lasting)
+        left = on_hosts(self.launch.work)
+        subprocess.check_call(["fsfreeze", "-u", str(self.launch.runs)])
+        self.complaints += [f"alive while the disk stood still: {alive.command}" for alive in left]
+
     def stop_after_death(self) -> None:
         """The controller dies, and the run is stopped without it."""
         self.launch.kill()
@@ -523,6 +557,7 @@ PREPARED: dict[str, Callable[[Play], dict[str, str]]] = {
     "run-disk": Play.prepare_run_disk,
     "node-stall": Play.prepare_node_stall,
     "run-stall": Play.prepare_run_stall,
+    "run-stall-ctrl-c": Play.prepare_run_stall,
     "no-directory": Play.prepare_directory,
     "clock": Play.prepare_clock,
     "memory": Play.prepare_memory,
@@ -542,6 +577,10 @@ STRIKES: dict[str, Callable[[Play], None]] = {
     "stop-at-end": lambda play: play.order("stop-at-end"),
     "relay-and-rank": Play.strike_relay_and_rank,
     "strangers": lambda play: play.host.run([sys.executable, str(STRANGERS), str(play.round.lasting)]),
+    "other-user": lambda play: play.host.run([*OTHER_USER, sys.executable, str(STRANGERS), str(play.round.lasting)]),
+    "run-stall-ctrl-c": Play.stall_and_interrupt,
+    "false-take-over": Play.take_over_falsely,
+    "flap-and-attach": Play.flap_and_attach,
     "cleaner": lambda play: play.host.run([sys.executable, str(CLEANER)]),
     "node-stall": lambda play: play.stall(play.host.run, "/tmp"),
     "run-stall": lambda play: play.stall(subprocess.check_call, str(play.launch.runs)),
