@@ -946,6 +946,9 @@ def test_a_node_that_was_done_has_not_ended_alone() -> None:
     drive = Drive().running()
     assert drive.hello("h1", summary(0, ending=True, r1=0)) == ["rank-exit"]
     assert (drive.roster.faults, drive.roster.state) == ([], State.RUNNING)
+    drive.roster.is_adopted = True
+    assert drive.drained("h1") == []
+    assert drive.roster.state is State.RUNNING
     assert drive.hello("h2", summary(0, ending=True, r2=None))[:2] == ["fault", "ending"]
 
 

@@ -225,7 +225,8 @@ class Gang:
             return take(stamped, now) if take is not None else []  # what a spare was not asked is dropped
         take = self.table[roster.state].get(kind)
         if take is None:
-            if self._comes_late(stamped.fact):
+            is_of_another = roster.is_adopted and kind is DrainedMessage  # the controller before has ended the node
+            if is_of_another or self._comes_late(stamped.fact):
                 return []
             return [roster.stamp(PlainNote(f"{kind.__name__} of {stamped.node} came out of order"))]
         actions = take(stamped, now)
