@@ -448,11 +448,9 @@ class Play:
     def take_over_falsely(self) -> None:
         """An allranks of another protocol is refused."""
         argv = [sys.executable, "-c", OTHER_PROTOCOL, "attach", "--take-over"]
-        done = subprocess.run(
-            argv, env=self.launch.env, cwd=self.place, stdin=subprocess.DEVNULL, capture_output=True, text=True
-        )
-        if done.returncode == 0:
-            self.complaints.append(f"an attach of another protocol ended with 0: {done.stdout[-200:]}")
+        subprocess.run(argv, env=self.launch.env, cwd=self.place, stdin=subprocess.DEVNULL, capture_output=True)
+        if '"controller-attached"' in self.events_text:
+            self.complaints.append("an attach of another protocol took the run over")
 
     def stall_and_interrupt(self) -> None:
         """Ranks must have ended before the disk answers."""
