@@ -101,7 +101,7 @@ def imported(tree: ast.AST, path: Path) -> Iterator[tuple[int, list[str]]]:
 # its text, as json does; manifests never ship to a node. A handshake's nonce is chance by its purpose.
 # A path is joined as text: what asks a file system is called nowhere there.
 EXCEPTIONS = {
-    ("settings/places.py", "posixpath"),
+    ("settings/paths.py", "posixpath"),
     ("protocol/secure.py", "os"),
     ("plan/render/yamltext.py", "yaml"),
 }

@@ -14,11 +14,11 @@ from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 
 from allranks.report.progressplot import ROW, progress_plots
-from allranks.runs import progresshistory, usage
+from allranks.runs import progresshistory, usage_log
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
 from allranks.runs.progresshistory import MOST_READ, SIZE_LIMIT, ProgressHistory, read_progress
-from allranks.runs.usage import UsageLog, UsageSample
+from allranks.runs.usage_log import UsageLog, UsageSample
 
 pytestmark = pytest.mark.fuzz
 ROWS: list[dict[str, Any]] = [
@@ -81,7 +81,7 @@ def test_rows_for_many_ranks_take_their_own_memory_alone(tmp_path: Path) -> None
 
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(evidence(tmp_path, usage.NAME))
+    os.mkfifo(evidence(tmp_path, usage_log.NAME))
     os.mkfifo(evidence(tmp_path, progresshistory.NAME))
     run = RunDirectory(tmp_path)
     UsageLog(run).add(UsageSample("h1"))

@@ -14,7 +14,7 @@ from allranks.errors import UsageError
 from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved, refuse_other_engines, resolve
-from allranks.settings.places import anchored
+from allranks.settings.paths import anchored
 from allranks.settings.scripts import SUBMITTERS, is_shell_script, launcher_in, script_of, starter_of
 from allranks.settings.table import ENGINE_FLAGS, TARGETS, engine_of, suggestion
 from allranks.text import join_words

@@ -17,7 +17,7 @@ from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.orders import ORDERS, KeepOrder, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document, with_secrets
-from allranks.settings.places import against
+from allranks.settings.paths import against
 
 from .members import NodeState
 from .states import Send

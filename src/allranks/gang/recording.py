@@ -19,7 +19,7 @@ from allranks.runs.logs import LogWriter
 from allranks.runs.opening import write_status
 from allranks.runs.progresshistory import ProgressHistory
 from allranks.runs.timeledger import Timekeeper
-from allranks.runs.usage import UsageLog, UsageSample
+from allranks.runs.usage_log import UsageLog, UsageSample
 from allranks.runs.view import View
 from allranks.text import one_line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allranks.settings import RunSpec
-from allranks.settings.places import ELSEWHERE, ON_NODES, against, anchored
+from allranks.settings.paths import ELSEWHERE, ON_NODES, against, anchored
 from allranks.settings.table import SETTINGS
 
 

@@ -9,9 +9,9 @@ import pytest
 from tests.run_directories import read_usage
 
 from allranks.protocol.samples import NodeUsage
-from allranks.runs import usage
+from allranks.runs import usage_log
 from allranks.runs.directory import RunDirectory
-from allranks.runs.usage import UsageLog, UsageSample, keeps_every
+from allranks.runs.usage_log import UsageLog, UsageSample, keeps_every
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_samples_are_read_back(run: RunDirectory) -> None:
 
 
 def test_a_long_run_keeps_fewer_of_each_node(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "LIMIT", 64 << 10)
+    monkeypatch.setattr(usage_log, "LIMIT", 64 << 10)
     log = UsageLog(run)
     for number in range(5000):
         log.add(sample("h1", number))
