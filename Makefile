@@ -128,6 +128,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/ruff format --check src bench
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini tests
 
 # The pages of docs/reference/ that are written from tables of the source.
 pages: $(VENV)/.test

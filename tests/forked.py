@@ -304,7 +304,7 @@ def _leave(code: object) -> None:
     if isinstance(code, int):
         sys.stdout.flush()
         sys.stderr.flush()
-        threading._shutdown()  # noqa: SLF001 - what the interpreter calls
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - what the interpreter calls
         atexit._run_exitfuncs()  # noqa: SLF001
         sys.stdout.flush()
         sys.stderr.flush()

@@ -256,7 +256,9 @@ def _names_of_the_wall(function: ast.AST) -> set[str]:
     """Names that are given time.time(), alone or beside others: `now, t = time.monotonic(), time.time()`."""
     found = set()
     for node in nodes_of(function):
-        for target in node.targets if isinstance(node, ast.Assign) else ():
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
             pairs = [(target, node.value)]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                 pairs = list(zip(target.elts, node.value.elts, strict=True))
@@ -270,7 +272,9 @@ def test_the_gang_is_given_the_clock_that_is_never_set() -> None:
     for function in functions(tree_of(Path(controller.__file__))):
         of_the_wall = _names_of_the_wall(function)
         for node in nodes_of(function):
-            name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
             if name != "Gang" and not name.startswith("self.gang."):
                 continue
             method = Gang if name == "Gang" else getattr(Gang, name.rpartition(".")[2])

@@ -16,7 +16,7 @@ from allranks.diagnose.rules import LOG_RULES, SOURCES
 from allranks.diagnose.signatures import BY_ID, ROWS, Role, Row, Scope, cause_of, lost_peer, row_of, row_of_exception
 
 if sys.version_info >= (3, 11):
-    from re import _parser as regex_parser
+    from re import _parser as regex_parser  # type: ignore[attr-defined]
 else:
     import sre_parse as regex_parser
 

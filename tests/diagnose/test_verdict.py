@@ -369,7 +369,7 @@ ERRORS = st.none() | st.builds(error, st.sampled_from(["ValueError", "OSError", 
 TIMES = st.floats(T, T + 10)
 EXITS = st.builds(
     lambda rank, end, t, expected, ooms, error, tail: rank_end(
-        rank, node_of(rank), *end, t, expected, oom_kills=ooms, error=error, tail=tail),
+        rank, node_of(rank), end[0], end[1], t, expected, oom_kills=ooms, error=error, tail=tail),
     st.integers(0, 3), st.sampled_from([(code, None) for code in (0, 1, 2, 127, 137)]
                                        + [(None, signal) for signal in (6, 7, 9, 15, 40)]),
     TIMES, st.booleans(), st.integers(0, 1), ERRORS, TAILS,

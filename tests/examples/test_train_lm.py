@@ -133,7 +133,7 @@ def module() -> ModuleType:
 
 
 def test_shards_are_disjoint_change_with_the_epoch_and_can_begin_anywhere(module):
-    class Numbers(module.Dataset):
+    class Numbers(module.Dataset):  # type: ignore[name-defined]
         def __len__(self):
             return 40
 

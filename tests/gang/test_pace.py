@@ -11,7 +11,7 @@ from allranks.findings import Finding
 from allranks.gang.pace import EVERY, STARTING
 from allranks.gang.states import Send, StepShown
 from allranks.protocol.orders import UsageOrder
-from allranks.protocol.run_facts import PlainNote, Stamped
+from allranks.protocol.run_facts import Fact, PlainNote, Stamped
 from allranks.protocol.samples import NodeUsage
 
 STEPS = count()  # they only grow, over all tests
@@ -22,12 +22,13 @@ def drive() -> Drive:
     return Drive(2).running()
 
 
-def shown(drive: Drive, steps: int, seconds: float) -> list[object]:
+def shown(drive: Drive, steps: int, seconds: float) -> list[Stamped[Fact]]:
     """So many steps of so many seconds; give the events that are not of the start."""
-    said: list[object] = []
+    said: list[Stamped[Fact]] = []
     for _ in range(steps):
         drive.at += seconds
-        said += drive.gang.handle(Stamped("", drive.now, 0, StepShown(next(STEPS))), drive.at, drive.now)
+        made = drive.gang.handle(Stamped("", drive.now, 0, StepShown(next(STEPS))), drive.at, drive.now)
+        said += [action for action in made if isinstance(action, Stamped)]
     return said
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests import forked
 from tests.hosts.bed import Bed
@@ -30,6 +30,7 @@ from allranks.runs.judged import judge_run
 
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = sys.executable
+Own = TypeVar("Own", bound="Launch")
 
 
 class Launch:
@@ -115,7 +116,7 @@ class Launch:
 
         return wait_until(look, BOUND, f"{count} × {name}") or []
 
-    def until_running(self, ranks: int) -> Launch:
+    def until_running(self: Own, ranks: int) -> Own:
         """Waits until every rank's program has said that it is up (a file of its own in the work directory)."""
         self.until("rank-started", ranks)
         wait_until(lambda: len(list(self.work.glob("up-*"))) >= ranks, BOUND, f"{ranks} programs up")

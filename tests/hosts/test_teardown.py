@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -166,7 +167,7 @@ def test_two_runs_at_once_and_a_job_of_the_users_own(bed4: Bed, tmp_path: Path) 
     """Ending goes by lineage and run identity: a second run with the same command is not touched."""
     first = begun(bed4, tmp_path / "a", "raise", "0")
     second = begun(bed4, tmp_path / "b", "wait")
-    other = bed4.host("h1").popen([os.sys.executable, str(program("nasty.py")[0])], cwd=str(tmp_path))
+    other = bed4.host("h1").popen([sys.executable, str(program("nasty.py")[0])], cwd=str(tmp_path))
     before = len(second.alive())
     go(first)
     assert first.result()["exit"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from tests.campaign import examples
 from allranks.overlap.stream import BrokenTrace, Reader
 from allranks.overlap.trace import Spans, intersection, union, without
 
-DOCUMENT = {
+DOCUMENT: dict[str, Any] = {
     "schemaVersion": 1, "distributedInfo": {"rank": 3, "ranks": [0, 1]}, "empty": [], "text": "a \"quoted\" } ] text",
     "traceEvents": [{"ts": 1.25, "args": {"deep": [{"x": [1, 2]}]}}, {"name": "ü\n"}, {}, 7, {"ts": 123456}],
     "after": -12.5e3, "traceName": "/tmp/x",

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.hosts.bed import Bed, BedError
 from tests.hosts.bed import missing as no_hosts
@@ -79,7 +80,8 @@ class SlurmBed:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.hosts.down()
-        for process in (*self._daemons, *self._slurmd.values()):
+        daemons: list[subprocess.Popen[Any]] = [*self._daemons, *self._slurmd.values()]
+        for process in daemons:
             process.kill()
             process.wait(60)
         shutil.rmtree(self.dir, ignore_errors=True)
