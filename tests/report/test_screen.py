@@ -162,8 +162,8 @@ def test_a_failure_that_the_verdict_says_is_not_said_twice(cause):
     out = io.StringIO()
     view = LiveView(stream=out)
     said = "h2: train.py is another one"
-    ids = ("code-differs" if cause == "code-differs" else "own-check", "port-blocked")
-    for name, message in zip(ids, (said, "h3 is blocked"), strict=True):
+    own = "code-differs" if cause == "code-differs" else "own-check"
+    for name, message in ((own, said), (own, said), ("port-blocked", "h3 is blocked")):
         view.event(fact({"event": "finding", "id": name, "status": "fail", "message": message}))
     view.closing(result_record({"exit": 4, "directory": "r", "verdict": {"cause": cause, "message": said}}))
     lines = out.getvalue().splitlines()

@@ -122,11 +122,6 @@ def test_pieces_make_lines_and_the_rest_comes_at_the_end():
     assert folder.rest(0.0) == ["[h1 0] unfin"]
 
 
-def test_only_the_last_state_of_a_progress_bar():
-    folder = fold(("h1", 0, b"1%\r50%\r100%\r\n", 0.0), fold=False)
-    assert folder.lines(0.0) == ["[h1 0] 100%"]
-
-
 def test_too_many_lines_are_counted():
     folder = fold(("h1", 0, b"".join(b"%d\n" % i for i in range(5000)), 0.0), fold=False)
     lines = folder.lines(0.0)
@@ -416,22 +411,6 @@ def test_files_that_may_be_lost_are_told_of_at_the_end_and_only_where_there_are_
     ]
     for asked_for in ("/data/out", "/tmp/out"):
         assert len(closing_lines(result_record({**ended, "outputs": {"h1": asked_for}}))) == 2
-
-
-def test_failures_that_the_verdict_says_are_not_said_before_it() -> None:
-    """Of 64 nodes that cannot reach the master each had its line, and the verdict said all of them again."""
-    stream = io.StringIO()
-    view = LiveView(stream=stream)
-    for node in range(64):
-        view.event(
-            fact({"event": "finding", "id": "port-blocked", "status": "fail", "message": f"h{node} cannot reach h0"})
-        )
-    view.event(fact({"event": "finding", "id": "ssh-auth", "status": "fail", "message": "h9: Permission denied"}))
-    verdict = {**VERDICT, "cause": "port-blocked", "message": "all nodes cannot reach h0"}
-    view.closing(result_record({"exit": 4, "directory": "/r", "verdict": verdict}))
-    text = stream.getvalue()
-    assert text.count("cannot reach h0") == 1
-    assert text.index("FAIL: h9: Permission denied") < text.index("VERDICT   all nodes cannot reach h0")
 
 
 def test_the_end_says_what_share_of_the_time_was_useful_and_where_the_rest_went() -> None:
