@@ -258,6 +258,8 @@ class Dialler:
                 word = "foreign"
                 text = "it hung up during the handshake"
             except OSError as error:
+                if self._signals:
+                    return None
                 word = failure_word(error)
                 text = error.strerror or str(error)
             seconds = round(time.monotonic() - began, 4)
