@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from allranks.protocol.codec import SCHEMA, computed, encode, needs, omit_empty, spread
@@ -23,7 +23,7 @@ SURE = 0.5  # a verdict of at least this confidence stands, whatever the logs sa
 class Where(NamedTuple):
     """The place a finding is about; every part may be absent. `nodes` are all nodes, where they are several.
 
-    `pid` is the rank's process on its node."""
+    `pid` is the rank's process on its node, `role` the part of the run that it is of."""
 
     node: str | None = None
     peer: str | None = None
@@ -33,6 +33,7 @@ class Where(NamedTuple):
     port: int | None = None
     gpu: int | None = None
     nodes: tuple[str, ...] = ()
+    role: str = ""
 
 
 def place_of(nodes: Iterable[str], ranks: Collection[int] = ()) -> Where:
@@ -166,3 +167,17 @@ class Verdict(NamedTuple):
         if not 0 < self.confidence <= 1:
             return ""
         return f"{self.confidence:.0%}"
+
+
+def in_role(verdict: Verdict, role: str, evidence: Sequence[str] = ()) -> Verdict:
+    """Name the role whose ranks a verdict speaks of, in its commands too; `evidence` comes behind its own."""
+    finding = verdict.finding
+    remedy = re.sub(r"allranks logs(?! --role)", f"allranks logs --role {role}", finding.remedy)
+    return verdict._replace(
+        finding=finding._replace(
+            message=f"{role}: {finding.message}",
+            remedy=remedy,
+            where=finding.where._replace(role=role),
+            evidence=(*finding.evidence, *evidence),
+        )
+    )

@@ -116,7 +116,7 @@ class Generator:
         for name, kind in KINDS.items():
             body = self._record(kind, without=not_written(kind))
             own = {"schema": {"const": 1}, "t": {"type": "number"}, "event": {"const": name}}
-            own |= {"attempt": {"type": "integer"}, "node": {"type": "string"}}
+            own |= {"attempt": {"type": "integer"}, "node": {"type": "string"}, "role": {"type": "string"}}
             required = [field for field in body["required"] if field not in own]
             lines.append({**body, "properties": {**body["properties"], **own}, "required": ["t", "event", *required]})
         return self._whole("events", {"description": "A line of events.jsonl.", "anyOf": lines})
@@ -242,8 +242,8 @@ def events_page() -> str:
 <!-- `make pages` writes this page from src/allranks/protocol/run_facts.py. -->
 
 `events.jsonl` of a run directory has a JSON object a line. Each has `"schema": 1`, `event`, `t` (unix seconds,
-corrected to the controller's clock), and `attempt` and `node` (a node's name) where they apply. Its schema is
-[events.json](schemas/events.json).
+corrected to the controller's clock), and `attempt`, `node` (a node's name) and `role` where they apply. A line without
+`role` is of the run, or of the role whose success ends it. Its schema is [events.json](schemas/events.json).
 
 | event | further fields | when |
 |---|---|---|

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allranks.settings.roles import ROLE_KEYS
 from allranks.settings.setting import PANELS, SettingRow
 from allranks.settings.table import SETTINGS, TARGETS
 
@@ -17,6 +18,13 @@ _COLUMNS = """
 | option | key | default | meaning | commands |
 |---|---|---|---|---|
 """
+_ROLES = """
+## Roles
+A table `[roles.NAME]` of `allranks.toml`, or of the file of `--roles`, is a [role](glossary.md#role).
+
+| key | example | meaning |
+|---|---|---|
+"""
 _TAIL = """
 Variables of the ranks stand in the table `[env]` of the file, and names that are copied from your environment in
 `forward = ["WANDB_API_KEY"]`.
@@ -28,7 +36,8 @@ def settings_page() -> str:
     for panel in PANELS:
         rows = [row for row in SETTINGS.values() if row.panel == panel]
         parts.append(f"\n## {panel}\n{_COLUMNS}" + "".join(_line(row) for row in rows))
-    return "".join(parts) + _TAIL
+    roles = [f"| `{key}` | `{cell(row.example)}` | {cell(row.help)} |\n" for key, row in ROLE_KEYS.items()]
+    return "".join([*parts, _ROLES, *roles]) + _TAIL
 
 
 def _line(row: SettingRow) -> str:

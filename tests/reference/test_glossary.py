@@ -10,7 +10,7 @@ from tests.links import slug_of
 from tests.reference.all_pages import REFERENCE
 
 GLOSSARY = REFERENCE / "glossary.md"
-ORDINARY = {"agent", "attempt", "cause", "culprit", "engine", "finding", "launcher", "verdict", "victim"}
+ORDINARY = {"agent", "attempt", "cause", "culprit", "engine", "finding", "launcher", "role", "verdict", "victim"}
 ORDINARY |= {"run directory"}  # each page shows one
 ROOT = REFERENCE.parents[1]
 PAGES = [

@@ -29,7 +29,7 @@ FIELDS = sorted(name for name, _ in RunSpec().values() if name != "pg_timeout_fo
 
 
 def test_every_field_has_a_row() -> None:
-    assert {*SETTINGS, "forward"} == set(FIELDS)
+    assert {*SETTINGS, "forward", "roles"} == set(FIELDS)
 
 
 def test_option_over_environment_over_file() -> None:

@@ -41,6 +41,7 @@ from allranks.protocol.messages import (
     PongMessage,
     ProbedMessage,
     ReachedMessage,
+    ReadyMessage,
     RefusedMessage,
     ReplacedMessage,
     ServingMessage,
@@ -62,6 +63,7 @@ from allranks.protocol.orders import (
     ProbeOrder,
     RankOrder,
     ReachOrder,
+    ReadyOrder,
     ReleaseOrder,
     SaveOrder,
     ServeOrder,
@@ -99,7 +101,7 @@ from .processes import (
 )
 from .rank_start import Rank, environment_of
 from .receiver import TreeReceiver
-from .rendezvous_check import MasterPort, Nonce, port_failure, probe
+from .rendezvous_check import MasterPort, Nonce, ask_server, free_ports, port_failure, probe
 from .saving import SaveForwarding
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ RELEASED = 0
 LEASE_OVER = 3
 
 Result = TypeVar("Result")
-Answer = TypeVar("Answer", ProbedMessage, CountersMessage, ReachedMessage)
+Answer = TypeVar("Answer", ProbedMessage, ReadyMessage, CountersMessage, ReachedMessage)
 
 
 class Agent:
@@ -192,6 +194,7 @@ class Agent:
                 _handler(SetupOrder, self._on_setup),
                 _handler(ListenOrder, self._on_listen),
                 _handler(ProbeOrder, self._on_probe),
+                _handler(ReadyOrder, self._on_ready),
                 _handler(PreloadOrder, self._on_preload),
                 _handler(ImportsOrder, self._on_imports),
                 _handler(StartOrder, self._on_start),
@@ -609,7 +612,7 @@ class Agent:
         self._master_port = opened
         assert opened.listener is not None
         self._selector.register(opened.listener, selectors.EVENT_READ, opened.accept)
-        self._tell(ListeningMessage(opened.port))
+        self._tell(ListeningMessage(opened.port, more=free_ports(order.more, opened.port)))
 
     def _stop_listening(self) -> None:
         if self._master_port is not None and self._master_port.listener is not None:
@@ -623,6 +626,9 @@ class Agent:
 
     def _on_probe(self, order: ProbeOrder) -> None:
         self._answer("the rendezvous check", partial(probe, order), ProbedMessage, order.seconds + 5)
+
+    def _on_ready(self, order: ReadyOrder) -> None:
+        self._answer("the ready test", partial(ask_server, order), ReadyMessage, order.seconds + 5)
 
     # -- ranks -------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The rendezvous check, from the node's side: every node connects to the master's port.
+"""The rendezvous check, from the node's side: every node connects to the master's port. And whether a server answers.
 
 The master listens as torch will (wildcard, IPv6 dual stack where there is IPv6, SO_REUSEADDR) and
 answers with the run's token; every node connects to every offered address and reads the token, so a
@@ -15,8 +15,8 @@ import socket
 import time
 from typing import List, Optional, Tuple
 
-from allranks.protocol.messages import AddressProbe, PortFailure, ProbedMessage
-from allranks.protocol.orders import ProbeOrder
+from allranks.protocol.messages import MOST_ANSWER, AddressProbe, PortFailure, ProbedMessage, ReadyMessage
+from allranks.protocol.orders import ProbeOrder, ReadyOrder
 
 from .files import open_left, read_text, remove_file, text_of_errno
 from .netfacts import host_name
@@ -90,6 +90,18 @@ def _free_port() -> int:
         except OSError:
             continue
     raise OSError(errno.EADDRINUSE, "no free port found between %d and %d" % (first, last))
+
+
+def free_ports(count: int, taken: int) -> Tuple[int, ...]:
+    """Return so many ports that nothing uses, and not `taken`; fewer where none is found."""
+    ports: List[int] = []
+    for _ in range(TRIES * count):
+        if len(ports) == count:
+            break
+        port = _free_port()
+        if port != taken and port not in ports:
+            ports.append(port)
+    return tuple(ports)
 
 
 class MasterPort:
@@ -301,3 +313,37 @@ def _advance(selector: selectors.BaseSelector, item: _Probe, events: int) -> Non
         selector.unregister(was)
     elif events & selectors.EVENT_WRITE:
         selector.modify(sock, selectors.EVENT_READ, item)
+
+
+def ask_server(order: ReadyOrder) -> ReadyMessage:
+    """Connect to a server's port, and where there is a path, ask for it: a status from 200 to 299 is ready.
+
+    Blocks for about the order's seconds.
+    """
+    place = (order.address, order.port)
+    try:
+        if order.path:
+            return _get(order, place)
+        socket.create_connection(place, order.seconds).close()
+    except (socket.timeout, TimeoutError):
+        return ReadyMessage(answer="no answer within %g s" % order.seconds)
+    except OSError as error:
+        return ReadyMessage(answer=str(error.strerror or error)[:MOST_ANSWER])
+    return ReadyMessage(True, "the port is open")
+
+
+def _get(order: ReadyOrder, place: Tuple[str, int]) -> ReadyMessage:
+    import http.client  # late, in a process of its own: 20 ms, and few runs have servers
+    import ssl
+
+    kind = http.client.HTTPSConnection if order.secure else http.client.HTTPConnection
+    connection = kind(*place, timeout=order.seconds)
+    try:
+        connection.request("GET", order.path)
+        answer = connection.getresponse()
+        words = "%d %s" % (answer.status, answer.reason)
+        return ReadyMessage(200 <= answer.status < 300, words.strip()[:MOST_ANSWER])
+    except (http.client.HTTPException, ssl.SSLError, ValueError) as error:
+        return ReadyMessage(answer=("no HTTP answer: %s %s" % (type(error).__name__, error))[:MOST_ANSWER])
+    finally:
+        connection.close()

@@ -185,6 +185,12 @@ LOGS = Declared(
             complete="ranks",
             default=(),
         ),
+        SettingRow(
+            "role",
+            several(text("the name of a role", "ROLE"), "names of roles", commas=True),
+            "only the nodes of these roles",
+            default=(),
+        ),
         SettingRow("grep", PATTERN, "only lines in which this is found"),
         SettingRow("since", duration(0), "only what arrived in the last 10m"),
         SettingRow("until", duration(0), "only what had arrived 5m ago"),

@@ -31,6 +31,17 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> ConfigFile:
     return ConfigFile(_read_toml(file), str(file))
 
 
+def with_roles(config: ConfigFile, path: str) -> ConfigFile:
+    """Take the roles of another TOML file in the place of this one's; raise ConfigError where it has anything else."""
+    values = _read_toml(Path(path))
+    others = [key for key in values if key != "roles"]
+    if others:
+        raise ConfigError(f"{path}: {others[0]} is not a role. The file of --roles has tables such as [roles.trainer]")
+    if "roles" not in values:
+        raise ConfigError(f"{path}: no role is in it. It has tables such as [roles.trainer]")
+    return ConfigFile({**config.values, "roles": values["roles"]}, config.source)
+
+
 def read_user_config(environ: Mapping[str, str]) -> ConfigFile:
     """Read the user's settings for all projects, if there are any: ~/.config/allranks/config.toml."""
     file = _user_directory(environ) / "config.toml"

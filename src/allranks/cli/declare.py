@@ -402,6 +402,7 @@ def rich_help(command: click.Command, ctx: click.Context, panels: Mapping[str, S
 
 
 MODULE = "-m"
+ROLE = "role"  # the setting whose option takes two words
 
 
 @dataclass
@@ -452,6 +453,9 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
             line.separate_values.append((row, name, words[at]))
             line.words.append(words[at])
             at += 1
+            if row.name == ROLE and " " not in line.words[-1] and at < len(words):
+                line.words[-1] += f" {words[at]}"  # NAME:NODES and the command are two words
+                at += 1
     return line
 
 

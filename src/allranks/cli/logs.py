@@ -55,6 +55,7 @@ def command(
     follow: bool,
     node: tuple[str, ...],
     rank: tuple[int, ...],
+    role: tuple[str, ...],
     grep: str | None,
     since: float | None,
     until: float | None,
@@ -70,13 +71,15 @@ def command(
     run_dir = find_run(run, runs_dir)
     settle(run_dir, time.time())
     nodes = _chosen_nodes(run_dir, node)
+    if role:
+        nodes = _of_roles(run_dir, nodes, role)
     ranks = _wanted(run_dir, nodes, rank)
     if metrics:
-        _metrics(run_dir, tail or METRICS_TAIL, ranks if node or rank else None, json_)
+        _metrics(run_dir, tail or METRICS_TAIL, ranks if node or rank or role else None, json_)
         return DONE
     reader = LogReader(run_dir, nodes, rank)
     if not follow and not any(size_of(file.path) for file in reader.files()):
-        which = "these" if node or rank else "the"
+        which = "these" if node or rank or role else "the"
         print(f"note: {which} ranks of {run_dir.name} have printed nothing", file=sys.stderr)
     now = time.time()
     if since is not None:
@@ -166,12 +169,14 @@ class LogPrinter:
 
     def __init__(self, run: RunDirectory, fold: bool, tail: int | None = None) -> None:
         self._folder = Folder(fold=fold, colour=shows_colour(sys.stdout), most=None, window=WINDOW)
-        self._folder.ranks = run.read_status().world_size or 0
+        status = run.read_status()
+        self._folder.ranks = status.world_size or 0
+        self._names = {node.name: f"{node.role} {node.name}" for node in status.nodes if node.role}
         self._lines = LastLines(tail)
 
     def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
         """Bytes of a rank."""
-        self._folder.feed(node, rank, data, t)
+        self._folder.feed(self._names.get(node, node), rank, data, t)
         self.tick(t)
 
     def begin_following(self, now: float) -> None:
@@ -374,6 +379,18 @@ def _chosen_nodes(run: RunDirectory, wanted: Sequence[str]) -> tuple[str, ...]:
         if names and name not in names:
             raise UsageError(f"--node {word}: the nodes of {run.name} are {', '.join(sorted(names))}")
         chosen.append(name)
+    return tuple(chosen)
+
+
+def _of_roles(run: RunDirectory, nodes: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes of these roles. Raise UsageError for a role that the run does not have."""
+    entries = run.read_run().nodes
+    roles = list(dict.fromkeys(entry.role for entry in entries if entry.role))
+    for name in wanted:
+        if name not in roles:
+            has = f"its roles are {', '.join(roles)}" if roles else "it has no roles"
+            raise UsageError(f"--role {name}: no role of {run.name}, {has}")
+    chosen = [entry.name for entry in entries if entry.role in wanted and (not nodes or entry.name in nodes)]
     return tuple(chosen)
 
 

@@ -15,7 +15,7 @@ from .config_files import use_signatures
 from .declare import Given
 from .follow import detach, follow_to_end, print_end
 from .outlets import Outlets
-from .target import require_command, resolve_options, say_notes
+from .target import refuse_roles, require_command, resolve_options, say_notes
 
 
 def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_: bool) -> int:
@@ -23,6 +23,7 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
     use_signatures(None, os.environ)
     resolved = resolve_options(typed, config)
     require_command(resolved)
+    refuse_roles(resolved.spec)
     output = resolved.spec.output
     launch = engine_for(resolved.spec).prepare(resolved)
     say_notes(resolved)

@@ -19,7 +19,7 @@ from allranks.settings.scripts import SUBMITTERS, is_shell_script, launcher_in, 
 from allranks.settings.table import ENGINE_FLAGS, TARGETS, engine_of, suggestion
 from allranks.text import join_words
 
-from .config_files import read_config, read_user_config
+from .config_files import read_config, read_user_config, with_roles
 
 FILE_LIMIT = 1 << 20  # bytes of a script
 IN_CONTAINERS = ("k8s", "sky")  # `allranks join` inside makes relative paths absolute, against its own directory
@@ -31,6 +31,8 @@ def resolve_options(options: Mapping[str, Json], config: str | None, renderer: s
     Raise UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
     """
     project = read_config(config, os.environ)
+    if options.get("roles_file"):
+        project = with_roles(project, str(options["roles_file"]))
     user = read_user_config(os.environ)
     resolved = resolve(
         options,
@@ -41,6 +43,9 @@ def resolve_options(options: Mapping[str, Json], config: str | None, renderer: s
         user_source=user.source,
     )
     spec = resolved.spec
+    if spec.launch.roles and "role" not in options:
+        spec = _without_roles(spec, options, renderer)
+        resolved = dataclasses.replace(resolved, spec=spec)
     if spec.launch.command:
         from allranks.plan.launchers.training_command import out_of_reach  # imported late: `status` needs no launchers
 
@@ -54,6 +59,21 @@ def resolve_options(options: Mapping[str, Json], config: str | None, renderer: s
     refuse_unknown_allowed(spec.preflight.allow)
     notes = refuse_launching_script(spec)
     return dataclasses.replace(resolved, spec=spec, notes=(*resolved.notes, *notes))
+
+
+def _without_roles(spec: RunSpec, options: Mapping[str, Json], renderer: str) -> RunSpec:
+    """Drop the roles for a command that looks at nodes alike. Raise UsageError where it starts a program on them."""
+    what = f"render {renderer}" if renderer else "join" if "node_rank" in options else ""
+    if what:
+        raise UsageError(f"`{what}` has one command, and allranks.toml names the roles of a run\nhint: allranks run")
+    return spec.with_roles(())
+
+
+def refuse_roles(spec: RunSpec) -> None:
+    """Raise UsageError for roles on nodes that run one command."""
+    engine = next((flag for flag in ("k8s", "sky") if spec.value(flag)), "")
+    if spec.launch.roles and engine:
+        raise UsageError(f"--{engine} runs one role. Roles need --hosts, --local or --slurm inside an allocation")
 
 
 def refuse_unknown_allowed(names: Sequence[str]) -> None:
@@ -154,7 +174,7 @@ def say_notes(resolved: Resolved) -> None:
 
 def require_command(resolved: Resolved, verb: str = "allranks run") -> None:
     """Refuse settings without a training command: raise UsageError."""
-    if not resolved.spec.launch.command:
+    if not resolved.spec.launch.command and not resolved.spec.launch.roles:
         raise UsageError(f"the training command is missing\nhint: {verb} {_target_option(resolved.spec)} train.py")
 
 

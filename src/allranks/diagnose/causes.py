@@ -810,6 +810,15 @@ _TABLE = (
            next_step="Run `journalctl --since -1h | grep -i suspend` on the launching machine",
            fix="Start the run with --detach on a machine that stays awake, or with a longer --lease",
            charge=Charge.NETWORK, ends=Ends.NODE_OR_PROGRAM),
+    # -- the roles of a run ----------------------------------------------------------------------------------
+    _cause("role-not-ready", "a role has started and its ready test has not passed in time",
+           next_step="See what it printed with `allranks logs`, and ask its address by hand",
+           fix="Correct its command or the test, or set a longer ready_timeout",
+           charge=S, ends=Ends.NODE),
+    _cause("role-ended", "a role that was to run as long as the others has ended with success",
+           next_step="See why with `allranks logs`",
+           fix='Correct its command. Where its end is meant, set ends = "any" for the role',
+           charge=P, ends=Ends.PROGRAM_ALWAYS),
     # -- neither the program nor the machines ----------------------------------------------------------------
     _cause("internal-error", "allranks itself failed",
            next_step="`allranks report --bundle` makes a zip without secrets, with all logs",

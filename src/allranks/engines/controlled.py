@@ -21,7 +21,7 @@ from allranks.gang.transport import NodeReach
 from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.protocol.run_facts import PlainNote, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import NamedNode, ResultDocument, RunOpened
+from allranks.runs.documents import NamedNode, OpenedRole, ResultDocument, RunOpened
 from allranks.runs.result import over_when_interrupted
 from allranks.runs.view import View
 from allranks.settings.layers import Resolved
@@ -79,15 +79,26 @@ def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: View) ->
 def opening(session: Session) -> RunOpened:
     """Return what a view opens with."""
     cluster = session.cluster
+    sessions = session.of_roles
+    roles = [
+        OpenedRole(
+            one.setting.role.name,
+            tuple(node.name for node in one.cluster.nodes),
+            tuple(redact_argv(one.spec.launch.command)),
+            one.setting.role.after,
+        )
+        for one in sessions
+    ]
     return RunOpened(
         session.setting.run,
         str(session.run_dir.path),
         tuple(redact_argv(session.spec.launch.command)),
         session.spec.launch.launcher,
         cluster.source,
-        tuple(map(_entry, cluster.nodes)),
+        tuple(_entry(node) for one in sessions for node in one.cluster.nodes),
         tuple(map(_entry, cluster.spares)),
         session.setting.handed_over.sentence,
+        tuple(roles) if session.others else (),
     )
 
 

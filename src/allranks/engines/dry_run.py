@@ -14,6 +14,7 @@ from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
 from allranks.gang.members import NodeState
 from allranks.gang.places import Tree, place_for, setup_order
+from allranks.gang.roles import parts_of
 from allranks.gang.session import RunNames, make_setting
 from allranks.gang.working_tree import list_tree
 from allranks.plan.environment import HandedOver, NodeLaunch
@@ -27,8 +28,9 @@ from allranks.protocol.orders import RankOrder, StartTerms, SuiteNodes
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.documents import Document
 from allranks.settings import RunSpec
+from allranks.settings.runspec import Role
 from allranks.settings.secrets import redact_argv, redact_env
-from allranks.text import count_of
+from allranks.text import count_of, format_duration
 
 from . import reach_nodes
 
@@ -43,6 +45,7 @@ class ReachedNode:
     reached_by: list[str]
 
 
+@omit_empty("role")
 @dataclasses.dataclass(frozen=True)
 class StartedNode(ReachedNode):
     """A node, and what it would be ordered to start, without secrets. `terms`: from which a joined node makes it."""
@@ -50,6 +53,7 @@ class StartedNode(ReachedNode):
     nproc: int
     ranks: tuple[RankOrder, ...]
     terms: StartTerms | None
+    role: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,16 +82,24 @@ class DryRunDocument:
 
 def describe(spec: RunSpec, cluster: Cluster, as_json: bool) -> str:
     """Return what `run` would do. Words in <> are known only once a node has answered."""
-    dry_run = DryRun(spec, cluster)
+    parts = parts_of(spec, cluster)
+    dry_runs = [DryRun(part.spec, part.cluster, part.role) for part in parts]
     if as_json:
-        return json.dumps(dry_run.document())
-    return "\n".join(dry_run.lines())
+        return json.dumps(_merged([dry_run.planned() for dry_run in dry_runs]))
+    return "\n\n".join("\n".join(dry_run.lines()) for dry_run in dry_runs)
+
+
+def _merged(planned: Sequence[DryRunDocument]) -> Document:
+    """Make one document of those of all roles."""
+    first = planned[0]
+    nodes = [node for one in planned for node in one.nodes]
+    return make_document(dataclasses.replace(first, world_size=sum(one.world_size for one in planned), nodes=nodes))
 
 
 class DryRun:
     """What `run` would do. Where tests go before the program, they are an attempt of their own."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster) -> None:
+    def __init__(self, spec: RunSpec, cluster: Cluster, role: Role) -> None:
         run = f"{spec.places.name}-<time>"
         names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
         self._spec = spec
@@ -96,7 +108,8 @@ class DryRun:
         if spec.launch.sync:
             self._tree = list_tree(spec, os.getcwd()).tree
         setting = make_setting(spec, cluster, os.environ, os.getcwd(), names, ())
-        self._setting = dataclasses.replace(setting, tree=self._tree)
+        self._role = role
+        self._setting = dataclasses.replace(setting, tree=self._tree, role=role)
         self._plan = make_plan(spec, cluster, {})
         self._reached = {node.name: node for node in reached_nodes(spec, cluster)}
         self._spares = [self._reached[node.name] for node in cluster.spares]
@@ -110,11 +123,11 @@ class DryRun:
             self._nodes = self._tests
             self._tests = []
 
-    def document(self) -> Document:
+    def planned(self) -> DryRunDocument:
         """Return what `--json` prints."""
         sync = ShippedTree(**vars(self._tree), to=SYNCED) if self._tree is not None else None
         environment = self._setting.handed_over if self._setting.handed_over.sentence else None
-        planned = DryRunDocument(
+        return DryRunDocument(
             self._plan.world_size,
             sync,
             nodes=self._nodes,
@@ -123,7 +136,6 @@ class DryRun:
             environment=environment,
             avoided=self._avoided,
         )
-        return make_document(planned)
 
     def lines(self) -> list[str]:
         """Return what a person reads."""
@@ -154,7 +166,8 @@ class DryRun:
         order = orders(NodeLaunch(self._spec, self._plan.world_size, planned, place, attempt, facts))
         started = map(_as_started, order.ranks) if is_known else order.ranks
         ranks = tuple(_redacted(rank) for rank in started)
-        return StartedNode(node.name, self._reached[node.name].reached_by, planned.nproc, ranks, order.terms)
+        reached_by = self._reached[node.name].reached_by
+        return StartedNode(node.name, reached_by, planned.nproc, ranks, order.terms, self._role.name)
 
     def _known_facts(self) -> NodeFacts:
         """Return what the agent of a local node would find of the training interpreter, by its own rules."""
@@ -194,6 +207,8 @@ class DryRun:
         launch = self._spec.launch
         what = f"{head}{count_of(self._plan.world_size, 'rank')} on {count_of(len(nodes), 'node')}"
         lines = [f"would start {what} (launcher {launch.launcher}), and nothing was done"]
+        if self._role.name:
+            lines = [f"role {self._role.name}: {lines[0]}", *_terms_of(self._role)]
         for node in nodes:
             lines += ["", *_node_lines(node)]
         if "PATH" not in launch.env and launch.launcher == "direct":
@@ -212,6 +227,18 @@ class DryRun:
         if self._spec.launch.nproc is None:
             return f"Without --nproc a node with GPUs starts a rank for each. {chosen}"
         return chosen
+
+
+def _terms_of(role: Role) -> list[str]:
+    """Say when a role starts, when it is ready, and what its end means."""
+    meaning = {"run": "its success ends the run", "never": "its end is a failure", "any": "its success means nothing"}
+    terms = [f"after {', '.join(role.after)}" if role.after else "at once"]
+    if role.ready:
+        terms.append(f"ready once {role.ready} is, within {format_duration(role.ready_timeout)}")
+    terms.append(meaning[role.ends])
+    if role.on_failure != "end":
+        terms.append(f"on_failure {role.on_failure}")
+    return [f"  it starts {', '.join(terms)}"]
 
 
 def reached_nodes(spec: RunSpec, cluster: Cluster) -> list[ReachedNode]:

@@ -56,7 +56,7 @@ from .plugins import all_checks
 from .policy import Decision
 from .recording import Recording
 from .remarks import unreadable_message
-from .states import Action, AttemptOver, Event, Reach, Send, State, Tick
+from .states import Action, AttemptOver, Event, LineSeen, Reach, Send, State, Tick
 from .tasks import handle_errors
 from .transport import Transport
 
@@ -225,7 +225,7 @@ class Controller:
 
     def _take(self, stamped: Stamped[Fact]) -> None:
         """Write a fact that the gang has stamped, with what belongs to it, and show it."""
-        self.recording.keep_stamped(stamped)
+        stamped = self.recording.keep_stamped(stamped)
         if isinstance(stamped.fact, HangNoted):
             self.observing.progress.span.stands_still = True
         if isinstance(stamped.fact, NodesChecked):
@@ -238,7 +238,7 @@ class Controller:
         if decision.kind == "finish":
             self._over.set()
             return
-        self.observing.progress.begin_attempt()
+        self.observing.begin_attempt()
         members = self.links.members
         for old, new in decision.replace.items():
             self.recording.logs.continue_on(members[new].node.index, new, is_new_agent=new == old)
@@ -268,7 +268,8 @@ class Controller:
             if entry.name not in everyone:
                 return entry
             life = everyone[entry.name].incarnation
-            return dataclasses.replace(entry, node_rank=ranks.get(entry.name), life=life)
+            place = ranks.get(entry.name) if self.roster.role.is_plain else entry.node_rank
+            return dataclasses.replace(entry, node_rank=place, life=life)
 
         change_nodes(self.run_dir, placed)
 
@@ -508,6 +509,8 @@ class Controller:
         self.feed_quietly(Tick())
         if self.roster.state is State.RUNNING:
             self.feed_quietly(self.observing.quiet())
+            if self.observing.has_ready_line:
+                self.feed_quietly(LineSeen())
         self.links.watch_silence(now)
         self.recording.watch_disk()
         if now >= self._next_ack:

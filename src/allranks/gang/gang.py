@@ -33,6 +33,7 @@ from allranks.protocol.messages import (
     ImportsMessage,
     ListeningMessage,
     ProbedMessage,
+    ReadyMessage,
     SavingMessage,
     ShippedMessage,
     StacksMessage,
@@ -62,6 +63,7 @@ from .pace import PaceWatch
 from .passed_signals import UserSignals
 from .places import Setting
 from .preloading import Preloading
+from .readiness import Readiness
 from .rendezvous import RendezvousCheck
 from .resuming import Resuming
 from .roster import Roster
@@ -73,6 +75,8 @@ from .states import (
     Audited,
     EachSecond,
     Event,
+    LineSeen,
+    MayStart,
     NodeUnreachable,
     Quiet,
     State,
@@ -107,6 +111,7 @@ class Gang:
         self.saving = Saving(self.roster, self.ending)
         self.signals = UserSignals(self.roster, self.saving)
         self.running = Running(self.roster, self.ending, self.saving)
+        self.readiness = Readiness(self.roster, self.ending)
         self.hang_watch = HangWatch(self.roster, self.ending)
         self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running, self.preloading)
         self.stragglers = StragglerWatch(self.roster)
@@ -142,11 +147,18 @@ class Gang:
         return {
             State.GATHERING: dict([*starting, *gathering]),
             State.LISTENING: dict([*starting, on(ListeningMessage, self.rendezvous.on_listening)]),
-            State.PROVING: dict([*starting, on(ProbedMessage, self.rendezvous.on_probed)]),
+            State.PROVING: dict([*starting, *self._rows_while_proving()]),
             State.RUNNING: dict([*with_ranks, *self._rows_while_running()]),
             State.ENDING: dict([*with_ranks, *ending]),
             State.OVER: {},
         }
+
+    def _rows_while_proving(self) -> list[Row]:
+        return [
+            on(ProbedMessage, self.rendezvous.on_probed),
+            on(MayStart, self.rendezvous.on_may_start),
+            on(Tick, self.rendezvous.on_tick),
+        ]
 
     def _rows_of_every_state(self) -> list[Row]:
         return [
@@ -174,7 +186,9 @@ class Gang:
     def _rows_while_running(self) -> list[Row]:
         return [
             on(StopAsked, self.saving.on_stop),
-            on(Tick, self.running.on_tick),
+            on(Tick, self._on_tick_of_ranks),
+            on(ReadyMessage, self.readiness.on_ready),
+            on(LineSeen, self.readiness.on_line),
             on(WorldMessage, self.running.on_world),
             on(Quiet, self.hang_watch.on_quiet),
             on(StacksMessage, self.hang_watch.on_stacks),
@@ -185,6 +199,9 @@ class Gang:
             on(CallTimesMessage, self.stragglers.on_call_times),
             on(Audited, self.running.on_audited),
         ]
+
+    def _on_tick_of_ranks(self, stamped: Stamped[Tick], now: float) -> list[Action]:
+        return self.readiness.on_tick(stamped, now) or self.running.on_tick(stamped, now)
 
     def _rows_of_spares(self) -> dict[type, Handler]:
         """Give the handlers for a node that stands by, in any state: whatever happens to it ends nothing."""
@@ -255,6 +272,7 @@ class Gang:
         self.rendezvous.begin_attempt(with_another_port=why == "repeat")
         self.running.begin_attempt(is_repeat=why != "retry")
         self.ending.begin_attempt()
+        self.readiness.begin_attempt()
         self.signals.begin_attempt()
         self.saving.begin_attempt()
         self.hang_watch.begin_attempt()

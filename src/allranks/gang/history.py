@@ -82,6 +82,7 @@ class History:
             gang.roster.ranks_by_node,
             recovery.spares,
             recovery.node_wait,
+            gang.roster.role.on_failure == "restart",
         )
         return decide(self._failed, means)
 

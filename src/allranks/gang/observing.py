@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
@@ -20,6 +21,7 @@ from allranks.runs.documents import StatusDocument
 from allranks.runs.timeledger import newest_steps
 from allranks.settings import RunSpec
 
+from .matching import Matching
 from .progress import Progress
 from .recording import Recording
 from .roster import Roster
@@ -38,6 +40,11 @@ class Observing:
         self.progress = Progress(
             spec.output.step_pattern, spec.limits.hang_pattern, self._pattern_off, recording.undecodable.note
         )
+        kind, _, pattern = roster.role.ready.partition(":")
+        self.has_ready_line = False  # a rank has printed what the ready test of the role looks for
+        self._ready: Matching | None = None
+        if kind == "output":
+            self._ready = Matching("ready", pattern, partial(self._pattern_off, "ready"))
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self._noted_steps: StepsSeen | None = None
         self._resumed_attempt = 0  # the last whose first step was shown
@@ -70,9 +77,18 @@ class Observing:
         if stream.attempt == self._roster.attempt or stream.kind == METRICS:
             self.progress.output(stream, data, now, made_t, self._roster.state_of(node).clock.offset)
         if stream.kind == RANK_LOG:
-            self._recording.view.output(node, stream.rank, data, made_t)
+            if self._ready is not None and not self.has_ready_line and stream.attempt == self._roster.attempt:
+                match = self._ready.feed(stream.rank, data)
+                self.has_ready_line = match is not None and match.lines > 0
+            role = self._roster.role.name
+            self._recording.view.output(f"{role} {node}" if role else node, stream.rank, data, made_t)
         elif stream.kind == METRICS:
             self._recording.is_changed = True
+
+    def begin_attempt(self) -> None:
+        """Forget what the ranks of the attempt before have shown."""
+        self.progress.begin_attempt()
+        self.has_ready_line = False
 
     # -- once a second -----------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from allranks.protocol.orders import ORDERS, KeepOrder, ListenOrder, ProbeOrder,
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document, with_secrets
 from allranks.settings.paths import against
+from allranks.settings.runspec import Role
 
 from .members import NodeState
 from .states import Send
@@ -58,7 +59,9 @@ class Setting:
     `token` is what the proof listener answers; `local_nodes` are indexes of nodes on this machine, whose
     outputs go straight into `run_outputs`; `checks` are made before ranks start; `tree` is what --sync ships;
     `dead` are pairs of nodes that --suite pairs need not measure. `keeps_launch`: another controller may take the run
-    over, and its agents keep what that one needs.
+    over, and its agents keep what that one needs. `role` is the part of the run whose nodes these are, `ports` name
+    free ports that its commands need, and `peers` has what is known of all roles once their addresses are, by
+    placeholder.
     """
 
     run: str
@@ -77,6 +80,10 @@ class Setting:
     tree: Tree | None = None
     dead: tuple[tuple[str, str], ...] = ()
     keeps_launch: bool = False
+    role: Role = field(default_factory=Role)
+    first: int = 0  # index of its first node
+    ports: tuple[str, ...] = ()
+    peers: Mapping[str, str] = field(default_factory=dict)
 
 
 class KeptLaunch(NamedTuple):
@@ -149,7 +156,7 @@ def collectors_on(spec: RunSpec, setting: Setting, index: int) -> tuple[str, ...
 
     Virtual nodes are one machine, at which the first looks for all (`Roster.share_checks`).
     """
-    if spec.target.local and index > 0:
+    if spec.target.local and index != setting.first:
         return ()
     return tuple(collectors(setting.checks))
 
@@ -249,9 +256,9 @@ def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> JsonObje
     }
 
 
-def listen_order(spec: RunSpec, token: str) -> ListenOrder:
+def listen_order(spec: RunSpec, token: str, more: int = 0) -> ListenOrder:
     """Ask the master to open its port for the rendezvous check."""
-    return ListenOrder(spec.rendezvous.master_port, token, spec.places.output_dir)
+    return ListenOrder(spec.rendezvous.master_port, token, spec.places.output_dir, more)
 
 
 def probe_order(spec: RunSpec, addresses: list[str], port: int, token: str) -> ProbeOrder:
@@ -267,6 +274,8 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         outputs = spec.places.output_dir
     else:
         outputs = setting.run_outputs if here else f"{node.node_dir}/outputs"
+    if setting.role.name:  # ranks of two roles have the same numbers
+        outputs = f"{outputs}/{setting.role.name}"
     return Place(
         node_dir=node.node_dir,
         workdir=workdir_on(spec, setting, node.node_dir),
@@ -277,4 +286,6 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         forwarded=setting.forwarded,
         interfaces=interfaces,
         torch=node.plan_facts.interpreter.torch or "",
+        role=setting.role.name,
+        peers=setting.peers,
     )

@@ -105,6 +105,7 @@ class Means:
     ranks: Mapping[str, int] = field(default_factory=dict)
     asked_spares: int = 0
     node_wait: float = 0.0
+    insists: bool = False  # on_failure of its role is restart: whatever ended it
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     number = len(history)
     row = row_of(last)
     replace = _replace(last, row, means)
-    against = _against(history, row, means, replace)
+    against = "" if means.insists and last.ran else _against(history, row, means, replace)
     if means.retries == 0:
         return Decision("finish", "no retry was asked for (--retries)")
     if against:
@@ -156,7 +157,8 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     if number > means.retries:
         return Decision("finish", f"{_count(means.retries)} used up")
     pause = _pause(history, replace)
-    reasons = [row.why, *_replacements(replace, last.verdict.attempt + 1, means)]
+    why = 'on_failure = "restart" is set for the role' if means.insists else row.why
+    reasons = [why, *_replacements(replace, last.verdict.attempt + 1, means)]
     if pause:
         reasons.append(f"The next attempt begins in {pause:g} s")
     return Decision("retry", ". ".join(reasons), replace, pause)

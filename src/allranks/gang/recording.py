@@ -84,6 +84,8 @@ class Recording:
         self.timekeeper = Timekeeper()
         self.attempt_facts = AttemptFacts()  # what the verdict on the present attempt goes by
         self.dropped: dict[str, dict[int, int]] = {}  # bytes by node and rank
+        self.watch: Callable[[Fact], None] | None = None  # hears of every fact
+        self.whole_status: Callable[[], StatusDocument] | None = None  # of all roles, where there are several
         self.is_changed = True  # since status.json was written
         self._status_due = 0.0
         self._disk_was_full = False
@@ -92,20 +94,22 @@ class Recording:
 
     def keep(self, fact: Fact, node: str = "", t: float | None = None) -> Stamped[Fact]:
         """Write a fact of the present attempt, which is of now where no time says else."""
-        stamped = Stamped(node, round(time.time(), 6) if t is None else t, self._roster.attempt, fact)
-        self.keep_stamped(stamped)
-        return stamped
+        return self.keep_stamped(Stamped(node, round(time.time(), 6) if t is None else t, self._roster.attempt, fact))
 
     def note(self, fact: Fact, node: str = "", t: float | None = None) -> None:
         """Write a fact of the present attempt, and show it."""
         self.view.event(self.keep(fact, node, t))
 
-    def keep_stamped(self, stamped: Stamped[Fact]) -> None:
+    def keep_stamped(self, stamped: Stamped[Fact]) -> Stamped[Fact]:
         """Write a fact, with the program's own words of an error."""
+        stamped = stamped._replace(role=self.run.role)
         if isinstance(stamped.fact, ExitMessage):
             save_error(self.run, self._roster.attempt, stamped.fact.rank, stamped.fact.error)
         self.run.append(stamped)
         self._remember(stamped)
+        if self.watch is not None:
+            self.watch(stamped.fact)
+        return stamped
 
     def resume(self, facts: Iterable[Stamped[Fact]]) -> None:
         """Go on with a run directory that has these facts."""
@@ -174,8 +178,10 @@ class Recording:
 
     def write_status(self, status: StatusDocument, now: float) -> None:
         """Show the state of the run, and write it where it has changed; its time says that this process lives."""
-        self.view.status(status, time.time())
         self._progress.note(status, time.time())
+        if self.whole_status is not None:
+            status = self.whole_status()
+        self.view.status(status, time.time())
         if self.is_changed or now >= self._status_due:
             self.is_changed = False
             self._status_due = now + self._beat

@@ -140,3 +140,10 @@ def run_disk_full(path: str, why: str) -> Finding:
         "fetched while the run goes on once there is some. Events of that time are lost",
         f"free some space (df -h {path})",
     )
+
+
+def ended_early(role: str, node: str, rank: int) -> Finding:
+    """Return the finding about a process that was to run as long as the other roles, and ended with success."""
+    message = f"rank {rank} on {node} ended with code 0, and {role} was to run as long as the others"
+    remedy = f'see why with `allranks logs --role {role}`. Where its end is meant, set ends = "any" in [roles.{role}]'
+    return Finding("role-ended", "fail", message, remedy, Where(node=node, rank=rank))

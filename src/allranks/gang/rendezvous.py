@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from allranks.plan.network import choose_address, no_address, offered, port_taken, target_words
+from collections.abc import Mapping
+from dataclasses import replace
+
+from allranks.plan.network import choose_address, main_addresses, no_address, offered, port_taken, target_words
 from allranks.protocol.messages import ListeningMessage, ProbedMessage
 from allranks.protocol.run_facts import GateListening, GateProved, PlanMade, Stamped
 
@@ -13,7 +16,7 @@ from .preloading import Preloading
 from .remarks import not_shared
 from .roster import Roster
 from .running import Running
-from .states import Action, Send, State
+from .states import Action, MayStart, Send, State, Tick
 
 PORT_REPEATS = 3  # for EADDRINUSE at rank 0 on a port that allranks chose
 
@@ -28,6 +31,7 @@ class RendezvousCheck:
         self.preloading = preloading
         self._began_at = 0.0
         self._port_repeats = 0
+        self._interfaces: Mapping[str, Mapping[str, str]] | None = None  # of ranks that may start once other roles have
 
     def begin_attempt(self, with_another_port: bool) -> None:
         """Count the attempts that only another port began."""
@@ -51,7 +55,7 @@ class RendezvousCheck:
         plan = PlanMade(roster.plan.world_size, roster.rank_counts)
         return [
             roster.stamp(plan),
-            Send(roster.master.name, listen_order(roster.spec, self._token())),
+            Send(roster.master.name, listen_order(roster.spec, self._token(), len(roster.setting.ports))),
             *self.preloading.begin(),
         ]
 
@@ -85,6 +89,7 @@ class RendezvousCheck:
             taken = port_taken(roster.master.name, stamped.fact.error, target_words(roster.spec))
             return self.ending.refuse([taken], now)
         roster.master_port = stamped.fact.port
+        roster.ports = roster.ports or stamped.fact.more
         roster.state = State.PROVING
         addresses = self._offers()
         if not addresses:
@@ -111,7 +116,30 @@ class RendezvousCheck:
         if failures or choice.address is None:
             return actions + self.ending.refuse(failures, now)
         roster.master_addr = choice.address
+        main = main_addresses(roster.spec, master, roster.master_port, self._offers(), roster.plan_facts, probes)
+        roster.addresses = {**main, master: choice.address}
         seconds = round(now - self._began_at, 3)
         proved = GateProved(choice.address, roster.master_port, seconds, roster.rank_counts)
         actions.append(roster.stamp(proved, master))
+        if not roster.may_start:
+            self._interfaces = choice.environment
+            return actions
         return actions + self.running.start(choice.environment)
+
+    def on_may_start(self, stamped: Stamped[MayStart], now: float) -> list[Action]:
+        """Start the ranks of a role, whose turn it is; those of a further attempt need not wait."""
+        roster = self.roster
+        roster.may_start = True
+        roster.setting = replace(roster.setting, peers=stamped.fact.peers)
+        if self._interfaces is None:
+            return []
+        interfaces = self._interfaces
+        self._interfaces = None
+        roster.start_at = now
+        return self.running.start(interfaces)
+
+    def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
+        """Time limits of the check. What a role waits for has limits of its own."""
+        if self._interfaces is not None:
+            return []
+        return self.ending.on_tick_of_start(stamped, now)

@@ -41,6 +41,10 @@ class Roster:
         self.spec = spec
         self.cluster = cluster
         self.setting = setting
+        self.role = setting.role
+        self.may_start = setting.role.is_plain  # else other roles come first
+        self.addresses: dict[str, str] = {}  # of the nodes, on the network of the master's
+        self.ports: tuple[int, ...] = ()  # those that `setting.ports` names
         self.state = State.GATHERING
         self.nodes = {n.name: NodeState(n.name, n.index) for n in cluster.nodes}  # in the order of their ranks
         self.spares = {n.name: NodeState(n.name, n.index) for n in cluster.spares}
@@ -182,7 +186,7 @@ class Roster:
 
     def share_checks(self) -> list[Stamped[Fact]]:
         """Give every virtual node what the checks of the first have seen of their one machine; what is to be kept."""
-        first = next((node for node in self.everyone.values() if node.index == 0), None)
+        first = next((node for node in self.everyone.values() if node.index == self.setting.first), None)
         if not self.spec.target.local or first is None or first.facts is None:
             return []
         seen = {name: first.facts[name] for name in collectors(self.setting.checks) if name in first.facts}

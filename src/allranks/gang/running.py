@@ -19,6 +19,7 @@ from .ending import Ending
 from .groups import ProcessGroups
 from .lingering import remark
 from .places import keep_order, place_for
+from .remarks import ended_early
 from .roster import Roster
 from .saving import Saving
 from .states import Action, Audited, Send, State, Tick
@@ -117,6 +118,9 @@ class Running:
             actions += self.ending.note_failure(now)
         if end.code != 0:
             return actions + self._fail_when_heard(now)
+        if roster.role.ends == "never":
+            finding = ended_early(roster.role.name, stamped.node, end.rank)
+            return [*actions, roster.add_finding(finding), *self.ending.fail(now)]
         if all(r.exit is not None for r in roster.processes()):
             actions += self.groups.judge_end(now)
             return actions + self.ending.end(now, roster.spec.limits.grace, "done")

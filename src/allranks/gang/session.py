@@ -24,6 +24,7 @@ from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import JOINED
 from allranks.diagnose.causes import exit_code
 from allranks.diagnose.incident import Incident, beat_of
+from allranks.diagnose.roles import OWN, RoleEnd
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, DONE, HANG
 from allranks.findings import SURE, Finding, Verdict
@@ -51,6 +52,7 @@ from allranks.runs.documents import (
     NodeEntry,
     ProgramExit,
     ResultDocument,
+    RoleResult,
     RunDocument,
     StatusDocument,
     Timing,
@@ -66,6 +68,7 @@ from allranks.settings.document import from_document
 from allranks.text import join_words
 
 from .channel import Shipper
+from .conducting import conduct, directories_of, result_of_roles, status_of_roles
 from .controller import Controller
 from .gang import Gang
 from .history import History, attempts_of
@@ -74,6 +77,7 @@ from .places import Setting
 from .plugins import all_checks
 from .policy import Decision
 from .resuming import spares_of
+from .roles import parts_of
 from .roster import Roster
 from .states import State, UserSignal
 from .tasks import run_loop
@@ -122,6 +126,7 @@ class Session:
             from .auditor import Auditor  # imported late: a run without it needs none of it
 
             self.observing.auditor = Auditor(spec.recovery.audit_data, run)
+        self.others: list[Session] = []  # of the other roles; this one's success ends the run
         self._signals = 0
         self._said_time_left = False
         self._asked_to_stop: str | None = None
@@ -130,7 +135,19 @@ class Session:
     def take_view(self, view: View) -> None:
         """Another view from now on (after the fork of --detach)."""
         self.view = view
-        self.controller.take_view(view)
+        for session in self.of_roles:
+            session.controller.take_view(view)
+
+    @property
+    def of_roles(self) -> list[Session]:
+        """The session of each role, this one first."""
+        return [self, *self.others]
+
+    def take_others(self, others: Sequence[Session]) -> None:
+        """Conduct the sessions of the other roles of the run, in the order in which they stand in the settings."""
+        self.others = list(others)
+        if others:
+            conduct(self.of_roles)
 
     def run(
         self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
@@ -172,7 +189,7 @@ class Session:
             self._loop.call_soon_threadsafe(self._stop_of_a_node, reason)
 
     def _stop_of_a_node(self, reason: str) -> None:
-        self.controller.stop(reason, self.spec.limits.stop_grace)
+        self._stop_all(reason, self.spec.limits.stop_grace)
         self._shorten("sigterm")
 
     def signal_at_node(self, node: str, name: str) -> None:
@@ -181,7 +198,8 @@ class Session:
 
     def step_ended(self) -> None:
         """Give up all nodes: the engine's processes there have ended, and every way to them; from any thread."""
-        self._from_any_thread(self.controller.lose_all_nodes)
+        for session in self.of_roles:
+            self._from_any_thread(session.controller.lose_all_nodes)
 
     def _from_any_thread(self, act: Callable[..., None], *arguments: str) -> None:
         """After the run, or before it, nothing is done."""
@@ -191,7 +209,9 @@ class Session:
 
     def pass_signal(self, name: str, source: str = CONTROLLER) -> None:
         """SIGUSR1 or SIGUSR2 is for the ranks, wherever it came to."""
-        self.controller.feed(UserSignal(name, source))
+        for session in self.of_roles:
+            if not source or source in session.controller.links.members:
+                session.controller.feed(UserSignal(name, source))
 
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -205,16 +225,32 @@ class Session:
         if on_stop_key is not None:
             loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
         if stop_first is not None:
-            loop.call_soon(self.controller.stop, stop_first, self.spec.limits.stop_grace)
+            loop.call_soon(self._stop_all, stop_first, self.spec.limits.stop_grace)
         if self._asked_to_stop is not None:  # before there was a loop to tell
             loop.call_soon(self._stop_of_a_node, self._asked_to_stop)
-        await self.controller.run()
+        ends = await asyncio.gather(*map(self._play, self.of_roles), return_exceptions=True)
+        for error in ends:
+            if error is not None:
+                raise error
+
+    async def _play(self, session: Session) -> None:
+        """Run one role to its end; a defect of allranks in it ends the others."""
+        try:
+            await session.controller.run()
+        except Exception:
+            self._stop_all("crash", self.spec.limits.grace)
+            raise
+
+    def _stop_all(self, reason: str, grace: float) -> None:
+        for session in self.of_roles:
+            session.controller.stop(reason, grace)
 
     def interrupt(self, reason: str) -> None:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
-        self.controller.links.beats.stop_grace = 0.0
-        self.controller.stop(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
+        for session in self.of_roles:
+            session.controller.links.beats.stop_grace = 0.0
+        self._stop_all(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
         if self._signals == 1:
             self._shorten("sigterm")
 
@@ -225,7 +261,7 @@ class Session:
     def end_announced(self) -> None:
         """End the run in order, once: the engine takes the nodes back soon."""
         self.reach.warned()
-        self.controller.stop("engine", self.spec.limits.stop_grace)
+        self._stop_all("engine", self.spec.limits.stop_grace)
         self._shorten("engine")
 
     def _shorten(self, reason: str) -> None:
@@ -240,7 +276,7 @@ class Session:
             if not self._said_time_left:  # every node's task says that the engine ends it
                 self._said_time_left = True
                 self.say_note(f"ranks have {left.seconds:.0f} s ({left.source}), not the {asked:g} s of --stop-grace")
-            self.controller.stop(reason, left.seconds)
+            self._stop_all(reason, left.seconds)
 
         loop.run_in_executor(None, self.reach.time_left).add_done_callback(shorten)
 
@@ -355,10 +391,28 @@ class Session:
 
     def finish(self) -> ResultDocument:
         """Write the result down and return it; where another controller has taken the run over it writes the result."""
-        gang = self.controller.gang
-        roster = gang.roster
         if self.controller.replaced:
             return ResultDocument(self.setting.run)
+        ended_t = time.time()
+        result = result_of_roles(self.of_roles, ended_t)
+        stopped = bool(self._user_stop)
+        status = status_of_roles(self.of_roles)
+        written = write_result(self.run_dir, result, stopped, status, ended_t)
+        if not self.cluster.is_virtual:
+            for session in self.of_roles:
+                session.remember_nodes(result)
+        return written
+
+    @property
+    def _user_stop(self) -> str | None:
+        """Why the run was stopped; None for what another role has brought about."""
+        reason = self.controller.gang.roster.stop_reason
+        return None if reason in OWN else reason
+
+    def own_result(self, ended_t: float) -> ResultDocument:
+        """Give the result of this role, which ends at `ended_t` (unix seconds)."""
+        gang = self.controller.gang
+        roster = gang.roster
         code = exit_code(self.verdict, roster.stop_reason, roster.program_failed)
         if roster.refused_by_check:
             code = CHECK_FAILED
@@ -366,16 +420,30 @@ class Session:
             code = HANG
         if roster.testing and self.tested is not None and not roster.refused_by_check:
             code = self.tested.exit
-        ended_t = time.time()
         result = self._result(code, ended_t)
         if roster.testing and self.tested is not None:
             result = self.tested.add_to(result)
-        written = write_result(self.run_dir, result, bool(roster.stop_reason), self.controller.status(), ended_t)
-        if not self.cluster.is_virtual:
-            self._remember_nodes(result)
-        return written
+        return result
 
-    def _remember_nodes(self, result: ResultDocument) -> None:
+    @property
+    def role_end(self) -> RoleEnd:
+        """How this role ended."""
+        roster = self.controller.roster
+        was_ready = self.controller.gang.readiness.was_ready
+        return RoleEnd(self.setting.role, self.verdict, roster.failed_t, roster.stop_reason, was_ready)
+
+    def role_result(self, results: Mapping[str, ResultDocument]) -> RoleResult:
+        """Say how this role ended."""
+        roster = self.controller.roster
+        verdict = results[self.setting.role.name].verdict
+        if self.role_end.was_ended or self._user_stop:
+            outcome = "stopped"
+        else:
+            outcome = "done" if verdict is None else "failed"
+        cause = verdict.cause or "" if verdict is not None and outcome == "failed" else ""
+        return RoleResult(outcome, tuple(roster.nodes), roster.world_size, tuple(self.history.attempts), cause)
+
+    def remember_nodes(self, result: ResultDocument) -> None:
         """Note what the run has found of each node, for `allranks nodes` and --avoid."""
         roster = self.controller.gang.roster
         reached = [
@@ -513,6 +581,7 @@ def create(
     """Make the run directory and a session for a new run; `reach` may have a run directory for it already.
 
     `expected_world_size` is the caller's WORLD_SIZE, `dead` are pairs of nodes that --suite pairs leaves out."""
+    parts = parts_of(spec, cluster)
     archive = _pack(spec, cwd) if spec.launch.sync else None
     again = reach.run_directory(spec.places.runs_dir)
     try:
@@ -524,18 +593,17 @@ def create(
     with over_when_interrupted(run):
         checks = tuple(of_level(all_checks().values(), "quick")) if spec.preflight.check else ()
         setting = make_setting(spec, cluster, environ, cwd, names_of(run), checks)
-        tree = archive.tree if archive is not None else None
         setting = dataclasses.replace(
             setting,
             expected_world_size=expected_world_size,
-            tree=tree,
+            tree=archive.tree if archive is not None else None,
             dead=dead,
-            keeps_launch=reach.keeps_launch,
+            keeps_launch=reach.keeps_launch and not spec.launch.roles,
         )
         known = RunDocument(
             uid=setting.uid,
             started=time.time(),
-            nodes=tuple(node_entries(cluster)),
+            nodes=tuple(entry for part in parts for entry in node_entries(part.cluster, part.role.name)),
             source=cluster.source,
             workdir=setting.workdir,
             versions={"python": platform.python_version()},
@@ -549,7 +617,12 @@ def create(
         if reach.awaited_since is not None:
             run.append(Stamped("", reach.awaited_since, None, NodesAsked(cluster.source)))
         run.append(Stamped("", time.time(), None, RunStart(run.name, setting.uid)))
-        session = Session(spec, cluster, setting, run, view_for(), reach, archive=archive)
+        view = view_for()
+        session, *others = (
+            Session(part.spec, part.cluster, part.setting(setting), own, view, reach, archive=archive)
+            for part, own in directories_of(parts, run)
+        )
+        session.take_others(others)
         facts = run.read_facts()[0]
         session.recording.resume(facts)
         if again is not None:
@@ -664,13 +737,17 @@ def _named(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]
     return {name: environ[name] for name in names if name in environ}
 
 
-def node_entries(cluster: Cluster) -> list[NodeEntry]:
+def node_entries(cluster: Cluster, role: str = "") -> list[NodeEntry]:
     """Describe the nodes as run.json has them, spares last."""
     entries = []
     for rank, node in enumerate((*cluster.nodes, *cluster.spares)):
         node_rank = rank if rank < len(cluster) else None
+        if role:
+            node_rank = node.index
         entries.append(
-            NodeEntry(node.name, node.index, node.host, node.user, node.port, node.slots, node.is_local, node_rank)
+            NodeEntry(
+                node.name, node.index, node.host, node.user, node.port, node.slots, node.is_local, node_rank, role=role
+            )
         )
     return entries
 
@@ -682,6 +759,11 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
     facts = run.read_facts()[0]
     gang = document.gang
     nodes = reachable_nodes(gang)
+    if document.spec.get("roles"):
+        raise UsageError(
+            f"{run.name} has several roles, and another controller cannot take such a run over. Its ranks end with "
+            "their lease"
+        )
     missing = [name for name in ("nodes", "spec", "uid", "workdir") if not getattr(document, name)]
     if missing or not nodes or len(nodes) < len(gang):
         lacking = join_words(missing or ["addresses of nodes"])

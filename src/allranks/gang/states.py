@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,6 +60,16 @@ class StepShown(NamedTuple):
     step: int
 
 
+class MayStart(NamedTuple):
+    """The ranks of a role may start: `peers` has the addresses of all roles, by placeholder."""
+
+    peers: Mapping[str, str]
+
+
+class LineSeen(NamedTuple):
+    """A rank has printed a line that its role's ready test looks for."""
+
+
 class EachSecond(NamedTuple):
     """Comes every second while ranks run: the step that the slowest rank has reached."""
 
@@ -87,6 +98,8 @@ Event = (
     | UserSignal
     | Quiet
     | StepShown
+    | MayStart
+    | LineSeen
     | EachSecond
     | Audited
     | Tick

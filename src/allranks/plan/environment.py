@@ -15,6 +15,7 @@ from typing import NamedTuple
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 from allranks.settings.frameworks import LIGHTNING
+from allranks.settings.roles import fill_roles, variable_of
 
 from .ranks import Attempt, NodePlan
 
@@ -66,7 +67,8 @@ RECORDED = "2000"  # collectives that torch's flight recorder keeps a rank
 class Place:
     """Where a node's ranks live. `outputs_here`: outputs are written straight into the run directory.
 
-    `torch` is the version in the training interpreter, where it is known.
+    `torch` is the version in the training interpreter, where it is known. `role` is the part of the run that they are,
+    `peers` what is known of all roles, by placeholder.
     """
 
     node_dir: str
@@ -78,6 +80,8 @@ class Place:
     forwarded: Mapping[str, str] = field(default_factory=dict)
     interfaces: Mapping[str, str] = field(default_factory=dict)
     torch: str = ""
+    role: str = ""
+    peers: Mapping[str, str] = field(default_factory=dict)
 
     def nccl_log(self, rank: int | str, attempt: int) -> str:
         """NCCL's own log of a rank; for all ranks with "{rank}" instead of the number (agent/runner_launched.py)."""
@@ -203,7 +207,8 @@ def rank_environment(launch: NodeLaunch, process: PlannedProcess) -> dict[str, s
     environment.update(_recorder(launch))
     environment.update(launch.place.interfaces)
     environment.update(_trackers({**environment, **launch.spec.launch.env}, launch.place.run))
-    environment.update(launch.spec.launch.env)
+    peers = launch.place.peers
+    environment.update({name: fill_roles(value, peers) for name, value in launch.spec.launch.env.items()})
     if LIGHTNING in environment:
         environment.setdefault("LT_DEVICES", str(launch.node.nproc))
         environment.setdefault("LT_NUM_NODES", str(launch.node.of))
@@ -230,7 +235,7 @@ def _contract(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:
         "GROUP_WORLD_SIZE": node.of,
         "ROLE_RANK": process.rank,
         "ROLE_WORLD_SIZE": launch.world_size,
-        "ROLE_NAME": "default",
+        "ROLE_NAME": place.role or "default",
         "MASTER_ADDR": attempt.master_addr,
         "MASTER_PORT": attempt.master_port,
         "NODE_RANK": node.rank,
@@ -260,6 +265,9 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
         "ALLRANKS_REPORT_SOCKET": f"{place.node_dir}/report.sock",
         "ALLRANKS_ATTEMPT": str(number),
     }
+    if place.role:
+        names["ALLRANKS_ROLE"] = place.role
+    names.update({variable_of(name): value for name, value in place.peers.items()})
     if launch.attempt.last_verdict:
         names["ALLRANKS_LAST_VERDICT"] = launch.attempt.last_verdict
     if "PYTHONUNBUFFERED" not in place.forwarded:

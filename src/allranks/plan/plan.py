@@ -18,6 +18,7 @@ from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.processes import ImportRecord
 from allranks.settings import RunSpec
 from allranks.settings.command_line import fill
+from allranks.settings.roles import fill_roles
 from allranks.settings.tools import node_rank_in, read_tool
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
@@ -160,7 +161,7 @@ def _filled(launch: NodeLaunch) -> NodeLaunch:
     """Put this node's values into the placeholders of the command."""
     place = launch.place
     values = {"run": place.run, "output_dir": place.output_dir, "attempt": str(launch.attempt.number)}
-    command = fill(launch.spec.launch.command, values)
+    command = tuple(fill_roles(word, place.peers) for word in fill(launch.spec.launch.command, values))
     if command == launch.spec.launch.command:
         return launch
     return replace(launch, spec=launch.spec.changed(command=command))

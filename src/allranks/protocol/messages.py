@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Tuple, Union
 
-from .codec import DecodeError, Vocabulary, encode, omit_empty, omit_none
+from .codec import Annotated, DecodeError, Vocabulary, at_most, encode, omit_empty, omit_none
 from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name, cut
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
-from .orders import MOST_RANKS
+from .orders import MOST_PORTS, MOST_RANKS, Port
 from .processes import ImportRecord, PortOwner, RemainingProcess, SweptProcess
 from .records import NamedTuple
 from .samples import LinkCount, NodeUsage, RankCalls, SuspectLook
 
+MOST_ANSWER = 300  # characters of what a server answered
 MOST_WORLDS = 16  # of other launchers, in one attempt on one node
 
 
@@ -143,6 +144,7 @@ class ListeningMessage(NamedTuple):
 
     port: int = 0
     error: Optional[PortFailure] = None
+    more: Annotated[Tuple[Port, ...], at_most(MOST_PORTS)] = ()
 
 
 @omit_none
@@ -165,6 +167,14 @@ class ProbedMessage(NamedTuple):
     results: Tuple[AddressProbe, ...] = ()
     error: str = ""
     shared: bool = True
+
+
+class ReadyMessage(NamedTuple):
+    """Whether a server is ready, and what it answered: a status, or why there is none."""
+
+    ok: bool = False
+    answer: Annotated[str, at_most(MOST_ANSWER)] = ""
+    error: str = ""
 
 
 class StartedMessage(NamedTuple):
@@ -369,6 +379,7 @@ Message = Union[
     FactsMessage,
     ListeningMessage,
     ProbedMessage,
+    ReadyMessage,
     StartedMessage,
     WorldMessage,
     TemplateMessage,
@@ -403,6 +414,7 @@ MESSAGES: Vocabulary[Message] = Vocabulary(
         "facts": FactsMessage,
         "listening": ListeningMessage,
         "probed": ProbedMessage,
+        "ready": ReadyMessage,
         "started": StartedMessage,
         "world": WorldMessage,
         "template": TemplateMessage,

@@ -20,6 +20,7 @@ MOST_CALLS = 400  # collectives of a rank in one answer
 MOST_PATH = 4096  # bytes of a path (PATH_MAX)
 MOST_HERE = 4096  # ranks of one node
 MOST_ADDRESSES = 16  # of the master that a node tries, or of a peer
+MOST_PORTS = 64
 MOST_SECONDS = 366 * 86400.0
 LARGEST_STEP = (1 << 53) - 1  # a step comes from the training program, and JSON has no larger whole numbers
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
@@ -99,11 +100,14 @@ class SetupOrder(NamedTuple):
 
 
 class ListenOrder(NamedTuple):
-    """Open the master's port for the rendezvous check (0: a free one); a nonce goes into a shared directory."""
+    """Open the master's port for the rendezvous check (0: a free one); a nonce goes into a shared directory.
+
+    `more`: so many further free ports are named, for what the ranks of a role serve."""
 
     port: Port
     token: Token
     nonce_dir: Optional[str] = None
+    more: Annotated[int, within(0, MOST_PORTS)] = 0
 
 
 class ProbeOrder(NamedTuple):
@@ -114,6 +118,16 @@ class ProbeOrder(NamedTuple):
     token: Token
     seconds: Seconds
     nonce_dir: Optional[str] = None
+
+
+class ReadyOrder(NamedTuple):
+    """Say whether a server answers: at a port, or with a success to a GET of `path` (`secure`: over TLS)."""
+
+    address: HostName
+    port: Port
+    path: Annotated[str, at_most(MOST_PATH)] = ""
+    secure: bool = False
+    seconds: Seconds = 2.0
 
 
 class RankOrder(NamedTuple):
@@ -315,6 +329,7 @@ Order = Union[
     SetupOrder,
     ListenOrder,
     ProbeOrder,
+    ReadyOrder,
     PreloadOrder,
     ImportsOrder,
     StartOrder,
@@ -342,6 +357,7 @@ ORDERS: Vocabulary[Order] = Vocabulary(
         "setup": SetupOrder,
         "listen": ListenOrder,
         "probe": ProbeOrder,
+        "ready": ReadyOrder,
         "preload": PreloadOrder,
         "imports": ImportsOrder,
         "start": StartOrder,

@@ -25,12 +25,16 @@ Result = TypeVar("Result")
 
 
 class Stamped(NamedTuple, Generic[Of]):
-    """A fact with its node (empty: of the run), its time (unix seconds, the controller's clock), and its attempt."""
+    """A fact with its node (empty: of the run), its time (unix seconds, the controller's clock), and its attempt.
+
+    `role` is empty for the run and for the role whose success ends it; other roles have attempts of their own.
+    """
 
     node: str
     t: float
     attempt: Optional[int]  # None: of the run as a whole
     fact: Of
+    role: str = ""
 
 
 # -- the run and its attempts --------------------------------------------------------------------------
@@ -331,6 +335,14 @@ class StragglerWait(NamedTuple):
     share: float
 
 
+class RoleReady(NamedTuple):
+    """The role has started, `seconds` after its ranks: its `test` has passed with this `answer`."""
+
+    seconds: float
+    test: str = ""
+    answer: str = ""
+
+
 class RankLeaving(NamedTuple):
     """A rank's program has ended, or failed; `waits`: its process goes on, for `threads`."""
 
@@ -475,6 +487,7 @@ Fact = Union[
     StepsSeen,
     StepsWentOn,
     StragglerWait,
+    RoleReady,
     SignalPassed,
     SaveAsked,
     SaveAgreed,
@@ -537,6 +550,7 @@ KINDS: Dict[str, Type[Fact]] = {
     "steps": StepsSeen,
     "went-on": StepsWentOn,
     "straggler-wait": StragglerWait,
+    "role-ready": RoleReady,
     "signal": SignalPassed,
     "save-asked": SaveAsked,
     "save-agreed": SaveAgreed,
@@ -565,6 +579,7 @@ class Stamp(NamedTuple):
     event: str
     node: str = ""
     attempt: Optional[int] = None
+    role: str = ""
 
 
 def write_line(stamped: Stamped[Fact]) -> JsonObject:
@@ -579,6 +594,8 @@ def write_line(stamped: Stamped[Fact]) -> JsonObject:
         line["attempt"] = stamped.attempt
     if stamped.node:
         line["node"] = stamped.node
+    if stamped.role:
+        line["role"] = stamped.role
     return {**line, **fields}
 
 
@@ -596,7 +613,7 @@ def read_line(line: Json) -> Optional[Stamped[Fact]]:
     fact = fitting(kind, line)
     if fact is None:
         return None
-    return Stamped(stamp.node, stamp.t, stamp.attempt, fact)
+    return Stamped(stamp.node, stamp.t, stamp.attempt, fact, stamp.role)
 
 
 def read_lines(lines: Iterable[Json]) -> Iterator[Stamped[Fact]]:
@@ -611,7 +628,7 @@ def of_kind(facts: Iterable[Stamped[Fact]], kind: Type[Kind]) -> Iterator[Stampe
     """Give the facts of a kind."""
     for stamped in facts:
         if isinstance(stamped.fact, kind):
-            yield Stamped(stamped.node, stamped.t, stamped.attempt, stamped.fact)
+            yield Stamped(stamped.node, stamped.t, stamped.attempt, stamped.fact, stamped.role)
 
 
 def on(kind: Type[Kind], take: Callable[[Stamped[Kind]], Result]) -> Tuple[type, Callable[[Stamped[Fact]], Result]]:

@@ -33,6 +33,7 @@ from allranks.protocol.run_facts import (
     OutputDropped,
     PlainNote,
     RetryDecided,
+    RoleReady,
     SaveAgreed,
     SaveAsked,
     SaveDone,
@@ -44,7 +45,7 @@ from allranks.protocol.run_facts import (
     TreeListed,
     on,
 )
-from allranks.runs.documents import TEMPORARY, Left, NodeEntry, ResultDocument, RunOpened
+from allranks.runs.documents import TEMPORARY, Left, NodeEntry, OpenedRole, ResultDocument, RunOpened
 from allranks.settings.secrets import redact_text
 from allranks.text import count_of, cut, format_duration, format_ranks, format_size, list_first, name_with, plural
 
@@ -56,7 +57,12 @@ FILES_SHOWN = 4
 RUNNER_UP_WIDTH = 160  # characters of what else it may be
 # Who asked for the end, as a terminal has it.
 _OWN_OUTPUTS = re.compile(r"/node_\d+(?:_\d+)?/outputs$")  # in a node directory: no --output-dir was given
-_ASKED = {"ctrl-c": "Ctrl-C", "sigterm": "SIGTERM or `allranks stop`"}
+_ASKED = {
+    "ctrl-c": "Ctrl-C",
+    "sigterm": "SIGTERM or `allranks stop`",
+    "roles-done": "the roles that end the run are done",
+    "role-failed": "another role has failed",
+}
 
 
 def opening_lines(opened: RunOpened) -> list[str]:
@@ -71,11 +77,19 @@ def opening_lines(opened: RunOpened) -> list[str]:
         f"command   {command}",
         f"nodes     {names}   (from {opened.source})",
     ]
+    if opened.roles:
+        lines[2:3] = [f"{role.name:<9} {_role(role)}" for role in opened.roles]
     if opened.spares:
         lines.append("spares    " + ", ".join(map(_node, opened.spares)))
     if opened.environment:
         lines.append(f"variables {opened.environment}")
     return lines
+
+
+def _role(role: OpenedRole) -> str:
+    """Write where a role runs, what, and after which others."""
+    after = f"   (after {', '.join(role.after)})" if role.after else ""
+    return f"{list_first(role.nodes, NODES_SHOWN)}: {shlex.join(role.command)}{after}"
 
 
 def _node(node: NodeEntry) -> str:
@@ -93,9 +107,10 @@ def event_line(stamped: Stamped[Fact], nodes: int) -> str | None:
     """
     stamped = on_one_line(stamped)
     if isinstance(stamped.fact, GateProved):
-        return _rendezvous_line(stamped.node, stamped.fact, nodes)
+        return _rendezvous_line(stamped.node, stamped.fact, nodes, stamped.role)
     write = _WRITERS.get(type(stamped.fact))
-    return None if write is None else write(stamped)
+    line = None if write is None else write(stamped)
+    return f"{stamped.role}: {line}" if line and stamped.role else line
 
 
 def on_one_line(value: Any) -> Any:
@@ -115,10 +130,12 @@ def on_one_line(value: Any) -> Any:
     return value
 
 
-def _rendezvous_line(node: str, proved: GateProved, nodes: int) -> str:
+def _rendezvous_line(node: str, proved: GateProved, nodes: int, role: str) -> str:
     count = len(proved.ranks) or nodes
     who = f"all {count} nodes" if count > 1 else "the node"
     place = f"{node} {proved.address}:{proved.port}"
+    if role:
+        return f"{role:<9} {place}, reached by {who} in {proved.seconds:.2f} s"
     return f"master    {place}, reached by {who} in {proved.seconds:.2f} s\nranks     {counts_text(proved.ranks)}"
 
 
@@ -275,6 +292,12 @@ def _suspected_line(stamped: Stamped[HangSuspected]) -> str:
     return f"{line}. Their process group gives up after {stamped.fact.limit:.0f} s"
 
 
+def _ready_line(stamped: Stamped[RoleReady]) -> str | None:
+    if not stamped.fact.test:
+        return None
+    return f"ready after {stamped.fact.seconds:.1f} s: {stamped.fact.test} ({stamped.fact.answer})"
+
+
 def _finding_line(stamped: Stamped[Finding]) -> str:
     return finding_line(stamped.fact)
 
@@ -292,6 +315,7 @@ _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
     (
         on(SuitePassed, _passed_line),
         on(HangSuspected, _suspected_line),
+        on(RoleReady, _ready_line),
         on(FirstStep, lambda stamped: f"first step after {stamped.fact.seconds:.1f} s"),
         on(FaultMessage, lambda stamped: f"note: {stamped.node}: {stamped.fact.message}"),
         on(SignalPassed, _signal_line),

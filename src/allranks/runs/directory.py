@@ -91,11 +91,13 @@ class _RunStart(NamedTuple):
 class RunDirectory:
     """One run directory; `write_failure` says why the last event or document that could not be written was not.
 
-    `lives` is asked whether a run whose controller is not on this host goes on. Without it no such run does.
+    `lives` is asked whether a run whose controller is not on this host goes on. Without it no such run does. `role` is
+    a part of the run whose facts and files are meant, beside the one whose success ends the run.
     """
 
-    def __init__(self, path: Path, lives: Lives | None = None) -> None:
+    def __init__(self, path: Path, lives: Lives | None = None, role: str = "") -> None:
         self.path = path
+        self.role = role
         self.name = path.name
         self.write_failure = ""
         self.events_written = 0  # bytes, of this process
@@ -103,6 +105,10 @@ class RunDirectory:
         self._ask_engine = lives or _no_engine
         self._goes_on_elsewhere = False
         self._ask_again = 0.0
+
+    def of_role(self, role: str) -> RunDirectory:
+        """Give this run directory as the place of a role."""
+        return RunDirectory(self.path, self._ask_engine, role)
 
     # -- finding -----------------------------------------------------------------------------------
 
@@ -295,14 +301,17 @@ class RunDirectory:
                 self.write_failure = os.strerror(errno.ENOSPC)
         self._torn = 0 < written < len(line) or (self._torn and not written)
 
-    def read_facts(self, offset: int = 0) -> tuple[list[Stamped[Fact]], int]:
-        """Read the facts from a byte offset of events.jsonl on, and the offset to go on from."""
+    def read_facts(self, offset: int = 0, all_roles: bool = False) -> tuple[list[Stamped[Fact]], int]:
+        """Read the facts from a byte offset of events.jsonl on, and the offset to go on from.
+
+        They tell of the run and of the role whose directory this is. With `all_roles` they tell of all.
+        """
         from allranks.protocol.run_facts import (
             read_lines,  # late: `status` and `ps` read no facts, and do without 10 ms
         )
 
         lines, offset = self.read_lines(offset)
-        return list(read_lines(lines)), offset
+        return [stamped for stamped in read_lines(lines) if all_roles or stamped.role == self.role], offset
 
     def read_lines(self, offset: int = 0) -> tuple[list[Document], int]:
         """Read whole lines of events.jsonl from a byte offset on, and the offset to go on from."""
@@ -320,18 +329,19 @@ class RunDirectory:
     def log_path(self, node_index: int, node_name: str, kind: int, rank: int, attempt: int) -> Path:
         """Return the file of one stream."""
         if kind == METRICS:
-            return self.path / "outputs" / f"rank_{rank:02d}_metrics.jsonl"
+            return self.path / "outputs" / self.role / f"rank_{rank:02d}_metrics.jsonl"
+        evidence = self.path / "evidence" / self.role
         if kind == STACKS:
-            return self.path / "evidence" / "stacks" / f"rank_{rank:03d}.txt"
+            return evidence / "stacks" / f"rank_{rank:03d}.txt"
         if kind == FLIGHT:
-            return self.path / "evidence" / "flight" / f"rank_{rank:03d}.jsonl"
+            return evidence / "flight" / f"rank_{rank:03d}.jsonl"
         if kind == DUMP:
-            return self.path / "evidence" / "flight" / f"dump_a{attempt}_rank_{rank:03d}"
+            return evidence / "flight" / f"dump_a{attempt}_rank_{rank:03d}"
         if kind == RAS:
             return self.path / "evidence" / "ras" / f"node_{node_index:02d}_{safe_name(node_name)}.txt"
         again = attempt_folder(attempt)
         if kind == AUDIT:
-            return self.path / "evidence" / "audit" / again / f"rank_{rank:03d}.jsonl"
+            return evidence / "audit" / again / f"rank_{rank:03d}.jsonl"
         folder = self.path / "logs" / again
         names = {NODE_LOG: "node.log", NCCL_LOG: f"nccl_rank_{rank:03d}.log"}
         return folder / f"node_{node_index:02d}_{safe_name(node_name)}" / names.get(kind, f"rank_{rank:03d}.log")
@@ -465,4 +475,4 @@ def read_error(run: RunDirectory, attempt: int, rank: int) -> Document | None:
 
 
 def _error_folder(run: RunDirectory, attempt: int) -> RunDirectory:
-    return RunDirectory(run.path / "evidence" / "errors" / attempt_folder(attempt))
+    return RunDirectory(run.path / "evidence" / run.role / "errors" / attempt_folder(attempt))

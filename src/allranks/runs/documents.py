@@ -39,12 +39,12 @@ class ControllerRecord(NamedTuple):
 
 
 @needs("name")
-@omit_empty("address", "life")
+@omit_empty("address", "life", "role")
 @dataclass(frozen=True)
 class NodeEntry:
     """A node. `node_rank`: its place in the gang, None for a hot spare. `address`: what the host list has for it.
 
-    `life` counts the agents that it has had before this one.
+    `life` counts the agents that it has had before this one. `role`: the part of the run whose node it is.
     """
 
     name: str = ""
@@ -57,6 +57,7 @@ class NodeEntry:
     node_rank: int | None = None
     address: str | None = None
     life: int | None = None
+    role: str = ""
 
 
 @omit_empty()
@@ -102,6 +103,15 @@ class RunDocument:
 
 
 @omit_empty("spares", "environment")
+class OpenedRole(NamedTuple):
+    """A role of a run that opens, and those that it starts after."""
+
+    name: str
+    nodes: tuple[str, ...]
+    command: tuple[str, ...]
+    after: tuple[str, ...]
+
+
 class RunOpened(NamedTuple):
     """What a run opens with; `environment` says which variables were handed over."""
 
@@ -113,6 +123,7 @@ class RunOpened(NamedTuple):
     nodes: tuple[NodeEntry, ...] = ()
     spares: tuple[NodeEntry, ...] = ()
     environment: str = ""
+    roles: tuple[OpenedRole, ...] = ()
 
 
 # -- status.json ---------------------------------------------------------------------------------------------
@@ -148,9 +159,13 @@ class RankStatus:
 
 
 @needs("name")
+@omit_empty("role")
 @dataclass(frozen=True)
 class NodeStatus:
-    """A node, with the ranks that it has, and what its machine did last (`usage`, sampled while ranks run)."""
+    """A node, with the ranks that it has, and what its machine did last (`usage`, sampled while ranks run).
+
+    `role`: the part of the run whose node it is.
+    """
 
     name: str = ""
     index: int | None = None
@@ -158,9 +173,10 @@ class NodeStatus:
     state: str = ""
     ranks: tuple[RankStatus, ...] = ()
     usage: NodeUsage | None = None
+    role: str = ""
 
 
-@omit_empty("address", "usage")
+@omit_empty("address", "usage", "role")
 @dataclass(frozen=True)
 class WaitingNode(NodeStatus):
     """A node that has not answered yet: its address is absent."""
@@ -313,10 +329,24 @@ class TimeLedger:
         return round(self.useful / self.wall, 4)
 
 
+class RoleResult(NamedTuple):
+    """How a role ended: done, failed, or stopped because the run was over."""
+
+    outcome: str = ""
+    nodes: tuple[str, ...] = ()
+    ranks: int = 0
+    attempts: tuple[AttemptEnd, ...] = ()
+    cause: str = ""
+
+
 @needs("exit")
+@omit_empty("roles")
 @dataclass(frozen=True)
 class ResultDocument:
-    """result.json; `outputs` are directories by node. `goodput` is from 0 to 1, None where no step was seen."""
+    """result.json; `outputs` are directories by node. `goodput` is from 0 to 1, None where no step was seen.
+
+    Where a run has several roles, `attempts`, `timing` and the ledger are those of the one whose success ends it.
+    """
 
     run: str = ""
     directory: str = ""
@@ -333,6 +363,7 @@ class ResultDocument:
     outputs: Mapping[str, str] = field(default_factory=dict)
     goodput: float | None = None
     time_ledger: TimeLedger | None = None
+    roles: Mapping[str, RoleResult] = field(default_factory=dict)
 
     @property
     def cause(self) -> str | None:
@@ -360,7 +391,7 @@ class StageResult(NamedTuple):
 
 
 @needs("exit")
-@omit_empty("run", "directory", "suite", "nodes", "ranks", "started", "meaning", "stages")
+@omit_empty("run", "directory", "suite", "nodes", "ranks", "started", "meaning", "stages", "roles")
 @dataclass(frozen=True)
 class SuiteResult(ResultDocument):
     """result.json of a test. The rows of `collectives`, `bandwidth` and `links` are as the ranks wrote them.

@@ -14,18 +14,20 @@ from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.logs.sightings import Evidence
+from allranks.diagnose.roles import RoleEnd, at_fault
 from allranks.diagnose.verdict import judge, judge_logs
 from allranks.diagnose.words import utc
-from allranks.findings import Finding, Verdict
+from allranks.findings import Finding, Verdict, in_role
 from allranks.protocol.codec import fitting
 from allranks.protocol.frames import DUMP, FLIGHT
-from allranks.protocol.run_facts import SuitePassed, of_kind
+from allranks.protocol.run_facts import RoleReady, SuitePassed, of_kind
+from allranks.settings.runspec import Role
 
 from .brief import LeaseEnd, lease_end
-from .directory import RunDirectory, attempt_folder
+from .directory import RunDirectory, attempt_folder, safe_name
 from .documents import GOING_ON
 from .logdiagnosis import Progress, find_logs, read_logs
-from .recorded_incident import read_incident
+from .recorded_incident import read_incident, recorded_roles, role_of
 
 WITHOUT_FAILURE = {
     "done": "{} is healthy: it ended well, and has no verdict",
@@ -42,12 +44,33 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     """Give the verdict on the last attempt, completed from all of its logs, and from the recorders where it hung.
 
     A run that is not over is judged from its logs too. One that ended well, was stopped, or goes on without a sign of
-    a failure has no cause: `cause` is null, `status` is ok.
+    a failure has no cause: `cause` is null, `status` is ok. Of several roles the one at fault is judged.
     """
+    document = run.read_run()
+    roles = recorded_roles(document)
+    if not roles:
+        return _judge(run, progress, read)
+    ends = [_end_of(run if role is roles[0] else run.of_role(role.name), role) for role in roles]
+    culprit = at_fault(ends)
+    if culprit is None or culprit.verdict is None:
+        return _judge(run, progress, read)
+    own = run if culprit.role is roles[0] else run.of_role(culprit.role.name)
+    return in_role(_judge(own, progress, read), culprit.role.name)
+
+
+def _end_of(run: RunDirectory, role: Role) -> RoleEnd:
+    """Read how a role ended."""
+    facts = run.read_facts()[0]
+    incident = read_incident(run) or NOTHING
+    was_ready = any(of_kind(facts, RoleReady))
+    return RoleEnd(role, judge(incident), incident.detected_t, incident.stop_reason, was_ready)
+
+
+def _judge(run: RunDirectory, progress: Progress | None, read: Reader) -> Verdict:
     incident = NOTHING
     if not _was_test(run):
         incident = read_incident(run) or NOTHING
-    concluded = _concluded(run)
+    concluded = None if recorded_roles(run.read_run()) else _concluded(run)
     verdict = judge(incident, concluded=concluded)
     if verdict is not None:
         logs = log_files(run, verdict.attempt)
@@ -100,6 +123,13 @@ def log_files(run: RunDirectory, attempt: int) -> list[Path]:
     logs = find_logs([str(folder)]) if folder.is_dir() else []
     if not attempt:
         logs = [p for p in logs if not any(part.startswith("attempt_") for part in p.relative_to(folder).parts)]
+    document = run.read_run()
+    role = role_of(run, document)
+    if role is not None:  # logs of the others are of other worlds
+        own = {
+            f"node_{node.index or 0:02d}_{safe_name(node.name)}" for node in document.nodes if node.role == role.name
+        }
+        logs = [path for path in logs if own & set(path.parts)]
     evidence = run.path / "evidence"
     texts = [p for p in find_logs([str(evidence)]) if p.suffix in (".log", ".txt")] if evidence.is_dir() else []
     dumps = sorted(run.log_path(0, "", DUMP, 0, attempt).parent.glob(f"dump_a{attempt}_rank_*"))

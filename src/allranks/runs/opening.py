@@ -17,6 +17,7 @@ from allranks.protocol.codec import encode
 from allranks.protocol.frames import PROTOCOL
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
+from allranks.settings.roles import main_role
 from allranks.settings.secrets import redact_argv
 
 from .directory import RunDirectory
@@ -32,7 +33,7 @@ def write_opening(run: RunDirectory, spec: RunSpec, known: RunDocument) -> None:
     document = replace(
         known,
         run=known.run or run.name,
-        command=tuple(redact_argv(spec.launch.command)),
+        command=tuple(redact_argv(main_role(spec).command)),
         spec=to_document(spec),
         versions={"allranks": allranks.__version__, "protocol": str(PROTOCOL), **known.versions},
     )

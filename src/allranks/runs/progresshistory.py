@@ -40,7 +40,7 @@ class ProgressHistory:
     """The rows of a run; `note` is called as often as one likes."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self._path = run.path / "evidence" / NAME
+        self._path = run.path / "evidence" / run.role / NAME
         self._rows: list[ProgressRow] | None = None
         self._every = EVERY
 
@@ -74,7 +74,7 @@ class ProgressHistory:
 
 def read_progress(run: RunDirectory) -> list[ProgressRow]:
     """Read the rows of a run; lines that are none are left out."""
-    return _read(run.path / "evidence" / NAME)
+    return _read(run.path / "evidence" / run.role / NAME)
 
 
 def _read(path: Path) -> list[ProgressRow]:

@@ -12,13 +12,15 @@ from allranks.cluster.nodes import JOINED
 from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.failures import of_rank
+from allranks.protocol.codec import decode_each
 from allranks.protocol.frames import METRICS, RANK_LOG
 from allranks.protocol.jsontext import DecodeError, read_metrics
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
+from allranks.settings.runspec import Role
 from allranks.settings.tools import is_one_process
 
 from .directory import RunDirectory, read_error
-from .documents import Document, RunDocument
+from .documents import Document, NodeEntry, RunDocument
 from .regular import open_regular, read_end
 
 TAIL = 16 << 10  # bytes at either end of a failed rank's log
@@ -46,21 +48,29 @@ def read_incident(run: RunDirectory) -> Incident | None:
 
 def _read(run: RunDirectory, document: RunDocument, facts: list[Stamped[Fact]]) -> Incident:
     lease = document.spec.get("lease")
+    role = role_of(run, document)
+    entries = [node for node in document.gang if _is_of(node, role)]
+    command = document.command if role is None else role.command
+    launcher = document.launcher if role is None else role.launcher
     known = Incident(
-        command=document.command,
+        command=command,
         lease=float(lease) if isinstance(lease, (int, float)) else 0.0,
         is_slurm=document.spec.get("slurm") is True,
         is_joined=document.source == JOINED,
         withheld=document.withheld,
-        local_nodes=frozenset(node.name for node in document.nodes if node.is_local),
+        local_nodes=frozenset(node.name for node in document.nodes if node.is_local and _is_of(node, role)),
     )
     nodes = AttemptNodes(
         last_attempt(facts),
-        tuple(node.name for node in document.gang),
+        tuple(node.name for node in entries),
         {node.name: node.index or 0 for node in document.nodes},
-        is_one_process(document.launcher, document.command),
+        is_one_process(launcher, command),
     )
     return make_incident(run, facts, nodes, known)
+
+
+def _is_of(node: NodeEntry, role: Role | None) -> bool:
+    return role is None or node.role == role.name
 
 
 def make_incident(run: RunDirectory, facts: Iterable[Stamped[Fact]], nodes: AttemptNodes, known: Incident) -> Incident:
@@ -110,3 +120,15 @@ def _last_row(text: str) -> Document | None:
         with contextlib.suppress(DecodeError):
             return read_metrics(line)
     return None
+
+
+def recorded_roles(document: RunDocument) -> list[Role]:
+    """Read the roles of a run, the one first whose success ends it; none of a plain run."""
+    roles = decode_each(Role, document.spec.get("roles"))
+    return sorted(roles, key=lambda role: role.ends != "run")
+
+
+def role_of(run: RunDirectory, document: RunDocument) -> Role | None:
+    """Give the role whose place a run directory is; None in a plain run."""
+    roles = recorded_roles(document)
+    return next((role for role in roles if role.name == run.role), next(iter(roles), None))

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from ..cluster.names import show
 from ..errors import ConfigError
-from ..protocol.codec import SCHEMA, encode
+from ..protocol.codec import SCHEMA, DecodeError, decode, encode
 from ..protocol.jsontext import Json
 from .parsers import FLAG, WORD, Parser, choice, several
-from .runspec import RunSpec
+from .runspec import Role, RunSpec
 from .secrets import redact_argv, redact_env, redact_text
 from .table import SETTINGS
 from .variables import check_name
@@ -25,23 +25,39 @@ _STORED: dict[str, Parser] = {
 }
 
 
+OF_ROLES = ("role", "roles", "roles_file")  # absent in a plain run
+
+
 def to_document(spec: RunSpec) -> dict[str, Json]:
     """Return all settings by name, as JSON has them, with `"schema": 1`."""
     document = with_secrets(spec)
     document["env"] = redact_env(spec.launch.env)
     document["command"] = redact_argv(spec.launch.command)
+    if spec.launch.roles:
+        document["roles"] = [_shown_role(role) for role in spec.launch.roles]
     for row in SETTINGS.values():
-        text = document[row.name]
+        text = document.get(row.name)
         if row.may_hold_secrets and isinstance(text, str):
             document[row.name] = redact_text(text)
     return document
+
+
+def _shown_role(role: Role) -> dict[str, Json]:
+    """Return a role as a document has it, without secrets."""
+    shown: dict[str, Json] = dict(encode(role))
+    shown["env"] = redact_env(role.env)
+    shown["command"] = redact_argv(role.command)
+    if role.prelude:
+        shown["prelude"] = redact_text(role.prelude)
+    return shown
 
 
 def with_secrets(spec: RunSpec) -> dict[str, Json]:
     """Return all settings by name as `from_document` reads them, with nothing hidden."""
     document: dict[str, Json] = {"schema": SCHEMA}
     for name, value in spec.values():
-        document[name] = encode(value)
+        if value or name not in OF_ROLES:
+            document[name] = encode(value)
     return document
 
 
@@ -52,9 +68,19 @@ def from_document(document: Mapping[str, Json], source: str = "run.json: spec") 
         raise ConfigError(f"{source}: schema {show(schema)}. This allranks reads schema {SCHEMA}")
     values: dict[str, Json] = {}
     for name, default in RunSpec().values():
-        if name in document and document[name] != default:
+        if name in document and document[name] != default and name != "roles":
             values[name] = _value(name, document[name], source)
-    return RunSpec.of(**values)
+    spec = RunSpec.of(**values)
+    if "roles" not in document:
+        return spec
+    return spec.with_roles(_roles(document["roles"], f"{source}: roles"))
+
+
+def _roles(value: Json, where: str) -> tuple[Role, ...]:
+    try:
+        return decode(tuple[Role, ...], value)
+    except DecodeError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _value(name: str, value: Json, source: str) -> Json:

@@ -32,14 +32,16 @@ from ..errors import ConfigError, UsageError
 from ..protocol.jsontext import Json
 from ..text import join_words
 from .command_line import refuse_slips
-from .runspec import RunSpec
+from .roles import read_role_lines, read_roles, settled
+from .runspec import Role, RunSpec
 from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
 from .tools import choose_launcher, node_rank_in, read_tool
 from .variables import OF_THE_RUN, RESERVED, read_variables
 from .wrappers import Peeled, peel, refuse_unknown_words
 
-TABLES = ("env", "forward")
+ROLES = "roles"  # tables of the project's file, or of the file that --roles names
+TABLES = ("env", "forward", ROLES)
 NOTIFY = "notify"  # a setting, and the table of the user's own file that has the addresses of what it names
 CLUSTER = "cluster"  # a setting, and the table of the user's own file that defines what it names
 # Keys that people write after the option of another name.
@@ -47,13 +49,16 @@ _ALIASES = {
     option.lstrip("-"): row.name
     for row in SETTINGS.values()
     for option in (*row.names, *row.former_options.split())
-    if option.startswith("--") and (option in row.former_options.split() or not row.parser.is_flag)
+    if row.in_file and option.startswith("--") and (option in row.former_options.split() or not row.parser.is_flag)
 }
 
 
 # Options that hardly any training program has.
 _OURS_ALONE = ("--hang-timeout", "--hosts", "--k8s", "--nproc", "--nproc-per-node", "--sky", "--slurm", "--sync")
 _NAME_NODES = ("--hosts", "--k8s", "--sky", "--slurm")
+
+
+NOT_WITH_ROLES = ("audit_data", "launcher", "master_port", "retries", "spares", "sync", "test")
 
 
 class Layer(enum.IntEnum):
@@ -137,13 +142,15 @@ def resolve(
     tables, tables_source = _tables((config, config_source), cluster, (user_config, user_source))
     variables = read_variables(_env_items(options), tables, environ, tables_source)
     notes += [*variables.notes, *peeled.notes]
-    notes += _remarks(values, environ)
-    notes += _left_out(peeled.env)
+    notes += [*_remarks(values, environ), *_left_out(peeled.env)]
     if "command" in values:
         values["command"] = peeled.command
     notes += _misplaced(values)
     env = {**variables.env, **{name: value for name, value in peeled.env.items() if name not in OF_THE_RUN}}
     spec = RunSpec.of(**values, env=env, forward=tuple(name for name in variables.forward if name not in env))
+    roles = _roles(values, tables.get(ROLES), tables_source)
+    if roles:
+        return Resolved(spec.with_roles(roles), tuple(notes), _world_size(environ))
     refuse_slips(spec.launch.command)
     asked = spec.launch.launcher if "launcher" in values else None
     if asked is None and not peeled.once:
@@ -156,6 +163,24 @@ def resolve(
         spec = spec.changed(wrap=" ".join(filter(None, (spec.launch.wrap, inner))))
     taken = tuple(_taken({field: chosen[field][0] for field in options if field in chosen}))
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ), taken)
+
+
+def _roles(values: Mapping[str, Json], tables: Json, source: str) -> tuple[Role, ...]:
+    """Return the roles of the run: of --role, else of the tables; none in a plain run."""
+    lines = [str(line) for line in _as_tuple(values.get("role"))]
+    if lines:
+        source = "--role"
+        roles = settled(read_role_lines(lines), source)
+    elif tables is not None:
+        roles = settled(read_roles(tables, source), source)
+    else:
+        return ()
+    if values.get("command"):
+        raise UsageError(f"{source} names the roles of the run, so a command belongs to one of them. Leave it out")
+    for name in NOT_WITH_ROLES:
+        if values.get(name):
+            raise UsageError(f"{option_name(name)} is of a run with one role. {source} has several")
+    return roles
 
 
 def _peeled(items: Sequence[tuple[str, _Given]]) -> Peeled:
@@ -391,7 +416,7 @@ def _differs(field: str, entry: _Given, value: Json, lenient: bool) -> bool:
 def _env_items(options: Mapping[str, Json]) -> list[Json]:
     """`--env` arguments, names of `forward` among them."""
     items: list[Json] = []
-    for key in TABLES:
+    for key in ("env", "forward"):
         value = options.get(key)
         if value is None:
             continue

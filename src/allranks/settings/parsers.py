@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -260,6 +261,74 @@ def _read_pattern(value: Json) -> Json:
     return value
 
 
+def _read_role_command(value: Json) -> Json:
+    """Read a line as a shell would, without running one, or a list of words."""
+    expected = 'a line such as "python serve.py --port 8000", or a list of words'
+    if not isinstance(value, str):
+        words = several(WORD, expected).read(value)
+    else:
+        try:
+            words = tuple(shlex.split(str(_ROLE_TEXT.read(value))))
+        except ValueError as error:
+            raise ValueError(f"{expected} ({error})") from None
+    if not words:
+        raise ValueError(expected)
+    return words
+
+
+def _read_role_line(value: Json) -> Json:
+    """Read `NAME:NODES COMMAND`, as --role takes it."""
+    text_of_line = str(value)
+    if not _ROLE_LINE.fullmatch(text_of_line):
+        raise ValueError("NAME:NODES and a command, such as rollout:1 'python serve.py'")
+    return text_of_line
+
+
+def _read_role_gpus(value: Json) -> Json:
+    """Read numbers of GPUs, such as 0-3,6; return them one by one."""
+    expected = 'numbers of GPUs such as "0-3" or "0,2", or "none"'
+    if value == "none":
+        return value
+    numbers: list[int] = []
+    for part in str(value).split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None or int(match["last"] or match["first"]) < int(match["first"]):
+            raise ValueError(expected)
+        numbers += range(int(match["first"]), int(match["last"] or match["first"]) + 1)
+    return ",".join(str(number) for number in dict.fromkeys(numbers))
+
+
+def _read_ready(value: Json) -> Json:
+    """Read a ready test: `port:N`, a URL, `output:PATTERN`. Placeholders stand for what they will be."""
+    expected = 'a test such as "port:8000", "http://{address}:8000/health" or "output:PATTERN"'
+    test = value if isinstance(value, str) else ""
+    kind, _, rest = test.partition(":")
+    if kind == "output":
+        PATTERN.read(rest)
+        return test
+    filled = re.sub(r"\{[^{}\s]{1,80}\}", "1", test)
+    match = _READY.fullmatch(filled)
+    if match is None or not 0 < int(match["port"] or match["of_url"] or 80) <= 65535:
+        raise ValueError(expected)
+    return test
+
+
+def _read_variables(value: Json) -> Json:
+    """Read a table of variables; numbers are taken as text. `variables` judges the names."""
+    if not isinstance(value, dict):
+        raise ValueError('a table such as { NAME = "value" }')
+    texts: dict[str, str] = {}
+    for name, item in value.items():
+        if isinstance(item, bool) or not isinstance(item, (str, int, float)) or "\0" in str(item):
+            raise ValueError('a table such as { NAME = "value" }')
+        texts[str(name)] = str(item)
+    return texts
+
+
+_RANGE = re.compile(r"(?P<first>[0-9]{1,3})(?:-(?P<last>[0-9]{1,3}))?")
+_ROLE_LINE = re.compile(r"[a-z][a-z0-9_-]{0,31}:[1-9][0-9]{0,5}\s+\S.*", re.DOTALL)
+_READY = re.compile(r"port:(?P<port>[0-9]{1,5})|https?://[^\s/:]{1,253}(?::(?P<of_url>[0-9]{1,5}))?(?:/[^\s]{0,1000})?")
+_ROLE_TEXT = text("a command", lines=True)
 _GPUS = matching(
     r"(?:[A-Za-z0-9][A-Za-z0-9./_-]{0,99}:)?[1-9][0-9]{0,3}",
     "a number of GPUs such as 8, or with a name: amd.com/gpu:8, H100:8",
@@ -286,6 +355,14 @@ RUN_NAME = matching(
 CLUSTER_NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "the name of a cluster: letters, digits, '_', '-', no sign first", "NAME"
 )
+ROLE_NAME = matching(
+    r"[a-z][a-z0-9_-]{0,31}", "the name of a role: small letters, digits, '_', '-', a letter first", "NAME"
+)
+ROLE_COMMAND = Parser(_read_role_command, "COMMAND")
+ROLE_LINE = Parser(_read_role_line, "NAME:NODES COMMAND")
+ROLE_GPUS = Parser(_read_role_gpus, "GPUS")
+READY = Parser(_read_ready, "TEST")
+VARIABLES_TABLE = Parser(_read_variables, "TABLE")
 NOTICES = Parser(_read_notices, "NAME", repeats=True)
 SSH_OPTION = matching(r"[A-Za-z][A-Za-z0-9]*(?:[ \t]*=|[ \t])[^\x00-\x08\x0a-\x1f\x7f]+", "", "KEY=VALUE")
 NAMESPACE = matching(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "a namespace: small letters, digits and '-'", "NAME")

@@ -13,7 +13,7 @@ from .runspec import RunSpec
 
 ON_NODES = ("workdir", "output_dir", "node_dir", "agent_python", "data_paths")
 # `python` is looked up on each node, as a shell in the ranks' directory would; the others are files of this machine.
-ELSEWHERE = ("python", "hosts", "secret_file", "runs_dir", "metrics_file", "pod")
+ELSEWHERE = ("python", "hosts", "secret_file", "runs_dir", "metrics_file", "pod", "roles_file")
 
 
 def anchored(spec: RunSpec, cwd: str, home: str) -> RunSpec:

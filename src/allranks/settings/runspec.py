@@ -31,8 +31,14 @@ from .parsers import (
     NOTICES,
     PARTITION,
     PATTERN,
+    READY,
+    ROLE_COMMAND,
+    ROLE_GPUS,
+    ROLE_LINE,
+    ROLE_NAME,
     RUN_NAME,
     SSH_OPTION,
+    VARIABLES_TABLE,
     WORD,
     byte_count,
     choice,
@@ -100,6 +106,50 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Role:
+    """A part of a run with its own command, nodes and world: a table [roles.NAME] of allranks.toml.
+
+    The one role of a plain run has no name, and `settings.roles` makes it of the run's own settings.
+    """
+
+    name: str = ""
+    command: tuple[str, ...] = setting((), ROLE_COMMAND, "its command", example='"vllm serve MODEL"')
+    nodes: int | None = setting(None, NODE_COUNT, "number of its nodes [default: those that no other role takes]",
+        example="2")
+    with_: str = setting("", ROLE_NAME, "the role whose nodes it shares", example='"trainer"')
+    gpus: str = setting("", ROLE_GPUS, "its GPUs on shared nodes, or none", example='"0-3"')
+    nproc: int | None = setting(None, whole_number(1, 1024, auto=("auto", "gpu")),
+        "ranks on each of its nodes [default: the run's]", example="8")
+    launcher: str = setting("", choice(*LAUNCHERS),
+        "what starts its ranks [default: as the command says. A server starts once a node]",
+        example='"command"')
+    wrap: str = ""  # what stands before its command
+    env: dict[str, str] = setting({}, VARIABLES_TABLE, "variables of its ranks, beside those of the run",
+        example='{ OMP_NUM_THREADS = "8" }')
+    prelude: str | None = setting(None, text("shell commands to run before the ranks", "SHELL", lines=True),
+        "shell lines before its ranks [default: the run's]", example='"source /opt/vllm/bin/activate"',
+        may_hold_secrets=True)
+    ready: str = setting("", READY, "what says that it has started [default: its processes run]",
+        example='"http://{address}:8000/health"')
+    ready_timeout: float = setting(600.0, duration(0, above=True), "time until it is ready", example='"10m"')
+    after: tuple[str, ...] = setting((), several(ROLE_NAME, "a list of roles"), "roles that are ready before it starts",
+        example='["rollout"]')
+    ends: str = setting("", choice("run", "never", "any"),
+        "whether its success ends the run, is a failure, or means nothing [default: never for one that others "
+        "start after, else run]", example='"run"')
+    on_failure: str = setting("end", choice("end", "restart", "ignore"), "what its failure means for the run",
+        example='"restart"')
+    retries: int = setting(3, whole_number(1, 10_000), "how often it is restarted", example="3")
+    hang: bool | None = setting(None, FLAG, "watch it for hangs [default: where its success ends the run]",
+        example="true")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is all that the run has."""
+        return not self.name
+
+
+@dataclass(frozen=True)
 class Launch:
     """What the ranks are and how they start."""
 
@@ -130,6 +180,13 @@ class Launch:
         "variable of the ranks, or name of one to forward", _ALL + " exec", metavar="K=V|NAME",
         common="run render join")
     forward: tuple[str, ...] = ()  # names that are copied from the caller's environment
+    roles_file: str | None = setting(None, path("the path of a TOML file", "FILE"),
+        "file with the roles of the run, as [roles.NAME] of allranks.toml has them", "run", "--roles", in_file=False,
+        example='"roles.toml"')
+    role: tuple[str, ...] = setting((), several(ROLE_LINE, "NAME:NODES and a command"),
+        "a role of the run, its nodes and its command. It starts after those before it", "run",
+        metavar="NAME:NODES COMMAND", in_file=False, example="[\"server:1 'python serve.py'\"]")
+    roles: tuple[Role, ...] = ()  # of a run with several commands
     ssh_options: tuple[str, ...] = setting((), several(SSH_OPTION, "options of ssh_config such as Port=2222"),
         "option of ssh, as its -o takes it", _NODES, "--ssh-option", example='["ConnectTimeout=5"]')
     allow_exec: bool = setting(False, FLAG, "let who started node 0 run commands on this node and fetch its files",
@@ -322,6 +379,11 @@ class RunSpec:
             by_group.setdefault(GROUP_OF[name], {})[name] = value
         replace: Callable[..., RunSpec] = dataclasses.replace  # a group, or the whole
         return replace(self, **{group: replace(getattr(self, group), **new) for group, new in by_group.items()})
+
+    def with_roles(self, roles: tuple[Role, ...]) -> RunSpec:
+        """Return a copy with these roles."""
+        launch = dataclasses.replace(self.launch, roles=roles, roles_file=None, role=())
+        return dataclasses.replace(self, launch=launch)
 
     def value(self, name: str) -> Json:
         """Return a setting by its name; raise KeyError for an unknown name."""

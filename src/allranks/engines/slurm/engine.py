@@ -62,6 +62,12 @@ class Slurm:
         """Return the launch in our allocation, else the job that a start would submit."""
         if read_allocation(os.environ) is not None:
             return engine_named("ssh").prepare(dataclasses.replace(resolved, spec=in_container(resolved.spec)))
+        if resolved.spec.launch.roles:
+            nodes = sum(role.nodes or 0 for role in resolved.spec.launch.roles) or 2
+            raise UsageError(
+                "a job that --slurm submits has one command. Roles need an allocation that is there\n"
+                f"hint: salloc --nodes {nodes}, then the same command"
+            )
         return Submission(resolved.spec)
 
     def lives(self, run: RunDirectory) -> bool:

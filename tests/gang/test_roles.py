@@ -1,0 +1,102 @@
+"""Which role starts when, and what the end of one means for the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.cluster import Cluster, Node
+from allranks.gang.roles import Conductor, End, Start, parts_of
+from allranks.protocol.attempts import AttemptEnd
+from allranks.protocol.run_facts import Fact, FailureNoted, GateProved, RoleReady
+from allranks.settings import RunSpec
+from allranks.settings.runspec import Role
+
+PROVED = GateProved("10.0.0.1", 1, 0.1, {})
+READY = RoleReady(0.1)
+FAILED = AttemptEnd(0, "failed", decision="finish")
+DONE = AttemptEnd(0, "done", decision="finish")
+
+
+def role(name: str, *after: str, **keys: Any) -> Role:
+    return Role(name, ("x",), **{"after": after, "ends": "run" if after else "never", **keys})
+
+
+def say(conductor: Conductor, *facts: tuple[str, Fact]) -> list[str]:
+    """What follows on facts, in words."""
+    words = []
+    for name, fact in facts:
+        for decision in conductor.take(name, fact):
+            words.append(f"start {decision.role}" if isinstance(decision, Start) else f"end {decision.role}")
+    return words
+
+
+def two(**keys: Any) -> Conductor:
+    conductor = Conductor([role("server", **keys), role("trainer", "server")])
+    assert say(conductor, ("trainer", PROVED)) == []
+    assert say(conductor, ("server", PROVED)) == ["start server"]
+    return conductor
+
+
+def test_a_role_starts_once_all_addresses_are_known_and_those_before_it_are_ready() -> None:
+    conductor = two()
+    assert say(conductor, ("server", READY), ("server", READY)) == ["start trainer"]
+    assert say(conductor, ("trainer", READY), ("trainer", DONE)) == ["end server"]
+    assert conductor.failed == []
+
+
+def test_a_failed_role_ends_the_others_after_they_may_have_failed_too() -> None:
+    conductor = two()
+    say(conductor, ("server", READY))
+    (end,) = conductor.take("server", FailureNoted())
+    assert isinstance(end, End) and end.role == "trainer" and end.delay > 0
+    assert say(conductor, ("trainer", FailureNoted()), ("trainer", FAILED)) == []
+    assert say(conductor, ("server", FAILED)) == []
+    assert conductor.failed == ["server"]
+
+
+def test_a_restarted_role_ends_nothing_until_its_retries_are_used_up() -> None:
+    conductor = two(on_failure="restart")
+    again = AttemptEnd(0, "failed", decision="retry")
+    assert say(conductor, ("server", READY), ("server", FailureNoted()), ("server", again)) == ["start trainer"]
+    assert say(conductor, ("server", READY), ("server", FAILED)) == ["end trainer"]
+
+
+@pytest.mark.parametrize(("was_ready", "ends"), [(True, []), (False, ["end trainer"])])
+def test_an_ignored_failure_counts_where_others_wait_for_the_role(was_ready: bool, ends: list[str]) -> None:
+    conductor = two(on_failure="ignore")
+    if was_ready:
+        say(conductor, ("server", READY))
+    assert say(conductor, ("server", FailureNoted()), ("server", FAILED)) == ends
+
+
+def test_all_roles_that_end_the_run_have_to_be_done() -> None:
+    conductor = Conductor([role("a", ends="run"), role("b", ends="run"), role("c", ends="any")])
+    assert say(conductor, *((name, PROVED) for name in "abc")) == ["start a", "start b", "start c"]
+    assert say(conductor, ("a", DONE), ("c", DONE)) == []
+    assert say(conductor, ("b", DONE)) == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([PROVED, READY, FailureNoted(), FAILED, DONE]))))
+def test_no_role_starts_twice_or_after_the_end(facts: list[tuple[str, Fact]]) -> None:
+    conductor = Conductor([role("a"), role("b", "a"), role("c", "b", on_failure="ignore")])
+    words = say(conductor, *facts)
+    starts = [word for word in words if word.startswith("start")]
+    assert len(starts) == len(set(starts))
+    if "end c" in words:
+        assert "start c" not in words[words.index("end c") :]
+
+
+def test_shared_nodes_have_an_agent_for_each_role() -> None:
+    nodes = tuple(Node(index, f"h{index}", f"h{index}") for index in range(3))
+    roles = (role("server", nodes=1), role("trainer", "server"), role("eval", with_="trainer"))
+    parts = parts_of(RunSpec().with_roles(roles), Cluster(nodes, "--hosts"))
+    names = {part.role.name: [(node.index, node.name, node.host) for node in part.cluster.nodes] for part in parts}
+    assert names == {
+        "server": [(0, "h0", "h0")],
+        "trainer": [(1, "h1", "h1"), (2, "h2", "h2")],
+        "eval": [(3, "h1-eval", "h1"), (4, "h2-eval", "h2")],
+    }

@@ -1,0 +1,200 @@
+"""Runs of several roles: a server and a trainer, on virtual nodes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import forked
+from tests.local.running import BOUND, LocalRun
+
+SERVER = """
+import http.server, os, sys, threading, time
+began = time.time()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        late = time.time() - began < float(os.environ.get("LATE", "0"))
+        self.send_response(503 if late else 200)
+        self.end_headers()
+        self.wfile.write(b"answer")
+    def log_message(self, *words):
+        pass
+server = http.server.ThreadingHTTPServer(("", int(sys.argv[1])), Handler)
+print("serving on", sys.argv[1], flush=True)
+def end():
+    time.sleep(float(os.environ["LIVES"]))
+    print("out of memory" if os.environ["CODE"] != "0" else "bye", flush=True)
+    os._exit(int(os.environ["CODE"]))
+if "LIVES" in os.environ and not (os.environ["ALLRANKS_ATTEMPT"] != "0" and "ONCE" in os.environ):
+    threading.Thread(target=end).start()
+server.serve_forever()
+"""
+TRAINER = """
+import os, sys, time, urllib.request
+for step in range(1, int(os.environ.get("STEPS", "3")) + 1):
+    while True:
+        try:
+            answer = urllib.request.urlopen("http://" + sys.argv[1]).read().decode()
+            break
+        except OSError:
+            if "PATIENT" not in os.environ:
+                raise
+            time.sleep(0.1)
+    print("step", step, answer, flush=True)
+    time.sleep(0.1)
+    if str(step) == os.environ.get("FAILS"):
+        raise ValueError("bad batch")
+print("world", os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["ROLE_NAME"], flush=True)
+"""
+ROLES = """
+[roles.rollout]
+command = "python serve.py {rollout.port.http}"
+nodes = 1
+ready = "http://{address}:{rollout.port.http}/health"
+SERVER
+[roles.trainer]
+command = "train.py {rollout.address}:{rollout.port.http}"
+nodes = 2
+nproc = 1
+after = ["rollout"]
+TRAINER
+"""
+
+
+class RolesRun(LocalRun):
+    """One `allranks run --local 3 --roles roles.toml`."""
+
+    def __init__(
+        self, place: Path, *options: str, server: str = "", trainer: str = "", roles: str = ROLES, **environment: str
+    ) -> None:
+        work = place / "work"
+        work.mkdir()
+        (work / "serve.py").write_text(SERVER)
+        (work / "train.py").write_text(TRAINER)
+        (work / "roles.toml").write_text(roles.replace("SERVER", server).replace("TRAINER", trainer))
+        self.place, self.work, self.runs = place, work, place / "runs"
+        words = ["run", "--local", "3", "--python", sys.executable, "--json", "--no-check", "--roles", "roles.toml"]
+        self.environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(self.runs), **environment}
+        with (place / "stdout").open("w") as stdout, (place / "stderr").open("w") as stderr:
+            self.process = forked.popen(
+                [*words, *options], env=self.environment, cwd=work, stdout=stdout, stderr=stderr
+            )
+        self.started.append(self)
+
+    def allranks(self, *words: str) -> str:
+        """Standard output of another command."""
+        done = forked.call(words, env=self.environment, cwd=self.work, timeout=BOUND)
+        return str(done.stdout)
+
+    def left(self) -> list[str]:
+        """Processes of this run that still live."""
+        found = subprocess.run(["pgrep", "-f", str(self.work)], capture_output=True, text=True, check=False)
+        return found.stdout.split()
+
+
+def outcomes(result: dict[str, Any]) -> dict[str, str]:
+    return {name: role["outcome"] for name, role in result["roles"].items()}
+
+
+def test_the_trainer_starts_once_the_server_is_ready_and_its_success_ends_the_run(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, LATE="1.5")
+    result = run.result()
+    assert (result["exit"], result["verdict"]) == (0, None), run.stderr
+    assert outcomes(result) == {"rollout": "stopped", "trainer": "done"}
+    ready = run.events("role-ready")
+    assert [event.get("role", "trainer") for event in ready] == ["rollout", "trainer"]
+    assert ready[0]["answer"] == "200 OK" and ready[0]["seconds"] >= 1.4
+    starts = {event["node"]: event["t"] for event in run.events("rank-started")}
+    assert min(starts["local1"], starts["local2"]) > ready[0]["t"]
+    assert "[trainer local1 0] step 1 answer" in run.stderr or "[trainer local2 1" in run.stderr
+    assert "[rollout local0 0] serving on" in run.stderr
+    logs = run.allranks("logs", "--no-fold")
+    assert "[trainer local2 1] world 1 2 trainer" in logs and "[rollout local0 0] serving on" in logs
+    assert "serving" not in run.allranks("logs", "--role", "trainer")
+    status = json.loads((run.directory / "status.json").read_text())
+    assert [(node["name"], node["role"]) for node in status["nodes"]] == [
+        ("local0", "rollout"), ("local1", "trainer"), ("local2", "trainer"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "says"),
+    [
+        ("3", "program-exception", "rollout: rank 0 on local0 ended with code 3"),
+        ("0", "role-ended", "rollout: rank 0 on local0 ended with code 0, and rollout was to run as long as"),
+    ],
+)
+def test_the_end_of_a_server_is_its_own_and_not_the_trainers(tmp_path: Path, code: str, cause: str, says: str) -> None:
+    """The trainer sees a refused connection, which would have been the verdict."""
+    run = RolesRun(tmp_path, LIVES="1", CODE=code, STEPS="600")
+    result = run.result()
+    verdict = result["verdict"]
+    assert verdict["message"].startswith(says), verdict
+    assert (result["exit"], verdict["cause"], verdict["where"]["role"]) == (1, cause, "rollout"), verdict
+    assert "allranks logs --role rollout" in verdict["remedy"]
+    assert outcomes(result)["rollout"] == "failed"
+
+
+def test_a_failed_trainer_ends_the_server(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, FAILS="2")
+    result = run.result()
+    message = result["verdict"]["message"]
+    assert message.startswith("trainer: ") and "raised ValueError: bad batch" in message, message
+    assert outcomes(result) == {"rollout": "stopped", "trainer": "failed"}
+
+
+def test_a_server_that_never_gets_ready_is_named_with_its_last_answer(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, server='ready_timeout = "2s"', LATE="600")
+    result = run.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"]) == (4, "role-not-ready"), verdict
+    assert "/health was not ready within 2s" in verdict["message"], verdict
+    assert verdict["message"].endswith("It last answered: 503 Service Unavailable"), verdict
+    assert any("serving on" in line for line in verdict["evidence"]), verdict
+    assert run.events("rank-started")[0]["node"] == "local0" and len(run.events("rank-started")) == 1
+
+
+def test_a_server_is_restarted_while_the_trainer_goes_on(tmp_path: Path) -> None:
+    server = 'on_failure = "restart"\nretries = 2'
+    run = RolesRun(tmp_path, server=server, LIVES="1", CODE="3", ONCE="1", PATIENT="1", STEPS="40")
+    result = run.result()
+    assert (result["exit"], result["verdict"]) == (0, None), run.stderr
+    assert [attempt["outcome"] for attempt in result["roles"]["rollout"]["attempts"]] == ["failed", "stopped"]
+    assert [attempt["outcome"] for attempt in result["roles"]["trainer"]["attempts"]] == ["done"]
+    assert len([event for event in run.events("role-ready") if event.get("role") == "rollout"]) == 2
+
+
+def test_a_role_whose_failure_is_ignored_ends_nothing(tmp_path: Path) -> None:
+    roles = ROLES.replace('"http://{address}:{rollout.port.http}/health"', '"output:^serving on [0-9]+$"')
+    roles = roles.replace("train.py {rollout.address}:{rollout.port.http}", "idle.py")
+    run = RolesRun(tmp_path, server='on_failure = "ignore"', roles=roles, LIVES="2.5", CODE="3")
+    (run.work / "idle.py").write_text("import time\ntime.sleep(4)\nprint('done')\n")
+    result = run.result()
+    assert (result["exit"], result["verdict"]) == (0, None), run.stderr
+    assert outcomes(result) == {"rollout": "failed", "trainer": "done"}
+    (ready, *_) = run.events("role-ready")
+    assert ready["test"] == "output:^serving on [0-9]+$"
+
+
+def test_ctrl_c_ends_all_roles(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, STEPS="6000")
+    run.until("role-ready", 2)
+    os.kill(run.process.pid, signal.SIGINT)
+    began = time.monotonic()
+    assert run.process.wait(BOUND) == 130
+    assert time.monotonic() - began < 20
+    assert outcomes(run.result()) == {"rollout": "stopped", "trainer": "stopped"}
+    assert run.left() == []
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, roles=ROLES.replace("nodes = 2", "nodes = 3"))
+    assert run.process.wait(BOUND) == 2
+    assert "the roles need 4 nodes (rollout 1, trainer 3), and --local 3 has 3" in (tmp_path / "stdout").read_text()
