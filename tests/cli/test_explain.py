@@ -15,9 +15,7 @@ from allranks.diagnose.causes import CAUSES
 from allranks.findings import Finding, Verdict, explain_command
 from allranks.gang.members import STANDS_BY, RankState
 from allranks.gang.plugins import built_in
-from allranks.preflight.check import read_check
-from allranks.preflight.checks import kernel
-from allranks.report.explained import STATES, check_page, explained, text_of
+from allranks.report.explained import STATES, explained, text_of
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import GOING_ON, ORPHANED, OVER
 
@@ -43,12 +41,6 @@ def test_every_page_has_all_that_the_tables_say_and_fits(name: str) -> None:
     said = (cause.remedy().split(". ")[0],) if cause else (built_in()[name].title, *built_in()[name].about)
     assert all(" ".join(part.split()) in words for part in said)
     assert all(len(line) <= 80 or " " not in line.strip() for line in text.splitlines())
-
-
-def test_a_check_of_comparisons_says_what_it_compares_and_how_one_mends_it() -> None:
-    text = text_of(check_page(read_check(kernel)), 100)
-    assert "  C library: `ldd --version`\n" in text
-    assert "  Boot the same kernel on all. Look: ssh NODE 'uname -r'.\n" in text
 
 
 def test_the_command_prints_the_page(shell: Shell) -> None:

@@ -1,7 +1,8 @@
 """The nodes run the same kernel, distribution and C library.
 
 Compiled extensions need at least the C library they were built with. Drivers and RDMA modules are built
-for one kernel. Sources: os-release(5), getconf(1) GNU_LIBC_VERSION.
+for one kernel. `uname -r`, `cat /etc/os-release` and `ldd --version` show them. Sources: os-release(5), getconf(1)
+GNU_LIBC_VERSION.
 """
 
 from __future__ import annotations
