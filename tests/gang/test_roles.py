@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.gang.test_gang import Drive, facts_of
 
 from allranks.cluster import Cluster, Node
 from allranks.gang.roles import Conductor, End, Start, parts_of
 from allranks.protocol.attempts import AttemptEnd
+from allranks.protocol.messages import FactsMessage, HelloMessage
 from allranks.protocol.run_facts import Fact, FailureNoted, GateProved, RoleReady
 from allranks.settings import RunSpec
 from allranks.settings.runspec import Role
@@ -88,6 +90,19 @@ def test_no_role_starts_twice_or_after_the_end(facts: list[tuple[str, Fact]]) ->
     assert len(starts) == len(set(starts))
     if "end c" in words:
         assert "start c" not in words[words.index("end c") :]
+
+
+def test_a_role_on_one_node_has_an_address_that_other_nodes_reach() -> None:
+    """Alone in its world it would have had 127.0.0.1, and the trainer elsewhere a refused connection."""
+    drive = Drive(1)
+    drive.roster.role = role("server")
+    facts = facts_of(0)
+    own = {"address": "127.0.0.1", "prefix": 8, "family": 4, "scope": "host"}
+    loopback = {"name": "lo", "up": True, "running": True, "loopback": True, "addresses": [own]}
+    drive.feed(HelloMessage("/tmp/allranks-0/h0", "h0"), "h0")
+    drive.feed(FactsMessage({**facts, "interfaces": [loopback, *facts["interfaces"]]}), "h0")
+    drive.listening()
+    assert drive.last("probe")["addresses"] == ["10.0.0.1"]
 
 
 def test_shared_nodes_have_an_agent_for_each_role() -> None:

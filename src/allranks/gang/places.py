@@ -274,7 +274,7 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
         outputs = spec.places.output_dir
     else:
         outputs = setting.run_outputs if here else f"{node.node_dir}/outputs"
-    if setting.role.name:  # ranks of two roles have the same numbers
+    if setting.role.name and (here or spec.places.output_dir):  # ranks of two roles have the same numbers
         outputs = f"{outputs}/{setting.role.name}"
     return Place(
         node_dir=node.node_dir,
