@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from allranks.agent.ask_ras import ask_ras, ras_file
+from allranks.agent.ask_ras import ask_ras
 from allranks.agent.processes import Process, read_process
+from allranks.protocol.node_names import NodeFiles
 
 pytestmark = pytest.mark.processes
 
@@ -90,7 +91,7 @@ def asked(place: Path, port: int, name: str = "libnccl.so.2") -> str | None:
 
 def test_the_whole_text_comes_and_is_kept(service: Service, tmp_path: Path) -> None:
     assert asked(tmp_path, service.port) == STATUS
-    assert Path(ras_file(str(tmp_path))).read_text() == STATUS
+    assert Path(NodeFiles(str(tmp_path)).ras).read_text() == STATUS
     assert service.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 3", "VERBOSE STATUS"]
 
 

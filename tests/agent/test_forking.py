@@ -1,13 +1,18 @@
 """When the ranks of a node are asked what they import."""
 
-import socket
 import time
 from collections.abc import Callable
+from selectors import SelectSelector
+from typing import Any
 
 import pytest
 
 from allranks.agent import forking
-from allranks.agent.forking import ASK_SECONDS, Forking, FoundRecord
+from allranks.agent.forked_tasks import FoundRecord, Tasks
+from allranks.agent.forking import ASK_SECONDS, Forking
+from allranks.agent.outlet import Outlet
+from allranks.agent.this_node import ThisNode
+from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import Message
 from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
 from allranks.protocol.processes import ImportRecord
@@ -16,32 +21,28 @@ RANK = RankOrder(0, 0, ("train.py",), {}, "/")
 IMPORTED = ImportRecord({"torch": "/site-packages/torch/__init__.py"})
 
 
-class Agent:
-    """An agent whose tasks end when the test says so."""
+class Agent(Tasks):
+    """The tasks of an agent: they end when the test says so."""
 
     def __init__(self) -> None:
         self.said: list[Message] = []
-        self.asked: list[Callable[[ImportRecord | None, str], None]] = []
-        self.looks: list[Callable[[FoundRecord | None, str], None]] = []
+        self.asked: list[Callable[..., None]] = []
+        self.looks: list[Callable[..., None]] = []
         self.kept: list[ImportRecord] = []
 
-    def tell(self, message: Message) -> None:
-        self.said.append(message)
+    def run(self, name: str, function: Any, kind: type, seconds: float, done: Callable[..., None]) -> bool:
+        if kind is ImportRecord:
+            self.asked.append(done)
+        elif kind is FoundRecord:
+            self.looks.append(done)
+        else:
+            self.kept.append(function.args[2])
+        return True
 
-    def ask_imports(self, done: Callable[[ImportRecord | None, str], None]) -> None:
-        self.asked.append(done)
-
-    def find_record(self, rank: RankOrder, done: Callable[[FoundRecord | None, str], None]) -> None:
-        self.looks.append(done)
-
-    def keep_record(self, rank: RankOrder, imports: ImportRecord, against: str) -> None:
-        self.kept.append(imports)
-
-    def watch(self, channel: socket.socket) -> None:
-        raise AssertionError("no template is started here")
-
-    def forget(self, channel: socket.socket) -> None:
-        raise AssertionError("no template is started here")
+    def forking(self) -> Forking:
+        header = AgentHeader("agent", "run", "node_00", "run/node_00", lease=60.0, grace=0.1)
+        node = ThisNode(header, "/tmp", None, SelectSelector(), Outlet("/tmp"), tasks=self, tell=self.said.append)
+        return Forking(node, dict)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def ask(of: Forking, agent: Agent, answer: ImportRecord) -> None:
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the ranks start", "after the order to start them"])
 def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(is_late: bool) -> None:
     agent = Agent()
-    of = Forking(agent)
+    of = agent.forking()
     started: list[bool] = []
     of.prepare(PreloadOrder(0, RANK, "auto"), {})
     if not is_late:
@@ -83,7 +84,7 @@ def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(is_late: b
 
 def test_a_look_that_ends_after_the_patience_changes_no_attempt_but_is_used_for_the_record() -> None:
     agent = Agent()
-    of = Forking(agent)
+    of = agent.forking()
     started: list[bool] = []
     of.begin(start(), {}, lambda: started.append(True))
     of.tick(time.monotonic() + 1000)
@@ -98,7 +99,7 @@ def test_a_look_that_ends_after_the_patience_changes_no_attempt_but_is_used_for_
 
 def test_nothing_is_asked_where_no_run_and_no_attempt_can_use_it() -> None:
     agent = Agent()
-    of = Forking(agent)
+    of = agent.forking()
     of.begin(start("never"), {}, lambda: None)
     of.initialised(0)
     of.tick(time.monotonic() + 10 * ASK_SECONDS)

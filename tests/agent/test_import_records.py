@@ -47,7 +47,7 @@ class Program:
 
     def keep(self, against: str = "") -> Path:
         self.runs += 1
-        return Path(keep_record(self.order(), self.environment(), self.imports(), against).path)
+        return Path(keep_record(self.order(), self.environment(), self.imports(), against))
 
     def find(self) -> tuple[ImportRecord | None, str]:
         self.runs += 1
@@ -121,7 +121,7 @@ def test_what_spoke_against_it_is_known_until_the_program_changes(program: Progr
 def test_a_file_that_is_edited_while_it_is_read_keeps_no_record(program: Program) -> None:
     imports = program.imports()
     os.utime(program.place / "train.py", (1, 1))
-    assert keep_record(program.order(), program.environment(), imports, "").path == ""
+    assert keep_record(program.order(), program.environment(), imports, "") == ""
     assert program.find() == (None, "")
 
 

@@ -16,7 +16,7 @@ from tests.interpreters import OLDEST
 
 from allranks.agent import gpufacts, netfacts, portowner
 from allranks.agent import node_check as facts
-from allranks.agent.bounded_commands import run_command
+from allranks.agent.bounded_commands import FactPart, collect_parts, run_command
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
 from allranks.gang.places import Setting, setup_order
@@ -113,8 +113,8 @@ def test_own_name() -> None:
 def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: time.sleep(30) or [])
     begun = time.monotonic()
-    part = facts.FactPart("own_name", lambda: netfacts.resolve("h1"), 0.1)
-    assert facts.collect_parts([part]) == {"own_name": {"error": "no answer within 0.1 s"}}
+    part = FactPart("own_name", lambda: netfacts.resolve("h1"), 0.1)
+    assert collect_parts([part]) == {"own_name": {"error": "no answer within 0.1 s"}}
     assert time.monotonic() - begun < 5
 
 

@@ -15,12 +15,13 @@ from tests.agent.test_runner_torch import PROGRAM, finish, pytestmark, start  # 
 from tests.hosts.waiting import stop_process, wait_until
 from tests.ports import free_port
 
-from allranks.agent.asking import KEPT, Asking, ask_path, call_times, counted, flight_file, newest
+from allranks.agent.asking import KEPT, Asking, call_times, counted, newest
 from allranks.agent.processes import Process, read_process
 from allranks.agent.sample import sample
 from allranks.diagnose.hangs.frontier import CollectiveFault, account
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.diagnose.hangs.stacks import main_stack
+from allranks.protocol.node_names import NodeFiles
 
 
 def started(place: Path, *words: str, **more: str) -> list[Any]:
@@ -28,7 +29,8 @@ def started(place: Path, *words: str, **more: str) -> list[Any]:
     ranks = []
     port = str(free_port())
     for rank in range(2):
-        mine = {"ALLRANKS_ASK_SOCKET": ask_path(str(place), rank), "MASTER_PORT": port, "RANK": str(rank), **more}
+        socket = NodeFiles(str(place)).asked(rank)
+        mine = {"ALLRANKS_ASK_SOCKET": socket, "MASTER_PORT": port, "RANK": str(rank), **more}
         ranks += start(*words, world=1, **{**mine, "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
     return ranks
 
@@ -75,7 +77,7 @@ def test_a_rank_that_waits_tells_where_and_one_that_is_stopped_cannot(stuck: tup
     assert found is not None and (found.case, found.culprits) == (CollectiveFault.MISSING, (1,)), answers
     assert found.message == "rank 0 is in all_reduce #4 of 3.91 KB, rank 1 has not called it"
     assert counted(answers[0]) == before[0], "nothing has moved"
-    kept = json.loads(Path(flight_file(str(place), 0)).read_text().splitlines()[-1])
+    kept = json.loads(Path(NodeFiles(str(place)).flight(0)).read_text().splitlines()[-1])
     assert (kept["rank"], kept["pid"]) == (0, ranks[0].pid)
     seen = {str(rank): one for rank, one in sample(known, str(place), "look").ranks.items()}
     assert {s["how"] for s in seen.values()} == {"asked"}
@@ -128,7 +130,7 @@ def test_the_program_sees_nothing_of_it(tmp_path: Path) -> None:
     for runner in (False, True):
         place = tmp_path / str(runner)
         place.mkdir()
-        more = {"ALLRANKS_ASK_SOCKET": ask_path(str(place), 0)} if runner else {}
+        more = {"ALLRANKS_ASK_SOCKET": NodeFiles(str(place)).asked(0)} if runner else {}
         outputs[runner] = finish(start("quiet_helper", str(place / "store"), world=1, runner=runner, **more))
     assert [code for code, _ in outputs[True] + outputs[False]] == [0] * 2, outputs
     for plain, through in zip(outputs[False], outputs[True], strict=True):

@@ -20,12 +20,12 @@ import pytest
 from tests.agent.test_runner import RUNNER
 from tests.hosts.waiting import wait_until
 
-from allranks.agent.asking import ask_path
-from allranks.agent.dumping import MOVED, STACKS_SIGNAL, dump, helper_thread, stacks_file
+from allranks.agent.dumping import MOVED, STACKS_SIGNAL, dump, helper_thread
 from allranks.agent.native import calling_library, position
 from allranks.agent.processes import Process, read_process
 from allranks.agent.sample import sample
 from allranks.diagnose.hangs.doing import ActivityKind, doing, read_sample
+from allranks.protocol.node_names import NodeFiles
 
 pytestmark = pytest.mark.processes
 
@@ -88,8 +88,8 @@ class Rank:
         self.place = place
         (place / "train.py").write_text(PROGRAM)
         environment = {**os.environ, "PLACE": str(extension), "NODE": str(RUNNER.parent), "RANK": "0",
-                       "ALLRANKS_STACKS_FILE": stacks_file(str(place), 0),
-                       "ALLRANKS_ASK_SOCKET": ask_path(str(place), 0)}  # fmt: skip
+                       "ALLRANKS_STACKS_FILE": NodeFiles(str(place)).stacks(0),
+                       "ALLRANKS_ASK_SOCKET": NodeFiles(str(place)).asked(0)}  # fmt: skip
         self.popen = subprocess.Popen(
             [sys.executable, str(RUNNER), "train.py", *words], env=environment, cwd=place, stdout=subprocess.PIPE,
             text=True,
@@ -195,7 +195,7 @@ def test_all_ranks_that_were_signalled_are_given_the_time_to_move_at_once(
     ranks = {}
     children = []
     for number in range(4):
-        program = script.format(int(STACKS_SIGNAL), stacks_file(str(tmp_path), number), "time.sleep(600)")
+        program = script.format(int(STACKS_SIGNAL), NodeFiles(str(tmp_path)).stacks(number), "time.sleep(600)")
         words = [sys.executable, "-c", program]
         children.append(subprocess.Popen(words, stdout=subprocess.PIPE))
         assert children[-1].stdout.readline() == b"1\n"
@@ -216,7 +216,7 @@ def test_a_python_program_does_not_move_by_it(tmp_path: Path, no_py_spy: None, c
     """Python goes on with its own calls after a signal (PEP 475): nothing is said."""
     script = tmp_path / "train.py"
     script.write_text(f"import select, time\nprint('going', flush=True)\n{call}\n")
-    environment = {**os.environ, "ALLRANKS_STACKS_FILE": stacks_file(str(tmp_path), 0)}
+    environment = {**os.environ, "ALLRANKS_STACKS_FILE": NodeFiles(str(tmp_path)).stacks(0)}
     popen = subprocess.Popen(
         [sys.executable, str(RUNNER), str(script)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -15,8 +15,8 @@ from tests.agent.real_agent import RUN_TAG, RealAgent, real_agent
 from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.agent.journal import read_journal
-from allranks.agent.link import AgentNote, write_note
 from allranks.agent.processes import Process, alive, descendants, end_all, read_process, read_processes
+from allranks.agent.supervised import AgentNote, write_note
 from allranks.agent.supervisor import FIRST_PATIENCE, AgentWatch, Supervisor
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import ExitMessage, PongMessage

@@ -14,8 +14,9 @@ import pytest
 from tests.agent.test_runner import HERE, RUNNER
 
 from allranks.agent.forking import devices_seen, difference
-from allranks.agent.rank_start import OWN_NAMES, RankStartError
+from allranks.agent.rank_start import RankStartError
 from allranks.agent.template import TemplateProcess
+from allranks.protocol.node_names import OWN_NAMES
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord
 

@@ -10,8 +10,9 @@ import sys
 import time
 
 from allranks.agent.processes import PR_SET_CHILD_SUBREAPER, Process, prctl
-from allranks.agent.rank_start import OWN_NAMES, TemplateLost
-from allranks.agent.template import CHANNEL, TemplateProcess
+from allranks.agent.rank_start import TemplateLost
+from allranks.agent.template import TemplateProcess
+from allranks.protocol.node_names import OWN_NAMES, TEMPLATE
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord
 
@@ -24,7 +25,7 @@ def main() -> None:
             modules = file.read()
     status = 0
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    environment = {name: value for name, value in os.environ.items() if name != CHANNEL}
+    environment = {name: value for name, value in os.environ.items() if name != TEMPLATE}
     common = {name: value for name, value in environment.items() if name not in OWN_NAMES}
     order = RankOrder(0, 0, tuple(command), {}, os.getcwd())
     files = dict(item.partition("=")[::2] for item in modules.split(",") if item)

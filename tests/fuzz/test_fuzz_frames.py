@@ -19,7 +19,8 @@ from tests.gang.test_gang import Drive, facts_of, reached
 from tests.outcome import outcome
 
 from allranks.agent.agent import Agent
-from allranks.agent.link import Link
+from allranks.agent.controller_session import ControllerSession
+from allranks.agent.forked_tasks import Tasks
 from allranks.cluster.nodes import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.errors import UsageError
@@ -347,9 +348,6 @@ REFUSALS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Va
 class Quiet(Agent):
     """Looks in children are noted instead of begun: what a coordinator has them do is tried in test_fuzz_join."""
 
-    def _run_task(self, name: str, function: Any, kind: Any, seconds: float, done: Any) -> None:
-        assert isinstance(seconds, float)
-
     def hear(self) -> None:
         """Take the connection that waits, and read what came over it."""
         for _ in range(2):
@@ -357,24 +355,23 @@ class Quiet(Agent):
                 key.data()
 
     @property
-    def link(self) -> Link | None:
-        """The controller's connection."""
-        return self._link
-
-    def send_output(self) -> None:
-        self._send_output()
-
-    def drop_link(self) -> None:
-        self._drop_link()
+    def session(self) -> ControllerSession:
+        return self._session
 
     def forget_what_has_ended(self) -> None:
-        if self._attempt is not None and not self._attempt.running():
-            self._attempt = None
+        if self._ranks.attempt is not None and not self._ranks.attempt.running():
+            self._ranks.attempt = None
+
+
+def no_task(self: Tasks, name: str, function: Any, kind: Any, seconds: float, done: Any) -> bool:
+    assert isinstance(seconds, float)
+    return False
 
 
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Tasks, "run", no_task)
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         listener.bind(str(tmp_path / "agent.sock"))
         listener.listen()
@@ -396,17 +393,17 @@ def test_any_order_to_the_agent_is_done_answered_or_refused(
             client.sendall(data[: 64 << 10])
             if isinstance(outcome(REFUSALS, agent.hear), Exception):
                 campaign.counts["errors"] = campaign.counts.get("errors", 0) + 1
-            agent.drop_link()
+            agent.session.drop()
             agent.forget_what_has_ended()
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(BOUND)
         client.connect(str(tmp_path / "agent.sock"))
         client.sendall(pack_json({"type": "hello", "protocol": 1}) + pack_json({"type": "ping", "sent": 5.0}))
         agent.hear()
-        agent.send_output()
+        agent.session.send_output()
         answers = Decoder().feed(client.recv(1 << 16))
         assert [m["type"] for m in answers if isinstance(m, dict)][:2] == ["hello", "pong"]
-        agent.drop_link()
+        agent.session.drop()
     capfd.readouterr()
 
 
@@ -429,7 +426,7 @@ def test_no_bytes_of_a_stranger_reach_the_controller_of_an_agent(
         client.connect(str(tmp_path / "agent.sock"))
         client.sendall(pack_json(OF_CONTROLLER[0]))
         agent.hear()
-        link = agent.link
+        link = agent.session.link
         assert link is not None
         for chance in campaign.cases(250):
             with socket.socket(socket.AF_UNIX) as stranger:
@@ -439,12 +436,12 @@ def test_no_bytes_of_a_stranger_reach_the_controller_of_an_agent(
                     continue
                 stranger.sendall((first + pack_json({"type": "release"}))[: 64 << 10])
                 agent.hear()
-                assert agent.link is link
+                assert agent.session.link is link
         agent.hear()
         client.sendall(pack_json({"type": "ping", "sent": 5.0}))
         agent.hear()
-        agent.send_output()
+        agent.session.send_output()
         answers = [m["type"] for m in Decoder().feed(client.recv(1 << 16)) if isinstance(m, dict)]
         assert answers == ["hello", "pong"]
-        agent.drop_link()
+        agent.session.drop()
     capfd.readouterr()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 from tests.interpreters import OLDEST
 
-from allranks.gang.agent_archive import fabric_zip, node_zip
+from allranks.gang.agent_archive import HOME, fabric_zip, node_zip
 
 
 def test_the_collective_tests_run_from_their_archive_alone(tmp_path: Path) -> None:
@@ -18,6 +21,22 @@ def test_the_collective_tests_run_from_their_archive_alone(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-I", "-S", archive, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--out" in done.stdout
+
+def test_every_module_that_a_node_may_load_is_in_the_archive() -> None:
+    """Also those that are loaded late: what is left out would be missed by the few runs that need it."""
+    with zipfile.ZipFile(io.BytesIO(node_zip())) as archive:
+        sources = {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
+    shipped = {name[: -len(".py")].removesuffix("/__init__").replace("/", ".") for name in sources}
+    known = {"allranks." + ".".join(p.relative_to(HOME).with_suffix("").parts) for p in HOME.rglob("*.py")}
+    wanted = set()
+    for name, source in sources.items():
+        package = name.split("/")[:-1]
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom):
+                above = package[: len(package) - node.level + 1] if node.level else []
+                module = ".".join(filter(None, [*above, node.module or ""]))
+                wanted |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    assert wanted & known - shipped == set()
 
 
 WHOLE = """

@@ -25,6 +25,7 @@ from allranks.gang.states import State, UserSignal
 from allranks.protocol.attempts import SavedStep
 from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import RankSaving, SavingMessage
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import ORDERS, SaveOrder
 
 
@@ -87,7 +88,7 @@ class Rig:
                 str(directory), lambda message, name=name: self.answers.append((name, message))
             )
             for rank in range(index * len(strides) // nodes, (index + 1) * len(strides) // nodes):
-                file = agent_side.save_file(str(directory), 0, rank)
+                file = NodeFiles(str(directory)).save(rank, 0)
                 self.ranks[rank] = SimulatedRank(program.SaveRequests(file), strides[rank])
 
     def callers(self, *ranks: int) -> None:
@@ -389,7 +390,7 @@ def test_ranks_that_end_after_saving_have_saved(rig: Rig) -> None:
 def test_a_file_that_the_program_has_spoilt_ends_no_agent(tmp_path: Path, spoil: str) -> None:
     said: list[SavingMessage] = []
     agent = agent_side.SaveForwarding(str(tmp_path), said.append)
-    file = Path(agent_side.save_file(str(tmp_path), 0, 1))
+    file = Path(NodeFiles(str(tmp_path)).save(1, 0))
     if spoil == "cut":
         program.SaveRequests(str(file)).call(5)
         file.write_bytes(b"x")

@@ -83,7 +83,7 @@ b.archive_loader.ENTRY = 'the byte code of no Python'
 """
 # Where the parts of a node are broken: from the moment at which the rank has written who it is.
 BEGUN = b"__import__('os').path.exists(PIDS)"
-AGENT = ("agent.py", b"        self._check_supervisor()\n", b"        1 / (not " + BEGUN + b")\n")
+AGENT = ("agent.py", b"        self._supervisor.look()\n", b"        1 / (not " + BEGUN + b")\n")
 SUPERVISOR = ("supervisor.py", b"        statuses = reap_children()\n")
 BROKEN_ON_NODES = {
     "agent": AGENT,

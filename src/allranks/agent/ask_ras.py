@@ -4,10 +4,11 @@ A thread of every NCCL process answers at localhost:28028 (NCCL_RAS_ADDR) in lin
 NCCL's own client, ncclras (src/ras/client.cc). It is asked only where a rank has libnccl in its memory.
 """
 
-import os
 import socket
 import time
 from typing import Dict, Optional, Tuple
+
+from allranks.protocol.node_names import NodeFiles
 
 from .files import append, read_text
 from .processes import Process, variable_of
@@ -18,11 +19,6 @@ SECONDS = 8.0  # for everything
 ANSWER = 1.5  # seconds for a first word: a stopped process accepts too, another try reaches another one
 LIMIT = 256 << 10
 MAPS_LIMIT = 16 << 20  # torch maps a few hundred files
-
-
-def ras_file(node_dir: str) -> str:
-    """Where the answers of this node are kept (plan/environment.py has the same name)."""
-    return os.path.join(node_dir, "ras.txt")
 
 
 def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
@@ -36,7 +32,7 @@ def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
         if text is None and time.monotonic() < deadline - ANSWER:
             text = _try(_address(pid), deadline)
     if text is not None:
-        append(ras_file(node_dir), text.encode("utf-8", "replace"))
+        append(NodeFiles(node_dir).ras, text.encode("utf-8", "replace"))
     return text
 
 

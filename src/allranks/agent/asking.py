@@ -15,6 +15,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.protocol.codec import decode, decode_parts
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
 from allranks.protocol.messages import CountersMessage
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 from allranks.protocol.samples import RankCalls
@@ -26,16 +27,6 @@ from .template import digest, stamp_of
 SECONDS = 6.0  # a helper needs 1 ms, and the interpreter's lock on a machine that may be busy
 LIMIT = 32 << 20  # bytes of one answer
 KEPT = 40  # entries of each group that go into a message; the file has all
-
-
-def ask_path(node_dir: str, rank: int) -> str:
-    """Where a rank's helper listens (plan/environment.py has the same name)."""
-    return os.path.join(node_dir, "ask_%03d" % rank)
-
-
-def flight_file(node_dir: str, rank: int) -> str:
-    """Where a rank's dumps are kept, one a line (plan/environment.py has the same name)."""
-    return os.path.join(node_dir, "flight_rank_%03d.jsonl" % rank)
 
 
 class CountedGroup(NamedTuple):
@@ -87,7 +78,7 @@ class Asking:
 
     def __init__(self, ranks: Dict[int, Process], node_dir: str, word: str) -> None:
         self._ranks = ranks
-        self._dir = node_dir
+        self._files = NodeFiles(node_dir)
         self._word = word
         self._deadline = time.monotonic() + SECONDS
         self._answers: Dict[int, JsonObject] = {}
@@ -104,7 +95,7 @@ class Asking:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel.setblocking(False)
         try:
-            channel.connect(ask_path(self._dir, rank))
+            channel.connect(self._files.asked(rank))
             channel.send(self._word.encode())
         except OSError as error:
             channel.close()
@@ -161,7 +152,7 @@ class Asking:
         self._answers[rank] = answer
         if self._word == "dump":
             kept = {key: value for key, value in answer.items() if key != "stacks"}
-            append(flight_file(self._dir, rank), write_json(kept) + b"\n")
+            append(self._files.flight(rank), write_json(kept) + b"\n")
             keep_newest(answer, KEPT)
         return True
 

@@ -15,7 +15,6 @@ from allranks.protocol.messages import (
     EndedMessage,
     ExitMessage,
     FaultMessage,
-    Message,
     RankSummary,
     StartedMessage,
 )
@@ -25,17 +24,17 @@ from allranks.protocol.processes import RemainingProcess
 from .cgroups import members
 from .files import read_left, read_text
 from .forking import Forking
-from .outlet import Outlet
 from .processes import (
     Process,
-    command_of,
     end_all,
     everything,
     reap_children,
+    remaining,
     send_signal,
     would_end,
 )
 from .rank_start import Rank, RankStartError, environment_of, start_rank
+from .this_node import ThisNode
 from .worlds import Worlds
 
 if TYPE_CHECKING:
@@ -49,28 +48,15 @@ END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reporte
 
 
 class RankAttempt:
-    """Ranks of one attempt. `tell` takes messages for the controller and the journal; `forking` may give ranks.
+    """Ranks of one attempt. `forking` may give some; `beat` is called again and again while an end takes seconds."""
 
-    `beat` is called again and again while an end takes seconds.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        run_tag: str,
-        group: Optional[str],
-        outlet: Outlet,
-        tell: Callable[[Message], None],
-        forking: Forking,
-        beat: Callable[[], None],
-    ) -> None:
+    def __init__(self, number: int, node: ThisNode, forking: Forking, beat: Callable[[], None]) -> None:
         self.number = number
-        self._group = group
         self.ranks: Dict[int, Rank] = {}
         self.awaited: Tuple[int, ...] = ()  # ranks that are to start
-        self._run_tag = run_tag
-        self._outlet = outlet
-        self._tell = tell
+        self.signalled: Set[int] = set()  # ranks that have had the signal for their stacks
+        self._node = node
+        self._tell = node.tell
         self._forking = forking
         self._beat = beat
         self._end_at: Optional[float] = None
@@ -81,7 +67,7 @@ class RankAttempt:
         self.left: Optional[List[RemainingProcess]] = None
         self.signals = 0  # number of the last signal that was passed on to the ranks
         self._ooms = _oom_kills()
-        self.worlds = Worlds(number, tell)
+        self.worlds = Worlds(number, node.tell)
 
     @property
     def ending(self) -> bool:
@@ -104,7 +90,7 @@ class RankAttempt:
                 return
             self.ranks[rank.rank] = rank
             self.worlds.given(environment_of(order, base))
-            self._outlet.add_spool(self.stream(rank))
+            self._node.outlet.add_spool(self.stream(rank))
             pass_pipe(rank)
             process = rank.process
             self._tell(StartedMessage(rank.rank, process.pid, self.number, process.start, time.time()))
@@ -116,7 +102,7 @@ class RankAttempt:
 
     def pump(self, rank: Rank) -> Optional[int]:
         """Move a rank's output to the spool; return the bytes moved, None once the pipe is at its end."""
-        spool = self._outlet.spool(self.stream(rank))
+        spool = self._node.outlet.spool(self.stream(rank))
         assert spool is not None
         return spool.pump(rank.pipe)
 
@@ -243,7 +229,8 @@ class RankAttempt:
         """All but the template: what imports for the next attempt does not belong to this one."""
         kept = self._forking.process
         pid = kept.pid if kept is not None else 0
-        return [process for process in everything(self._run_tag, members(self._group)) if process.pid != pid]
+        node = self._node
+        return [process for process in everything(node.header.run_tag, members(node.group)) if process.pid != pid]
 
     def running(self) -> List[Rank]:
         """Ranks whose main process has not ended."""
@@ -254,11 +241,6 @@ class RankAttempt:
         ranks = {r.rank: RankSummary(r.process.pid, r.process.start, r.exit) for r in self.ranks.values()}
         awaited = () if self.ending else self.awaited
         return AttemptSummary(self.number, ranks, self.ending, self.signals, awaited, self.worlds.told())
-
-
-def remaining(processes: Sequence[Process]) -> List[RemainingProcess]:
-    """Name processes that could not be ended."""
-    return [RemainingProcess(p.pid, p.state, command_of(p.pid)) for p in processes]
 
 
 def _first_error(paths: Sequence[str]) -> Optional[JsonObject]:

@@ -19,18 +19,19 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple, Union
 
-from allranks.protocol.codec import DecodeError, decode, encode
+from allranks.protocol.codec import decode, encode
 from allranks.protocol.facts import LoginFacts
-from allranks.protocol.frames import NODE_LOG, FrameError, Stream
+from allranks.protocol.frames import NODE_LOG, Stream
 from allranks.protocol.header import AgentHeader, DialHeader, FetchHeader, SweepHeader, pack_header, read_header
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
 from allranks.protocol.messages import FaultMessage, Message, pack_message
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.records import NamedTuple
 
 from . import node_directory as nodedir
 from .files import find_program, open_left, write_all
 from .journal import read_journal
-from .link import Link, log_traceback, want
+from .link import log_traceback, want
 from .node_check import logind
 from .outlet import Outlet
 from .processes import (
@@ -144,17 +145,17 @@ def _start(header: AgentHeader, files: Files) -> None:
     from .sweep import tidy  # late: other modes do without
 
     tidy(header.node_dir)
-    log, path = nodedir.scratch(directory)
+    names = NodeFiles(directory)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(path)
+    listener.bind(names.orders)
     listener.listen(8)
-    if not (needs_scope(logind()) and _leave_in_scope(header, directory, listener, log)):
+    if not (needs_scope(logind()) and _leave_in_scope(header, directory, listener, names.log)):
         daemon = os.fork()
         if daemon == 0:
-            _leave(header, directory, listener, log)
+            _leave(header, directory, listener, names.log)
         os.waitpid(daemon, 0)
     listener.close()
-    _relay(path)
+    _relay(names.orders)
 
 
 def _dial(header: DialHeader, files: Files) -> None:
@@ -322,34 +323,24 @@ def _attach(header: AgentHeader) -> None:
     if directory is None:
         _say(FaultMessage("no-run", "nothing of run %s is on this node" % header.uid))
         return
-    _, path = nodedir.scratch(directory)
-    if not _relay(path):
+    if not _relay(NodeFiles(directory).orders):
         _keep(directory)
 
 
 def _keep(directory: str) -> None:
     """No agent lives there: this process gives out the spool."""
-    outlet = Outlet(os.path.join(directory, "spool"))
+    outlet = Outlet(NodeFiles(directory).spool)
     outlet.add_existing_spools()
-    outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(directory, "node.log"))
-    keeper = Keeper(directory, outlet, read_journal(directory))
+    outlet.add_file(Stream(NODE_LOG, 0, 0), NodeFiles(directory).log)
+    keeper = Keeper(directory, outlet, read_journal(directory), lease=float("inf"))
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         ours.close()
         _shuttle(theirs)
         os._exit(0)
     theirs.close()
-    link = Link(ours)
-    try:
-        while True:
-            with selectors.DefaultSelector() as selector:
-                selector.register(ours, link.events)
-                selector.select(5.0)
-            if keeper.answer(link, link.receive()):
-                nodedir.remove(directory)
-                return
-    except (EOFError, OSError, FrameError, DecodeError):
-        return
+    if keeper.serve_one(ours):
+        nodedir.remove(directory)
 
 
 def _relay(path: str) -> bool:

@@ -1,4 +1,5 @@
-"""Runs a command of this node with a time limit, and keeps a bounded part of what it says.
+"""What may take too long on a node, within a limit: a command, of whose words a bounded part is kept, or functions side
+by side.
 
 Standard output and standard error are read until the command has ended: what it leaves in the background may hold them
 open for ever, and a wrapper that prints without end costs neither memory nor disk.
@@ -10,9 +11,12 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
-from typing import IO, Dict, Mapping, Optional, Sequence
+from typing import IO, Callable, Dict, Mapping, Optional, Sequence
 
+from allranks.protocol.codec import encode
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.records import NamedTuple
 
 POLL = 0.05  # seconds between two looks whether it has ended, where its pipes do not say so
@@ -111,3 +115,45 @@ def end_group(child: "subprocess.Popen[bytes]") -> None:
         child.wait(1.0)
     except (OSError, subprocess.TimeoutExpired):
         pass
+
+
+class FactPart(NamedTuple):
+    """One key of the facts: how its value is made; `seconds` 0 means it cannot block."""
+
+    name: str
+    collect: Callable[[], object]
+    seconds: float = 0.0
+
+
+def collect_parts(parts: Sequence[FactPart]) -> JsonObject:
+    """Collect parts side by side, each within its limit; one that fails is {"error": …}."""
+    facts: JsonObject = {}
+    begun = time.monotonic()
+    waiting = [(part, _start(part, facts)) for part in parts if part.seconds]
+    for part in parts:
+        if not part.seconds:
+            _run(part, facts)
+    for part, thread in waiting:
+        if thread is not None:
+            thread.join(max(0.0, begun + part.seconds - time.monotonic()))
+    result = facts.copy()  # a thread that comes late writes into the other one
+    for part in parts:
+        result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
+    return result
+
+
+def _run(part: FactPart, facts: JsonObject) -> None:
+    try:
+        facts[part.name] = encode(part.collect())
+    except Exception as error:
+        facts[part.name] = {"error": "%s: %s" % (type(error).__name__, error)}
+
+
+def _start(part: FactPart, facts: JsonObject) -> Optional[threading.Thread]:
+    thread = threading.Thread(target=_run, args=(part, facts), daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads allowed
+        _run(part, facts)
+        return None
+    return thread

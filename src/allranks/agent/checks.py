@@ -16,9 +16,8 @@ from allranks.preflight.host import CouldNotLook, Host, Ran, Space
 from allranks.preflight.typed_facts import Facts, Request
 from allranks.protocol.jsontext import JsonObject
 
-from .bounded_commands import run_command
+from .bounded_commands import FactPart, collect_parts, run_command
 from .files import find_program, names_in, read_file, read_link
-from .node_check import FactPart, collect_parts
 
 PACKAGE = "allranks.preflight.checks."
 OUTPUT_LIMIT = 4 << 20

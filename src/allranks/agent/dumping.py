@@ -14,6 +14,7 @@ import signal
 import time
 from typing import AbstractSet, Dict, Optional
 
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.records import NamedTuple
 
 from .files import names_in, open_left, size_of
@@ -28,11 +29,6 @@ TGKILL = {"x86_64": 234, "aarch64": 131}  # system calls by machine
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # the helper does not block these
 
 
-def stacks_file(node_dir: str, rank: int) -> str:
-    """Where the runner of a rank writes its stacks (plan/environment.py has the same name)."""
-    return os.path.join(node_dir, "stacks_rank_%03d.txt" % rank)
-
-
 class SignalledStack(NamedTuple):
     """A stack that the handler wrote, or why there is none; `signalled` where the process itself got the signal, and
     `moved` the call that this ended."""
@@ -45,7 +41,8 @@ class SignalledStack(NamedTuple):
 
 def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) -> Dict[int, SignalledStack]:
     """Take stacks by rank. Ranks in `signalled` have been signalled before and are not a second time."""
-    dumps = {rank: _Dump(process, stacks_file(node_dir, rank)) for rank, process in ranks.items()}
+    files = NodeFiles(node_dir)
+    dumps = {rank: _Dump(process, files.stacks(rank)) for rank, process in ranks.items()}
     for rank, one in dumps.items():
         one.begin(rank not in signalled)
     deadline = time.monotonic() + SECONDS

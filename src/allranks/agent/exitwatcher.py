@@ -14,6 +14,7 @@ import time
 from typing import Dict, List, Optional
 
 from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.node_names import REPORT_SOCKET
 
 from .attempt import RankAttempt
 from .processes import Process, environment_of, read_process, stat_fields
@@ -28,7 +29,7 @@ class ExitWatcher:
     in a container of its own counting a number may be another's."""
 
     def __init__(self, selector: selectors.BaseSelector, reports: str) -> None:
-        self._selector, self._proof = selector, ("ALLRANKS_REPORT_SOCKET=" + reports).encode()
+        self._selector, self._proof = selector, ("%s=%s" % (REPORT_SOCKET, reports)).encode()
         self._attempt: Optional[RankAttempt] = None
         self._open: List[int] = []
         self.processes: Dict[int, Process] = {}

@@ -6,6 +6,7 @@ So the agent stays single-threaded, forks ranks safely, and work that hangs lose
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import time
 from functools import partial
@@ -14,6 +15,15 @@ from typing import Callable, Dict, List, NoReturn, Optional, Type, TypeVar
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, read_object, write_json
+from allranks.protocol.messages import (
+    CallTimesMessage,
+    CountersMessage,
+    Message,
+    ProbedMessage,
+    ReachedMessage,
+    ReadyMessage,
+)
+from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
 from .files import write_all
@@ -21,7 +31,9 @@ from .link import log_traceback
 from .processes import read_process, send_signal
 
 LIMIT = MAX_JSON - (64 << 10)  # bytes of a result: a message to the controller has to hold it
+MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 Result = TypeVar("Result")
+Answer = TypeVar("Answer", CallTimesMessage, CountersMessage, ProbedMessage, ReachedMessage, ReadyMessage)
 
 
 class Nothing(NamedTuple):
@@ -34,6 +46,13 @@ class Samples(NamedTuple):
     ranks: Dict[int, JsonObject]
     ras: Optional[str]
     signalled: List[int]
+
+
+class FoundRecord(NamedTuple):
+    """What a former run has left here: its imports, or why they do not serve; neither where there was none."""
+
+    imports: Optional[ImportRecord] = None
+    why: str = ""
 
 
 class Task:
@@ -90,6 +109,91 @@ class Task:
             send_signal(process, signal.SIGKILL)
         os.close(self.pipe)
         self._fail(self._late)
+
+
+class Tasks:
+    """The tasks of an agent that run now: their pipes are read in its loop. `tell` takes answers for the controller."""
+
+    def __init__(self, selector: selectors.BaseSelector, tell: Callable[[Message], None]) -> None:
+        self._selector = selector
+        self._tell = tell
+        self._running: Dict[int, Task] = {}  # by the descriptor of the pipe
+        self._ends = 0  # orders to end so far
+
+    def run(
+        self,
+        name: str,
+        function: Callable[[], Result],
+        kind: Type[Result],
+        seconds: float,
+        done: Callable[[Optional[Result], str], None],
+    ) -> bool:
+        """Start a task; False where that is not possible, which `done` is called with."""
+        if len(self._running) >= MOST_TASKS:
+            done(None, "this node is at %d requests already" % MOST_TASKS)
+            return False
+        try:
+            task = Task(name, function, kind, seconds, done)
+        except OSError as error:
+            done(None, "%s could not be started: %s" % (name, error.strerror))
+            return False
+        self._running[task.pipe] = task
+        self._selector.register(task.pipe, selectors.EVENT_READ, partial(self._on_output, task))
+        return True
+
+    def answer(
+        self,
+        name: str,
+        function: Callable[[], Result],
+        kind: Type[Result],
+        seconds: float,
+        message: Callable[[Optional[Result], str], Message],
+    ) -> None:
+        """Run a task and tell what `message` makes of its result, or of why there is none.
+
+        After an order to end it is left out: the end has killed the task, and the controller would take that for an
+        answer to what the next attempt asks.
+        """
+        ends = self._ends
+
+        def done(result: Optional[Result], error: str) -> None:
+            if self._ends == ends:
+                self._tell(message(result, error))
+
+        self.run(name, function, kind, seconds, done)
+
+    def forget_answers(self) -> None:
+        """Tell no answer to what was asked until now: the ranks are to end."""
+        self._ends += 1
+
+    def next_deadline(self) -> float:
+        """When the next task has taken too long (CLOCK_MONOTONIC seconds)."""
+        return min((task.deadline for task in self._running.values()), default=float("inf"))
+
+    def look(self, now: float) -> None:
+        """End the tasks that have taken too long."""
+        for task in list(self._running.values()):
+            if now >= task.deadline:
+                self._forget(task)
+                task.expire()
+
+    def _on_output(self, task: Task) -> None:
+        if task.is_complete():
+            self._forget(task)
+            task.finish()
+
+    def _forget(self, task: Task) -> None:
+        del self._running[task.pipe]
+        self._selector.unregister(task.pipe)
+
+
+def result_or_error(kind: Type[Answer]) -> Callable[[Optional[Answer], str], Message]:
+    """Give what makes a message of the result of a task that is one, or of why there is none."""
+
+    def message(result: Optional[Answer], error: str) -> Message:
+        return kind(error=error) if result is None else result
+
+    return message
 
 
 def _finish(name: str, kind: Type[Result], done: Callable[[Optional[Result], str], None], data: bytes) -> None:

@@ -9,24 +9,28 @@ only where everything else is the same; whatever is not, or fails, is said, and 
 from __future__ import annotations
 
 import os
-import socket
+import selectors
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, Mapping, Optional, Protocol, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Mapping, Optional, Set, Tuple
 
-from allranks.protocol.messages import ImportsMessage, Message, TemplateMessage
+from allranks.protocol.messages import ImportsMessage, TemplateMessage
+from allranks.protocol.node_names import OWN_NAMES
 from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
 from allranks.protocol.processes import ImportRecord
-from allranks.protocol.records import NamedTuple
 
+from .forked_tasks import FoundRecord, Nothing
+from .link import log
 from .processes import Process, lives
-from .rank_start import OWN_NAMES, RankStartError, TemplateLost, environment_of
+from .rank_start import RankStartError, TemplateLost, environment_of
+from .this_node import ThisNode
 
 if TYPE_CHECKING:
     from .template import TemplateProcess
 
 ASK_SECONDS = 1.0  # between two questions to the ranks
 MOST_QUESTIONS = 150  # a program that imports something new for so long has no template
+QUESTION_SECONDS = 20.0  # for all ranks of a node to answer
 TASK_SECONDS = 30.0  # to read or write a record, and the files that it speaks of
 # Ranks wait for the imports of a template that has begun: they would take longer. At most that long, in seconds, and a
 # multiple of what the start took that is on record.
@@ -38,46 +42,14 @@ NO_DEVICES = ("", "-1", "NoDevFiles")
 KEPT_BY = ("auto", "torch")  # values of --preload with which a later run may use what this one imports
 
 
-class FoundRecord(NamedTuple):
-    """What a former run has left here: its imports, or why they do not serve; neither where there was none."""
-
-    imports: Optional[ImportRecord] = None
-    why: str = ""
-
-
-class KeptRecord(NamedTuple):
-    """A record has been written; `path` is empty where it has nowhere to be."""
-
-    path: str = ""
-
-
-class ForkingAgent(Protocol):
-    """What the agent does for this module."""
-
-    def tell(self, message: Message) -> None:
-        """Tell the controller, and the journal."""
-
-    def ask_imports(self, done: Callable[[Optional[ImportRecord], str], None]) -> None:
-        """Ask the ranks, in a task."""
-
-    def find_record(self, rank: RankOrder, done: Callable[[Optional[FoundRecord], str], None]) -> None:
-        """Look for the record of a former run, in a task."""
-
-    def keep_record(self, rank: RankOrder, imports: ImportRecord, against: str) -> None:
-        """Write a record, in a task."""
-
-    def watch(self, channel: socket.socket) -> None:
-        """Call `on_channel` when something comes from the template."""
-
-    def forget(self, channel: socket.socket) -> None:
-        """Do that no more."""
-
-
 class Forking:
-    """The template of a node: whether there is one, whether ranks wait for it, which come from it."""
+    """The template of a node: whether there is one, whether ranks wait for it, which come from it.
 
-    def __init__(self, node: ForkingAgent) -> None:
+    `running` gives the ranks' processes."""
+
+    def __init__(self, node: ThisNode, running: Callable[[], Dict[int, Process]]) -> None:
         self._node = node
+        self._running = running
         self._template: Optional[TemplateProcess] = None
         self._order: Optional[StartOrder] = None
         self._base: Dict[str, str] = {}
@@ -87,6 +59,7 @@ class Forking:
         self._known = False  # what the program imports need not be asked
         self._waiting: Optional[Callable[[], None]] = None
         self._began = 0.0
+        self._began_t = 0.0  # the same, in unix seconds
         self._took = 0.0  # from the start of the ranks until all had a process group
         self._wanted = False
         self._uninitialised: Set[int] = set()
@@ -115,6 +88,7 @@ class Forking:
     def prepare(self, order: PreloadOrder, base: Dict[str, str]) -> None:
         """Begin to import for the ranks of an attempt, as far as it is known what."""
         self._attempt = order.attempt
+        self._base = base
         if self._template is None and not self._looking:
             self._prepare(order.rank, order.preload, order.imports, base)
 
@@ -130,7 +104,9 @@ class Forking:
             self._start(rank, common, imports)
             return
         self._looking = True
-        self._node.find_record(rank, lambda found, error: self._found(rank, preload, common, found, error))
+        work = partial(_find_record, rank, environment)
+        done = partial(self._found, rank, preload, common)
+        self._node.tasks.run("the look for imports", work, FoundRecord, TASK_SECONDS, done)
 
     def _found(
         self, rank: RankOrder, preload: str, common: Dict[str, str], found: Optional[FoundRecord], error: str
@@ -181,6 +157,7 @@ class Forking:
         self._waiting = None
         if go is not None:
             self._began = time.monotonic()
+            self._began_t = time.time()
             go()
 
     def cancel(self) -> None:
@@ -210,7 +187,9 @@ class Forking:
             self._go()
         if self._wanted and not self._uninitialised and not self._asking and now >= self._next:
             self._asking = True
-            self._node.ask_imports(partial(self._answered, self._attempt))
+            work = partial(_ask_imports, self._running(), self._node.directory, self._began_t)
+            done = partial(self._answered, self._attempt)
+            self._node.tasks.run("the question for imports", work, ImportRecord, QUESTION_SECONDS, done)
 
     @property
     def _patience(self) -> float:
@@ -239,7 +218,7 @@ class Forking:
         first = order.ranks[0]
         if order.preload in KEPT_BY and not self._known:
             self._known = True
-            self._node.keep_record(first, record, "")
+            self._keep(first, record, "")
         if not order.template:
             return
         environment = environment_of(first, self._base)
@@ -255,6 +234,16 @@ class Forking:
                 return
         self._start(first, common, record)
 
+    def _keep(self, rank: RankOrder, imports: ImportRecord, against: str) -> None:
+        """Keep what this command imports for a later run; what cannot be kept is one line of the log."""
+
+        def done(kept: Optional[Nothing], error: str) -> None:
+            if error:
+                log("what the ranks import was not kept for the next run: %s" % error)
+
+        work = partial(_keep_record, rank, environment_of(rank, self._base), imports, against)
+        self._node.tasks.run("the record of imports", work, Nothing, TASK_SECONDS, done)
+
     def _start(self, rank: RankOrder, common: Dict[str, str], record: ImportRecord) -> None:
         """Start the template."""
         from .template import TemplateProcess  # late: many runs have none
@@ -264,7 +253,7 @@ class Forking:
         except (RankStartError, OSError) as error:
             self._off("it could not be started: %s" % error)
             return
-        self._node.watch(self._template.channel)
+        self._node.selector.register(self._template.channel, selectors.EVENT_READ, self.on_channel)
 
     def on_channel(self) -> None:
         """Read what the template says, or see that it has ended."""
@@ -281,7 +270,7 @@ class Forking:
             return
         if answer.state == "off":
             if template.record.own and (self._order is None or self._order.preload in KEPT_BY):
-                self._node.keep_record(template.order, template.record, answer.why)
+                self._keep(template.order, template.record, answer.why)
             self._off(answer.why)
         else:
             self._node.tell(answer._replace(attempt=self._attempt))
@@ -330,7 +319,7 @@ class Forking:
 
     def _end(self) -> None:
         if self._template is not None:
-            self._node.forget(self._template.channel)
+            self._node.selector.unregister(self._template.channel)
             self._template.close()
             self._template = None
 
@@ -351,3 +340,25 @@ def devices_seen(environment: Mapping[str, str]) -> str:
         if environment.get(name) in NO_DEVICES:
             return ""
     return "the ranks see GPUs"
+
+
+# Each is loaded in its task: many runs ask for none of them.
+
+
+def _ask_imports(processes: Dict[int, Process], node_dir: str, began: float) -> ImportRecord:
+    from .asking import ask_imports
+
+    return ask_imports(processes, node_dir, began)
+
+
+def _find_record(rank: RankOrder, environment: Dict[str, str]) -> FoundRecord:
+    from .import_records import find_record
+
+    return find_record(rank, environment)
+
+
+def _keep_record(rank: RankOrder, environment: Dict[str, str], imports: ImportRecord, against: str) -> Nothing:
+    from .import_records import keep_record
+
+    keep_record(rank, environment, imports, against)
+    return Nothing()

@@ -20,13 +20,13 @@ from hashlib import sha256
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, encode, read_json, write_json
+from allranks.protocol.node_names import OUTPUT_DIR, OWN_NAMES, REPORT_SOCKET, RUN
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
 from .files import names_in, read_file, remove_file, write_all
-from .forking import FoundRecord, KeptRecord
-from .rank_start import OWN_NAMES
+from .forked_tasks import FoundRecord
 from .template import stamp_of
 
 SCHEMA = 1
@@ -59,11 +59,11 @@ class RunPaths:
     """Where a run's own directories lie: its paths stand in arguments and variables, and are others in each run."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        sockets = environment.get("ALLRANKS_REPORT_SOCKET", "")
+        sockets = environment.get(REPORT_SOCKET, "")
         named = [
-            (environment.get("ALLRANKS_OUTPUT_DIR", ""), "{output_dir}"),
+            (environment.get(OUTPUT_DIR, ""), "{output_dir}"),
             (os.path.dirname(sockets), "{node_dir}"),
-            (environment.get("ALLRANKS_RUN", ""), "{run}"),
+            (environment.get(RUN, ""), "{run}"),
         ]
         self._named = [(text, name) for text, name in named if text]
 
@@ -153,30 +153,30 @@ def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, st
 # -- writing ---------------------------------------------------------------------------------------------
 
 
-def keep_record(rank: RankOrder, environment: Mapping[str, str], imports: ImportRecord, against: str) -> KeptRecord:
-    """Keep what this run has imported; raise OSError."""
+def keep_record(rank: RankOrder, environment: Mapping[str, str], imports: ImportRecord, against: str) -> str:
+    """Keep what this run has imported, and return where; empty where it has no place or changes. Raise OSError."""
     path = path_of(rank, environment)
     if path is None or sum(os.stat(file).st_size for file in imports.own) > MOST_OWN:
-        return KeptRecord()
+        return ""
     places = RunPaths(environment)
     salt = os.urandom(16).hex()
     directories = {site_of(file) for file in imports.modules.values()} - {""}
     digests = {places.without(file): digest_of(file) for file in imports.own}
     for file, stamp in imports.own.items():
         if stamp_of(file) != stamp:
-            return KeptRecord()  # it is edited at this moment
+            return ""  # it is edited at this moment
     stored = StoredImports(
-        SCHEMA,
-        salt,
-        environment_digests(environment, salt),
-        interpreter_of(rank),
-        {directory: packages_in(directory) for directory in directories},
-        digests,
-        imports._replace(own={}),
-        against,
+        schema=SCHEMA,
+        salt=salt,
+        environment=environment_digests(environment, salt),
+        interpreter=interpreter_of(rank),
+        packages={directory: packages_in(directory) for directory in directories},
+        own=digests,
+        imports=imports._replace(own={}),
+        against=against,
     )
     _write(path, write_json(encode(stored)))
-    return KeptRecord(path)
+    return path
 
 
 def _write(path: str, data: bytes) -> None:

@@ -10,11 +10,9 @@ import time
 from collections import deque
 from typing import Deque, List, Optional, Tuple
 
-from allranks.protocol.codec import decode, encode
 from allranks.protocol.frames import MAX_JSON, Decoder, Frame
-from allranks.protocol.jsontext import read_json, write_json
+from allranks.protocol.jsontext import write_json
 from allranks.protocol.messages import AttemptSummary, HelloMessage, Message, pack_message
-from allranks.protocol.records import NamedTuple
 
 SLOWEST = 0.1  # seconds from packing output to the controller's word of it, above which less is sent ahead
 LEAST_AHEAD = 128 << 10  # bytes of output sent ahead of the controller's word; it says one at each 64 KB
@@ -148,27 +146,12 @@ def want(selector: selectors.BaseSelector, fd: int, events: int) -> None:
         selector.modify(fd, events)
 
 
-class AgentNote(NamedTuple):
-    """What an agent sends its supervisor at each turn of its loop; with the read end of a pipe, whose output that is.
-
-    Times are seconds of CLOCK_MONOTONIC, which both have.
-    """
-
-    group: Optional[str] = None  # the control group of its ranks
-    rank: Optional[int] = None
-    attempt: Optional[int] = None
-    patience: float = 0.0  # seconds in which another note comes, while the agent's loop runs
-    ends_by: float = 0.0  # when its ranks have ended if no controller is heard from now on
-
-
-def write_note(note: AgentNote) -> bytes:
-    """Make the datagram of a note."""
-    return write_json(encode(note))
-
-
-def read_note(data: bytes) -> AgentNote:
-    """Read the datagram of a note; raise DecodeError."""
-    return decode(AgentNote, read_json(data))
+def log(text: str) -> None:
+    """Write a line to the node's log, which is the agent's standard error; a full disk loses it."""
+    try:
+        os.write(2, ("%s %s\n" % (time.strftime("%H:%M:%S"), text)).encode("utf-8", "replace"))
+    except OSError:
+        pass
 
 
 def log_traceback() -> None:

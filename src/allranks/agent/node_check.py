@@ -11,9 +11,8 @@ import itertools
 import os
 import pwd
 import socket
-import threading
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.codec import encode
 from allranks.protocol.command_words import Words, read_command
@@ -35,7 +34,7 @@ from allranks.protocol.orders import SetupOrder
 from allranks.protocol.records import NamedTuple
 
 from . import gpufacts, netfacts
-from .bounded_commands import run_command
+from .bounded_commands import FactPart, collect_parts, run_command
 from .files import find_program, names_in, read_file, read_text
 from .node_directory import bases
 from .prelude import run_prelude
@@ -122,14 +121,6 @@ class NodeCheck(NamedTuple):
     prelude_error: str = ""
 
 
-class FactPart(NamedTuple):
-    """One key of the facts: how its value is made; `seconds` 0 means it cannot block."""
-
-    name: str
-    collect: Callable[[], object]
-    seconds: float = 0.0
-
-
 def check_node(order: SetupOrder, session: Dict[str, str]) -> NodeCheck:
     """Run the prelude on top of the session's environment, and collect the facts of this node after it."""
     environment = dict(session)
@@ -159,23 +150,6 @@ def collect(order: SetupOrder) -> JsonObject:
     return facts
 
 
-def collect_parts(parts: Sequence[FactPart]) -> JsonObject:
-    """Collect parts side by side, each within its limit; one that fails is {"error": …}."""
-    facts: JsonObject = {}
-    begun = time.monotonic()
-    waiting = [(part, _start(part, facts)) for part in parts if part.seconds]
-    for part in parts:
-        if not part.seconds:
-            _run(part, facts)
-    for part, thread in waiting:
-        if thread is not None:
-            thread.join(max(0.0, begun + part.seconds - time.monotonic()))
-    result = facts.copy()  # a thread that comes late writes into the other one
-    for part in parts:
-        result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
-    return result
-
-
 def _parts(order: SetupOrder) -> List[FactPart]:
     environ = order.environ
     workdir = os.path.expanduser(order.workdir or os.getcwd())
@@ -199,23 +173,6 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("mem", _memory),
         FactPart("load", os.getloadavg),
     ]
-
-
-def _run(part: FactPart, facts: JsonObject) -> None:
-    try:
-        facts[part.name] = encode(part.collect())
-    except Exception as error:
-        facts[part.name] = {"error": "%s: %s" % (type(error).__name__, error)}
-
-
-def _start(part: FactPart, facts: JsonObject) -> Optional[threading.Thread]:
-    thread = threading.Thread(target=_run, args=(part, facts), daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads allowed
-        _run(part, facts)
-        return None
-    return thread
 
 
 def _hostname() -> str:

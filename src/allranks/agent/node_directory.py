@@ -7,13 +7,15 @@ import fcntl
 import os
 import stat
 import time
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence
+
+from allranks.protocol.node_names import OUTPUTS, SPOOL, TREE, NodeFiles
 
 from . import receiver
 from .files import names_in, read_bytes, remove_file, remove_tree
 
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
-LONGEST_NAME = len("/report.sock")
+LONGEST_NAME = len(NodeFiles("").reports)
 PROBE = 65536  # bytes that must find room
 DEFAULT_BASES = ("/tmp", "/var/tmp", "/dev/shm")
 
@@ -73,17 +75,17 @@ def has_outputs_alone(path: str) -> bool:
 
 def _kept(path: str) -> List[str]:
     kept: List[str] = []
-    if any(not _is_metrics(name) for name in names_in(os.path.join(path, "outputs"))):
-        kept.append("outputs")
+    if any(not _is_metrics(name) for name in names_in(NodeFiles(path).outputs)):
+        kept.append(OUTPUTS)
     if receiver.has_results(path):
-        kept.append(receiver.NAME)
+        kept.append(TREE)
     return kept
 
 
 def remove(path: str) -> None:
     """Remove the directory, but keep what `kept_outputs` names, and that a second time too."""
     kept = _kept(path)
-    if receiver.NAME in kept:
+    if TREE in kept:
         kept.append(receiver.MANIFEST)
     for name in os.listdir(path):
         if name not in kept:
@@ -111,7 +113,7 @@ def _make_below(base: str, run: str, node: str) -> str:
     path = _path(base, run, node)
     if len(path.encode()) + LONGEST_NAME > SOCKET_LIMIT:
         raise NoNodeDir("the path is too long for a Unix socket")
-    parents: Tuple[str, str] = (os.path.dirname(os.path.dirname(path)), os.path.dirname(path))
+    parents = (os.path.dirname(os.path.dirname(path)), os.path.dirname(path))
     try:
         for directory in parents:
             try:
@@ -157,7 +159,7 @@ def _remove_empty(directories: Sequence[str]) -> None:
 
 LARGEST_KEPT = 8 << 20  # bytes of a file that is written again
 RENEWED = 3600.0  # seconds between renewals of times; cleaners wait for days
-DIRECTORIES = ("spool", "outputs")
+DIRECTORIES = (SPOOL, OUTPUTS)
 
 
 def hold(path: str) -> Optional[int]:
@@ -226,8 +228,3 @@ def check_private(directory: str, entered: bool = False) -> None:
         raise NoNodeDir("%s belongs to user %d" % (directory, status.st_uid))
     if status.st_mode & (0o022 if entered else 0o077):
         raise NoNodeDir("%s may be entered by others (mode %o)" % (directory, status.st_mode & 0o777))
-
-
-def scratch(path: str) -> Tuple[str, str]:
-    """Files of the node's own: log and socket."""
-    return os.path.join(path, "node.log"), os.path.join(path, "agent.sock")

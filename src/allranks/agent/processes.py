@@ -13,13 +13,14 @@ import pwd
 import resource
 import signal
 import time
-from typing import Callable, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
+from allranks.protocol.node_names import RUN_TAG
+from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.records import NamedTuple
 
 from .files import names_in, read_bytes, read_link, read_text
 
-RUN_TAG = "ALLRANKS_MARK"
 ENVIRONMENT_LIMIT = 1 << 20
 CHILDREN_LIMIT = 16 << 20
 PR_SET_PDEATHSIG = 1
@@ -247,6 +248,11 @@ def command_of(pid: int) -> str:
     if not name:
         return "?"
     return "[%s]" % name
+
+
+def remaining(processes: Sequence[Process]) -> List[RemainingProcess]:
+    """Name processes that could not be ended."""
+    return [RemainingProcess(p.pid, p.state, command_of(p.pid)) for p in processes]
 
 
 def send_signal(process: Process, number: int) -> bool:

@@ -18,31 +18,6 @@ from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_pr
 PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on; below a user's soft limit
 SYSTEM_PATHS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
-# What each rank, or each attempt, has of its own (plan/environment.py): a module that reads one when it is imported
-# can't be imported beforehand. The interfaces are known when the master has been reached, the number of the node when a
-# spare takes its place.
-OWN_NAMES = (
-    "RANK",
-    "LOCAL_RANK",
-    "ROLE_RANK",
-    "GROUP_RANK",
-    "NODE_RANK",
-    "GLOO_SOCKET_IFNAME",
-    "NCCL_SOCKET_IFNAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_ERROR_FILE",
-    "ALLRANKS_ATTEMPT",
-    "ALLRANKS_LAST_VERDICT",
-    "ALLRANKS_STACKS_FILE",
-    "ALLRANKS_ASK_SOCKET",
-    "ALLRANKS_SAVE_FILE",
-    "NCCL_DEBUG_FILE",
-    "TORCH_FR_DUMP_TEMP_FILE",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
-)
-
 # A template: gives the process and the read end of its output, None where the rank is to be started.
 Fork = Callable[[RankOrder, Dict[str, str]], Optional[Tuple[Process, int]]]
 

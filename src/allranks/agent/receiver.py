@@ -15,11 +15,11 @@ from typing import IO, Callable, Iterator, List, Optional, Set, Tuple, Type, Uni
 
 from allranks.protocol.frames import OutputFrame
 from allranks.protocol.messages import GotMessage, ShippedMessage
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import ShipOrder
 
 from .files import open_left, remove_tree, text_of_errno, write_all
 
-NAME = "tree"
 MANIFEST = "tree.json"
 MOST = 1 << 30  # bytes of an archive that a node takes at all
 BLOCK = 4096  # what a small file takes on a disk
@@ -47,7 +47,7 @@ class TreeReceiver:
         self._reply = reply
         self._run_task = run_task
         self._archive = os.path.join(node_dir, "tree.tar.gz")
-        self._target = os.path.join(node_dir, NAME)
+        self._target = NodeFiles(node_dir).tree
         self._order: Optional[ShipOrder] = None
         self._answer: Optional[ShippedMessage] = None
         self._fd = -1
@@ -194,7 +194,7 @@ def _states(target: str) -> Iterator[Tuple[str, List[int]]]:
 
 def has_results(node_dir: str) -> bool:
     """Whether the program wrote into its tree (checkpoints, logs): that is not thrown away with the directory."""
-    target = os.path.join(node_dir, NAME)
+    target = NodeFiles(node_dir).tree
     if not os.path.isdir(target):
         return False
     try:

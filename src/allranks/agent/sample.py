@@ -13,12 +13,13 @@ from typing import AbstractSet, Dict, Optional, Tuple
 from allranks.protocol.codec import decode_parts, encode, omit_none
 from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, write_json
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.records import NamedTuple
 from allranks.protocol.samples import RankSocket
 
 from .ask_ras import ask_ras
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
-from .dumping import dump, stacks_file
+from .dumping import dump
 from .files import append, read_link, read_text
 from .forked_tasks import Samples
 from .native import ENDED_BY_STOP, calling_library, position, py_spy
@@ -77,7 +78,7 @@ def sample(ranks: Dict[int, Process], node_dir: str, word: str, signalled: Abstr
         _signal_blind(samples, ranks, node_dir, signalled)
     for rank, one in samples.items():
         if one.how in ("asked", "py-spy"):  # the handler of the signal writes there itself
-            append(stacks_file(node_dir, rank), ((one.text or "") + "\n").encode("utf-8", "replace"))
+            append(NodeFiles(node_dir).stacks(rank), ((one.text or "") + "\n").encode("utf-8", "replace"))
         samples[rank] = with_process_facts(one, ranks[rank].pid)
         if rank in answers:
             recorder = {key: value for key, value in answers[rank].items() if key != "stacks"}

@@ -14,6 +14,7 @@ import time
 from typing import Callable, Dict, Optional
 
 from allranks.protocol.messages import RankSaving, SavingMessage
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import LARGEST_STEP, SAVE_PHASES, SaveOrder
 
 # Places of the numbers, as in program.py.
@@ -26,16 +27,11 @@ LOOK_EVERY = 0.1
 READS = 3  # of numbers that change meanwhile
 
 
-def save_file(node_dir: str, attempt: int, rank: int) -> str:
-    """Where a rank and its agent share numbers (plan/environment.py has the same name)."""
-    return os.path.join(node_dir, "save_a%d_rank_%03d" % (attempt, rank))
-
-
 class SaveForwarding:
     """The request to save that this node has been sent last. `tell` takes what becomes of it."""
 
     def __init__(self, node_dir: str, tell: Callable[[SavingMessage], None]) -> None:
-        self._dir = node_dir
+        self._files = NodeFiles(node_dir)
         self._tell = tell
         self._order: Optional[SaveOrder] = None
         self._told: Dict[int, RankSaving] = {}
@@ -129,7 +125,7 @@ class SaveForwarding:
         """Open the file that a rank has, or will have."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            file = os.open(save_file(self._dir, order.attempt, rank), flags, 0o600)
+            file = os.open(self._files.save(rank, order.attempt), flags, 0o600)
         except OSError:
             return None
         try:

@@ -12,21 +12,20 @@ import os
 import selectors
 import socket
 import time
-from functools import partial
-from typing import Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional
 
-from allranks.protocol.codec import DecodeError
-from allranks.protocol.frames import NODE_LOG, RANK_LOG, Frame, FrameError, OutputFrame, Stream
+from allranks.protocol.frames import NODE_LOG, RANK_LOG, Stream
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.messages import DrainedMessage, EndedMessage, HelloMessage, PongMessage
-from allranks.protocol.orders import ORDERS, AckOrder, EndOrder, HelloOrder, PingOrder, ReleaseOrder, TakenOrder
+from allranks.protocol.messages import DrainedMessage, EndedMessage, HelloMessage
+from allranks.protocol.node_names import NodeFiles
+from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder
 
-from .attempt import remaining
 from .cgroups import members
 from .cgroups import remove as remove_group
+from .controller_session import ControllerSession, Taken, on
 from .door import Door
 from .journal import AgentDeath, Journal, Past, read_journal
-from .link import AgentNote, Link, describe_error, hello, log_traceback, read_note, still_followed
+from .link import Link, describe_error, hello, log_traceback, still_followed
 from .node_directory import kept_outputs, remove
 from .outlet import Outlet
 from .processes import (
@@ -39,8 +38,10 @@ from .processes import (
     prctl,
     read_process,
     reap_children,
+    remaining,
     wake_by_signals,
 )
+from .supervised import AgentNote, read_note
 
 TICK = 1.0
 END_SECONDS = 5.0
@@ -212,7 +213,7 @@ class Supervisor:
 
     def _after_death(self, how: str, left: List[Process]) -> None:
         """Drain the pipes, note the agent's death, and serve whoever comes until the lease is over."""
-        outlet = Outlet(os.path.join(self._dir, "spool"))
+        outlet = Outlet(NodeFiles(self._dir).spool)
         outlet.add_existing_spools()
         death = AgentDeath(how, tuple(remaining(left)), time.time())
         try:
@@ -220,10 +221,9 @@ class Supervisor:
             self._drain(outlet)
         except Exception:
             log_traceback()  # what was drained is served
-        outlet.add_file(Stream(NODE_LOG, 0, 0), os.path.join(self._dir, "node.log"))
+        outlet.add_file(Stream(NODE_LOG, 0, 0), NodeFiles(self._dir).log)
         past = read_journal(self._dir)._replace(death=death)
-        keeper = Keeper(self._dir, outlet, past, self._header.cwd)
-        if keeper.serve(self._listener, self._header.lease):
+        if Keeper(self._dir, outlet, past, self._header.lease, self._header.cwd).serve(self._listener):
             remove(self._dir)
 
     def _drain(self, outlet: Outlet) -> None:
@@ -246,98 +246,52 @@ def _how(status: int) -> str:
 class Keeper:
     """Serves what a dead agent left: its state out of the journal, its output out of the spool."""
 
-    def __init__(self, node_dir: str, outlet: Outlet, past: Past, cwd: str = "/") -> None:
+    def __init__(self, node_dir: str, outlet: Outlet, past: Past, lease: float, cwd: str = "/") -> None:
         self._dir = node_dir
         self._cwd = cwd
         self._outlet = outlet
         self._past = past
-        self._drain_reported = False
-        self._greeted = False  # no output flows before a controller said how much it has
         self._released = False
-        self._heard = time.monotonic()
-        self._link: Optional[Link] = None
         self._selector = selectors.DefaultSelector()
+        self._session = ControllerSession(self._selector, outlet, self, lease)
+        self._table: Dict[type, Callable[[Taken], None]] = dict(
+            (*self._session.rows(), on(EndOrder, self._on_end), on(ReleaseOrder, self._on_release))
+        )
         outlet.remember_drops(past.dropped)
 
-    def serve(self, listener: socket.socket, lease: float) -> bool:
+    def serve(self, listener: socket.socket) -> bool:
         """Until a controller releases (True) or none is heard for the lease (False)."""
-        door = Door(listener, self._selector, self._on_controller)
-        self._heard = time.monotonic()
-        while not self._released and time.monotonic() - self._heard < lease:
-            for key, _ in self._selector.select(min(TICK, lease)):
-                if still_followed(self._selector, key):
-                    key.data()
+        session = self._session
+        door = Door(listener, self._selector, session.take_over)
+        while not self._released and time.monotonic() - session.heard < session.lease:
+            self._take_input(min(TICK, session.lease))
             door.look(time.monotonic())
         self._selector.close()
         return self._released
 
-    def _on_controller(self, link: Link, frames: List[Frame]) -> None:
-        """Take a controller that has greeted, in the place of the one before it."""
-        if self._link is not None:
-            self._leave(self._link)
-        self._link = link
-        self._drain_reported = False
-        self._greeted = False
-        self._selector.register(link.sock, selectors.EVENT_READ, partial(self._on_link, link))
-        self._take(link, frames)
+    def serve_one(self, sock: socket.socket) -> bool:
+        """Over this connection alone, until the controller at its other end releases (True) or leaves (False)."""
+        self._session.take_over(Link(sock), [])
+        while not self._released and self._session.link is not None:
+            self._take_input(5 * TICK)
+        return self._released
 
-    def _on_link(self, link: Link) -> None:
-        try:
-            frames = link.receive()
-        except (EOFError, OSError, FrameError):
-            self._leave(link)
-            return
-        self._take(link, frames)
+    def _take_input(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            if still_followed(self._selector, key):
+                key.data()
+        self._session.send_output()
 
-    def _take(self, link: Link, frames: List[Frame]) -> None:
-        if frames:
-            self._heard = time.monotonic()
-        try:
-            self._released = self.answer(link, frames)
-            self._selector.modify(link.sock, link.events, partial(self._on_link, link))
-        except (OSError, DecodeError):
-            self._leave(link)
+    # -- controller_session.Owner --------------------------------------------------------------------
 
-    def _leave(self, link: Link) -> None:
-        self._selector.unregister(link.sock)
-        link.close()
-        self._link = None
+    def obey(self, order: Taken) -> None:
+        """Carry out an order; those to an agent that lives are not answered."""
+        take = self._table.get(type(order))
+        if take is not None:
+            take(order)
 
-    def answer(self, link: Link, frames: Sequence[Frame]) -> bool:
-        """Answer orders and send output; True once released. Raise OSError, DecodeError."""
-        for frame in frames:
-            if isinstance(frame, OutputFrame):
-                continue
-            order = ORDERS.read(frame)
-            if isinstance(order, HelloOrder):
-                self._greeted = True
-                self._outlet.controller_has(order.have)
-                link.send(self._hello())
-            elif isinstance(order, PingOrder):
-                link.send(PongMessage(order.sent, time.time()))
-            elif isinstance(order, AckOrder):
-                self._outlet.acknowledge(order.sizes)
-            elif isinstance(order, TakenOrder):
-                link.output_taken(order.output, time.monotonic())
-            elif isinstance(order, ReleaseOrder):
-                return True
-            elif isinstance(order, EndOrder):
-                number = self._past.attempt.attempt
-                link.send(EndedMessage(number, self._past.left, "agent-death", 0.0, time.time()))
-                self._drain_reported = False
-        link.flush()
-        if self._greeted:
-            self._send_output(link)
-        return False
-
-    def _send_output(self, link: Link) -> None:
-        self._outlet.send_to(link, time.monotonic())
-        if self._outlet.drained and not self._drain_reported:
-            self._drain_reported = True
-            link.send(DrainedMessage(self._past.attempt.attempt, self._outlet.sizes(), kept_outputs(self._dir)))
-        link.flush()
-
-    def _hello(self) -> HelloMessage:
+    def greet(self, order: HelloOrder) -> HelloMessage:
+        """Say that the agent is dead, and how it died."""
         past = self._past
         how = "is gone"
         died_t = None
@@ -348,3 +302,15 @@ class Keeper:
             how = "ended: its lease was over"
             died_t = past.lease_over.t
         return hello(self._dir, self._cwd, past.attempt)._replace(dead=True, how=how, died_t=died_t)
+
+    def drained(self) -> DrainedMessage:
+        """Say how much output there is: no more will come."""
+        return DrainedMessage(self._past.attempt.attempt, self._outlet.sizes(), kept_outputs(self._dir))
+
+    def _on_end(self, order: EndOrder) -> None:
+        number = self._past.attempt.attempt
+        self._session.tell(EndedMessage(number, self._past.left, "agent-death", 0.0, time.time()))
+        self._session.report_drained()
+
+    def _on_release(self, order: ReleaseOrder) -> None:
+        self._released = True

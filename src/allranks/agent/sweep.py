@@ -8,12 +8,13 @@ from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.header import SweepHeader
 from allranks.protocol.messages import SweptMessage
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.processes import SweptProcess
 
 from .door import answers
 from .files import names_in
 from .journal import AgentBegun, read_journal
-from .node_directory import bases, has_outputs_alone, kept_outputs, remove, scratch
+from .node_directory import bases, has_outputs_alone, kept_outputs, remove
 from .portowner import who_holds
 from .processes import (
     Process,
@@ -148,7 +149,7 @@ def _hold(keepers: Sequence[Process], begun: AgentBegun, path: str) -> bool:
     """Tell whether the supervisor runs, which ends what an agent does not, or an agent without one answers."""
     if any(process.pid != begun.pid and not process.is_stopped for process in keepers):
         return True
-    return any(process.pid == begun.pid for process in keepers) and answers(scratch(path)[1])
+    return any(process.pid == begun.pid for process in keepers) and answers(NodeFiles(path).orders)
 
 
 def _is_being_made(path: str) -> bool:

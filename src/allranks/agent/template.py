@@ -16,13 +16,13 @@ from hashlib import sha256
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from allranks.protocol.messages import TemplateMessage
+from allranks.protocol.node_names import OWN_NAMES, TEMPLATE
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord
 
 from .processes import Process, read_process, send_signal
-from .rank_start import OWN_NAMES, RankStartError, TemplateLost, output_pipe, start_process
+from .rank_start import RankStartError, TemplateLost, output_pipe, start_process
 
-CHANNEL = "ALLRANKS_TEMPLATE"
 FORK_SECONDS = 10.0  # a fork takes 10 ms
 EXIT_SECONDS = 0.2  # from the end of the channel until the process can be waited for
 ANSWER_LIMIT = 1 << 20
@@ -44,7 +44,7 @@ class TemplateProcess:
         self.ready = False
         self.status: Optional[int] = None  # as waitpid gave it
         environment = dict(common)
-        environment[CHANNEL] = str(other.fileno())
+        environment[TEMPLATE] = str(other.fileno())
         try:
             self.process, self._output = start_process(order, environment, os.getpid(), other.fileno())
         except RankStartError:

@@ -25,6 +25,7 @@ HOME = Path(allranks.__file__).parent
 MARKER = b"ALLRANKS-BOOT 1\n"
 NO_PYTHON = b"ALLRANKS-NO-PYTHON "
 PYC_HEADER = importlib.util.MAGIC_NUMBER + (0b01).to_bytes(4, "little") + bytes(8)  # hash-based, unchecked (PEP 552)
+OF_CONTROLLERS = ("attempts", "interface_names", "run_facts")  # modules of protocol/ that no node loads
 PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(14, 7, -1)))
 
 # No single quote in here: it travels inside the shell script below.
@@ -128,7 +129,8 @@ def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
         if not path.name.startswith("runner") and path.stem != "archive_loader":
             modules[f"allranks.agent.{path.stem}"] = path
     for path in sorted((HOME / "protocol").glob("*.py")):
-        modules[f"allranks.protocol.{path.stem}"] = path
+        if path.stem not in OF_CONTROLLERS:
+            modules[f"allranks.protocol.{path.stem}"] = path
     modules["allranks.findings"] = HOME / "findings.py"
     modules["allranks.text"] = HOME / "text.py"
     modules["allranks.xid"] = HOME / "xid.py"

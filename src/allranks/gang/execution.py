@@ -24,6 +24,7 @@ from allranks.protocol.messages import (
     HelloMessage,
     Message,
 )
+from allranks.protocol.node_names import RUN_TAG
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, RankOrder, StartOrder
 
 from .node_session import NoAnswer, NodeFailed, NodeSession, beat_all
@@ -166,7 +167,7 @@ class NodeCommand:
         except NodeFailed as error:
             self.result.failure = error.finding
             return False
-        environment = {**self._job.env, "ALLRANKS_MARK": header.run_tag}
+        environment = {**self._job.env, RUN_TAG: header.run_tag}
         order = RankOrder(node.index, 0, self._job.command, environment, self._job.workdir or hello.cwd)
         self.session.send(StartOrder(0, (order,)))
         return True

@@ -14,6 +14,7 @@ from allranks.plan.network import target_words
 from allranks.preflight.check import Check
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import Json, JsonObject
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import ORDERS, KeepOrder, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document, with_secrets
@@ -49,7 +50,7 @@ class Tree:
 
     def workdir(self, node_dir: str) -> str:
         """Return the ranks' working directory on a node."""
-        return f"{node_dir}/tree/{self.below}".rstrip("/")
+        return f"{NodeFiles(node_dir).tree}/{self.below}".rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapp
     if spec.places.output_dir is not None:
         outputs = spec.places.output_dir
     else:
-        outputs = setting.run_outputs if here else f"{node.node_dir}/outputs"
+        outputs = setting.run_outputs if here else NodeFiles(node.node_dir).outputs
     if setting.role.name and (here or spec.places.output_dir):  # ranks of two roles have the same numbers
         outputs = f"{outputs}/{setting.role.name}"
     return Place(

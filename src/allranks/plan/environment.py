@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from allranks.protocol import node_names as names
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 from allranks.settings.frameworks import LIGHTNING
@@ -37,21 +39,17 @@ WITHHELD_NAMES = (
 # Set unless the node's own session, the prelude or the user says otherwise.
 RECORDER = "TORCH_FR_BUFFER_SIZE"
 OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
-# Where torch's watchdog writes the recorder before it aborts; torch adds the rank. Its default is one directory of the
-# user for all runs.
-DUMPS = "TORCH_FR_DUMP_TEMP_FILE"
-OLD_DUMPS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 WEAK = (
     "MLFLOW_RUN_NAME",
     "NCCL_DEBUG",
-    "NCCL_DEBUG_FILE",
+    names.NCCL_FILE,
     "OMP_NUM_THREADS",
     "PYTHONUNBUFFERED",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     RECORDER,
     OLD_RECORDER,
-    DUMPS,
-    OLD_DUMPS,
+    names.DUMPS,
+    names.OLD_DUMPS,
     "WANDB_NAME",
     "WANDB_RUN_GROUP",
 )
@@ -83,45 +81,10 @@ class Place:
     role: str = ""
     peers: Mapping[str, str] = field(default_factory=dict)
 
-    def nccl_log(self, rank: int | str, attempt: int) -> str:
-        """NCCL's own log of a rank; for all ranks with "{rank}" instead of the number (agent/runner_launched.py)."""
-        return f"{self.node_dir}/nccl_a{attempt}_rank_{_digits(rank)}.log"
-
-    def audit(self, rank: str, attempt: int) -> str:
-        """Where a rank's probe notes what its loaders give; the probe knows `{rank}` for its own."""
-        return f"{self.node_dir}/audit_a{attempt}_rank_{rank}.jsonl"
-
-    def error(self, rank: int | str, attempt: int) -> str:
-        """Where a rank's runner writes the exception that it dies of."""
-        return f"{self.node_dir}/error_a{attempt}_rank_{_digits(rank)}.json"
-
-    def stacks(self, rank: int | str) -> str:
-        """Where a rank's runner writes stacks on SIGRTMIN+7 (agent/sample.py has the same name)."""
-        return f"{self.node_dir}/stacks_rank_{_digits(rank)}.txt"
-
-    def asked(self, rank: int | str) -> str:
-        """Name the socket at which a rank's runner says which collective it is at (as agent/asking.py does)."""
-        return f"{self.node_dir}/ask_{_digits(rank)}"
-
-    def save(self, rank: int | str, attempt: int) -> str:
-        """Where a rank and its agent share what should_save needs (agent/saving.py has the same name)."""
-        return f"{self.node_dir}/save_a{attempt}_rank_{_digits(rank)}"
-
-    def flight(self, rank: int) -> str:
-        """Where the agent keeps a rank's flight-recorder dumps (agent/asking.py has the same name)."""
-        return f"{self.node_dir}/flight_rank_{rank:03d}.jsonl"
-
-    def torch_dump(self, rank: int | str, attempt: int) -> str:
-        """Where torch's watchdog writes a rank's flight recorder; torch adds the rank to what this is without one."""
-        return f"{self.node_dir}/torch_a{attempt}_rank_{rank}"
-
-    def ras(self) -> str:
-        """Where the agent keeps what NCCL's RAS says (agent/ask_ras.py has the same name)."""
-        return f"{self.node_dir}/ras.txt"
-
-
-def _digits(rank: int | str) -> str:
-    return rank if isinstance(rank, str) else f"{rank:03d}"
+    @property
+    def files(self) -> NodeFiles:
+        """Name the files in the node directory."""
+        return NodeFiles(self.node_dir)
 
 
 @dataclass(frozen=True)
@@ -243,11 +206,11 @@ def _contract(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": launch.spec.recovery.retries,
         "TORCHELASTIC_RUN_ID": place.run,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_ERROR_FILE": place.error(process.rank, attempt.number),
+        names.ERROR_FILE: place.files.error(process.rank, attempt.number),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
-        "ALLRANKS_STACKS_FILE": place.stacks(process.rank),
-        "ALLRANKS_ASK_SOCKET": place.asked(process.rank),
-        "ALLRANKS_SAVE_FILE": place.save(process.rank, attempt.number),
+        names.STACKS_FILE: place.files.stacks(process.rank),
+        names.ASK_SOCKET: place.files.asked(process.rank),
+        names.SAVE_FILE: place.files.save(process.rank, attempt.number),
     }
     if node.nproc > 1:
         contract["OMP_NUM_THREADS"] = 1  # as torchrun does
@@ -258,28 +221,28 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
     spec = launch.spec
     place = launch.place
     number = launch.attempt.number
-    names = {
-        "ALLRANKS_RUN": place.run,
-        "ALLRANKS_MARK": place.run_tag,
-        "ALLRANKS_OUTPUT_DIR": place.output_dir,
-        "ALLRANKS_REPORT_SOCKET": f"{place.node_dir}/report.sock",
-        "ALLRANKS_ATTEMPT": str(number),
+    ours = {
+        names.RUN: place.run,
+        names.RUN_TAG: place.run_tag,
+        names.OUTPUT_DIR: place.output_dir,
+        names.REPORT_SOCKET: place.files.reports,
+        names.ATTEMPT: str(number),
     }
     if place.role:
-        names["ALLRANKS_ROLE"] = place.role
-    names.update({variable_of(name): value for name, value in place.peers.items()})
+        ours[names.ROLE] = place.role
+    ours.update({variable_of(name): value for name, value in place.peers.items()})
     if launch.attempt.last_verdict:
-        names["ALLRANKS_LAST_VERDICT"] = launch.attempt.last_verdict
+        ours[names.LAST_VERDICT] = launch.attempt.last_verdict
     if "PYTHONUNBUFFERED" not in place.forwarded:
-        names["PYTHONUNBUFFERED"] = "1"
+        ours["PYTHONUNBUFFERED"] = "1"
     if spec.limits.pg_timeout is not None:
-        names["ALLRANKS_PG_TIMEOUT"] = f"{spec.limits.pg_timeout:g}"
+        ours[names.PG_TIMEOUT] = f"{spec.limits.pg_timeout:g}"
         if spec.limits.pg_timeout_forced:
-            names["ALLRANKS_PG_TIMEOUT_FORCED"] = "1"
+            ours[names.PG_TIMEOUT_FORCED] = "1"
     if spec.recovery.audit_data and not launch.attempt.tests:
-        names["ALLRANKS_AUDIT_FILE"] = place.audit("{rank}", number)
-        names["ALLRANKS_AUDIT_BATCHES"] = str(spec.recovery.audit_data)
-    return names
+        ours[names.AUDIT_FILE] = place.files.audit(names.ANY, number)
+        ours[names.AUDIT_BATCHES] = str(spec.recovery.audit_data)
+    return ours
 
 
 def _trackers(environment: Mapping[str, str], run: str) -> dict[str, str]:
@@ -292,13 +255,14 @@ def _recorder(launch: NodeLaunch) -> dict[str, str]:
     """Switch torch's flight recorder on, with its dumps in the run's own place. Under an old name a newer torch would
     warn, an earlier one knows no other; what the user set under either stays."""
     place = launch.place
-    dumps = place.torch_dump("", launch.attempt.number)
+    dumps = place.files.torch_dump("", launch.attempt.number)
+    old_dumps = older_than(place.torch, (2, 8))
     named = (
         (OLD_RECORDER if older_than(place.torch, (2, 9)) else RECORDER, {RECORDER, OLD_RECORDER}, RECORDED),
-        (OLD_DUMPS if older_than(place.torch, (2, 8)) else DUMPS, {DUMPS, OLD_DUMPS}, dumps),
+        (names.OLD_DUMPS if old_dumps else names.DUMPS, {names.DUMPS, names.OLD_DUMPS}, dumps),
     )
     set_already = {*launch.spec.launch.env, *place.forwarded}
-    return {name: value for name, names, value in named if not names & set_already}
+    return {name: value for name, either, value in named if not either & set_already}
 
 
 def _debug(launch: NodeLaunch, process: PlannedProcess, so_far: Mapping[str, str]) -> dict[str, str]:
@@ -308,6 +272,6 @@ def _debug(launch: NodeLaunch, process: PlannedProcess, so_far: Mapping[str, str
         settings = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_DEBUG": "INFO"}
     elif "NCCL_DEBUG" not in so_far:
         settings["NCCL_DEBUG"] = "WARN"
-    if "NCCL_DEBUG_FILE" not in so_far and process.per_rank:
-        settings["NCCL_DEBUG_FILE"] = launch.place.nccl_log(process.rank, launch.attempt.number)
+    if names.NCCL_FILE not in so_far and process.per_rank:
+        settings[names.NCCL_FILE] = launch.place.files.nccl_log(process.rank, launch.attempt.number)
     return settings

@@ -14,6 +14,7 @@ from allranks.cluster import Node
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json, JsonObject
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import (
     ORDERS,
     KeepOrder,
@@ -109,7 +110,7 @@ class OwnOrders:
         place = Place(
             node_dir=self._node_dir,
             workdir=self._arguments.setup.workdir or "",
-            output_dir=spec.places.output_dir or f"{self._node_dir}/outputs",
+            output_dir=spec.places.output_dir or NodeFiles(self._node_dir).outputs,
             outputs_here=False,
             run_tag=terms.run_tag,
             run=terms.run,

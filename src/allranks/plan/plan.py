@@ -13,6 +13,7 @@ from dataclasses import replace
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.protocol.command_words import read_command
+from allranks.protocol.node_names import ERROR_FILE
 from allranks.protocol.orders import FollowedFile, PreloadOrder, RankOrder, StartOrder, StartTerms
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.processes import ImportRecord
@@ -185,8 +186,8 @@ def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:
 def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Of the rank that a process is, or of those that it starts."""
     if process.per_rank:
-        return (environment["TORCHELASTIC_ERROR_FILE"],)
-    return tuple(launch.place.error(rank, launch.attempt.number) for rank in launch.node.ranks)
+        return (environment[ERROR_FILE],)
+    return tuple(launch.place.files.error(rank, launch.attempt.number) for rank in launch.node.ranks)
 
 
 def terms(launch: NodeLaunch) -> StartTerms:
@@ -215,17 +216,18 @@ def terms(launch: NodeLaunch) -> StartTerms:
 def _followed(launch: NodeLaunch) -> tuple[FollowedFile, ...]:
     """Files that others write and that travel to the run directory."""
     place = launch.place
+    files = place.files
     attempt = launch.attempt
-    followed = [FollowedFile("ras", 0, place.ras())]
+    followed = [FollowedFile("ras", 0, files.ras)]
     for rank in launch.node.ranks:
         paths = {
             "metrics": f"{place.output_dir}/rank_{rank:02d}_metrics.jsonl",
-            "nccl": place.nccl_log(rank, attempt.number),
-            "stacks": place.stacks(rank),
-            "flight": place.flight(rank),
-            "dump": place.torch_dump(rank, attempt.number),
+            "nccl": files.nccl_log(rank, attempt.number),
+            "stacks": files.stacks(rank),
+            "flight": files.flight(rank),
+            "dump": files.torch_dump(rank, attempt.number),
         }
         if launch.spec.recovery.audit_data and not attempt.tests:
-            paths["audit"] = place.audit(f"{rank:03d}", attempt.number)
+            paths["audit"] = files.audit(rank, attempt.number)
         followed += [FollowedFile(kind, rank, path) for kind, path in paths.items()]
     return tuple(followed)

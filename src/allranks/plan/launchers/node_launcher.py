@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from allranks.protocol import node_names as names
 from allranks.protocol.command_words import Words, read_command
+from allranks.protocol.node_names import ANY
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings.tools import read_tool
 
 from ..environment import NodeLaunch, Place, PlannedProcess
 from .training_command import behind, python_argv
-
-ANY = "{rank}"  # agent/runner_launched.py puts the number there
 
 
 def agent(
@@ -42,19 +42,19 @@ def _environment_for_ranks(launch: NodeLaunch) -> dict[str, str]:
 
     No quotes: colossalai passes variables through a shell.
     """
-    place = launch.place
+    files = launch.place.files
     number = launch.attempt.number
-    files = {
-        "TORCHELASTIC_ERROR_FILE": place.error(ANY, number),
-        "ALLRANKS_STACKS_FILE": place.stacks(ANY),
-        "ALLRANKS_ASK_SOCKET": place.asked(ANY),
-        "ALLRANKS_SAVE_FILE": place.save(ANY, number),
-        "NCCL_DEBUG_FILE": place.nccl_log(ANY, number),
+    of_each = {
+        names.ERROR_FILE: files.error(ANY, number),
+        names.STACKS_FILE: files.stacks(ANY),
+        names.ASK_SOCKET: files.asked(ANY),
+        names.SAVE_FILE: files.save(ANY, number),
+        names.NCCL_FILE: files.nccl_log(ANY, number),
     }
     return {
-        "ALLRANKS_PLANNED": str(launch.world_size),
-        "ALLRANKS_FIRST_RANK": str(launch.node.first_rank),
-        "ALLRANKS_RANK_FILES": "|".join(f"{name}={path}" for name, path in files.items()),
+        names.PLANNED: str(launch.world_size),
+        names.FIRST_RANK: str(launch.node.first_rank),
+        names.RANK_FILES: "|".join(f"{name}={path}" for name, path in of_each.items()),
     }
 
 

@@ -1,0 +1,110 @@
+"""What is looked at while ranks run: their stacks, counters and times of collectives, and what the machine does.
+
+The questions are answered in tasks, and what answers them is loaded there: the start of ranks is not to wait for it,
+and an agent without a descriptor left can still say so.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Dict, FrozenSet, Optional, Set, Tuple
+
+from allranks.protocol.messages import CallTimesMessage, CountersMessage, Message, StacksMessage
+from allranks.protocol.orders import CallTimesOrder, CountersOrder, StacksOrder, UsageOrder
+
+from .attempt import RankAttempt
+from .forked_tasks import Samples, result_or_error
+from .link import describe_error, log
+from .processes import Process
+from .ranks import Ranks
+from .this_node import ThisNode
+
+if TYPE_CHECKING:
+    from .usage import Sampler
+
+LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
+CALL_TIMES_SECONDS = 40.0  # with a look at suspects; gang/stragglers.py waits a little longer
+SAMPLE_SECONDS = 20.0  # gang/hangwatch.py waits a little longer
+
+
+class NodeSamples:
+    """Answers what the controller asks of running ranks, and samples the machine as often as it wants."""
+
+    def __init__(self, node: ThisNode, ranks: Ranks) -> None:
+        self._node = node
+        self._ranks = ranks
+        self._every = 0.0  # seconds between samples of this machine; 0: none are wanted
+        self._next = 0.0
+        self._sampler: Optional[Sampler] = None
+
+    def on_stacks(self, order: StacksOrder) -> None:
+        """Sample ranks. A rank is signalled once: its attempt keeps which have been."""
+        attempt = self._ranks.attempt
+        signalled = attempt.signalled if attempt is not None else set()
+        work = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order.ask, frozenset(signalled))
+        message = partial(_stacks, signalled)
+        self._node.tasks.answer("the stack sample", work, Samples, SAMPLE_SECONDS, message)
+
+    def on_counters(self, order: CountersOrder) -> None:
+        """Say how far the ranks' process groups are."""
+        work = partial(_counters, self._ranks.sampled(order.ranks), self._node.directory)
+        message = result_or_error(CountersMessage)
+        self._node.tasks.answer("the counters", work, CountersMessage, SAMPLE_SECONDS, message)
+
+    def on_call_times(self, order: CallTimesOrder) -> None:
+        """Say when ranks called their newest collectives, and what slows the suspects among them."""
+        processes = self._ranks.sampled(order.ranks)
+        work = partial(_call_times, processes, order.suspects, self._node.directory, max(1, order.most))
+        message = result_or_error(CallTimesMessage)
+        self._node.tasks.answer("the times of collectives", work, CallTimesMessage, CALL_TIMES_SECONDS, message)
+
+    def on_usage(self, order: UsageOrder) -> None:
+        """Sample this machine so often from now on."""
+        self._every = max(LEAST_USAGE, order.every)
+        self._next = 0.0
+        self._sampler = None
+
+    def look(self, attempt: RankAttempt, now: float) -> None:
+        """Say what this machine has done since the last sample. A sample that fails is the last: ranks go on."""
+        if not self._every or now < self._next:
+            return
+        self._next = now + self._every
+        try:
+            if self._sampler is None:
+                from .usage import Sampler  # late: the start of ranks is not to wait for it
+
+                self._sampler = Sampler()
+            pids = [process.pid for process in self._ranks.sampled(tuple(attempt.ranks)).values()]
+            usage = self._sampler.sample(pids, now, time.time())
+        except Exception as error:
+            self._every = 0.0
+            log("this machine is not sampled any more: %s" % describe_error(error))
+            return
+        if usage is not None:
+            self._node.tell(usage)
+
+
+def _stacks(signalled: Set[int], samples: Optional[Samples], error: str) -> Message:
+    if samples is None:
+        return StacksMessage(error=error)
+    signalled.update(samples.signalled)
+    return StacksMessage(samples.ranks, samples.ras)
+
+
+def _sample(processes: Dict[int, Process], node_dir: str, ask: str, signalled: FrozenSet[int]) -> Samples:
+    from .sample import sample
+
+    return sample(processes, node_dir, ask, signalled)
+
+
+def _counters(processes: Dict[int, Process], node_dir: str) -> CountersMessage:
+    from .asking import counters
+
+    return counters(processes, node_dir)
+
+
+def _call_times(processes: Dict[int, Process], suspects: Tuple[int, ...], node_dir: str, most: int) -> CallTimesMessage:
+    from .calltimes import answer
+
+    return answer(processes, suspects, node_dir, most)

@@ -1,0 +1,255 @@
+"""The ranks of a node, attempt after attempt: how they start, what they print, what they are told, how they end."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Dict, Optional, Tuple
+
+from allranks.protocol.codec import DecodeError
+from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.frames import FOLLOWED, OF_ATTEMPT, Stream
+from allranks.protocol.messages import FaultMessage
+from allranks.protocol.node_names import NodeFiles
+from allranks.protocol.orders import (
+    EndOrder,
+    ImportsOrder,
+    PreloadOrder,
+    RankOrder,
+    SaveOrder,
+    SignalOrder,
+    StartOrder,
+)
+
+from .attempt import RankAttempt
+from .exitwatcher import ExitWatcher
+from .forking import Forking
+from .link import log
+from .node_directory import Upkeep
+from .processes import USER_SIGNALS, Process, clear_wake, reap_children
+from .rank_start import Rank
+from .readiness import Readiness
+from .saving import SaveForwarding
+from .supervised import SupervisorLink
+from .this_node import ThisNode
+
+if TYPE_CHECKING:
+    from .asking import Asking
+
+FILE_TICK = 0.25  # seconds between reads of followed files while ranks run
+
+
+class Ranks:
+    """The present attempt, and what stays from one to the next: the template, the request to save, the directories."""
+
+    def __init__(self, node: ThisNode, readiness: Readiness, supervisor: SupervisorLink) -> None:
+        self.attempt: Optional[RankAttempt] = None
+        self._node = node
+        self._readiness = readiness
+        self._supervisor = supervisor
+        self._upkeep = Upkeep(node.directory)
+        self._forking = Forking(node, self._own)
+        self._saving = SaveForwarding(node.directory, node.tell)
+        self._exit_watcher = ExitWatcher(node.selector, NodeFiles(node.directory).reports)
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def next_deadline(self, connected: bool) -> float:
+        """When something here is due (CLOCK_MONOTONIC seconds)."""
+        deadlines = [float("inf")]
+        if self.attempt is not None:
+            due = self.attempt.next_deadline()
+            if due is not None:
+                deadlines.append(due)
+            if connected and not self.attempt.ended:
+                deadlines.append(time.monotonic() + FILE_TICK)
+        if self._saving.is_open:
+            deadlines.append(self._saving.next_look)
+        return min(deadlines)
+
+    def advance(self, now: float) -> bool:
+        """Go on with a request to save and with an end; tell whether the attempt is over now."""
+        self._saving.look(now)
+        attempt = self.attempt
+        if attempt is None or not attempt.ending or attempt.ended:
+            return False
+        attempt.advance_end()
+        if attempt.ended:
+            self._saving.forget()
+            self._pump_rest(attempt)
+        return attempt.ended
+
+    def look(self, now: float) -> None:
+        """Once a second."""
+        self._upkeep.look(now)
+        if self.attempt is not None:
+            self.attempt.observe()
+            if not self.attempt.ending:
+                self._forking.tick(now)
+
+    # -- what they print, and how they end -----------------------------------------------------------
+
+    def on_children(self, wake: int) -> None:
+        """Take the exits of children."""
+        clear_wake(wake)
+        statuses = reap_children()
+        self._saving.look(float("inf"))  # what a rank has saved comes before its end
+        self._forking.reaped(statuses)
+        if self.attempt is not None:
+            self.attempt.reaped(statuses)
+
+    def _follow_pipe(self, attempt: RankAttempt, rank: Rank) -> None:
+        """Hand the supervisor the pipe's read end, and follow it here."""
+        self._supervisor.pass_pipe(rank.rank, attempt.number, rank.pipe)
+        self._node.selector.register(rank.pipe, selectors.EVENT_READ, partial(self._on_output, attempt, rank))
+
+    def _on_output(self, attempt: RankAttempt, rank: Rank) -> None:
+        if rank.pipe >= 0 and attempt.pump(rank) is None:
+            self._close_pipe(rank)
+
+    def _close_pipe(self, rank: Rank) -> None:
+        self._node.selector.unregister(rank.pipe)
+        os.close(rank.pipe)
+        rank.pipe = -1
+
+    def _pump_rest(self, attempt: RankAttempt) -> None:
+        """After the end: what the pipes still hold. What could not be ended may keep one open."""
+        for rank in attempt.ranks.values():
+            while rank.pipe >= 0:
+                if not attempt.pump(rank):  # at its end, or empty
+                    self._close_pipe(rank)
+
+    def initialised(self, report: ReportMessage) -> None:
+        """Note that a rank has a process group."""
+        self._forking.initialised(report.rank)
+        if self.attempt is not None:
+            ranks = sum(max(1, len(rank.error_files)) for rank in self.attempt.ranks.values())
+            self.attempt.worlds.settle(report.world_size, ranks)
+
+    def launched(self, report: ReportMessage) -> bool:
+        """Take the word of a process that another launcher has started; False for any other report."""
+        return self._exit_watcher.heard(report, self.attempt)
+
+    # -- who they are --------------------------------------------------------------------------------
+
+    def _own(self) -> Dict[int, Process]:
+        """Return the main processes that run, by rank."""
+        if self.attempt is None:
+            return {}
+        return {rank.rank: rank.process for rank in self.attempt.running()}
+
+    def sampled(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
+        """Return the processes of ranks: in place of another launcher's own those of all ranks that it has started."""
+        running = {rank: process for rank, process in self._own().items() if rank in ranks}
+        if running and self._exit_watcher.processes:
+            return dict(self._exit_watcher.processes)
+        return running
+
+    # -- start ---------------------------------------------------------------------------------------
+
+    def on_preload(self, order: PreloadOrder) -> None:
+        """Begin to import for the ranks of an attempt."""
+        if self.attempt is None or self.attempt.ended:
+            self._forking.prepare(order._replace(rank=self._placed(order.rank)), self._readiness.environment)
+
+    def on_imports(self, order: ImportsOrder) -> None:
+        """Say what the template has imported."""
+        self._node.tell(self._forking.imports)
+
+    def on_start(self, order: StartOrder) -> None:
+        """Begin an attempt; raise DecodeError where there is nothing to start."""
+        if self.attempt is not None and not self.attempt.ended:
+            self._node.tell(FaultMessage("protocol", "an attempt is still running"))
+            return
+        order = order._replace(ranks=tuple(map(self._placed, order.ranks)))
+        files = _followed(order)  # before anything is changed: a stream without a name would end all output
+        self._readiness.hold_port()
+        attempt = self.attempt = self._begin_attempt(order.attempt)
+        for stream, path in files.items():
+            self._node.outlet.add_file(stream, self._place(path))
+        if self._make_directories(order):
+            attempt.awaited = tuple(rank.rank for rank in order.ranks)
+            self._forking.begin(order, self._readiness.environment, partial(self._start, attempt, order))
+
+    def _begin_attempt(self, number: int) -> RankAttempt:
+        return RankAttempt(number, self._node, self._forking, self._supervisor.beat)
+
+    def _start(self, attempt: RankAttempt, order: StartOrder) -> None:
+        """Start the ranks, once what they are forked from is ready."""
+        if attempt is self.attempt and not attempt.ending:
+            attempt.start(order.ranks, self._readiness.environment, partial(self._follow_pipe, attempt))
+
+    def _placed(self, rank: RankOrder) -> RankOrder:
+        """Have a rank begin where the session stood, and not where this process stands."""
+        return rank._replace(workdir=self._place(rank.workdir))
+
+    def _place(self, path: str) -> str:
+        return os.path.join(self._node.header.cwd, path)
+
+    def _make_directories(self, order: StartOrder) -> bool:
+        """Make the output directory, and again what something has removed of the node's."""
+        try:
+            for name in self._upkeep.restore():
+                log("something has removed %s from the node directory: made again" % name)
+            for path in order.make:
+                os.makedirs(self._place(path), mode=0o700, exist_ok=True)
+        except OSError as error:
+            text = "rank %d could not make %s: %s" % (order.ranks[0].rank, error.filename, error.strerror)
+            self._node.tell(FaultMessage("start-failed", text, order.ranks[0].rank, time.time()))
+            return False
+        return True
+
+    # -- while they run ------------------------------------------------------------------------------
+
+    def on_signal(self, order: SignalOrder) -> None:
+        """SIGUSR1 or SIGUSR2 for the ranks: it came to the controller, or to an engine's task on some node."""
+        number = USER_SIGNALS.get(order.name)
+        attempt = self.attempt
+        if number is not None and attempt is not None and attempt.number == order.attempt:
+            attempt.pass_signal(order.order, number, self._exit_watcher.processes)
+
+    def on_save(self, order: SaveOrder) -> None:
+        """Show the ranks a request to save, and answer with how far they are."""
+        if self.attempt is not None and self.attempt.number == order.attempt:
+            self._saving.obey(order)
+
+    # -- end -----------------------------------------------------------------------------------------
+
+    def on_end(self, order: EndOrder) -> None:
+        """End the attempt, or say again what its end came to."""
+        self._node.tasks.forget_answers()
+        self._readiness.forget()
+        self._forking.cancel()
+        if self.attempt is None:
+            self.attempt = self._begin_attempt(0)
+        if self.attempt.ended:
+            self.attempt.tell_ended("already")
+            return
+        noting = None
+        if order.note_calls and not self.attempt.ending:
+            noting = _ask_calls(self.sampled(tuple(self.attempt.ranks)), self._node.directory)
+        self.attempt.begin_end(order.grace, order.reason, noting)
+
+    def end(self, reason: str) -> None:
+        """End the attempt, if there is one, within the grace of this run."""
+        if self.attempt is not None and not self.attempt.ended:
+            self.attempt.begin_end(self._node.header.grace, reason)
+
+
+def _ask_calls(processes: Dict[int, Process], node_dir: str) -> Asking:
+    from .asking import Asking  # late: few attempts end so
+
+    return Asking(processes, node_dir, "calls")
+
+
+def _followed(order: StartOrder) -> Dict[Stream, str]:
+    """Give the files to follow in an attempt; raise DecodeError where there is nothing to start."""
+    if not order.ranks or not all(rank.argv for rank in order.ranks):
+        raise DecodeError("$.ranks: expected ranks, each with a command")
+    files: Dict[Stream, str] = {}
+    for entry in order.follow:
+        kind = FOLLOWED[entry.kind]
+        files[Stream(kind, entry.rank, order.attempt if kind in OF_ATTEMPT else 0)] = entry.path
+    return files
