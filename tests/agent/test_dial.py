@@ -18,10 +18,11 @@ BOUND = 30.0  # seconds: below those for which the stranger can hold a node that
 DRIP = 0.5
 NODE = """
 import sys
-from allranks.agent.dial import Dialler, Rules
+from allranks.agent.dial import Dialler, DialTerms, Relay, Rules, Tries
 from allranks.protocol.controls import HelloControl
 place = ("127.0.0.1", int(sys.argv[1]))
-dialler = Dialler([place], b"0123456789abcdef0123", HelloControl(1), None, Rules(), float(sys.argv[2]), 600.0, print)
+terms = DialTerms(float(sys.argv[2]), 600.0)
+dialler = Dialler(Tries([place], b"0123456789abcdef0123"), HelloControl(1), Relay(None), Rules(), terms, print)
 outcome = dialler.run()
 print(outcome.message)
 sys.exit(outcome.exit)

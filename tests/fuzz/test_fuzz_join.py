@@ -24,7 +24,7 @@ from tests.agent.hostile import TOKEN, Service
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 
-from allranks.agent.dial import Dialler, DialOutcome, DialRefused, Rules
+from allranks.agent.dial import Dialler, DialOutcome, DialRefused, DialTerms, Relay, Rules, Tries
 from allranks.agent.tls import Encryption
 from allranks.engines.calls import ChannelServer, socket_name
 from allranks.engines.dialled import Listener, Refuse, Seat, own_encryption
@@ -87,10 +87,10 @@ class OneCall(Dialler):
 
     def call(self, header: AgentHeader | None) -> DialOutcome | None:
         """Dial and serve, as a node that has begun with this header, or has not begun."""
-        self._header = header
+        self._relay.header = header
         outcome = self._dial()
-        if outcome is None and self._socket is not None:
-            outcome = self._serve()
+        if outcome is None and self._connection is not None:
+            outcome = self._serve(self._connection)
         self._hang_up()
         return outcome
 
@@ -129,7 +129,8 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: 
 
     places = [("127.0.0.1", server.getsockname()[1])]
     for number, _ in enumerate(campaign.cases(400)):
-        dialler = OneCall(places, SECRET, HelloControl(1), child, Rules(), 60.0, 60.0, said.append)
+        tries = Tries(places, SECRET)
+        dialler = OneCall(tries, HelloControl(1), Relay(child), Rules(), DialTerms(60.0, 60.0), said.append)
         outcome = dialler.call(HEADER if number % 2 else None)
         assert outcome is None or (isinstance(outcome, DialOutcome) and 0 <= outcome.exit <= 255)
         assert not (number % 2 and outcome is not None and outcome.exit == 2 and not dialler.was_ended())

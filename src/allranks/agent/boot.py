@@ -163,7 +163,7 @@ def _dial(header: DialHeader, files: Files) -> None:
     # late: with the handshake 4 ms, which other modes do not need
     from allranks.protocol.controls import HelloControl
 
-    from .dial import CallRules, Dialler, Rules
+    from .dial import CallRules, Dialler, DialTerms, Relay, Rules, Tries
 
     rank = header.rank if header.call else int(os.environ[header.rank_from])
     hostname = socket.gethostname()
@@ -184,12 +184,10 @@ def _dial(header: DialHeader, files: Files) -> None:
         if not host.startswith("$"):
             places[host, port] = None
     spawn = partial(_start_relay, archive, files)
-    secret = bytes.fromhex(header.secret)
+    tries = Tries(list(places), bytes.fromhex(header.secret))
     rules = CallRules(header.node_dir) if header.call else Rules()
-    dialler = Dialler(list(places), secret, hello, spawn, rules, header.patience, header.lease, say)
-    dialler.one_signal = header.engine
-    dialler.leaves_at_once = bool(header.call)
-    outcome = dialler.run()
+    terms = DialTerms(header.patience, header.lease, one_signal=header.engine, leaves_at_once=bool(header.call))
+    outcome = Dialler(tries, hello, Relay(spawn), rules, terms, say).run()
     if outcome.exit and not header.call:  # of a call, the command on node 0 says how it ended
         say(outcome.message)
     sys.exit(outcome.exit)

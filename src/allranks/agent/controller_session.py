@@ -53,7 +53,7 @@ class ControllerSession:
     """One controller at a time: a newer one takes the place of the older."""
 
     def __init__(self, selector: selectors.BaseSelector, outlet: Outlet, owner: Owner, lease: float) -> None:
-        self.lease = lease  # seconds without a word after which nobody is obeyed any more
+        self.lease = lease  # seconds without a word after which ranks end
         self.heard = time.monotonic()
         self.greeted = False  # by any controller
         self.link: Optional[Link] = None

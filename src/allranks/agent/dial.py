@@ -92,6 +92,10 @@ class CallDeclined(Exception):
     """This node does not answer a call; the text says why. The run is none the worse for it."""
 
 
+class OtherSecret(Exception):
+    """A coordinator answers and does not know this node's secret; the text says where."""
+
+
 class AgentNotStarted(Exception):
     """The agent's process could not be started here; the text is the system's."""
 
@@ -137,139 +141,140 @@ class CallRules(Rules):
         return header._replace(node_dir=self._node_dir, ends=(), engine=False, holder=None)
 
 
-class Dialler:
-    """Dials, and serves the connection until the run is over. `say` shows a line to the person at this node."""
+class EndSignals:
+    """Signals that come to this process: those that end what runs here, and those for the ranks."""
 
-    def __init__(
-        self,
-        places: List[Tuple[str, int]],
-        secret: bytes,
-        hello: HelloControl,
-        spawn: Spawn,
-        rules: Rules,
-        patience: float,
-        lease: float,
-        say: Callable[[str], None],
-    ) -> None:
-        self._places = places
-        self._secret = secret
-        self._hello = hello
-        self._spawn = spawn
-        self._rules = rules
-        self._say = say
-        self._patience = patience
-        self._lease = lease
-        self._socket: Optional[socket.socket] = None
-        self._records: Optional[Records] = None
-        self._child: Optional["subprocess.Popen[bytes]"] = None
-        self._number = -1
-        self._header: Optional[AgentHeader] = None  # of the relay that was started last
-        self._out = bytearray()  # to the controller
-        self._in = bytearray()  # to the child
-        self._heard = 0.0  # when the coordinator of this run last said something
-        self._received = 0.0  # when anything last came over this connection
-        self._agent_lives = False  # and has not ended by itself, as far as its relay showed
-        self._tried: List[AddressProbe] = []
-        self._over: Optional[DialOutcome] = None
-        self._over_at = 0.0
-        self._signals: List[int] = []
-        self._failures: Dict[Tuple[str, int], OSError] = {}  # of the last try at each place
-        self._for_the_ranks: List[str] = []  # names of signals that the controller does not know of
-        self._passed_on = False
-        self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
-        self.leaves_at_once = False  # a signal ends what runs here without a word to the coordinator
-        self._last_text = ""
-        self._cover_told = False
-        self._wake = -1  # of `run`
+    def __init__(self) -> None:
+        self.ends: List[int] = []
+        self.for_ranks: List[str] = []  # names of signals that the controller does not know of
+        self.wake = -1  # of `catch`
 
-    # -- the loop ----------------------------------------------------------------------------------
-
-    def run(self) -> DialOutcome:
-        """Until the controller says that it is over, refuses this node, or stays away for too long."""
-        self._catch_signals()
-        self._heard = time.monotonic()
-        tries = 0
-        while True:
-            outcome = self._dial()
-            if outcome is not None:
-                return outcome
-            if self._socket is not None:
-                heard = self._heard
-                outcome = self._serve()
-                self._hang_up()
-                if self._heard > heard:
-                    tries = 0
-                if outcome is not None:
-                    return outcome
-            if self._signals:
-                return self._leave(self._signals[0])
-            limit = self._lease if self._begun else self._patience
-            if time.monotonic() - self._heard > limit:
-                return self._alone(limit)
-            self._rest(PAUSES[min(tries, len(PAUSES) - 1)])
-            tries += 1
-
-    def _catch_signals(self) -> None:
-        self._wake = wake_by_signals()
+    def catch(self) -> None:
+        """Take them from now on."""
+        self.wake = wake_by_signals()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda got, _: self._signals.append(got))
+            signal.signal(number, lambda got, _: self.ends.append(got))
         for number in USER_SIGNALS.values():
-            signal.signal(number, self._keep_for_ranks)
+            signal.signal(number, self._keep)
 
-    def _keep_for_ranks(self, number: int, frame: object) -> None:
+    def _keep(self, number: int, frame: object) -> None:
         """Keep SIGUSR1 or SIGUSR2 until it is sent to the controller, which passes it on to every rank."""
-        if len(self._for_the_ranks) < USER_SIGNALS_KEPT:
-            self._for_the_ranks += [name for name, value in USER_SIGNALS.items() if value == number]
+        if len(self.for_ranks) < USER_SIGNALS_KEPT:
+            self.for_ranks += [name for name, value in USER_SIGNALS.items() if value == number]
 
-    def _rest(self, seconds: float) -> None:
-        """Sleeps, but a signal ends it."""
+    def rest(self, seconds: float) -> None:
+        """Sleep, but a signal ends it."""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._wake, selectors.EVENT_READ)
+            selector.register(self.wake, selectors.EVENT_READ)
             if selector.select(seconds):
-                clear_wake(self._wake)
+                clear_wake(self.wake)
 
-    def _once(self, text: str) -> None:
-        if text != self._last_text:
-            self._last_text = text
-            self._say(text)
+    def wait_for(self, sock: socket.socket, events: int, end: float) -> None:
+        """Wait until a socket is ready; raise OSError at the end, and once a signal has come that ends this."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, events)
+            if self.wake >= 0:
+                selector.register(self.wake, selectors.EVENT_READ)
+            while not self.ends:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+                ready = [key.fd for key, _ in selector.select(left)]
+                if sock.fileno() in ready:
+                    return
+                if ready:
+                    clear_wake(self.wake)
+        raise OSError(errno.EINTR, os.strerror(errno.EINTR))
 
-    # -- dialling ----------------------------------------------------------------------------------
 
-    def _dial(self) -> Optional[DialOutcome]:
-        """One try at every address; an outcome only where another try is of no use.
+class Connection:
+    """A connection after the handshake: records in, and what is to be sent."""
 
-        Once ranks run here, nothing that answers is a reason to leave them: it is dialled on until the lease ends."""
-        self._tried = []
-        for host, port in self._places:
-            if self._signals:
+    def __init__(self, sock: socket.socket, records: Records) -> None:
+        self.socket = sock
+        self.out = bytearray()
+        self.received = time.monotonic()  # when anything last came
+        self._records = records
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is hidden from others on the way."""
+        return self._records.is_encrypted
+
+    def tell(self, control: ToCoordinator) -> None:
+        """Queue a control message."""
+        self.out += self._records.pack(pack_control(TO_COORDINATOR.write(control)))
+
+    def pass_on(self, number: int, data: bytes) -> None:
+        """Queue bytes of a channel."""
+        self.out += self._records.pack(b"D" + struct.pack(">I", number) + data)
+
+    def receive(self) -> List[bytes]:
+        """Give the records that have come; raise EOFError, OSError, SecureError."""
+        try:
+            data = self.socket.recv(256 << 10)
+        except BlockingIOError:
+            return []
+        if not data:
+            raise EOFError
+        self.received = time.monotonic()
+        return self._records.feed(data)
+
+    def send(self) -> None:
+        """Send what the socket takes now; raise OSError."""
+        del self.out[: self.socket.send(memoryview(self.out)[: 256 << 10])]
+
+
+class Tries:
+    """Tries at the addresses of the coordinator. `of_last` are those of the last round, as `rendezvous.probe` words
+    them."""
+
+    def __init__(self, places: List[Tuple[str, int]], secret: bytes) -> None:
+        self.places = places
+        self.signals = EndSignals()
+        self.of_last: List[AddressProbe] = []
+        self._secret = secret
+        self._failures: Dict[Tuple[str, int], OSError] = {}  # of the last try at each place
+
+    @property
+    def why(self) -> str:
+        """Say why none of the last round came through."""
+        return (
+            "; ".join("%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in self.of_last) or "no address"
+        )
+
+    def dial(self, begun: bool, give_up: float) -> Optional[Connection]:
+        """One try at every address until then (CLOCK_MONOTONIC seconds); raise OtherSecret.
+
+        Once ranks run here, nothing that answers is a reason to leave them.
+        """
+        self.of_last = []
+        for host, port in self.places:
+            if self.signals.ends:
                 return None
             began = time.monotonic()
             addresses: List[str] = []
             try:
-                self._greet(self._connect(host, port, addresses))
-                return None
+                return self._greet(self._connect(host, port, addresses, give_up), give_up)
             except SecureError as error:
-                if not self._begun and not isinstance(error, ForeignError):
-                    text = "%s:%d: %s. Set the same ALLRANKS_JOIN_SECRET everywhere" % (host, port, error)
-                    return DialOutcome(USAGE, text, other_secret=True)
+                if not begun and not isinstance(error, ForeignError):
+                    raise OtherSecret("%s:%d: %s" % (host, port, error)) from None
                 word = "foreign"
                 text = str(error)
             except EOFError:
                 word = "foreign"
                 text = "it hung up during the handshake"
             except OSError as error:
-                if self._signals:
+                if self.signals.ends:
                     return None
                 word = failure_word(error)
                 text = error.strerror or str(error)
             seconds = round(time.monotonic() - began, 4)
             ip = addresses[-1] if addresses else None
-            self._tried.append(AddressProbe(host, False, port, seconds, error=word, text=text, ip=ip))
-        why = "; ".join("%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in self._tried) or "no address"
-        self._once(("dialling the coordinator again: " if self._begun else "waiting for the coordinator: ") + why)
+            self.of_last.append(AddressProbe(host, False, port, seconds, error=word, text=text, ip=ip))
         return None
 
-    def _connect(self, host: str, port: int, tried: List[str]) -> socket.socket:
+    def _connect(self, host: str, port: int, tried: List[str], give_up: float) -> socket.socket:
         """Connect to the first address of a name that answers, and add those tried; raise OSError."""
         failure = OSError("no address")
         for family, kind, proto, _, where in socket.getaddrinfo(host_name(host), port, 0, socket.SOCK_STREAM):
@@ -279,7 +284,7 @@ class Dialler:
                 sock.setblocking(False)
                 code = sock.connect_ex(where)
                 if code == errno.EINPROGRESS:
-                    self._await(sock, selectors.EVENT_WRITE, self._until(CONNECT_SECONDS))
+                    self.signals.wait_for(sock, selectors.EVENT_WRITE, _end_of(CONNECT_SECONDS, give_up))
                     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if code:
                     raise OSError(code, os.strerror(code))
@@ -292,40 +297,17 @@ class Dialler:
         self._failures[host, port] = failure
         raise failure
 
-    def _until(self, seconds: float) -> float:
-        """Give the end of a part of dialling, by monotonic time: what is left for all of it may be less."""
-        left = self._heard + (self._lease if self._begun else self._patience) - time.monotonic()
-        return time.monotonic() + min(seconds, max(LEAST_SECONDS, left))
-
-    def _await(self, sock: socket.socket, events: int, end: float) -> None:
-        """Wait until a socket is ready; raise OSError at the end, and once a signal has come."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(sock, events)
-            if self._wake >= 0:
-                selector.register(self._wake, selectors.EVENT_READ)
-            while not self._signals:
-                left = end - time.monotonic()
-                if left <= 0:
-                    raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-                ready = [key.fd for key, _ in selector.select(left)]
-                if sock.fileno() in ready:
-                    return
-                if ready:
-                    clear_wake(self._wake)
-        raise OSError(errno.EINTR, os.strerror(errno.EINTR))
-
-    def _greet(self, sock: socket.socket) -> None:
-        """Handshake and hello; raises OSError, EOFError, SecureError and then closes the connection.
+    def _greet(self, sock: socket.socket, give_up: float) -> Connection:
+        """Shake hands; raise OSError, EOFError, SecureError and then close the connection.
 
         One limit holds for all of it: who answers there may send a byte now and then.
         """
-        end = self._until(HANDSHAKE_SECONDS)
-        encryption = _encryption()
-        shake = Handshake(self._secret, listens=False, encryption=encryption)
+        end = _end_of(HANDSHAKE_SECONDS, give_up)
+        shake = Handshake(self._secret, listens=False, encryption=_encryption())
         try:
             sock.sendall(shake.begin())  # some hundred bytes, which the kernel takes
             while not shake.done:
-                self._await(sock, selectors.EVENT_READ, end)
+                self.signals.wait_for(sock, selectors.EVENT_READ, end)
                 data = sock.recv(4096)
                 if not data:
                     raise EOFError
@@ -334,182 +316,71 @@ class Dialler:
         except (OSError, EOFError, SecureError):
             sock.close()
             raise
-        self._socket, self._records = sock, shake.channel()
-        self._tell_cover(self._records.is_encrypted, encryption is not None)
-        self._received = time.monotonic()
-        self._out.clear()
-        self._tell(self._hello._replace(begun=self._begun))
+        return Connection(sock, shake.channel())
 
-    def _tell_cover(self, is_encrypted: bool, can_encrypt: bool) -> None:
-        """Say once whether others can read what goes over the connections."""
-        if self._cover_told or self._hello.call:
-            return
-        self._cover_told = True
-        word = "is encrypted (TLS)"
-        if not is_encrypted:
-            why = "node 0 cannot encrypt" if can_encrypt else "this Python has no ssl module"
-            word = "is authenticated, not encrypted: " + why
-        self._say("the connection to node 0 " + word)
 
-    # -- serving -----------------------------------------------------------------------------------
+def _end_of(seconds: float, give_up: float) -> float:
+    """Give the end of a part of dialling, by monotonic time: what is left for all of it may be less."""
+    now = time.monotonic()
+    return now + min(seconds, max(LEAST_SECONDS, give_up - now))
 
-    def _serve(self) -> Optional[DialOutcome]:
-        """Carries bytes until the connection breaks (None) or it is over."""
-        with selectors.PollSelector() as selector:  # relays come and go, and their descriptors' numbers with them
-            while True:
-                if self._signals:
-                    self._pass_signal()
-                while self._for_the_ranks:
-                    self._tell(SignalControl(self._for_the_ranks.pop(0)))
-                if self._over is not None and (self._child is None or time.monotonic() > self._over_at):
-                    self._end_child()
-                    if self._agent_lives:  # it was not released: its output may be wanted, its ranks are not
-                        self._end_agent(0.0, "over", release=False)
-                    return self._over
-                try:
-                    self._round(selector)
-                except (EOFError, OSError):
-                    return self._over
-                except (SecureError, FrameError, DecodeError, ValueError, struct.error) as error:
-                    self._once("the connection to the coordinator is given up: %s" % error)
-                    return self._over
-                except DialRefused as error:
-                    return self._refuse(str(error))
-                except AgentNotStarted as error:
-                    self._hang_up()
-                    return DialOutcome(NODE_FAILED, "the agent could not be started here: %s" % error)
-                if time.monotonic() - self._received > SILENT:
-                    self._once("the coordinator is silent: dialling again")
-                    return self._over
 
-    def _round(self, selector: selectors.BaseSelector) -> None:
-        assert self._socket is not None
-        child_in = child_out = -1
-        if self._child is not None:
-            assert self._child.stdin is not None and self._child.stdout is not None
-            child_in = self._child.stdin.fileno()
-            child_out = self._child.stdout.fileno()
-        wanted = {
-            self._socket.fileno(): (
-                len(self._in) < HIGH_WATER and len(self._out) < 2 * HIGH_WATER,  # it may ask and never read
-                bool(self._out),
-            ),
-            child_out: (len(self._out) < HIGH_WATER, False),
-            child_in: (False, bool(self._in)),
-            self._wake: (True, False),
-        }
-        _want(selector, wanted)
-        for key, events in selector.select(1.0):
-            if key.fd == self._wake:
-                clear_wake(self._wake)
-            elif key.fd == child_out:
-                self._from_child(child_out)
-            elif key.fd == child_in:
-                self._to_child()
-            else:
-                if events & selectors.EVENT_READ:
-                    self._from_controller()
-                if events & selectors.EVENT_WRITE and self._socket is not None:
-                    del self._out[: self._socket.send(memoryview(self._out)[: 256 << 10])]
+class Relay:
+    """The relay of a channel, which this node starts: the process between the connection and the agent."""
 
-    def _from_controller(self) -> None:
-        assert self._socket is not None and self._records is not None
-        try:
-            data = self._socket.recv(256 << 10)
-        except BlockingIOError:
-            return
-        if not data:
-            raise EOFError
-        self._received = time.monotonic()
-        for record in self._records.feed(data):
-            if record[:1] == b"C":
-                self._obey(TO_NODE.read(read_control(record)))
-            elif record[:1] == b"D" and struct.unpack_from(">I", record, 1)[0] == self._number:
-                self._heard = time.monotonic()
-                self._in += self._rules.down(record[5:])
+    def __init__(self, spawn: Spawn) -> None:
+        self.number = -1  # of the channel
+        self.header: Optional[AgentHeader] = None  # of the last that had an agent
+        self.to_agent = bytearray()
+        self.agent_lives = False  # and has not ended by itself, as far as this showed
+        self._spawn = spawn
+        self._child: Optional["subprocess.Popen[bytes]"] = None
 
-    def _obey(self, control: ToNode) -> None:
-        """Do as the coordinator says; raise SecureError, DialRefused, AgentNotStarted."""
-        if isinstance(control, RefusedControl) and self._begun:
-            raise SecureError("another run's coordinator answers there (%s)" % one_sentence(control.message))
-        self._heard = time.monotonic()
-        if isinstance(control, WaitControl):
-            if control.say:
-                self._once(one_sentence(control.say))
-        elif isinstance(control, (OpenControl, FetchControl)):
-            self._open(control)
-        elif isinstance(control, CallControl):
-            self._call(control.token)
-        elif isinstance(control, CloseControl):
-            if control.number == self._number:
-                self._end_child()
-        else:
-            self._over = DialOutcome(control.exit, one_sentence(control.message))
-            self._over_at = time.monotonic() + OVER_SECONDS
+    @property
+    def runs(self) -> bool:
+        """True while there is a process."""
+        return self._child is not None
 
-    def _call(self, token: str) -> None:
-        try:
-            self._rules.call(token)
-        except CallDeclined as declined:
-            self._tell(DeclinedControl(token[:MOST_TOKEN], str(declined)))
-
-    def _open(self, control: Union[OpenControl, FetchControl]) -> None:
-        """Open a new channel with a relay of this node's own. Raise DialRefused, AgentNotStarted."""
-        self._end_child()
-        header = self._rules.header(control.header)
-        self._number = control.number
+    def open(self, number: int, header: RelayHeader) -> None:
+        """Start it for a new channel; raise AgentNotStarted."""
+        self.number = number
         has_agent = isinstance(header, AgentHeader)
         if isinstance(header, AgentHeader):
-            self._header = header
+            self.header = header
         try:
             child = self._child = self._spawn(header)
         except OSError as error:
             raise AgentNotStarted(error.strerror or str(error)) from None
-        self._agent_lives = has_agent
-        assert child.stdin is not None and child.stdout is not None
-        for pipe in (child.stdin, child.stdout):
-            os.set_blocking(pipe.fileno(), False)
+        self.agent_lives = has_agent
+        for pipe in _pipes_of(child):
+            os.set_blocking(pipe, False)
 
-    def _from_child(self, fd: int) -> None:
+    @property
+    def pipes(self) -> Tuple[int, int]:
+        """Give its input and output; -1 where there is none."""
+        return (-1, -1) if self._child is None else _pipes_of(self._child)
+
+    def read(self) -> Optional[bytes]:
+        """Read what the agent says; None at its end."""
         try:
-            data = os.read(fd, 256 << 10)
+            return os.read(self.pipes[1], 256 << 10) or None
         except BlockingIOError:
-            return
-        if not data:
-            number = self._number
-            self._end_child()
-            self._agent_lives = False
-            self._tell(ClosedControl(number))
-            return
-        self._rules.up(data)
-        assert self._records is not None
-        self._out += self._records.pack(b"D" + struct.pack(">I", self._number) + data)
+            return b""
 
-    def _to_child(self) -> None:
-        assert self._child is not None and self._child.stdin is not None
+    def write(self) -> None:
+        """Pass on what the pipe takes now."""
         try:
-            del self._in[: os.write(self._child.stdin.fileno(), memoryview(self._in)[: 256 << 10])]
+            del self.to_agent[: os.write(self.pipes[0], memoryview(self.to_agent)[: 256 << 10])]
         except BlockingIOError:
             return
         except OSError:
-            self._in.clear()  # its end of output will tell
+            self.to_agent.clear()  # its end of output will tell
 
-    @property
-    def _begun(self) -> bool:
-        """An agent has been started here."""
-        return self._header is not None
-
-    def _tell(self, control: ToCoordinator) -> None:
-        assert self._records is not None
-        self._out += self._records.pack(pack_control(TO_COORDINATOR.write(control)))
-
-    # -- ends --------------------------------------------------------------------------------------
-
-    def _end_child(self) -> None:
+    def end(self) -> None:
         """End the relay, never the agent."""
         child = self._child
         self._child = None
-        self._in.clear()
+        self.to_agent.clear()
         if child is None:
             return
         for pipe in (child.stdin, child.stdout):
@@ -522,86 +393,292 @@ class Dialler:
             child.kill()
         child.wait()
 
-    def _hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = self._records = None
-        self._end_child()
-        self._number = -1
+    def end_agent(self, reason: str, release: bool = True) -> None:
+        """Have this node's agent end its ranks and itself, and wait for it (as a controller would)."""
+        if self.header is None:
+            return
+        try:
+            child = self._child = self._spawn(self.header._replace(mode="attach"))
+        except OSError:
+            return  # its own lease ends it
+        assert child.stdin is not None
+        try:
+            child.stdin.write(pack_order(HelloOrder(lease=10.0)) + pack_order(EndOrder(0.0, reason)))
+            child.stdin.flush()
+            _await_end(child, release)
+        except (OSError, ValueError):
+            pass
+        finally:
+            self.end()
 
-    def _pass_signal(self) -> None:
+
+def _pipes_of(child: "subprocess.Popen[bytes]") -> Tuple[int, int]:
+    assert child.stdin is not None and child.stdout is not None
+    return child.stdin.fileno(), child.stdout.fileno()
+
+
+def _await_end(child: "subprocess.Popen[bytes]", release: bool) -> None:
+    assert child.stdin is not None and child.stdout is not None
+    os.set_blocking(child.stdout.fileno(), False)
+    decoder = Decoder()
+    deadline = time.monotonic() + 15.0
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        while time.monotonic() < deadline:
+            if not selector.select(0.5):
+                continue
+            data = os.read(child.stdout.fileno(), 1 << 18)
+            if not data:
+                return
+            kinds = [frame["type"] for frame in decoder.feed(data) if not isinstance(frame, OutputFrame)]
+            if "fault" not in kinds and "ended" not in kinds:
+                continue
+            if not release:
+                return
+            child.stdin.write(pack_order(ReleaseOrder()))
+            child.stdin.flush()
+            deadline = min(deadline, time.monotonic() + 2.0)
+
+
+class DialTerms(NamedTuple):
+    """How long a node dials, and what a signal means here. `patience` and `lease` in seconds."""
+
+    patience: float
+    lease: float
+    one_signal: bool = False  # an engine repeats it, and ends us by SIGKILL when its time is up
+    leaves_at_once: bool = False  # a signal ends what runs here without a word to the coordinator
+
+
+class Dialler:
+    """Dials, and serves the connection until the run is over. `say` shows a line to the person at this node."""
+
+    def __init__(
+        self,
+        tries: Tries,
+        hello: HelloControl,
+        relay: Relay,
+        rules: Rules,
+        terms: DialTerms,
+        say: Callable[[str], None],
+    ) -> None:
+        self._tries = tries
+        self._hello = hello
+        self._relay = relay
+        self._rules = rules
+        self._terms = terms
+        self._say = say
+        self._signals = tries.signals
+        self._connection: Optional[Connection] = None
+        self._heard = 0.0  # when the coordinator of this run last said something
+        self._over: Optional[DialOutcome] = None
+        self._over_at = 0.0
+        self._passed_on = False
+        self._last_text = ""
+        self._cover_told = False
+
+    @property
+    def _begun(self) -> bool:
+        """An agent has been started here."""
+        return self._relay.header is not None
+
+    @property
+    def _limit(self) -> float:
+        """How long nothing may be heard, in seconds."""
+        return self._terms.lease if self._begun else self._terms.patience
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def run(self) -> DialOutcome:
+        """Until the controller says that it is over, refuses this node, or stays away for too long."""
+        self._signals.catch()
+        self._heard = time.monotonic()
+        tries = 0
+        while True:
+            outcome = self._dial()
+            if outcome is None and self._connection is not None:
+                heard = self._heard
+                outcome = self._serve(self._connection)
+                self._hang_up()
+                if self._heard > heard:
+                    tries = 0
+            if outcome is not None:
+                return outcome
+            if self._signals.ends:
+                return self._leave(self._signals.ends[0])
+            limit = self._limit
+            if time.monotonic() - self._heard > limit:
+                return self._alone(limit)
+            self._signals.rest(PAUSES[min(tries, len(PAUSES) - 1)])
+            tries += 1
+
+    def _once(self, text: str) -> None:
+        if text != self._last_text:
+            self._last_text = text
+            self._say(text)
+
+    def _dial(self) -> Optional[DialOutcome]:
+        """One try at every address; an outcome only where another try is of no use."""
+        try:
+            connection = self._tries.dial(self._begun, self._heard + self._limit)
+        except OtherSecret as error:
+            return DialOutcome(USAGE, "%s. Set the same ALLRANKS_JOIN_SECRET everywhere" % error, other_secret=True)
+        if connection is not None:
+            self._tell_cover(connection)
+            self._connection = connection
+            connection.tell(self._hello._replace(begun=self._begun))
+        elif not self._signals.ends:
+            word = "dialling the coordinator again: " if self._begun else "waiting for the coordinator: "
+            self._once(word + self._tries.why)
+        return None
+
+    def _tell_cover(self, connection: Connection) -> None:
+        """Say once whether others can read what goes over the connections."""
+        if self._cover_told or self._hello.call:
+            return
+        self._cover_told = True
+        word = "is encrypted (TLS)"
+        if not connection.is_encrypted:
+            why = "node 0 cannot encrypt" if _encryption() is not None else "this Python has no ssl module"
+            word = "is authenticated, not encrypted: " + why
+        self._say("the connection to node 0 " + word)
+
+    # -- serving -----------------------------------------------------------------------------------
+
+    def _serve(self, connection: Connection) -> Optional[DialOutcome]:
+        """Carries bytes until the connection breaks (None) or it is over."""
+        with selectors.PollSelector() as selector:  # relays come and go, and their descriptors' numbers with them
+            while True:
+                if self._signals.ends:
+                    self._pass_signal(connection)
+                while self._signals.for_ranks:
+                    connection.tell(SignalControl(self._signals.for_ranks.pop(0)))
+                if self._over is not None and (not self._relay.runs or time.monotonic() > self._over_at):
+                    self._relay.end()
+                    if self._relay.agent_lives:  # it was not released: its output may be wanted, its ranks are not
+                        self._relay.end_agent("over", release=False)
+                    return self._over
+                try:
+                    self._round(selector, connection)
+                except (EOFError, OSError):
+                    return self._over
+                except (SecureError, FrameError, DecodeError, ValueError, struct.error) as error:
+                    self._once("the connection to the coordinator is given up: %s" % error)
+                    return self._over
+                except DialRefused as error:
+                    return self._refuse(str(error))
+                except AgentNotStarted as error:
+                    self._hang_up()
+                    return DialOutcome(NODE_FAILED, "the agent could not be started here: %s" % error)
+                if time.monotonic() - connection.received > SILENT:
+                    self._once("the coordinator is silent: dialling again")
+                    return self._over
+
+    def _round(self, selector: selectors.BaseSelector, connection: Connection) -> None:
+        relay = self._relay
+        to_child, from_child = relay.pipes
+        may_ask = len(relay.to_agent) < HIGH_WATER and len(connection.out) < 2 * HIGH_WATER  # it may never read
+        wanted = {
+            connection.socket.fileno(): (may_ask, bool(connection.out)),
+            from_child: (len(connection.out) < HIGH_WATER, False),
+            to_child: (False, bool(relay.to_agent)),
+            self._signals.wake: (True, False),
+        }
+        _want(selector, wanted)
+        for key, events in selector.select(1.0):
+            if key.fd == self._signals.wake:
+                clear_wake(self._signals.wake)
+            elif key.fd == from_child:
+                self._from_child(connection)
+            elif key.fd == to_child:
+                relay.write()
+            else:
+                if events & selectors.EVENT_READ:
+                    self._from_controller(connection)
+                if events & selectors.EVENT_WRITE:
+                    connection.send()
+
+    def _from_controller(self, connection: Connection) -> None:
+        for record in connection.receive():
+            if record[:1] == b"C":
+                self._obey(TO_NODE.read(read_control(record)), connection)
+            elif record[:1] == b"D" and struct.unpack_from(">I", record, 1)[0] == self._relay.number:
+                self._heard = time.monotonic()
+                self._relay.to_agent += self._rules.down(record[5:])
+
+    def _from_child(self, connection: Connection) -> None:
+        data = self._relay.read()
+        if data is None:
+            self._relay.end()
+            self._relay.agent_lives = False
+            connection.tell(ClosedControl(self._relay.number))
+        elif data:
+            self._rules.up(data)
+            connection.pass_on(self._relay.number, data)
+
+    def _obey(self, control: ToNode, connection: Connection) -> None:
+        """Do as the coordinator says; raise SecureError, DialRefused, AgentNotStarted."""
+        if isinstance(control, RefusedControl) and self._begun:
+            raise SecureError("another run's coordinator answers there (%s)" % one_sentence(control.message))
+        self._heard = time.monotonic()
+        if isinstance(control, WaitControl):
+            if control.say:
+                self._once(one_sentence(control.say))
+        elif isinstance(control, (OpenControl, FetchControl)):
+            self._relay.end()
+            self._relay.open(control.number, self._rules.header(control.header))
+        elif isinstance(control, CallControl):
+            try:
+                self._rules.call(control.token)
+            except CallDeclined as declined:
+                connection.tell(DeclinedControl(control.token[:MOST_TOKEN], str(declined)))
+        elif isinstance(control, CloseControl):
+            if control.number == self._relay.number:
+                self._relay.end()
+        else:
+            self._over = DialOutcome(control.exit, one_sentence(control.message))
+            self._over_at = time.monotonic() + OVER_SECONDS
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.socket.close()
+            self._connection = None
+        self._relay.end()
+        self._relay.number = -1
+
+    def _pass_signal(self, connection: Connection) -> None:
         """Ask the coordinator to end the run in order; a second signal does not wait for that."""
-        if self.leaves_at_once or (len(self._signals) > 1 and not self.one_signal):
-            self._over = self._leave(self._signals[0])
+        ends = self._signals.ends
+        if self._terms.leaves_at_once or (len(ends) > 1 and not self._terms.one_signal):
+            self._over = self._leave(ends[0])
         elif not self._passed_on:
             self._passed_on = True
-            self._tell(StopControl(STOP_WORDS.get(self._signals[0], "sigterm")))
+            connection.tell(StopControl(STOP_WORDS.get(ends[0], "sigterm")))
 
     def _refuse(self, why: str) -> DialOutcome:
         """End what runs here, because of an order that this node does not carry out."""
         self._hang_up()
-        self._end_agent(0.0, "refused")
+        self._relay.end_agent("refused")
         return DialOutcome(NODE_FAILED, "this node refused an order of the coordinator: " + why)
 
     def _leave(self, number: int) -> DialOutcome:
         self._hang_up()
-        self._end_agent(0.0, "stop")
+        self._relay.end_agent("stop")
         if number == signal.SIGINT:
             return DialOutcome(CTRL_C, "ended by Ctrl-C")
         return DialOutcome(SIGTERM_CODE, "ended by %s" % signal.Signals(number).name)
 
     def _alone(self, limit: float) -> DialOutcome:
-        where = ", ".join("%s:%d" % place for place in self._places)
+        where = ", ".join("%s:%d" % place for place in self._tries.places)
+        tried = tuple(self._tries.of_last)
         if not self._begun:
-            tried = tuple(self._tried)
             reasons = ["%s: %s" % (probe.address, probe.text) for probe in tried]
             text = "no coordinator answered at %s within %g s" % (where, limit)
             return DialOutcome(NODE_FAILED, _with_reasons(text, reasons), tried)
-        self._end_agent(0.0, "lease")
+        self._relay.end_agent("lease")
         text = "nothing was heard from the coordinator (%s) for the lease of %g s: the ranks here are ended"
-        reasons = [str(probe.text) for probe in self._tried]
-        return DialOutcome(NODE_FAILED, _with_reasons(text % (where, limit), reasons))
-
-    def _end_agent(self, grace: float, reason: str, release: bool = True) -> None:
-        """Has this node's agent end its ranks and itself, and waits for it (as a controller would)."""
-        if self._header is None:
-            return
-        try:
-            child = self._spawn(self._header._replace(mode="attach"))
-        except OSError:
-            return  # its own lease ends it
-        assert child.stdin is not None and child.stdout is not None
-        try:
-            child.stdin.write(pack_order(HelloOrder(lease=10.0)) + pack_order(EndOrder(grace, reason)))
-            child.stdin.flush()
-            self._await_end(child, release)
-        except (OSError, ValueError):
-            pass
-        finally:
-            self._child = child
-            self._end_child()
-
-    def _await_end(self, child: "subprocess.Popen[bytes]", release: bool) -> None:
-        assert child.stdin is not None and child.stdout is not None
-        os.set_blocking(child.stdout.fileno(), False)
-        decoder = Decoder()
-        deadline = time.monotonic() + 15.0
-        with selectors.DefaultSelector() as selector:
-            selector.register(child.stdout, selectors.EVENT_READ)
-            while time.monotonic() < deadline:
-                if not selector.select(0.5):
-                    continue
-                data = os.read(child.stdout.fileno(), 1 << 18)
-                if not data:
-                    return
-                kinds = [frame["type"] for frame in decoder.feed(data) if not isinstance(frame, OutputFrame)]
-                if "fault" not in kinds and "ended" not in kinds:
-                    continue
-                if not release:
-                    return
-                child.stdin.write(pack_order(ReleaseOrder()))
-                child.stdin.flush()
-                deadline = min(deadline, time.monotonic() + 2.0)
+        return DialOutcome(NODE_FAILED, _with_reasons(text % (where, limit), [str(probe.text) for probe in tried]))
 
 
 def _encryption() -> Optional[Encryption]:

@@ -56,12 +56,12 @@ def _with_address(item: InterfaceFacts, address: Address) -> InterfaceFacts:
 
 def _from_netlink() -> List[InterfaceFacts]:
     items: Dict[int, InterfaceFacts] = {}
-    for body in dump(socket.NETLINK_ROUTE, _RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0), _RTM_NEWLINK):
+    for body in dump(socket.NETLINK_ROUTE, _RTM_GETLINK, bytes(struct.calcsize("=BBHiII")), _RTM_NEWLINK):
         index, flags = struct.unpack_from("=iI", body, 4)
         names = [value for kind, value in _attributes(body, 16) if kind == _IFLA_IFNAME]
         if names:
             items[index] = interface(_text(names[0]), index, flags)
-    for body in dump(socket.NETLINK_ROUTE, _RTM_GETADDR, struct.pack("=BBBBI", 0, 0, 0, 0, 0), _RTM_NEWADDR):
+    for body in dump(socket.NETLINK_ROUTE, _RTM_GETADDR, bytes(struct.calcsize("=BBBBI")), _RTM_NEWADDR):
         index = struct.unpack_from("=I", body, 4)[0]
         if index in items:
             address = _address(body, items[index].name)

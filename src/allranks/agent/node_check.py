@@ -303,13 +303,13 @@ def _user() -> str:
 
 def _identity() -> Identity:
     return Identity(
-        read_text("/proc/sys/kernel/random/boot_id") or None,
-        read_text("/etc/machine-id") or None,
-        _inode("/proc/self/ns/net"),
-        _inode("/proc/self/ns/pid"),
-        os.getuid(),
-        _user(),
-        read_text("/sys/class/dmi/id/product_uuid") or None,
+        boot_id=read_text("/proc/sys/kernel/random/boot_id") or None,
+        machine_id=read_text("/etc/machine-id") or None,
+        netns=_inode("/proc/self/ns/net"),
+        pidns=_inode("/proc/self/ns/pid"),
+        uid=os.getuid(),
+        user=_user(),
+        hardware=read_text("/sys/class/dmi/id/product_uuid") or None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The ranks of a node, attempt after attempt: how they start, what they print, what they are told, how they end."""
+"""The ranks of a node, attempt after attempt: how they start, what they print, which signals they get, how they end."""
 
 from __future__ import annotations
 

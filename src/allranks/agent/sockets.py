@@ -77,14 +77,12 @@ def link_counts(pids: Mapping[int, int]) -> List[LinkCount]:
                     continue
                 rank = owners[str(inode)]
                 count = counts.get((rank, peer), LinkCount(rank, peer))
-                counts[rank, peer] = LinkCount(
-                    rank,
-                    peer,
-                    count.acked + one.acked,
-                    count.busy + one.busy,
-                    count.held + one.held,
-                    count.sent + one.sent,
-                    count.resent + one.resent,
+                counts[rank, peer] = count._replace(
+                    acked=count.acked + one.acked,
+                    busy=count.busy + one.busy,
+                    held=count.held + one.held,
+                    sent=count.sent + one.sent,
+                    resent=count.resent + one.resent,
                 )
         except (OSError, struct.error):
             continue

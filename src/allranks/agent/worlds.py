@@ -101,7 +101,9 @@ class Worlds:
             self._members[world] = set()
             program = _program_of(command_line(process.pid))
             is_all = all(map(_only_starts, _above(process.parent, living)))
-            self._told[world] = WorldMessage(self._attempt, len(self._told), member.size, 0, False, program, is_all)
+            self._told[world] = WorldMessage(
+                self._attempt, len(self._told), member.size, here=0, program=program, is_all=is_all
+            )
         self._ranks[world].add(member.rank)
         self._members[world].add((process.pid, process.start))
 

@@ -19,7 +19,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import allranks
-from allranks.agent.dial import CallDeclined, Dialler, DialOutcome, DialRefused, RelayHeader, Rules
+from allranks.agent.dial import (
+    CallDeclined,
+    Dialler,
+    DialOutcome,
+    DialRefused,
+    DialTerms,
+    Relay,
+    RelayHeader,
+    Rules,
+    Tries,
+)
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
 from allranks.plan.own_orders import NodeArguments, NotOurs, OwnOrders
@@ -344,16 +354,8 @@ def follow(
     if spec.launch.allow_exec:
         say("--allow-exec: who started node 0 may run any command here, and fetch any file that you may read")
     rules = OwnRules(arguments, calls)
-    dialler = Dialler(
-        places,
-        secret,
-        hello=hello,
-        spawn=spawn,
-        rules=rules,
-        patience=spec.limits.init_timeout,
-        lease=spec.limits.lease,
-        say=say,
-    )
+    terms = DialTerms(spec.limits.init_timeout, spec.limits.lease)
+    dialler = Dialler(Tries(places, secret), hello, Relay(spawn), rules, terms, say)
     try:
         return dialler.run()
     finally:
