@@ -55,6 +55,7 @@ from allranks.protocol.run_facts import (
     NodeSilent,
     Stamped,
     StopAsked,
+    SuitePassed,
     write_line,
 )
 from allranks.runs.documents import GOING_ON
@@ -103,7 +104,7 @@ def known_of(gang: Gang) -> dict[str, object]:
         "attempt": roster.attempt,
         "began": roster.attempt_started,
         "ranks": ranks,
-        "master": (roster.master_addr, roster.master_port) if ranks and not roster.stop_reason else (),
+        "master": roster.master_addr if ranks and not roster.stop_reason else "",
         "nodes": {node.name: (node.state == "lost", node.ended, node.left) for node in roster.nodes.values()},
         "ending": roster.state in (State.ENDING, State.OVER),
         "stop": roster.stop_reason,
@@ -280,6 +281,8 @@ class Drive:
         return self.feed(Tick())
 
     def retry(self, kind: str = "retry", pause: float = 0.0, **replace: str) -> list[str]:
+        if kind == "train":
+            self.notes.append(Stamped("", self.now, self.roster.attempt, SuitePassed()))  # as the session writes it
         return self._perform(self.gang.retry(self.at, self.now, kind, replace, pause))
 
     # -- shortcuts -----------------------------------------------------------------------------------

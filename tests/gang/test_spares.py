@@ -247,7 +247,7 @@ def test_the_fence_before_a_lost_nodes_ranks_start_elsewhere() -> None:
 
 def test_without_a_spare_the_node_is_reached_anew() -> None:
     drive = lost(ready(spares=0), "h1")
-    assert drive.retry(h1="h1") == ["attempt-start", "node-anew", "reach>h1"]
+    assert drive.retry(h1="h1") == ["attempt-start", "finding", "node-anew", "reach>h1"]
     assert drive.roster.state is State.GATHERING
     assert [f.id for f in drive.roster.findings] == ["logs-cut"]
     play(

@@ -204,13 +204,14 @@ class HotSpares:
     def _reach_again(self, old: NodeState, pause: float) -> list[Action]:
         """Reach a node again with a new agent; only its place stays."""
         roster = self.roster
+        cut: list[Action] = []
         if old.ranks and not old.drained:
-            roster.findings.append(logs_cut(old.name, old.node_dir, roster.attempt - 1))
+            cut.append(roster.add_finding(logs_cut(old.name, old.node_dir, roster.attempt - 1)))
         fresh = NodeState(old.name, old.index, address=old.address, incarnation=old.incarnation + 1)
         if old.node_dir or old.is_away:
             fresh.awaited_from = roster.attempt_at
         roster.exchange(old.name, fresh)
-        return [roster.stamp(NodeReachedAgain(), old.name), Reach(old.name, pause)]
+        return [*cut, roster.stamp(NodeReachedAgain(), old.name), Reach(old.name, pause)]
 
 
 def shipping_failure(tree: Tree | None, stamped: Stamped[ShippedMessage]) -> Finding | None:

@@ -43,6 +43,8 @@ OUTSIDE = (
     "runs_dir",
     "connect_timeout",
     "fold",
+    "role",
+    "roles_file",
     "end_orphans",
     "detach",
     "test",
