@@ -9,30 +9,54 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from allranks import exitcodes
-from allranks.diagnose.roles import DONE, at_fault
-from allranks.findings import in_role
+from allranks.cluster import Cluster
+from allranks.diagnose.roles import DONE, RoleEnd, at_fault
+from allranks.findings import Verdict, in_role
 from allranks.protocol.frames import RANK_LOG
 from allranks.protocol.run_facts import Fact
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import NodeStatus, ResultDocument, StatusDocument
+from allranks.runs.documents import NodeStatus, ResultDocument, RoleResult, StatusDocument
 from allranks.runs.regular import read_end
+from allranks.settings import RunSpec
 
+from .controller import Controller
+from .places import Setting
+from .recording import Recording
 from .roles import Conductor, End, RolePart, Start
 from .states import MayStart, State
-
-if TYPE_CHECKING:
-    from .session import Session
 
 LAST_LINES = 3  # of a role that did not get ready
 LOG_END = 4 << 10  # bytes in which they are looked for
 
 
-def conduct(sessions: Sequence[Session]) -> None:
+class RoleSession(Protocol):
+    """The session of a role, as far as it is conducted (`gang.session.Session`)."""
+
+    spec: RunSpec
+    cluster: Cluster
+    setting: Setting
+    run_dir: RunDirectory
+    controller: Controller
+    recording: Recording
+    verdict: Verdict | None
+
+    @property
+    def role_end(self) -> RoleEnd:
+        """Say how the role has ended."""
+
+    def own_result(self, ended_t: float) -> ResultDocument:
+        """Make the result of the role alone."""
+
+    def role_result(self, results: Mapping[str, ResultDocument]) -> RoleResult:
+        """Make the role's part of the run's result."""
+
+
+def conduct(sessions: Sequence[RoleSession]) -> None:
     """Let each role start in its turn, and let the end of one be that of the others, where it is to be."""
     by_name = {session.setting.role.name: session for session in sessions}
     conductor = Conductor([session.setting.role for session in sessions])
@@ -59,7 +83,7 @@ def conduct(sessions: Sequence[Session]) -> None:
         session.recording.whole_status = lambda: status_of_roles(sessions)
 
 
-def _values_of(sessions: Sequence[Session]) -> dict[str, str]:
+def _values_of(sessions: Sequence[RoleSession]) -> dict[str, str]:
     """Give what is known of all roles, by placeholder."""
     values: dict[str, str] = {}
     for session in sessions:
@@ -74,7 +98,7 @@ def _values_of(sessions: Sequence[Session]) -> dict[str, str]:
     return values
 
 
-def status_of_roles(sessions: Sequence[Session]) -> StatusDocument:
+def status_of_roles(sessions: Sequence[RoleSession]) -> StatusDocument:
     """Describe all roles as they are now; attempt, master and goodput are those of the first."""
     all_own = [session.controller.status() for session in sessions]
     if len(sessions) == 1:
@@ -91,7 +115,7 @@ def status_of_roles(sessions: Sequence[Session]) -> StatusDocument:
     )
 
 
-def result_of_roles(sessions: Sequence[Session], ended_t: float) -> ResultDocument:
+def result_of_roles(sessions: Sequence[RoleSession], ended_t: float) -> ResultDocument:
     """Make the result of a run of the results of its roles: the role that failed first says why it failed."""
     results = {session.setting.role.name: session.own_result(ended_t) for session in sessions}
     first = results[sessions[0].setting.role.name]
@@ -120,7 +144,7 @@ def result_of_roles(sessions: Sequence[Session], ended_t: float) -> ResultDocume
     )
 
 
-def _printed_last(session: Session) -> list[str]:
+def _printed_last(session: RoleSession) -> list[str]:
     """Return the last lines of a role that did not get ready."""
     verdict = session.verdict
     node = session.controller.roster.nodes.get((verdict.finding.where.node if verdict is not None else None) or "")
