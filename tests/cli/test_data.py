@@ -10,6 +10,8 @@ import pytest
 from tests import forked
 
 from allranks.data import audit
+from allranks.fabric.metric_rows import BandwidthRow
+from allranks.protocol.codec import encode
 
 pytestmark = pytest.mark.processes
 
@@ -45,9 +47,10 @@ def test_plan_with_the_bandwidth_of_a_test_run(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "test-20260101-000000"
     (run / "outputs").mkdir(parents=True)
     (run / "run.json").write_text('{"schema": 1}')
-    kind = {"kind": "bandwidth", "collective": "all_reduce"}
-    rows = [{**kind, "size": 1 << size, "busbw": size * 1e8} for size in (20, 28)]
-    (run / "outputs" / "rank_00_metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    sizes = ((1 << power, power * 1e8) for power in (20, 28))
+    rows = [BandwidthRow("all_reduce", size, 16, 0.1, 0.1, 0.1, rate / 2, rate, rounds=5) for size, rate in sizes]
+    lines = [json.dumps(encode(row)) for row in rows]
+    (run / "outputs" / "rank_00_metrics.jsonl").write_text("\n".join(lines))
     words = ["plan", "--samples", "32000", "--nodes", "1,2", "--step-time", "2s", "--model-bytes", "2.8GB", "--json"]
     document = json.loads(allranks(*words, "--bandwidth", str(run)).stdout)
     due = 2 * 15 / 16 * int(2.8 * 2**30) / 2.8e9

@@ -124,6 +124,6 @@ def test_two_nodes_are_one_world(tmp_path: Path, before: str) -> None:
         (place / name).chmod(0o755)
     words = ["run", "--local", "2", *before.split(), *TORCHRUN.split()]
     done = forked.call(words, cwd=tmp_path, env={**os.environ, "PATH": f"{place}:{os.environ['PATH']}"})
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     inner = "inside" if before == "uv run" else ""
     assert [f"RANK {rank} of 4 {inner}".rstrip() in done.stdout + done.stderr for rank in range(4)] == [True] * 4
