@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.gang.test_gang import Drive, facts_of
 
 from allranks.cluster import Cluster, Node
-from allranks.gang.roles import Conductor, End, Start, parts_of
+from allranks.gang.roles import Conductor, EndRole, StartRole, parts_of
 from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import FactsMessage, HelloMessage
 from allranks.protocol.run_facts import Fact, FailureNoted, GateProved, RoleReady
@@ -32,7 +32,7 @@ def say(conductor: Conductor, *facts: tuple[str, Fact]) -> list[str]:
     words = []
     for name, fact in facts:
         for decision in conductor.take(name, fact):
-            words.append(f"start {decision.role}" if isinstance(decision, Start) else f"end {decision.role}")
+            words.append(f"start {decision.role}" if isinstance(decision, StartRole) else f"end {decision.role}")
     return words
 
 
@@ -54,7 +54,7 @@ def test_a_failed_role_ends_the_others_after_they_may_have_failed_too() -> None:
     conductor = two()
     say(conductor, ("server", READY))
     (end,) = conductor.take("server", FailureNoted())
-    assert isinstance(end, End) and end.role == "trainer" and end.delay > 0
+    assert isinstance(end, EndRole) and end.role == "trainer" and end.delay > 0
     assert say(conductor, ("trainer", FailureNoted()), ("trainer", FAILED)) == []
     assert say(conductor, ("server", FAILED)) == []
     assert conductor.failed == ["server"]

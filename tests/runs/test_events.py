@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from allranks.cluster.nodes import virtual_cluster
 from allranks.diagnose.recorded import fold
 from allranks.engines import reach_nodes
+from allranks.engines.ssh import ssh_reach
 from allranks.findings import Finding, Hang, Verdict, Where
-from allranks.gang.session import adopt, continue_run
+from allranks.gang.session import adopt, continue_run, create
 from allranks.protocol.messages import EndedMessage, ExitMessage
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.run_facts import (
@@ -23,6 +25,7 @@ from allranks.protocol.run_facts import (
     RetryDecided,
     RunStart,
     Stamped,
+    StepsSeen,
     read_lines,
     write_line,
 )
@@ -110,3 +113,16 @@ def test_a_damaged_event_keeps_nobody_from_taking_the_run_over(line: Document, t
     assert session.controller.observing.progress.first_step_told
     continue_run(session, run.read_facts()[0])
     assert session.controller.roster.attempt == 1
+
+
+def test_a_run_that_starts_again_shows_its_own_first_step_and_logs(tmp_path: Path) -> None:
+    """What another controller had noted of its agents holds for one that takes them over, and for no other start."""
+    spec = RunSpec.of(command=("true",), local=1, nproc=1, runs_dir=str(tmp_path / "runs"))
+    session = create(spec, virtual_cluster(1), ssh_reach(spec), {}, str(tmp_path), View)
+    run = session.run_dir
+    for noted in (AttemptStart(), StepsSeen(1, 1.0, 7, 2.0), FirstStep(2.0), OutputDropped(0, 70, 70, "full")):
+        run.append(Stamped("local0", 1.0, 0, noted))
+    continue_run(session, run.read_facts()[0])
+    observing = session.controller.observing
+    assert (observing.progress.reached, observing.progress.first_step_told) == (7, False)
+    assert session.controller.recording.dropped == {}

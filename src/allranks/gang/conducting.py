@@ -27,7 +27,7 @@ from allranks.settings import RunSpec
 from .controller import Controller
 from .places import Setting
 from .recording import Recording
-from .roles import Conductor, End, RolePart, Start
+from .roles import Conductor, RoleDecision, RolePart, StartRole
 from .states import MayStart, State
 
 LAST_LINES = 3  # of a role that did not get ready
@@ -61,10 +61,10 @@ def conduct(sessions: Sequence[RoleSession]) -> None:
     by_name = {session.setting.role.name: session for session in sessions}
     conductor = Conductor([session.setting.role for session in sessions])
 
-    def carry_out(decision: Start | End) -> None:
+    def carry_out(decision: RoleDecision) -> None:
         session = by_name[decision.role]
         controller = session.controller
-        if isinstance(decision, Start):
+        if isinstance(decision, StartRole):
             controller.feed(MayStart(_values_of(sessions)))
         elif not decision.delay:
             grace = session.spec.limits.stop_grace if decision.reason == DONE else session.spec.limits.grace

@@ -310,12 +310,7 @@ class Controller:
     def note_channel(self, finding: Finding) -> None:
         """Keep, once, why a channel was not renewed."""
         if all(f.check != CHANNEL for f in self.roster.findings):
-            self.roster.findings.append(finding)
-            self.note(finding)
-
-    def lose_all_nodes(self) -> None:
-        """No node can be reached any more, nor will be: each that was is lost at once."""
-        self.links.lose_all()
+            self.recording.add_finding(finding)
 
     def lacks_tree(self) -> bool:
         """Tell whether a node needs the synced tree, and the archive was in another controller's hands."""

@@ -63,7 +63,7 @@ from .pace import PaceWatch
 from .passed_signals import UserSignals
 from .places import Setting
 from .preloading import Preloading
-from .readiness import Readiness
+from .ready_test import ReadyTest
 from .rendezvous import RendezvousCheck
 from .resuming import Resuming
 from .roster import Roster
@@ -111,7 +111,7 @@ class Gang:
         self.saving = Saving(self.roster, self.ending)
         self.signals = UserSignals(self.roster, self.saving)
         self.running = Running(self.roster, self.ending, self.saving)
-        self.readiness = Readiness(self.roster, self.ending)
+        self.ready_test = ReadyTest(self.roster, self.ending)
         self.hang_watch = HangWatch(self.roster, self.ending)
         self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running, self.preloading)
         self.stragglers = StragglerWatch(self.roster)
@@ -187,8 +187,8 @@ class Gang:
         return [
             on(StopAsked, self.saving.on_stop),
             on(Tick, self._on_tick_of_ranks),
-            on(ReadyMessage, self.readiness.on_ready),
-            on(LineSeen, self.readiness.on_line),
+            on(ReadyMessage, self.ready_test.on_ready),
+            on(LineSeen, self.ready_test.on_line),
             on(WorldMessage, self.running.on_world),
             on(Quiet, self.hang_watch.on_quiet),
             on(StacksMessage, self.hang_watch.on_stacks),
@@ -201,7 +201,7 @@ class Gang:
         ]
 
     def _on_tick_of_ranks(self, stamped: Stamped[Tick], now: float) -> list[Action]:
-        return self.readiness.on_tick(stamped, now) or self.running.on_tick(stamped, now)
+        return self.ready_test.on_tick(stamped, now) or self.running.on_tick(stamped, now)
 
     def _rows_of_spares(self) -> dict[type, Handler]:
         """Give the handlers for a node that stands by, in any state: whatever happens to it ends nothing."""
@@ -268,11 +268,12 @@ class Gang:
         """
         roster = self.roster
         roster.testing = roster.testing and why != "train"
-        roster.begin_further_attempt(now, t, pause)  # logs are kept apart whatever the reason
+        roster.attempt += 1  # logs are kept apart whatever the reason
+        roster.begin_attempt(now, t, pause)
         self.rendezvous.begin_attempt(with_another_port=why == "repeat")
         self.running.begin_attempt(is_repeat=why != "retry")
         self.ending.begin_attempt()
-        self.readiness.begin_attempt()
+        self.ready_test.begin_attempt()
         self.signals.begin_attempt()
         self.saving.begin_attempt()
         self.hang_watch.begin_attempt()

@@ -167,10 +167,8 @@ class ProcessGroups:
 
     def _initialised(self, rank: RankState, stamped: Stamped[ReportMessage], now: float) -> list[Action]:
         roster = self.roster
-        rank.initialised_t = stamped.t
+        rank.initialise(stamped.t)
         roster.last_sign_at = now
-        if rank.exit is None:
-            rank.state = "initialised"
         roster.note_limit(stamped.fact.limit)
         through = RankInitialised(stamped.fact.rank, stamped.fact.limit)
         actions: list[Action] = [roster.stamp(through, stamped.node, stamped.t)]

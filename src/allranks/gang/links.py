@@ -189,7 +189,7 @@ def _place(frame: FrameType | None) -> str:
     return ""
 
 
-class Owner(Protocol):
+class NodesOwner(Protocol):
     """Whose nodes they are: the controller."""
 
     @property
@@ -219,7 +219,7 @@ class Links:
     """The members of a run by their names, and the channels to them."""
 
     def __init__(
-        self, cluster: Cluster, limits: Limits, transport: Transport, owner: Owner, is_adopted: bool = False
+        self, cluster: Cluster, limits: Limits, transport: Transport, owner: NodesOwner, is_adopted: bool = False
     ) -> None:
         """`is_adopted`: the agents were started by another controller."""
         self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}

@@ -38,6 +38,18 @@ class RankState:
     departure: Departure = field(default_factory=Departure)
     lateness: float | None = None  # seconds, the median of the last look (gang/stragglers.py)
 
+    def start(self, pid: int) -> None:
+        """Have a process; it may have said more of itself before."""
+        self.pid = pid
+        if self.state == "waiting":
+            self.state = "started"
+
+    def initialise(self, t: float) -> None:
+        """Be through init_process_group since `t` (unix seconds)."""
+        self.initialised_t = t
+        if self.exit is None:
+            self.state = "initialised"
+
     def take_exit(self, end: Stamped[ExitMessage], now: float) -> None:
         """Keep how it ended, as heard at `now` by the clock of the limits."""
         self.exit = end

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from allranks.diagnose.recorded import newest
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.orders import CountersOrder
 from allranks.protocol.run_facts import (
@@ -49,16 +50,18 @@ class Observing:
         self._noted_steps: StepsSeen | None = None
         self._resumed_attempt = 0  # the last whose first step was shown
 
-    def resume(self, facts: Iterable[Stamped[Fact]], attempt: int, status: StatusDocument | None = None) -> None:
-        """Know how far the attempts came up to this one; of this one, status.json is newer than its last fact."""
-        present: StepsSeen | None = None
+    def remember_former(self, facts: Iterable[Stamped[Fact]], attempt: int) -> None:
+        """Know how far the attempts before this one came."""
         for steps in of_kind(facts, StepsSeen):
             if (steps.attempt or 0) < attempt:
                 self.progress.came_to(steps.fact.furthest)
-            elif steps.attempt == attempt:
-                present = steps.fact
-        if present is not None and status is not None:
-            self.progress.span.resume(newest_steps(present, status))
+
+    def resume(self, facts: Sequence[Stamped[Fact]], attempt: int, status: StatusDocument) -> None:
+        """Go on with an attempt that another controller began: status.json is newer than its last fact."""
+        self.remember_former(facts, attempt)
+        present = newest(steps for steps in of_kind(facts, StepsSeen) if steps.attempt == attempt)
+        if present is not None:
+            self.progress.span.resume(newest_steps(present.fact, status))
         for first in of_kind(facts, FirstStep):
             self.progress.first_step_at = self._roster.began_at + first.fact.seconds
             self.progress.first_step_told = True

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from allranks.diagnose.recorded import AttemptFacts
+from allranks.findings import Finding
 from allranks.protocol.frames import METRICS, RANK_LOG, OutputFrame, Stream
 from allranks.protocol.messages import DroppedMessage, ExitMessage
 from allranks.protocol.run_facts import Fact, OutputDropped, PlainNote, Stamped, of_kind
@@ -62,7 +63,7 @@ class Undecodable:
             self._tell(f"{source}: left out what cannot be read ({why}). The run goes on")
 
     def set_counts(self, node: str, counts: Mapping[str, int]) -> None:
-        """How many a node has counted by itself, by source."""
+        """Keep how many a node has counted by itself, by source."""
         for source, count in islice(counts.items(), MOST_SOURCES):
             named = f"{one_line(source, MOST_SOURCE)} of {node}"
             self.counts[named] = max(count, self.counts.get(named, 0))
@@ -100,34 +101,37 @@ class Recording:
         """Write a fact of the present attempt, and show it."""
         self.view.event(self.keep(fact, node, t))
 
+    def add_finding(self, finding: Finding) -> None:
+        """Keep a finding of the run itself for its result, write it, and show it."""
+        self._roster.findings.append(finding)
+        self.note(finding)
+
     def keep_stamped(self, stamped: Stamped[Fact]) -> Stamped[Fact]:
         """Write a fact, with the program's own words of an error."""
         stamped = stamped._replace(role=self.run.role)
         if isinstance(stamped.fact, ExitMessage):
             save_error(self.run, self._roster.attempt, stamped.fact.rank, stamped.fact.error)
         self.run.append(stamped)
-        self._remember(stamped)
+        self.remember([stamped])
         if self.watch is not None:
             self.watch(stamped.fact)
         return stamped
 
-    def resume(self, facts: Iterable[Stamped[Fact]]) -> None:
-        """Go on with a run directory that has these facts."""
-        facts = list(facts)
-        self.logs.resume(facts)
+    def remember(self, facts: Iterable[Stamped[Fact]]) -> None:
+        """Take facts that stand in the run directory."""
         for stamped in facts:
-            self._remember(stamped)
+            self.timekeeper.take(stamped)
+            self.attempt_facts.take(stamped)
 
-    def resume_dropped(self, facts: Iterable[Stamped[Fact]], members: Mapping[str, Member]) -> None:
-        """Take what nodes had dropped: they tell the total again."""
+    def resume(self, facts: Sequence[Stamped[Fact]], members: Mapping[str, Member]) -> None:
+        """Go on with logs that another controller has written, of agents that run. What they had dropped they tell
+        again."""
+        self.remember(facts)
+        self.logs.resume(facts)
         for dropped in of_kind(facts, OutputDropped):
             if dropped.node in members:
                 stream = Stream(RANK_LOG, dropped.fact.rank, dropped.attempt or 0)
                 self.count_dropped(members[dropped.node], stream, dropped.fact.bytes)
-
-    def _remember(self, stamped: Stamped[Fact]) -> None:
-        self.timekeeper.take(stamped)
-        self.attempt_facts.take(stamped)
 
     # -- output ------------------------------------------------------------------------------------
 
@@ -195,9 +199,7 @@ class Recording:
     def _disk_is_full(self, why: str) -> None:
         if not self._disk_was_full:
             self._disk_was_full = True
-            finding = run_disk_full(str(self.run.path), why)
-            self._roster.findings.append(finding)
-            self.note(finding)
+            self.add_finding(run_disk_full(str(self.run.path), why))
 
     @property
     def has_room(self) -> bool:

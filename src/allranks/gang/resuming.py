@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from allranks.diagnose.recorded import COUNTED
 from allranks.findings import Finding
 from allranks.protocol.messages import EndedMessage, ExitMessage, FaultMessage, StartedMessage
 from allranks.protocol.run_facts import (
@@ -44,7 +45,6 @@ from .roster import Roster
 from .states import State
 
 UNKNOWN = "?"  # the node directory of an agent that has not said hello to this controller
-COUNTED = ("warn", "fail")  # findings that the roster keeps
 
 
 def spares_of(facts: Iterable[Stamped[Fact]], others: Collection[str]) -> set[str]:
@@ -162,9 +162,7 @@ class Resuming:
     def _on_started(self, stamped: Stamped[StartedMessage]) -> None:
         rank = self._rank(stamped.node, stamped.fact.rank)
         if rank is not None:
-            rank.pid = stamped.fact.pid
-            if rank.state == "waiting":
-                rank.state = "started"
+            rank.start(stamped.fact.pid)
 
     def _on_entered(self, stamped: Stamped[RankEntered] | Stamped[RankDeparted]) -> None:
         rank = self._rank(stamped.node, stamped.fact.rank)
@@ -175,9 +173,7 @@ class Resuming:
         self.roster.note_limit(stamped.fact.limit)
         rank = self._rank(stamped.node, stamped.fact.rank)
         if rank is not None:
-            rank.initialised_t = stamped.t
-            if rank.exit is None:
-                rank.state = "initialised"
+            rank.initialise(stamped.t)
 
     def _on_all_initialised(self, stamped: Stamped[AllInitialised]) -> None:
         self.roster.initialised_t = stamped.t

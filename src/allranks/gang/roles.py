@@ -26,13 +26,13 @@ from .places import Setting
 PEERS_SPEAK = 0.3  # seconds in which a role may fail by itself too, before it is ended because another one did
 
 
-class Start(NamedTuple):
+class StartRole(NamedTuple):
     """The ranks of a role may start."""
 
     role: str
 
 
-class End(NamedTuple):
+class EndRole(NamedTuple):
     """A role is ended, `delay` seconds from now."""
 
     role: str
@@ -40,7 +40,7 @@ class End(NamedTuple):
     delay: float = 0.0
 
 
-Decision = Start | End
+RoleDecision = StartRole | EndRole
 
 
 class Conductor:
@@ -55,7 +55,7 @@ class Conductor:
         self._ended: set[str] = set()  # that were asked to end
         self.failed: list[str] = []  # in the order in which they failed for good, or began to
 
-    def take(self, name: str, fact: Fact) -> list[Decision]:
+    def take(self, name: str, fact: Fact) -> list[RoleDecision]:
         """Take a fact of a role, and return what follows for others."""
         role = self._roles[name]
         if isinstance(fact, GateProved):
@@ -70,7 +70,7 @@ class Conductor:
             return self._finish(role, fact.outcome)
         return []
 
-    def _starts(self) -> list[Decision]:
+    def _starts(self) -> list[RoleDecision]:
         if self._proved != set(self._roles):
             return []
         ready = [
@@ -79,9 +79,9 @@ class Conductor:
             if role.name not in self._started and set(role.after) <= self._ready and not self._ended
         ]
         self._started.update(ready)
-        return [Start(name) for name in ready]
+        return [StartRole(name) for name in ready]
 
-    def _finish(self, role: Role, outcome: str) -> list[Decision]:
+    def _finish(self, role: Role, outcome: str) -> list[RoleDecision]:
         self._over.add(role.name)
         if outcome == "failed" and is_fatal(role, list(self._roles.values()), role.name in self._ready):
             return self._fail(role.name, 0.0)
@@ -89,19 +89,19 @@ class Conductor:
             return self._end_others(self._over, DONE, 0.0)
         return []
 
-    def _fail(self, name: str, delay: float) -> list[Decision]:
+    def _fail(self, name: str, delay: float) -> list[RoleDecision]:
         if name in self._ended:
             return []
         if name not in self.failed:
             self.failed.append(name)
         return self._end_others({*self._over, *self.failed}, FAILED, delay)
 
-    def _end_others(self, but: Iterable[str], reason: str, delay: float) -> list[Decision]:
+    def _end_others(self, but: Iterable[str], reason: str, delay: float) -> list[RoleDecision]:
         """End all roles that go on; again, where it is to be sooner."""
         left_out = set(but)
         ending = [name for name in self._roles if name not in left_out and (not delay or name not in self._ended)]
         self._ended.update(ending)
-        return [End(name, reason, delay) for name in ending]
+        return [EndRole(name, reason, delay) for name in ending]
 
 
 class RolePart(NamedTuple):

@@ -90,11 +90,6 @@ class Roster:
         if limit:
             self.group_limit = min(limit, self.group_limit or limit)
 
-    def begin_further_attempt(self, now: float, t: float, pause: float) -> None:
-        """Forget what belongs to the attempt before; nothing is tried for `pause` seconds."""
-        self.attempt += 1
-        self.begin_attempt(now, t, pause)
-
     def take_launch(self, spec: RunSpec, setting: Setting) -> None:
         """Know of a run that was taken over what its ranks were started with. Nodes that had the tree still have it."""
         self.spec = spec

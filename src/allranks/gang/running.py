@@ -88,10 +88,8 @@ class Running:
         rank = self.roster.nodes[stamped.node].ranks.get(stamped.fact.rank)
         if rank is None or stamped.fact.attempt != self.roster.attempt:
             return []
-        rank.pid = stamped.fact.pid
+        rank.start(stamped.fact.pid)
         self.roster.last_sign_at = now
-        if rank.state == "waiting":
-            rank.state = "started"
         return [stamped]
 
     def on_world(self, stamped: Stamped[WorldMessage], now: float) -> list[Action]:

@@ -177,8 +177,7 @@ class Session:
         t = time.time()
         roster.began_at = now - max(0.0, t - began)
         self.controller.gang.resuming.resume(facts, now, t)
-        self.recording.resume(facts)
-        self.recording.resume_dropped(facts, self.controller.links.members)
+        self.recording.resume(facts, self.controller.links.members)
         self.observing.resume(facts, roster.attempt, status)
         self.history.resume(end for end in attempts_of(facts) if end.attempt < roster.attempt)
 
@@ -199,7 +198,7 @@ class Session:
     def step_ended(self) -> None:
         """Give up all nodes: the engine's processes there have ended, and every way to them; from any thread."""
         for session in self.of_roles:
-            self._from_any_thread(session.controller.lose_all_nodes)
+            self._from_any_thread(session.controller.links.lose_all)
 
     def _from_any_thread(self, act: Callable[..., None], *arguments: str) -> None:
         """After the run, or before it, nothing is done."""
@@ -399,8 +398,7 @@ class Session:
         status = status_of_roles(self.of_roles)
         written = write_result(self.run_dir, result, stopped, status, ended_t)
         if not self.cluster.is_virtual:
-            for session in self.of_roles:
-                session.remember_nodes(result)
+            self._remember_nodes(result)
         return written
 
     @property
@@ -429,7 +427,7 @@ class Session:
     def role_end(self) -> RoleEnd:
         """How this role ended."""
         roster = self.controller.roster
-        was_ready = self.controller.gang.readiness.was_ready
+        was_ready = self.controller.gang.ready_test.was_ready
         return RoleEnd(self.setting.role, self.verdict, roster.failed_t, roster.stop_reason, was_ready)
 
     def role_result(self, results: Mapping[str, ResultDocument]) -> RoleResult:
@@ -440,15 +438,17 @@ class Session:
             outcome = "stopped"
         else:
             outcome = "done" if verdict is None else "failed"
-        cause = verdict.cause or "" if verdict is not None and outcome == "failed" else ""
+        cause = ""
+        if verdict is not None and outcome == "failed":
+            cause = verdict.cause or ""
         return RoleResult(outcome, tuple(roster.nodes), roster.world_size, tuple(self.history.attempts), cause)
 
-    def remember_nodes(self, result: ResultDocument) -> None:
+    def _remember_nodes(self, result: ResultDocument) -> None:
         """Note what the run has found of each node, for `allranks nodes` and --avoid."""
-        roster = self.controller.gang.roster
         reached = [
             SeenNode(node.name, node.hostname, node.plan_facts.identity)
-            for node in roster.everyone.values()
+            for session in self.of_roles
+            for node in session.controller.roster.everyone.values()
             if node.hostname or node.gone
         ]
         verdicts = [attempt.verdict for attempt in result.attempts if attempt.verdict is not None]
@@ -456,8 +456,8 @@ class Session:
             verdicts.append(result.verdict)
         blamed = blame(verdicts, result.findings, hardware_checks(all_checks().values()))
         unseen = [SeenNode(name, "", None) for name in blamed if name not in {node.name for node in reached}]
-        succeeded = result.exit == DONE and not roster.stop_reason
-        kind = "test" if roster.testing else "run"
+        succeeded = result.exit == DONE and not self._user_stop
+        kind = "test" if self.controller.roster.testing else "run"
         records = records_of([*reached, *unseen], self.setting.run, kind, time.time(), succeeded, blamed)
         add_records(ledger_file(os.environ), records)
 
@@ -624,7 +624,7 @@ def create(
         )
         session.take_others(others)
         facts = run.read_facts()[0]
-        session.recording.resume(facts)
+        session.recording.remember(facts)
         if again is not None:
             continue_run(session, facts)
         return session
@@ -636,7 +636,7 @@ def continue_run(session: Session, facts: Sequence[Stamped[Fact]]) -> None:
     session.history.attempts += attempts_of(facts)
     numbers = [start.attempt or 0 for start in of_kind(facts, AttemptStart)]
     attempt = max(numbers, default=-1) + 1
-    session.observing.resume(facts, attempt)
+    session.observing.remember_former(facts, attempt)
     session.controller.roster.attempt = attempt
 
 

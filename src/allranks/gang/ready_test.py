@@ -24,7 +24,7 @@ _URL = re.compile(r"(?P<scheme>https?)://(?P<host>\[[^\]]*\]|[^/:]*)(?::(?P<port
 PATIENCE = 15.0  # seconds for a node to say what came of one
 
 
-class Readiness:
+class ReadyTest:
     """The ready test of a role. A plain run has none."""
 
     def __init__(self, roster: Roster, ending: Ending) -> None:
