@@ -121,11 +121,15 @@ def test_retries_keep_attempts_apart(tmp_path):
 
 
 def test_dry_run_does_nothing_and_hides_secrets(tmp_path):
-    done = call("run", "--hosts", "h1,h2", "--nproc", "2", "--dry-run", "--env", "API_TOKEN=abc123", "--", "train.py",
-                cwd=tmp_path, env={"PATH": "/nowhere"})  # fmt: skip
+    words = ["run", "--hosts", "h1,h2", "--nproc", "2", "--dry-run", "--env", "API_TOKEN=abc123", "--env", "HF_TOKEN"]
+    kept = {"HF_HOME": "/hf123456", "LD_LIBRARY_PATH": "/of/this/machine", "HF_TOKEN": "abc123", "UCX_TLS": "tcp"}
+    done = call(*words, "--", "train.py", "--api-key", "abc123", cwd=tmp_path, env={"PATH": "/nowhere", **kept})
     assert done.returncode == 0
-    assert "ssh -T" in done.stdout and "RANK=3" in done.stdout and "nothing was done" in done.stdout
-    assert "abc123" not in done.stdout
+    for text in ("h2: ssh -T ", "BatchMode=yes", "RANK=3", "WORLD_SIZE=4", "API_TOKEN", "nothing was done"):
+        assert text in done.stdout
+    names = "variables forwarded: HF_TOKEN, UCX_TLS. Set here and not forwarded: HF_HOME, LD_LIBRARY_PATH"
+    assert f"{names} (--env NAME forwards one)" in done.stdout
+    assert "abc123" not in done.stdout + done.stderr and "/hf123456" not in done.stdout
     assert not (tmp_path / "runs").exists()
 
 

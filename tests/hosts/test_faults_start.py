@@ -258,3 +258,29 @@ def test_what_the_node_sets_is_not_overridden_by_defaults(bed2: Bed, tmp_path: P
     environment = told(launch, 3)["env"]
     # what the caller set is forwarded, and that is an order
     assert {k: environment[k] for k in names} == {**names, "OMP_NUM_THREADS": "5"}
+
+
+def test_json_for_other_failures(bed2: Bed, tmp_path: Path) -> None:
+    """A refused start, an unreachable node, a failing program: `result` reads the one document each time."""
+    missing = Launch(bed2, tmp_path / "a").start(["no-such-script.py"])
+    unreachable = Launch(bed2, tmp_path / "b").start(program("tell.py"), hosts="h1,no-such-host")
+    no_module = Launch(bed2, tmp_path / "c").start(["-m", "no_such_module"])
+    failing = Launch(bed2, tmp_path / "d").start(program("p_crash.py"))
+    for launch, code in ((missing, 3), (unreachable, 4), (no_module, 3), (failing, 1)):
+        result = launch.result()
+        assert (result["schema"], result["exit"], bool(result["verdict"]["cause"])) == (1, code, True)
+        assert len(launch.stdout.splitlines()) == 1
+        assert launch.alive() == []
+
+
+def test_unequal_slots_and_a_contradicting_world_size(bed2: Bed, tmp_path: Path) -> None:
+    """The plan holds, and what contradicts it is said with both numbers."""
+    hostfile = tmp_path / "hosts.txt"
+    hostfile.write_text("h1 slots=1\nh2 slots=3\n")
+    launch = Launch(bed2, tmp_path).start(program("tell.py"), hosts=str(hostfile), nproc=None, env={"WORLD_SIZE": "16"})
+    result = done(bed2, launch)
+    assert [told(launch, r)["env"]["LOCAL_WORLD_SIZE"] for r in range(4)] == ["1", "3", "3", "3"]
+    assert [told(launch, r)["env"]["WORLD_SIZE"] for r in range(4)] == ["4"] * 4
+    (finding,) = [f for f in result["findings"] if f["id"] == "world-size-mismatch"]
+    assert finding["status"] == "warn"
+    assert "WORLD_SIZE=16" in finding["message"] and "4 ranks (h1 1, h2 3)" in finding["message"]
