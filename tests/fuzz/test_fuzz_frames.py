@@ -346,7 +346,7 @@ REFUSALS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Va
 
 
 class Quiet(Agent):
-    """Looks in children are noted instead of begun: what a coordinator has them do is tried in test_fuzz_join."""
+    """Looks in children are noted instead of begun."""
 
     def hear(self) -> None:
         """Take the connection that waits, and read what came over it."""

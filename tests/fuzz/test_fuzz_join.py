@@ -10,32 +10,24 @@ import random
 import socket
 import struct
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from tests.agent.hostile import TOKEN, Service
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 
-from allranks.agent.dial import Dialler, DialOutcome, DialRefused, DialTerms, Relay, Rules, Tries
+from allranks.agent.dial import Dialler, DialOutcome, DialTerms, Relay, Rules, Tries
 from allranks.agent.tls import Encryption
 from allranks.engines.calls import ChannelServer, socket_name
 from allranks.engines.dialled import Listener, Refuse, Seat, own_encryption
-from allranks.engines.join import Calls, OwnRules, spawn
-from allranks.engines.joined import own_of
-from allranks.protocol.codec import decode, encode
+from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
-from allranks.protocol.frames import Decoder, FrameError, pack_json
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake, Records, pack_control
-from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.fuzz
 SECRET = b"0123456789abcdef0123"
@@ -258,168 +250,3 @@ def test_whatever_a_process_of_this_machine_asks_for_the_coordinator_goes_on(cam
         assert answer == {"failed": "it did not answer in time"}, "h2 has not joined"
     finally:
         listener.finish(0, "over")
-
-
-# -- orders --------------------------------------------------------------------------------------------------------
-
-
-def orders(port: int) -> list[Message]:
-    """One honest order of each kind, for a node that trains or is checked."""
-    terms = {"world_size": 2, "index": 1, "of": 2, "first_rank": 1, "nproc": 1, "attempt": 0, "repeats": 0,
-             "tests": None, "master_addr": "127.0.0.1", "master_port": port, "run": RUN, "run_tag": f"{RUN}/node_01",
-             "interfaces": {}}  # fmt: skip
-    peer = {"address": "127.0.0.1", "ways": [], "port": port, "udp": port}
-    return [
-        {"type": "hello", "protocol": 1, "lease": 60.0, "have": {"0/0/0": 0}},
-        {"type": "ping", "sent": 1.0},
-        {"type": "ack", "sizes": {"1/0/0": 0}},
-        {"type": "taken", "output": 0},
-        {"type": "setup", "uid": RUN, "checks": [], "seconds": 30.0},
-        {"type": "probe", "addresses": ["127.0.0.1"], "port": port, "token": TOKEN, "seconds": 0.2, "nonce_dir": None},
-        {"type": "start", "attempt": 0, "ranks": [], "terms": terms},
-        {"type": "stacks", "ranks": [1], "ask": "look"},
-        {"type": "counters", "ranks": [1]},
-        {"type": "call-times", "ranks": [1], "most": 400, "suspects": []},
-        {"type": "signal", "attempt": 0, "order": 1, "name": "USR1"},
-        {"type": "end", "grace": 0.0, "reason": "failure"},
-        {"type": "listen", "port": 0, "token": TOKEN},
-        {"type": "serve", "token": TOKEN, "seconds": 0.2},
-        {"type": "reach", "token": TOKEN, "sender": 1, "names": [], "seconds": 0.2, "peers": {"b": peer}},
-    ]
-
-
-class NodeRules(OwnRules):
-    def begin_stream(self) -> None:
-        """What comes next is the first of a connection."""
-        self._down = Decoder()
-
-
-class Agent:
-    """A real agent of this machine behind a node's own rules."""
-
-    HEADER: ClassVar[Message] = {
-        "mode": "agent", "uid": RUN, "node": "node_01", "run_tag": f"{RUN}/node_01", "lease": 60.0,
-        "grace": 0.2, "checks": [],
-    }  # fmt: skip
-
-    def __init__(self, spec: RunSpec) -> None:
-        self.rules = NodeRules(own_of(spec), Calls(spec, SECRET, [], print))
-        self.frames: list[Message] = []
-        self._relay: subprocess.Popen[bytes] | None = None
-        self.attach("agent")
-
-    def attach(self, mode: str = "attach") -> None:
-        """A new relay; the one before ends."""
-        self._end_relay()
-        self._relay = spawn(self.rules.header(decode(AgentHeader, {**self.HEADER, "mode": mode})))
-        self._decoder = Decoder()
-
-    def _end_relay(self) -> None:
-        if self._relay is not None:
-            assert self._relay.stdin is not None and self._relay.stdout is not None
-            self._relay.stdin.close()
-            self._relay.stdout.close()
-            self._relay.kill()
-            self._relay.wait()
-
-    def give(self, data: bytes) -> bool:
-        """Whether the rules let it pass; each begins a stream of its own, as after a new connection."""
-        assert self._relay is not None and self._relay.stdin is not None
-        self.rules.begin_stream()
-        try:
-            made = self.rules.down(data)
-        except (DialRefused, FrameError):
-            return False
-        try:
-            self._relay.stdin.write(made)
-        except BrokenPipeError:  # an order before has ended the connection
-            self.attach()
-        return bool(made)
-
-    def until(self, kind: str) -> Message:
-        assert self._relay is not None and self._relay.stdout is not None
-        while True:
-            for frame in self.frames:
-                if frame["type"] == kind:
-                    self.frames.clear()
-                    return frame
-            data = os.read(self._relay.stdout.fileno(), 1 << 18)
-            assert data, "the agent is gone"
-            self.rules.up(data)
-            self.frames += [f for f in self._decoder.feed(data) if isinstance(f, dict)]
-
-    def alive(self) -> int:
-        """The agent's pid over a new connection; fails where it does not answer."""
-        self.attach()
-        assert self.give(pack_json({"type": "hello", "protocol": 1, "lease": 60.0, "have": {}}))
-        hello = self.until("hello")
-        assert not hello["dead"], hello
-        return int(hello["pid"])
-
-    def close(self) -> None:
-        self.alive()
-        self.give(pack_json({"type": "end", "grace": 0.0, "reason": "done"}))
-        self.until("ended")
-        self.give(pack_json({"type": "release"}))
-        assert self._relay is not None and self._relay.stdout is not None
-        while os.read(self._relay.stdout.fileno(), 1 << 18):
-            pass
-        self._end_relay()
-
-
-@pytest.fixture
-def scratch() -> Iterator[str]:
-    """A directory with a short path: a socket's is bounded."""
-    with tempfile.TemporaryDirectory(prefix="ar") as path:
-        yield path
-
-
-@pytest.mark.parametrize("what", ["train", "check"])
-def test_whatever_order_passes_the_agent_lives_and_runs_its_own_program(
-    what: str, tmp_path: Path, scratch: str, monkeypatch: pytest.MonkeyPatch, campaign: Campaign
-) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "train.py").write_text("import time\ntime.sleep(600)\n")
-    monkeypatch.chdir(work)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "py-spy").write_text("#!/bin/sh\nexit 1\n")  # it would take most of the time
-    (tmp_path / "bin" / "py-spy").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    spec = RunSpec.of(nodes=2, node_rank=1, master_addr="127.0.0.1", node_dir=scratch, nproc=1)
-    spec = spec.changed(python=sys.executable)
-    spec = spec.changed(command=("train.py",)) if what == "train" else spec
-    passed = Counter[str]()
-    agent = Agent(spec)
-    agent.give(pack_json({"type": "hello", "protocol": 1, "lease": 60.0, "have": {}}))
-    pid = int(agent.until("hello")["pid"])
-    master = Service(token=TOKEN)
-    honest = orders(master.port)
-    try:
-        for number, chance in enumerate(campaign.cases(150)):
-            order = chance.choice(honest)
-            changed = mutated(order, chance) if number % 5 else order
-            body = json.dumps(changed).encode()
-            frame = struct.pack(">IB", len(body) + 1, ord("J")) + body
-            if agent.give(frame if number % 7 else flipped(frame, chance)):
-                passed[str(order["type"])] += 1
-            if number % 25 == 24:
-                assert agent.alive() == pid
-        assert agent.alive() == pid
-        _only_own_programs(work)
-    finally:
-        campaign.counts.update(passed=sum(passed.values()), kinds=len(passed))
-        agent.close()
-        master.close()
-    assert sorted(p.name for p in work.iterdir()) == ["train.py"]
-
-
-def _only_own_programs(work: Path) -> None:
-    """What works in the node's directory is the agent and its program."""
-    for entry in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(work) and int(entry) != os.getpid():
-                words = Path(f"/proc/{entry}/cmdline").read_bytes()
-                assert b"ALLRANKS-" in words or b"train.py" in words or words == b"", words
-
-

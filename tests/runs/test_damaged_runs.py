@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.campaign import Campaign
-from tests.fuzz.test_fuzz_join import mutated
+from tests.fuzz.nasty import mutated
 
 from allranks.cli import main
 from allranks.cluster.nodes import virtual_cluster
