@@ -21,7 +21,6 @@ HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:
     sys.path.insert(0, str(HERE.parent))
 
-from tests import wording  # noqa: E402
 from tests.campaign import ONE, SECONDS, SEED, Campaign, examples  # noqa: E402
 from tests.shell import shell  # noqa: E402, F401
 
@@ -97,22 +96,6 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 10)
         gc.enable()
-
-
-# -- wording -------------------------------------------------------------------------------------------
-
-wording.watch()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A test fails where a finding, verdict or error that it made is worded as none may be (see tests/wording.py)."""
-    wording.faults.clear()
-    made = yield
-    faults = list(dict.fromkeys(wording.faults))
-    if faults and "any_words" not in item.keywords:
-        pytest.fail("\n".join(faults), pytrace=False)
-    return made
 
 
 # -- fuzzers -------------------------------------------------------------------------------------------

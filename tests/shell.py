@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests import wording
 from tests.reference.validating import printed_faults
 
 from allranks.cli import main
@@ -43,6 +44,7 @@ class Shell:
         out, err = self._capsys.readouterr()
         if "--json" in words:
             assert _faults(words, out) == [], out
+        assert wording.fault(err.strip()) == "", err
         return Answer(int(ended.value.code or 0), out, err)
 
 

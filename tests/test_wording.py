@@ -56,12 +56,6 @@ def test_the_rules_let_through_what_is_right(text: str) -> None:
     assert not wording.fault(text)
 
 
-def test_a_finding_with_such_words_is_seen_when_it_is_made() -> None:
-    Finding("unknown", "fail", "ending the other 1 ranks")
-    assert wording.faults
-    wording.faults.clear()
-
-
 @pytest.mark.parametrize(
     ("remedy", "here"),
     [

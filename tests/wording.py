@@ -1,18 +1,16 @@
 """What no finding, verdict or error may say: `1 ranks`, a message that ends where a value should stand, `ssh NODE` for
 a node of this machine.
 
-`watch()` looks at each text when it is made, whichever test makes it: a case that provokes a text is enough.
+They are looked for where there are many: findings that checks must give, verdicts of rules and logs, documents of runs
+that tests have started, and refusals of command lines.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
-
-from allranks.errors import AllranksError
-from allranks.findings import Finding, Verdict
 
 # Nouns that are counted; "code 1 is", "rank 1 waits" and "the 1 s" count nothing.
 COUNTED = (
@@ -28,8 +26,6 @@ EMPTY_VALUE = re.compile(
 )
 SAID_TWICE = re.compile(r"(?<!\S)(\S+) \(\1\)|\bfrom (\d+) to \2\b")
 LOCAL = re.compile(r"\bssh local[0-9]+\b")
-
-faults: list[str] = []
 
 
 def fault(message: str) -> str:
@@ -53,21 +49,8 @@ def _fault(text: str, *rules: re.Pattern[str]) -> str:
     return f"wording, {match[0]!r}: {text!r}" if match else ""
 
 
-def watch() -> None:
-    """Look at every finding and error that is made in this process from now on."""
-    _after(Finding, lambda made: (fault(made.message), fault_of_fix(made.remedy)))
-    _after(Verdict, lambda made: (fault_of_place(made.finding.remedy),))
-    _after(AllranksError, lambda made: (fault(str(made)),))
-
-
-def _after(kind: type[Any], look: Callable[[Any], tuple[str, ...]]) -> None:
-    plain = kind.__init__
-    is_tuple = issubclass(kind, tuple)  # whose __new__ has taken the arguments
-
-    @functools.wraps(plain)
-    def init(self: Any, *args: Any, **named: Any) -> None:
-        if not is_tuple:
-            plain(self, *args, **named)
-        faults.extend(fault for fault in look(self) if fault)
-
-    kind.__init__ = init
+def faults_of(finding: Mapping[str, Any], is_verdict: bool = False) -> list[str]:
+    """Say what is wrong with a finding or a verdict of a document. What a program printed last may have any words."""
+    message, remedy = str(finding["message"]).partition(", its last line: ")[0], str(finding.get("remedy", ""))
+    found = [fault(message), fault_of_fix(remedy), fault_of_place(remedy) if is_verdict else ""]
+    return [text for text in found if text]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests import wording
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.lines import LogLine, read_line
@@ -16,6 +17,7 @@ from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.signatures import row_of_exception
 from allranks.diagnose.verdict import judge_logs
 from allranks.findings import Verdict
+from allranks.protocol.codec import encode
 
 HERE = Path(__file__).parent
 
@@ -69,6 +71,7 @@ def test_case(case: Case) -> None:
     message, where, expect = verdict.finding.message, verdict.finding.where, case.expect
     assert verdict.cause == expect["cause"], message
     assert "\n" not in message
+    assert wording.faults_of(encode(verdict.finding), is_verdict=True) == []
     assert len(verdict.finding.evidence) <= 3
     assert verdict.finding.remedy
     for key in ("rank", "port", "peer", "node"):

@@ -49,7 +49,7 @@ from allranks.protocol.run_facts import write_line
 from allranks.report.live import OutputView
 from allranks.settings import RunSpec
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.any_words]
+pytestmark = pytest.mark.fuzz
 Message = dict[str, Any]
 NODE = "h1"
 BOUND = 60.0

@@ -22,8 +22,6 @@ from allranks.report.live import OutputView
 from allranks.runs.nodeledger import NodeRecord, add_records, read_ledger
 from allranks.settings import RunSpec
 
-pytestmark = pytest.mark.any_words
-
 
 @pytest.fixture
 def controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Controller:

@@ -64,7 +64,6 @@ def values(text: str) -> dict[str, float]:
     return {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
 
 
-@pytest.mark.any_words  # the verdict quotes the program's last line
 def test_a_run_is_scraped_and_tells_of_its_retry_and_its_end(
     tmp_path: Path, service: tuple[str, list[dict[str, Any]]]
 ) -> None:

@@ -23,7 +23,6 @@ def test_every_page_is_current(pages: dict[str, str]) -> None:
     assert stale == [], "`make pages` writes them"
 
 
-@pytest.mark.any_words  # of logs
 def test_every_cause_has_an_example() -> None:
     assert [cause for cause in CAUSES if example_of(cause) is None] == []
 

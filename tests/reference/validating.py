@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+from tests import wording
 from tests.reference.schemas import PUBLISHED, schema_of
 
 # What is asked of the nodes stands in the evidence as it was asked; only a part of it has a record.
@@ -75,7 +76,7 @@ def name_of(words: Sequence[str], document: object) -> str | None:
 
 
 def directory_faults(run: Path) -> list[str]:
-    """What of a run directory's documents and events is not as its schemas say."""
+    """Say what of its documents and events is not as its schemas say, and which findings are worded badly."""
     found: list[str] = []
     for name in ("run", "status", "result", "verdict"):
         path = run / f"{name}.json"
@@ -83,6 +84,9 @@ def directory_faults(run: Path) -> list[str]:
             document = json.loads(path.read_text(encoding="utf-8"))
             of = "test-result" if name == "result" and "collectives" in document else name
             found += faults(of, document)
+            if name == "result":
+                found += [text for finding in document["findings"] for text in wording.faults_of(finding)]
+                found += wording.faults_of(document["verdict"], is_verdict=True) if document["verdict"] else []
     preflight = run / "evidence" / "preflight.json"
     if preflight.exists():
         found += faults("preflight", json.loads(preflight.read_text(encoding="utf-8")))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import wording
 from tests.diagnose.incidents import read_incident
 from tests.diagnose.rules.provoked import CASES
 
@@ -38,6 +39,7 @@ def test_fixture(path: Path) -> None:
     assert verdict.cause == expect["cause"], message
     assert verdict.cause in CAUSES
     assert "\n" not in message and "{" not in verdict.finding.remedy
+    assert wording.faults_of(encode(verdict.finding), is_verdict=True) == []
     assert len(verdict.finding.evidence) <= 3
     if "where" in expect:
         where = encode(verdict.finding.where)

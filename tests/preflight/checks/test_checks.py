@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests import wording
 from tests.agent.test_node_check import PARTS
 from tests.preflight.checks.recorded import RecordedHost
 
@@ -100,6 +101,7 @@ def failures(name: str, failure_of: Callable[[Path, dict[str, Any]], str]) -> It
 def test_cases(name: str) -> None:
     assert cases_of(name), "a check without a case"
     changed = list(failures(name, lambda path, case: difference(case["findings"], findings_of(path, case))))
+    changed += [text for case in cases_of(name).values() for one in case["findings"] for text in wording.faults_of(one)]
     if changed:
         pytest.fail("\n\n".join(changed) + "\n\n" + REWRITE, pytrace=False)
 
