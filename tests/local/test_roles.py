@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,8 +121,16 @@ def test_the_trainer_starts_once_the_server_is_ready_and_its_success_ends_the_ru
     assert "serving" not in run.allranks("logs", "--role", "trainer")
     status = json.loads((run.directory / "status.json").read_text())
     assert [(node["name"], node["role"]) for node in status["nodes"]] == [
-        ("local0", "rollout"), ("local1", "trainer"), ("local2", "trainer"),
+        ("local1", "trainer"), ("local2", "trainer"), ("local0", "rollout"),
     ]  # fmt: skip
+    shown = run.allranks("status")
+    assert "\ntrainer local1  " in shown and "\nrollout local0  " in shown, shown
+    top = run.allranks("top", "--once")
+    assert re.search(r"^trainer 0 ✓ ✓ [×✓]$", top, re.M), top
+    assert re.search(r"^rollout local0 +ended", top, re.M) and " rollout: ready after " in top, top
+    assert "rollout 1, trainer 2" in run.allranks("ps")
+    [listed] = json.loads(run.allranks("ps", "--json"))["runs"]
+    assert listed["roles"] == {"rollout": 1, "trainer": 2}
 
 
 @pytest.mark.parametrize(
@@ -136,6 +145,11 @@ def test_the_end_of_a_server_is_its_own_and_not_the_trainers(tmp_path: Path, cod
     run = RolesRun(tmp_path, LIVES="1", CODE=code, STEPS="600")
     result = run.result()
     verdict = result["verdict"]
+    run.allranks("report", "--quiet")
+    page = (run.directory / "report.html").read_text()
+    assert '<th scope="row">rollout</th><td class="text">local0</td>' in page and "role rollout" in page
+    assert page.count("<title>rank 0") >= 2 and "trainer: ending: role-failed" in page  # a row for each of the two
+    assert "rollout rank 0 on local0" in page
     assert verdict["message"].startswith(says), verdict
     assert (result["exit"], verdict["cause"], verdict["where"]["role"]) == (1, cause, "rollout"), verdict
     assert "allranks logs --role rollout" in verdict["remedy"]
@@ -169,6 +183,17 @@ def test_a_server_is_restarted_while_the_trainer_goes_on(tmp_path: Path) -> None
     assert [attempt["outcome"] for attempt in result["roles"]["rollout"]["attempts"]] == ["failed", "stopped"]
     assert [attempt["outcome"] for attempt in result["roles"]["trainer"]["attempts"]] == ["done"]
     assert len([event for event in run.events("role-ready") if event.get("role") == "rollout"]) == 2
+    ledger = result["roles"]["rollout"]["time_ledger"]
+    assert ledger["restart"] > 0 and ledger["unaccounted"] < 0.1 * ledger["wall"], ledger
+
+
+def test_a_server_is_restarted_as_often_as_retries_says(tmp_path: Path) -> None:
+    server = 'on_failure = "restart"\nretries = 1'
+    result = RolesRun(tmp_path, server=server, LIVES="0.7", CODE="3", PATIENT="1", STEPS="600").result()
+    assert (result["exit"], result["verdict"]["where"]["role"]) == (1, "rollout"), result
+    attempts = result["roles"]["rollout"]["attempts"]
+    assert [attempt["decision"] for attempt in attempts] == ["retry", "finish"]
+    assert outcomes(result) == {"rollout": "failed", "trainer": "stopped"}
 
 
 def test_a_role_whose_failure_is_ignored_ends_nothing(tmp_path: Path) -> None:

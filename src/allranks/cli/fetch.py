@@ -150,7 +150,7 @@ def _sources(run: RunDirectory) -> Mapping[str, str]:
     result = run.read_result()
     if result is not None and result.outputs:
         return result.outputs
-    temporary = [noted.fact for noted in of_kind(run.read_facts()[0], OutputsTemporary)]
+    temporary = [noted.fact for noted in of_kind(run.read_facts(all_roles=True)[0], OutputsTemporary)]
     if not temporary:
         return {}
     return temporary[-1].nodes

@@ -124,7 +124,7 @@ def _await_ranks(run: RunDirectory, pid: int, view: View) -> ResultDocument | No
     offset = 0
     while True:
         has_ended = _has_ended(pid)  # asked first: a daemon writes its last event, then it ends
-        facts, offset = run.read_facts(offset)
+        facts, offset = run.read_facts(offset, all_roles=True)
         for stamped in facts:
             view.event(stamped)
         if has_ended or any(isinstance(stamped.fact, (StartedMessage, RunEnd)) for stamped in facts):

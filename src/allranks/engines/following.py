@@ -212,7 +212,7 @@ class Display:
     def turn(self, view: View, on_event: Callable[[Stamped[Fact]], None] = lambda event: None) -> None:
         """Show what is new in a view; `on_event` gets each event before it is shown."""
         now = time.time()
-        events, self._offset = self._run.read_facts(self._offset)
+        events, self._offset = self._run.read_facts(self._offset, all_roles=True)
         for event in events:
             on_event(event)
             view.event(event)

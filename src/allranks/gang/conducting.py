@@ -110,9 +110,7 @@ def status_of_roles(sessions: Sequence[RoleSession]) -> StatusDocument:
     going_on = [own.state for own in all_own if own.state != State.OVER.value]
     state = first.state if first.state in going_on or not going_on else going_on[0]
     ranks = sum(own.world_size or 0 for own in all_own) or None
-    return dataclasses.replace(
-        first, state=state, world_size=ranks, nodes=tuple(sorted(nodes, key=lambda node: node.index or 0))
-    )
+    return dataclasses.replace(first, state=state, world_size=ranks, nodes=tuple(nodes))
 
 
 def result_of_roles(sessions: Sequence[RoleSession], ended_t: float) -> ResultDocument:

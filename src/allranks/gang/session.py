@@ -55,6 +55,7 @@ from allranks.runs.documents import (
     RoleResult,
     RunDocument,
     StatusDocument,
+    TimeLedger,
     Timing,
     Unfetched,
 )
@@ -433,7 +434,8 @@ class Session:
     def role_result(self, results: Mapping[str, ResultDocument]) -> RoleResult:
         """Say how this role ended."""
         roster = self.controller.roster
-        verdict = results[self.setting.role.name].verdict
+        own = results[self.setting.role.name]
+        verdict = own.verdict
         if self.role_end.was_ended or self._user_stop:
             outcome = "stopped"
         else:
@@ -441,7 +443,8 @@ class Session:
         cause = ""
         if verdict is not None and outcome == "failed":
             cause = verdict.cause or ""
-        return RoleResult(outcome, tuple(roster.nodes), roster.world_size, tuple(self.history.attempts), cause)
+        ledger = own.time_ledger or TimeLedger()
+        return RoleResult(outcome, tuple(roster.nodes), roster.world_size, tuple(self.history.attempts), cause, ledger)
 
     def _remember_nodes(self, result: ResultDocument) -> None:
         """Note what the run has found of each node, for `allranks nodes` and --avoid."""

@@ -34,6 +34,7 @@ class Sizes:
 def logs_of(run: RunDirectory) -> list[LogName]:
     """All logs, the last attempt first; in it the ranks in order, NCCL's and the nodes' own after them."""
     names = node_folders(run)
+    roles = {node.name: node.role for node in run.read_run().nodes}
     logs = []
     for path in (run.path / "logs").glob("**/*.log"):
         match = _LOG.match(path.name)
@@ -41,7 +42,8 @@ def logs_of(run: RunDirectory) -> list[LogName]:
             continue
         rank = int(match[1]) if match[1] else None
         file = path.relative_to(run.path).as_posix()
-        logs.append(LogName(file, names.get(path.parent.name, path.parent.name), rank, attempt_of(path)))
+        node = names.get(path.parent.name, path.parent.name)
+        logs.append(LogName(file, node, rank, attempt_of(path), roles.get(node, "")))
     return sorted(logs, key=lambda log: (-log.attempt, "/rank" not in log.file, log.rank or 0, log.file))
 
 

@@ -42,8 +42,8 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
         return reading.evidence
 
     verdict = judge_run(run, progress, read)
-    culprit = verdict.finding.where.rank
-    logs = sorted(logs_of(run), key=lambda log: log.rank is None or log.rank != culprit)
+    where = verdict.finding.where
+    logs = sorted(logs_of(run), key=lambda log: log.rank is None or (log.rank, log.role) != (where.rank, where.role))
     paths = {log: run.path / log.file for log in logs[:MOST_LOGS]}
     saved = _preflight(run)
     excerpts = [e for log, path in paths.items() if (e := excerpt(log, path, scanned.get(path), sizes or Sizes()))]
@@ -55,7 +55,7 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
         run=run.read_run(),
         result=run.read_result(),
         status=run.read_status(),
-        facts=tuple(run.read_facts()[0][:MOST_EVENTS]),
+        facts=tuple(run.read_facts(all_roles=True)[0][:MOST_EVENTS]),
         preflight=saved,
         checks=judge(saved)[1] if saved.nodes else {},
         tests=tuple(_tested(path, judge) for path in related(run)),

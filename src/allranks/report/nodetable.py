@@ -71,8 +71,8 @@ def widest_label(nodes: Iterable[NodeStatus]) -> int:
 
 
 def label(node: NodeStatus) -> str:
-    """Name the node; where the list has an address, the host's own name with the address beside it."""
-    return name_with(node.name, node.address or "")
+    """Name the node, behind its role; where the list has an address, the host's own name with the address beside it."""
+    return f"{node.role} {name_with(node.name, node.address or '')}".lstrip()
 
 
 def without_clock(node: NodeStatus) -> NodeStatus:

@@ -23,6 +23,7 @@ from allranks.runs.documents import GOING_ON, OVER, NodeStatus, RankStatus, Resu
 
 UP = ("started", "initialised")  # states of a rank whose process runs
 STATES = (*GOING_ON, *OVER)
+LABELS = ["run", "node", "rank"]
 
 
 class RunFigures(NamedTuple):
@@ -74,7 +75,8 @@ def _end(run: str, result: ResultDocument | None) -> Iterator[Metric]:
     if verdict is None:
         return
     family = InfoMetricFamily("allranks_verdict", "Cause of the failure, with its place.", labels=["run"])
-    place = {"node": verdict.finding.where.node, "rank": verdict.finding.where.rank}
+    where = verdict.finding.where
+    place = {"role": where.role or None, "node": where.node, "rank": where.rank}
     shown = {name: str(value) for name, value in place.items() if value is not None}
     family.add_metric([run], {"cause": verdict.cause or "unknown", **shown})
     yield family
@@ -124,11 +126,13 @@ def _counter(name: str, text: str, run: str, value: int) -> Metric:
 
 
 def _of_ranks(figure: RankFigure, run: str, ranks: Ranks) -> Metric:
-    family = GaugeMetricFamily(figure.name, figure.text, labels=["run", "node", "rank"])
+    has_roles = any(node.role for node, _ in ranks)  # two roles have the same numbers of ranks
+    family = GaugeMetricFamily(figure.name, figure.text, labels=[*LABELS, "role"] if has_roles else LABELS)
     for node, rank in ranks:
         value = figure.value(rank)
         if value is not None:
-            family.add_metric([run, node.name, str(rank.rank)], float(value))
+            roles = [node.role] if has_roles else []
+            family.add_metric([run, node.name, str(rank.rank), *roles], float(value))
     return family
 
 

@@ -32,12 +32,15 @@ class Piece:
 
 
 class LogName(NamedTuple):
-    """A log of an attempt: its path in the run directory, and whose it is. Without a rank it is of its node."""
+    """A log of an attempt: its path in the run directory, and whose it is. Without a rank it is of its node.
+
+    `role`: the part of the run whose node it is."""
 
     file: str
     node: str
     rank: int | None
     attempt: int
+    role: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from allranks.runs.documents import (
     StatusDocument,
     SuiteResult,
 )
+from allranks.runs.recorded_incident import recorded_roles
 from allranks.runs.timeledger import ledger_of
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
@@ -37,7 +38,7 @@ from .page import FINDINGS, LINES, environment, findings_of, moment, render
 from .progressplot import progress_plots
 from .record import Excerpt, LogName, Record
 from .redact import Hidden
-from .timeline import timeline
+from .timeline import Culprit, NodePlan, timeline
 from .timeplot import legend, timeline_plot
 
 BUDGET = 2_000_000  # characters of all excerpts, as they stand in the page
@@ -56,9 +57,11 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     verdict = record.verdict
     node_facts = facts_of(record.preflight)
     nodes, aliases = _nodes(run, record.status)
-    culprit = verdict.finding.where.rank
-    line = timeline(record.facts, nodes, aliases)
-    ledger = result.time_ledger or ledger_of(record.facts, record.status)
+    where = verdict.finding.where
+    main = next((role.name for role in recorded_roles(run)), "")
+    line = timeline(record.facts, nodes, aliases, main)
+    own = [stamped for stamped in record.facts if not stamped.role]
+    ledger = result.time_ledger or ledger_of(own, record.status)
     return render(
         "run.html",
         script=Markup(script),
@@ -72,18 +75,19 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         victims=format_ranks(verdict.victims) if verdict.victims else "",
         remedy=verdict.finding.remedy.splitlines()[:LINES],
         more=explain_command(verdict.cause) if verdict.finding.status == "fail" else "",
-        where=encode(verdict.finding.where),
+        where=encode(where),
         others=verdict.runners_up[:LINES],
         detected=_duration(verdict.detected_after_s),
         findings=findings_of(
             result.findings or tuple(found.fact for found in of_kind(record.facts, Finding)),
             verdict.finding.message,
         ),
+        roles=result.roles,
         attempts=_attempts(result),
         ledger=ledger_rows(ledger),
         goodput=goodput_words(ledger.goodput),
         wall=format_elapsed(ledger.wall),
-        plot=timeline_plot(line, [culprit] if culprit is not None else []),
+        plot=timeline_plot(line, Culprit(where.rank, where.role)),
         legend=legend(line),
         progress=progress_plots(record.progress),
         began=moment(line.start),
@@ -114,16 +118,16 @@ def _duration(seconds: float | None) -> str:
 # -- the head --------------------------------------------------------------------------------------
 
 
-def _nodes(run: RunDocument, status: StatusDocument) -> tuple[dict[str, list[int]], dict[str, str]]:
+def _nodes(run: RunDocument, status: StatusDocument) -> tuple[dict[str, NodePlan], dict[str, str]]:
     """Give nodes with the ranks that they have, and names of those listed by address."""
-    nodes: dict[str, list[int]] = {}
+    nodes: dict[str, NodePlan] = {}
     aliases = {}
     for entry in run.nodes:
-        nodes[entry.name] = []
+        nodes[entry.name] = NodePlan(role=entry.role)
         if entry.address is not None:
             aliases[entry.address] = entry.name
     for node in status.nodes:
-        nodes[node.name] = [rank.rank for rank in node.ranks]
+        nodes[node.name] = NodePlan([rank.rank for rank in node.ranks], node.role)
     return nodes, aliases
 
 

@@ -26,7 +26,7 @@ def _cells(run: RunBrief, now: float) -> tuple[str, ...]:
     return (
         run.run,
         run.state,
-        str(run.nodes or ""),
+        ", ".join(f"{role} {count}" for role, count in run.roles.items()) or str(run.nodes or ""),
         step,
         "" if run.rate is None else f"{run.rate:.2f}/s",
         "" if run.goodput is None else format_percent(run.goodput),

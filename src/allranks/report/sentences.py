@@ -405,7 +405,7 @@ def closing_lines(result: ResultDocument) -> list[str]:
         lines += ["", *verdict_lines(result.verdict)]
     lines += [*data_lines(result.findings), *left_lines(result.left), *_lost_lines(result)]
     lines += _outputs_lines(result)
-    lines += [*attempt_lines(result.attempts), *_goodput_lines(result)]
+    lines += [*attempt_lines(result.attempts), *_role_lines(result), *_goodput_lines(result)]
     word = {DONE: "done", CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(result.exit, "failed")
     after = f"after {result.timing.total or 0.0:.1f} s"
     if len(result.attempts) > 1:
@@ -475,6 +475,17 @@ def _attempt(attempt: AttemptEnd) -> str:
     if attempt.reason and attempt.decision == "retry":
         line += f". Tried again: {attempt.reason}"
     return line
+
+
+def _role_lines(result: ResultDocument) -> list[str]:
+    """Write a line for each further role that failed, or that was restarted."""
+    main = next((name for name, role in result.roles.items() if role.attempts == result.attempts), "")
+    lines = []
+    for name, role in result.roles.items():
+        failed = [attempt for attempt in role.attempts if attempt.outcome == "failed"]
+        if failed and name != main:
+            lines += [f"{name}: {_attempt(attempt)}" for attempt in role.attempts]
+    return lines
 
 
 def data_lines(findings: Sequence[Finding]) -> list[str]:

@@ -90,9 +90,13 @@ def _run(record: Record, result: ResultDocument) -> list[str]:
     goodput = goodput_words(result.goodput)
     if result.time_ledger is not None:
         goodput = goodput_line(result.time_ledger, len(result.attempts)) or goodput
+    roles = ", ".join(
+        f"{name} on {count_of(len(role.nodes), 'node')} {role.outcome}" for name, role in result.roles.items()
+    )
     return [
         f"- {ranks} on {nodes}, launcher {launcher}, {attempts}, {seconds}",
         f"- goodput: {goodput}",
+        *([f"- roles: {code(roles)}"] if roles else []),
         f"- command: {code(shlex.join(run.command))}",
         f"- scheduler: {code(scheduler(run, record.preflight))}",
         f"- launched with: {code(versions)}",

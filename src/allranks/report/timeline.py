@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage
@@ -85,10 +86,11 @@ class Moment:
 
 @dataclass
 class TimelineRow:
-    """A node, or one of its ranks."""
+    """A node, or one of its ranks. `role`: the part of the run whose node it is."""
 
     node: str
     rank: int | None = None
+    role: str = ""
     spans: list[Span] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     state: str | None = None
@@ -113,7 +115,7 @@ class TimelineRow:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Rows by node, each followed by its ranks; `moments` are of the run as a whole."""
+    """Rows by node, each followed by its ranks; `moments` are of the run or a role as a whole."""
 
     start: float
     end: float
@@ -121,24 +123,36 @@ class Timeline:
     moments: tuple[Moment, ...]
 
 
+class NodePlan(NamedTuple):
+    """A node of the plan with its ranks: one that never came has a row too. `role`: the part of the run it is of."""
+
+    ranks: Sequence[int] = ()
+    role: str = ""
+
+
 def timeline(
-    facts: Iterable[Stamped[Fact]], nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]
+    facts: Iterable[Stamped[Fact]], nodes: Mapping[str, NodePlan], aliases: Mapping[str, str], main_role: str = ""
 ) -> Timeline:
     """Fold the facts of a run into rows.
 
-    `nodes` has those of the plan with their ranks, so that one that never came has a row; `aliases` names by address.
+    `aliases` names by address. `main_role`: the one whose facts name no role.
     """
-    reader = _Reader(nodes, aliases)
+    reader = _Reader(nodes, aliases, main_role)
     for stamped in facts:
         reader.take(stamped)
     return reader.close()
 
 
 class _Reader:
-    def __init__(self, nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]) -> None:
+    def __init__(self, nodes: Mapping[str, NodePlan], aliases: Mapping[str, str], main_role: str) -> None:
         self._aliases = aliases
-        self._nodes = {_cut(name): TimelineRow(_cut(name)) for name in nodes}
-        self._ranks = {rank: TimelineRow(_cut(name), rank) for name, ranks in nodes.items() for rank in ranks}
+        self._main_role = main_role
+        self._nodes = {_cut(name): TimelineRow(_cut(name), None, plan.role) for name, plan in nodes.items()}
+        self._ranks = {
+            (plan.role, rank): TimelineRow(_cut(name), rank, plan.role)
+            for name, plan in nodes.items()
+            for rank in plan.ranks
+        }
         self._moments: list[Moment] = []
         self._times: list[float] = []
 
@@ -147,7 +161,7 @@ class _Reader:
         fact = stamped.fact
         if stamped.node:
             name = _cut(self._aliases.get(stamped.node, stamped.node))
-            node = self._nodes.setdefault(name, TimelineRow(name))
+            node = self._nodes.setdefault(name, TimelineRow(name, None, self._role(stamped)))
             if isinstance(fact, (StartedMessage, RankInitialised, ExitMessage)):
                 self._of_rank(stamped, fact, node)
             else:
@@ -170,7 +184,7 @@ class _Reader:
     def _of_rank(
         self, stamped: Stamped[Fact], fact: StartedMessage | RankInitialised | ExitMessage, node: TimelineRow
     ) -> None:
-        row = self._ranks.setdefault(fact.rank, TimelineRow(node.node, fact.rank))
+        row = self._ranks.setdefault((node.role, fact.rank), TimelineRow(node.node, fact.rank, node.role))
         attempt = stamped.attempt or 0
         if isinstance(fact, StartedMessage):
             row.node = node.node
@@ -187,29 +201,33 @@ class _Reader:
         t, fact, attempt = stamped.t, stamped.fact, stamped.attempt or 0
         if isinstance(fact, GateListening):
             for node in self._nodes.values():
-                if node.state in (READY, None):
+                if node.state in (READY, None) and node.role == self._role(stamped):
                     node.change(t, RENDEZVOUS, attempt)
         elif isinstance(fact, AttemptStart) and attempt:
-            self._note(t, "attempt", f"attempt {attempt}")
+            self._note(stamped, "attempt", f"attempt {attempt}")
         elif isinstance(fact, AttemptEnd):
-            self._stop(t)
+            self._stop(t, self._role(stamped))
             outcome = _cut(fact.outcome or "ended")
-            self._note(t, FAILED if outcome == "failed" else "end", f"attempt {attempt} {outcome}")
+            self._note(stamped, FAILED if outcome == "failed" else "end", f"attempt {attempt} {outcome}")
         elif isinstance(fact, EndingBegun):
-            self._note(t, "ending", f"ending: {_cut(fact.reason)}")
+            self._note(stamped, "ending", f"ending: {_cut(fact.reason)}")
         elif isinstance(fact, FirstStep):
             if fact.seconds >= 0:
                 t = min(t, self._times[0] + fact.seconds)
-            self._note(t, "first-step", "first step")
+            self._note(stamped._replace(t=t), "first-step", "first step")
         elif type(fact) in OF_THE_RUN:
-            self._note(t, NAMES[type(fact)], OF_THE_RUN[type(fact)])
+            self._note(stamped, NAMES[type(fact)], OF_THE_RUN[type(fact)])
 
-    def _note(self, t: float, kind: str, text: str) -> None:
-        self._moments.append(Moment(t, kind, text))
+    def _role(self, stamped: Stamped[Fact]) -> str:
+        return stamped.role or self._main_role
 
-    def _stop(self, t: float) -> None:
+    def _note(self, stamped: Stamped[Fact], kind: str, text: str) -> None:
+        words = f"{self._role(stamped)}: {text}" if self._main_role else text
+        self._moments.append(Moment(stamped.t, kind, words))
+
+    def _stop(self, t: float, role: str | None = None) -> None:
         for row in (*self._nodes.values(), *self._ranks.values()):
-            if row.state is not None:
+            if row.state is not None and role in (None, row.role):
                 row.change(t, None)
 
     def close(self) -> Timeline:
@@ -222,13 +240,26 @@ class _Reader:
         return Timeline(min(self._times, default=0.0), end, tuple(rows), tuple(moments))
 
 
-def choose_rows(line: Timeline, culprits: Iterable[int], most: int) -> tuple[list[TimelineRow], int]:
-    """Give all rows, or of too many the culprits', the failed and the first, in order; and how many are left out."""
-    wanted = set(culprits)
+class Culprit(NamedTuple):
+    """The rank at fault, and the part of the run that it is of."""
+
+    rank: int | None = None
+    role: str = ""
+
+    def has(self, row: TimelineRow) -> bool:
+        """Tell whether a row is of it."""
+        return row.rank is not None and (row.rank, row.role) == self
+
+
+NOBODY = Culprit()
+
+
+def choose_rows(line: Timeline, culprit: Culprit, most: int) -> tuple[list[TimelineRow], int]:
+    """Give all rows, or of too many the culprit's, the failed and the first, in order; and how many are left out."""
 
     def weight(at: int) -> tuple[int, int]:
         row = line.rows[at]
-        kinds = (row.rank in wanted, row.failed, row.rank is None, True)
+        kinds = (culprit.has(row), row.failed, row.rank is None, True)
         return kinds.index(True), at
 
     chosen = sorted(sorted(range(len(line.rows)), key=weight)[:most])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from allranks.text import cut, format_elapsed
 
 from .drawing import GridLine, PlotFrame
-from .timeline import DONE, ENDED, FAILED, Moment, Timeline, TimelineRow, choose_rows
+from .timeline import DONE, ENDED, FAILED, NOBODY, Culprit, Moment, Timeline, TimelineRow, choose_rows
 
 LEFT = 170.0
 WIDTH = 900.0
@@ -159,9 +159,9 @@ def legend(line: Timeline) -> list[tuple[str, str]]:
     return [(COLOURS[state], WORDS[state]) for state in COLOURS if state in states]
 
 
-def timeline_plot(line: Timeline, culprits: Sequence[int] = ()) -> TimelinePlot | None:
+def timeline_plot(line: Timeline, culprit: Culprit = NOBODY) -> TimelinePlot | None:
     """Lay out a timeline; None without rows."""
-    rows, left_out = choose_rows(line, culprits, MOST)
+    rows, left_out = choose_rows(line, culprit, MOST)
     if not rows:
         return None
     changes = {span.start for row in line.rows for span in row.spans}
@@ -170,7 +170,7 @@ def timeline_plot(line: Timeline, culprits: Sequence[int] = ()) -> TimelinePlot 
     plot_rows = []
     top = TOP
     for row in rows:
-        plot_rows.append(_row(row, top, scale, line.start, row.rank in culprits))
+        plot_rows.append(_row(row, top, scale, line.start, culprit.has(row)))
         top += plot_rows[-1].height + 5
     label = f"Timeline of {len(rows)} nodes and ranks over {format_elapsed(line.end - line.start)}"
     gaps = [_gap(scale, start, end) for start, end in scale.gaps]
@@ -215,7 +215,7 @@ def _moments(moments: Iterable[Moment], scale: Scale) -> list[Label]:
 
 def _row(row: TimelineRow, top: float, scale: Scale, start: float, is_culprit: bool) -> PlotRow:
     is_node = row.rank is None
-    name = row.node if is_node else f"rank {row.rank}"
+    name = f"{row.role} {row.node}".lstrip() if is_node else f"rank {row.rank}"
     bars = []
     for span in row.spans:
         x = scale.at(span.start)

@@ -185,7 +185,7 @@ def grid_lines(nodes: Sequence[NodeStatus], width: int, most: int, colour: bool)
     ranked = [(node, [cell_of(rank) for rank in node.ranks]) for node in nodes if node.ranks]
     if not ranked:
         return []
-    groups = [(str(node.ranks[0].rank), cells) for node, cells in ranked]
+    groups = [(f"{node.role} {node.ranks[0].rank}".lstrip(), cells) for node, cells in ranked]
     rows = _rows(groups, width)
     title = "ranks"
     if len(rows) > most - 1:

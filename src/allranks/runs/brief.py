@@ -5,6 +5,8 @@ A directory may have a thousand runs, so most are over: of these result.json and
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts, encode, omit_empty
@@ -22,13 +24,13 @@ class BriefVerdict(NamedTuple):
     confidence: float | None = None
 
 
-@omit_empty("total_steps", "goodput")
+@omit_empty("total_steps", "goodput", "roles")
 class RunBrief(NamedTuple):
     """A run in a list.
 
     `nodes` counts those with ranks, `ranks` what is known of them. `step` is that of the slowest rank, of a run that is
     over the furthest of its last attempt. `rate` is in steps a second, `goodput` from 0 to 1. `started` is in unix
-    seconds, `seconds` how long a run took that is over.
+    seconds, `seconds` how long a run took that is over. `roles` counts the nodes of each.
     """
 
     run: str
@@ -44,12 +46,14 @@ class RunBrief(NamedTuple):
     seconds: float | None = None
     exit: int | None = None
     verdict: BriefVerdict | None = None
+    roles: Mapping[str, int] = {}
 
 
 class _RunNode(NamedTuple):
     """A node of run.json: without a rank among the nodes it is a spare."""
 
     node_rank: int | None = None
+    role: str = ""
 
 
 class _Beginning(NamedTuple):
@@ -63,6 +67,11 @@ class _Beginning(NamedTuple):
         """Count the nodes with ranks; all of them where none says so."""
         ranked = [place for place in self.nodes if place.node_rank is not None]
         return len(ranked or self.nodes)
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """Count the nodes of each role; a plain run has none."""
+        return dict(Counter(node.role for node in self.nodes if node.role))
 
 
 class _Attempt(NamedTuple):
@@ -108,6 +117,7 @@ def read_brief(run: RunDirectory) -> RunBrief:
         seconds=end.timing.total,
         exit=end.exit,
         verdict=end.verdict,
+        roles=beginning.roles,
     )
 
 
@@ -128,6 +138,7 @@ def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
         rate=progress.rate if state not in (*OVER, ORPHANED) else None,
         goodput=status.goodput,
         started=beginning.started,
+        roles=beginning.roles,
     )
 
 

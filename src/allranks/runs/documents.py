@@ -330,13 +330,14 @@ class TimeLedger:
 
 
 class RoleResult(NamedTuple):
-    """How a role ended: done, failed, or stopped because the run was over."""
+    """How a role ended: done, failed, or stopped because the run was over. `time_ledger` has its restarts."""
 
     outcome: str = ""
     nodes: tuple[str, ...] = ()
     ranks: int = 0
     attempts: tuple[AttemptEnd, ...] = ()
     cause: str = ""
+    time_ledger: TimeLedger = TimeLedger()
 
 
 @needs("exit")

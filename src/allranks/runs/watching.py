@@ -52,7 +52,7 @@ class RunWatch:
         condition = self.run.condition()
         if size_of(self.run.path / "events.jsonl") < self._offset:
             self._offset = 0  # another file stands there
-        fresh, self._offset = self.run.read_facts(self._offset)
+        fresh, self._offset = self.run.read_facts(self._offset, all_roles=True)
         for event in fresh:
             self._note(event)
         self._read_loss()
