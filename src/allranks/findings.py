@@ -127,6 +127,7 @@ class Hang(NamedTuple):
     evidence: tuple[str, ...] = ()
     slow: bool = False  # the culprits work: it is not a standstill
     nodes: tuple[str, ...] = ()  # sender and receiver, where a link is at fault
+    of_role: str = ""  # the culprits are ranks of this other role. The node is then the first of `nodes`
 
 
 # What a verdict rests on: facts of processes, nodes and checks, else the tier of a line (diagnose/verdict.py).
@@ -172,6 +173,8 @@ class Verdict(NamedTuple):
 def in_role(verdict: Verdict, role: str, evidence: Sequence[str] = ()) -> Verdict:
     """Name the role whose ranks a verdict speaks of, in its commands too; `evidence` comes behind its own."""
     finding = verdict.finding
+    if finding.where.role:  # ranks of another role are at fault, and the message names it
+        return verdict
     remedy = re.sub(r"allranks logs(?! --role)", f"allranks logs --role {role}", finding.remedy)
     return verdict._replace(
         finding=finding._replace(

@@ -73,12 +73,19 @@ class RolesRun(LocalRun):
     """One `allranks run --local 3 --roles roles.toml`."""
 
     def __init__(
-        self, place: Path, *options: str, server: str = "", trainer: str = "", roles: str = ROLES, **environment: str
+        self,
+        place: Path,
+        *options: str,
+        server: str = "",
+        trainer: str = "",
+        roles: str = ROLES,
+        programs: tuple[str, str] = (SERVER, TRAINER),
+        **environment: str,
     ) -> None:
         work = place / "work"
         work.mkdir()
-        (work / "serve.py").write_text(SERVER)
-        (work / "train.py").write_text(TRAINER)
+        for name, text in zip(("serve.py", "train.py"), programs, strict=True):
+            (work / name).write_text(text)
         (work / "roles.toml").write_text(roles.replace("SERVER", server).replace("TRAINER", trainer))
         self.place, self.work, self.runs = place, work, place / "runs"
         words = ["run", "--local", "3", "--python", sys.executable, "--json", "--no-check", "--roles", "roles.toml"]
@@ -223,3 +230,81 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     run = RolesRun(tmp_path, roles=ROLES.replace("nodes = 2", "nodes = 3"))
     assert run.process.wait(BOUND) == 2
     assert "the roles need 4 nodes (rollout 1, trainer 3), and --local 3 has 3" in (tmp_path / "stdout").read_text()
+
+
+SYNCING_SERVER = """
+import http.server, sys, threading, time
+import torch, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), 2, is_master=True, wait_for_workers=False)
+def join():
+    dist.init_process_group("gloo", store=store, rank=1, world_size=2)
+def generate():
+    time.sleep(600)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/sync":
+            dist.broadcast(torch.zeros(4), src=0)
+        if self.path == "/generate":
+            generate()
+        for token in range(30 if self.path == "/work" else 0):
+            print("token", token, flush=True)
+            time.sleep(0.5)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"ok")
+    def log_message(self, *words):
+        pass
+threading.Thread(target=join, daemon=True).start()
+http.server.ThreadingHTTPServer(("", int(sys.argv[1])), Handler).serve_forever()
+"""
+SYNCING_TRAINER = """
+import sys, urllib.request
+import torch.distributed as dist
+server, port, path = sys.argv[1:]
+store = dist.TCPStore(server.split(":")[0], int(port), 2, is_master=False)
+dist.init_process_group("gloo", store=store, rank=0, world_size=2)
+urllib.request.urlopen("http://" + server + "/" + path).read()
+"""
+SYNCING = """
+[roles.rollout]
+command = "python serve.py {rollout.port.http} {rollout.port.store}"
+nodes = 1
+ready = "port:{rollout.port.http}"
+[roles.trainer]
+command = "train.py {rollout.address}:{rollout.port.http} {rollout.port.store} PATH"
+nodes = 1
+after = ["rollout"]
+"""
+
+
+def syncing(place: Path, path: str) -> RolesRun:
+    """A trainer and a server that share a process group, as for weights, and what the trainer asks for."""
+    roles = SYNCING.replace("PATH", path)
+    return RolesRun(place, "--hang-timeout", "6s", roles=roles, programs=(SYNCING_SERVER, SYNCING_TRAINER))
+
+
+@pytest.mark.parametrize(
+    ("path", "cause", "says"),
+    [
+        ("sync", "roles-deadlock", "rank 0 of rollout on local0 waits in broadcast at serve.py:12 in "),
+        ("generate", "straggler", "rank 0 of rollout on local0 stands at serve.py:8 in generate"),
+    ],
+)
+def test_a_hang_between_roles_names_who_waits_for_whom(tmp_path: Path, path: str, cause: str, says: str) -> None:
+    """Of the trainer alone it was a rank that reads a socket, and of one without collectives never a hang."""
+    run = syncing(tmp_path, path)
+    result = run.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"]) == (5, cause), run.stderr
+    assert says in verdict["message"], verdict
+    assert "rank 0 of trainer on local1 waits for an answer of rollout at train.py:7" in verdict["message"], verdict
+    assert verdict["where"] == {"role": "rollout", "node": "local0", "rank": 0}
+    assert verdict["evidence"][0].startswith("rollout rank 0: "), verdict
+
+
+def test_a_trainer_that_waits_for_a_server_at_work_does_not_hang(tmp_path: Path) -> None:
+    run = syncing(tmp_path, "work")
+    result = run.result()
+    assert (result["exit"], result["verdict"], result["findings"]) == (0, None, []), run.stderr
+    notes = [event["message"] for event in run.events("note")]
+    assert any("rank 0 of rollout on local0 is at work: no hang" in note for note in notes), notes

@@ -57,6 +57,13 @@ def test_the_figures_are_read_by_the_parser_of_prometheus() -> None:
     assert not any(name[0].startswith(("allranks_exit", "allranks_verdict")) for name in values)
 
 
+def test_ranks_of_two_roles_have_figures_of_their_own() -> None:
+    """Both have a rank 0."""
+    (node, other) = (replace(STATUS.nodes[0], name=name, role=name) for name in ("server", "trainer"))
+    values = samples(openmetrics_text(RunFigures(replace(STATUS, nodes=(node, other)))))
+    assert values[("allranks_rank_step", "node=trainer", "rank=0", "role=trainer")] == 40
+
+
 def test_the_end_and_its_cause_are_figures() -> None:
     values = samples(openmetrics_text(FIGURES._replace(result=ResultDocument("run-1", exit=1, verdict=VERDICT))))
     assert values[("allranks_exit_code",)] == 1

@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import Dict, Iterator, List, Mapping, Tuple
 
-from allranks.protocol.samples import LinkCount, RankSocket
+from allranks.protocol.samples import LinkCount, RankSocket, is_loopback
 
 from .files import names_in, read_link
 
@@ -25,7 +25,6 @@ STATES = 1 << ESTABLISHED | 1 << SYN_SENT
 MOST_LINKS = 4096  # addresses of all ranks of a node
 MOST = 256  # connections of a rank that are reported
 PATIENCE = 2.0  # seconds
-LOOPBACK = ("127.", "::1")
 
 _HEADER = struct.Struct("=IHHII")
 _MESSAGE = struct.Struct("=BBBB2s2s16s16sIIIIIIII")  # inet_diag_msg
@@ -38,7 +37,9 @@ _BUSY = struct.Struct("=168xQQ")  # tcpi_busy_time, tcpi_rwnd_limited, Linux 4.1
 
 
 def connections(pid: int) -> Tuple[RankSocket, ...]:
-    """List a process's TCP connections to other machines, those that wait for an answer first; none where unreadable.
+    """List a process's TCP connections, to other machines first, and those that wait for an answer before others.
+
+    None where they cannot be read.
 
     Raise nothing: what a kernel or a container refuses to say is left out.
     """
@@ -52,9 +53,8 @@ def connections(pid: int) -> Tuple[RankSocket, ...]:
             of_rank += [one for inode, one in _of_family(family) if str(inode) in inodes]
         except (OSError, struct.error):
             continue
-    far = [one for one in of_rank if not one.peer.startswith(LOOPBACK)]
-    far.sort(key=lambda one: (-one.retransmits, -one.queued))
-    return tuple(far[:MOST])
+    of_rank.sort(key=lambda one: (is_loopback(one.peer), -one.retransmits, -one.queued))
+    return tuple(of_rank[:MOST])
 
 
 def link_counts(pids: Mapping[int, int]) -> List[LinkCount]:
@@ -73,7 +73,7 @@ def link_counts(pids: Mapping[int, int]) -> List[LinkCount]:
         try:
             for inode, one in _of_family(family):
                 peer = one.peer.rpartition(":")[0]
-                if str(inode) not in owners or peer.startswith(LOOPBACK):
+                if str(inode) not in owners or is_loopback(peer):
                     continue
                 rank = owners[str(inode)]
                 count = counts.get((rank, peer), LinkCount(rank, peer))

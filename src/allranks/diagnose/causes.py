@@ -819,6 +819,11 @@ _TABLE = (
            next_step="See why with `allranks logs`",
            fix='Correct its command. Where its end is meant, set ends = "any" for the role',
            charge=P, ends=Ends.PROGRAM_ALWAYS),
+    _cause("roles-deadlock", "two roles wait for each other, as in a weight sync that both begin differently",
+           next_step="Compare the stacks of both roles in evidence/ of the run directory",
+           fix="Let both sides begin a weight sync in the same order, and enter its collectives only once the other "
+           "has said that it does",
+           charge=Charge.HANG, ends=Ends.HANG),
     # -- neither the program nor the machines ----------------------------------------------------------------
     _cause("internal-error", "allranks itself failed",
            next_step="`allranks report --bundle` makes a zip without secrets, with all logs",

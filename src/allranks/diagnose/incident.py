@@ -116,7 +116,7 @@ class Incident:
     def complete(self, where: Where) -> Where:
         """Add the node, the process and the GPU of a place's rank, as far as they are known."""
         rank = where.rank
-        if rank is None:
+        if rank is None or where.role:  # another role's
             return where
         if where.node is None:
             nodes = (name for name, ranks in self.ranks_by_node.items() if rank in ranks)

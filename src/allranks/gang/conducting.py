@@ -27,8 +27,8 @@ from allranks.settings import RunSpec
 from .controller import Controller
 from .places import Setting
 from .recording import Recording
-from .roles import Conductor, RoleDecision, RolePart, StartRole
-from .states import MayStart, State
+from .roles import AskLooks, Conductor, RoleDecision, RolePart, ShowLook, StartRole
+from .states import LooksComing, LookWanted, MayStart, RoleSeen, State
 
 LAST_LINES = 3  # of a role that did not get ready
 LOG_END = 4 << 10  # bytes in which they are looked for
@@ -66,6 +66,12 @@ def conduct(sessions: Sequence[RoleSession]) -> None:
         controller = session.controller
         if isinstance(decision, StartRole):
             controller.feed(MayStart(_values_of(sessions)))
+        elif isinstance(decision, AskLooks):
+            controller.feed(LooksComing(decision.roles))
+            for name in decision.roles:
+                by_name[name].controller.feed(LookWanted())
+        elif isinstance(decision, ShowLook):
+            controller.feed(RoleSeen(decision.seen, decision.look))
         elif not decision.delay:
             grace = session.spec.limits.stop_grace if decision.reason == DONE else session.spec.limits.grace
             controller.stop(decision.reason, grace)
@@ -80,7 +86,7 @@ def conduct(sessions: Sequence[RoleSession]) -> None:
 
     for session in sessions:
         session.recording.watch = partial(take, session.setting.role.name)
-        session.recording.whole_status = lambda: status_of_roles(sessions)
+        session.recording.whole_status = partial(_status_in_turn, session, sessions)
 
 
 def _values_of(sessions: Sequence[RoleSession]) -> dict[str, str]:
@@ -96,6 +102,16 @@ def _values_of(sessions: Sequence[RoleSession]) -> dict[str, str]:
         for port, number in zip(session.setting.ports, roster.ports, strict=False):
             values[f"{name}.port.{port}"] = str(number)
     return values
+
+
+def _status_in_turn(session: RoleSession, sessions: Sequence[RoleSession]) -> StatusDocument | None:
+    """Describe all roles in the turn of the first that goes on, once for all; None in another's turn."""
+    first = next((one for one in sessions if not one.controller.is_over), session)
+    if first is session:
+        return status_of_roles(sessions)
+    first.recording.is_changed |= session.recording.is_changed
+    session.recording.is_changed = False
+    return None
 
 
 def status_of_roles(sessions: Sequence[RoleSession]) -> StatusDocument:

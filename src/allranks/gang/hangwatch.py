@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import attribute, out_of_data
+from allranks.diagnose.hangs.between_roles import Between, Standstill, between_roles, look_at
 from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
@@ -24,12 +25,12 @@ from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CountersMessage, StacksMessage
 from allranks.protocol.orders import CountersOrder, StacksOrder
-from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected, PlainNote, Stamped
+from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected, PlainNote, RoleLooked, Stamped
 
 from .ending import Ending
 from .remarks import moved_by_look
 from .roster import Roster
-from .states import Action, Quiet, Send
+from .states import Action, LooksComing, LookWanted, Quiet, RoleSeen, Send
 
 GAP = 4.0  # seconds between the two stack samples: what moves meanwhile does not hang
 PATIENCE = 22.0  # seconds for the answers: a node gives its own sampling 20
@@ -40,13 +41,15 @@ MOST_UNASKED = 15.0  # seconds between two questions, so that a hang is noticed 
 LEAD = 15.0  # seconds at least from the last look to the end of a process group, and a tenth of its limit
 LEAD_SHARE = 0.1
 MOST_LEAD_SHARE = 0.25
+MOST_LOOKED_AT = 64  # ranks of a role of which another one hears
 
 
 @dataclass
 class Suspicion:
     """One suspected hang: the stack samples by rank, first and second, and NCCL's words (`ras`).
 
-    `again_at`: when the second is taken at the earliest; 0 where nothing is waited for between the two.
+    `again_at`: when the second is taken at the earliest; 0 where nothing is waited for between the two. `is_wanted`:
+    another role hears what the ranks do.
     """
 
     since: float  # the last sign of life
@@ -56,6 +59,7 @@ class Suspicion:
     sampled_at: list[float] = field(default_factory=list)
     ras: list[str] = field(default_factory=list)
     again_at: float = 0.0
+    is_wanted: bool = False
 
 
 @dataclass
@@ -88,6 +92,9 @@ class HangWatch:
         """Forget the attempt before."""
         self.hang: Hang | None = None
         self.suspicion: Suspicion | None = None
+        self._wanted: Suspicion | None = None  # a look that another role has asked for
+        self._coming: set[str] = set()  # roles of which nothing was heard yet
+        self._looks: dict[str, RoleLooked] = {}
         self._counted = CounterReading()
         self._rest_until = 0.0
 
@@ -97,6 +104,8 @@ class HangWatch:
         """Comes with every tick; acts once the limit is over."""
         since = max(stamped.fact.since, self._counted.moved_at)
         suspicion = self.suspicion
+        if self._wanted is not None:
+            return self._look_for_others(self._wanted, since, now)
         if suspicion is None:
             if self._is_suspect(since, now):
                 return self._suspect(since, now)
@@ -104,17 +113,64 @@ class HangWatch:
         if since > suspicion.since:
             self.suspicion = None
             return [self.roster.stamp(PlainNote("ranks go on: no hang"))]
+        actions = self._go_on_sampling(suspicion, now)
+        if len(suspicion.sampled_at) < 2 or (self._coming and now - suspicion.sampled_at[1] < PATIENCE):
+            return actions
+        return self._conclude(suspicion, now)
+
+    def _go_on_sampling(self, suspicion: Suspicion, now: float) -> list[Action]:
+        """Wait for the answers of a sample, and take the second one in its time."""
         if suspicion.waiting:
             if now - suspicion.asked_at < PATIENCE:
                 return []
             self._sample_is_complete(suspicion, now)
-        if len(suspicion.sampled_at) == 2:
-            return self._conclude(suspicion, now)
         is_first = len(suspicion.samples) == 1 and len(suspicion.sampled_at) == 1
         if is_first and now - suspicion.sampled_at[0] >= GAP and now >= suspicion.again_at:
             suspicion.samples.append({})
             return self._ask_stacks(suspicion, now)
         return []
+
+    # -- other roles -------------------------------------------------------------------------------
+
+    def on_look_wanted(self, stamped: Stamped[LookWanted], now: float) -> list[Action]:
+        """Look at the ranks for another role; it hears of a look of this role's own."""
+        if self.suspicion is not None:
+            self.suspicion.is_wanted = True
+            return []
+        if self._wanted is not None:
+            return []
+        self._wanted = Suspicion(now, now, set(), is_wanted=True)
+        return self._ask_stacks(self._wanted, now)
+
+    def on_looks_coming(self, stamped: Stamped[LooksComing], now: float) -> list[Action]:
+        """Wait for what other roles do, before a suspicion is judged."""
+        self._coming = set(stamped.fact.roles)
+        self._looks = {}
+        return []
+
+    def on_role_seen(self, stamped: Stamped[RoleSeen], now: float) -> list[Action]:
+        """Take what the ranks of another role do."""
+        self._coming.discard(stamped.fact.role)
+        self._looks[stamped.fact.role] = stamped.fact.look
+        return []
+
+    def _look_for_others(self, wanted: Suspicion, since: float, now: float) -> list[Action]:
+        actions = self._go_on_sampling(wanted, now)
+        if len(wanted.sampled_at) < 2:
+            return actions
+        self._wanted = None
+        return [self._tell_look(wanted, since, now)]
+
+    def _tell_look(self, suspicion: Suspicion, since: float, now: float) -> Stamped[RoleLooked]:
+        """Say what the ranks do, for a role that may wait for them."""
+        first, second = suspicion.samples
+        seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
+        names = self.roster.node_of_rank()
+        looked = [
+            look_at(names.get(rank, ""), first.get(rank, look), look, seconds, now - since)
+            for rank, look in sorted(second.items())[:MOST_LOOKED_AT]
+        ]
+        return self.roster.stamp(RoleLooked(tuple(looked)))
 
     def on_counters(self, stamped: Stamped[CountersMessage], now: float) -> list[Action]:
         """Compare the counters with the last ones: what moves is alive. Answers to the controller are not for here."""
@@ -127,7 +183,7 @@ class HangWatch:
 
     def on_stacks(self, stamped: Stamped[StacksMessage], now: float) -> list[Action]:
         """One node's answer; an answer that was not waited for is of a late start, or came too late."""
-        suspicion = self.suspicion
+        suspicion = self._wanted or self.suspicion
         samples = {rank: read_sample(rank, answer) for rank, answer in stamped.fact.ranks.items()}
         if suspicion is not None and stamped.node in suspicion.waiting:
             suspicion.waiting.discard(stamped.node)
@@ -221,19 +277,21 @@ class HangWatch:
         """Two samples, and nothing has moved between them."""
         roster = self.roster
         self.suspicion = None
+        told = [self._tell_look(suspicion, suspicion.since, now)] if suspicion.is_wanted else []
         if _collectives_moved(suspicion):
-            return self._go_on(suspicion, now)
+            return [*told, *self._go_on(suspicion, now)]
         self._rest_until = now + roster.spec.limits.hang_timeout
         names = roster.node_of_rank()
         quiet = now - suspicion.since
-        hang = self._attribute(suspicion, names, quiet)
+        hang, at_work = self._attribute(suspicion, names, quiet)
         if hang is None:
-            return [roster.stamp(PlainNote("no rank waits for others: it may be busy. It is sampled again later"))]
+            why = at_work or "no rank waits for others: it may be busy"
+            return [*told, roster.stamp(PlainNote(f"{why}. It is sampled again later"))]
         if hang.slow or roster.spec.recovery.on_hang == "report":
             noted = roster.stamp(HangNoted(round(quiet, 1), hang))
-            return [noted, roster.add_finding(self._hang_finding(hang, names, quiet))]
+            return [*told, noted, roster.add_finding(self._hang_finding(hang, names, quiet))]
         self.hang = hang
-        return [roster.stamp(HangConcluded(round(quiet, 1), hang)), *self.ending.fail(now)]
+        return [*told, roster.stamp(HangConcluded(round(quiet, 1), hang)), *self.ending.fail(now)]
 
     def _go_on(self, suspicion: Suspicion, now: float) -> list[Action]:
         """Drop the suspicion, as collectives go on; a --hang-pattern that has not recurred is a finding."""
@@ -247,7 +305,7 @@ class HangWatch:
         finding = Finding("hang-pattern", "warn", f"{quiet}, but collectives go on", remedy)
         return [self.roster.add_finding(finding)]
 
-    def _attribute(self, suspicion: Suspicion, names: Mapping[int, str], quiet: float) -> Hang | None:
+    def _attribute(self, suspicion: Suspicion, names: Mapping[int, str], quiet: float) -> Between:
         roster = self.roster
         first, second = suspicion.samples
         seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
@@ -266,13 +324,14 @@ class HangWatch:
             hang = out_of_data(hang, doings, names)
             if hang.cause == "unknown" and not hang.culprits:
                 hang = lossy_link(first, second, names) or hang
+        hang, at_work = between_roles(Standstill(roster.role.name, hang, doings, second, names, quiet), self._looks)
         pids: dict[int, list[int]] = {}
         for rank in roster.ranks():
             pids.setdefault(rank.pid or 0, []).append(rank.rank)
         ras_lines = ras.evidence(suspicion.ras, pids)
         if hang is None or not ras_lines:
-            return hang
-        return hang._replace(evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:]))
+            return Between(hang, at_work)
+        return Between(hang._replace(evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:])))
 
     def _addresses(self) -> dict[str, str]:
         """Map addresses that one node alone has to that node."""
@@ -281,7 +340,9 @@ class HangWatch:
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
         where = place_of([names[r] for r in hang.culprits if r in names], hang.culprits)
         where = where._replace(pid=next((r.pid for r in self.roster.ranks() if r.rank == where.rank), None))
-        if hang.nodes:
+        if hang.of_role:
+            where = Where(node=hang.nodes[0], rank=hang.culprits[0], role=hang.of_role)
+        elif hang.nodes:
             where = Where(node=hang.nodes[0], peer=hang.nodes[1])
         message = f"no rank has come further for {quiet:.0f} s: {hang.message}"
         return Finding(hang.cause, "warn", message, hang.remedy, where, hang.evidence)

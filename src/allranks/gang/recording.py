@@ -86,7 +86,8 @@ class Recording:
         self.attempt_facts = AttemptFacts()  # what the verdict on the present attempt goes by
         self.dropped: dict[str, dict[int, int]] = {}  # bytes by node and rank
         self.watch: Callable[[Fact], None] | None = None  # hears of every fact
-        self.whole_status: Callable[[], StatusDocument] | None = None  # of all roles, where there are several
+        # Of all roles, where there are several; it gives none in a turn that is not the role's to show them.
+        self.whole_status: Callable[[], StatusDocument | None] | None = None
         self.is_changed = True  # since status.json was written
         self._status_due = 0.0
         self._disk_was_full = False
@@ -184,7 +185,10 @@ class Recording:
         """Show the state of the run, and write it where it has changed; its time says that this process lives."""
         self._progress.note(status, time.time())
         if self.whole_status is not None:
-            status = self.whole_status()
+            whole = self.whole_status()
+            if whole is None:
+                return
+            status = whole
         self.view.status(status, time.time())
         if self.is_changed or now >= self._status_due:
             self.is_changed = False

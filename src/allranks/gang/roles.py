@@ -14,16 +14,20 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from allranks.cluster import Cluster
-from allranks.diagnose.roles import DONE, FAILED, is_fatal
+from allranks.diagnose.roles import DONE, FAILED, LOST_SERVER, is_fatal
 from allranks.protocol.attempts import AttemptEnd
-from allranks.protocol.run_facts import Fact, FailureNoted, GateProved, RoleReady
+from allranks.protocol.messages import ExitMessage
+from allranks.protocol.run_facts import Fact, FailureNoted, GateProved, HangSuspected, RoleLooked, RoleReady
 from allranks.settings import RunSpec
 from allranks.settings.roles import deal, ports_of, roles_of, spec_of
 from allranks.settings.runspec import Role
 
 from .places import Setting
 
-PEERS_SPEAK = 0.3  # seconds in which a role may fail by itself too, before it is ended because another one did
+# Seconds in which a role may fail by itself too, before it is ended because another one did. A server that dies has
+# closed its port before its process has ended: where a rank has lost a connection, that end is waited for.
+PEERS_SPEAK = 0.3
+SERVER_SPEAKS = 1.5
 
 
 class StartRole(NamedTuple):
@@ -40,7 +44,22 @@ class EndRole(NamedTuple):
     delay: float = 0.0
 
 
-RoleDecision = StartRole | EndRole
+class AskLooks(NamedTuple):
+    """The ranks of `roles` are looked at, as `role` stands still."""
+
+    role: str
+    roles: tuple[str, ...]
+
+
+class ShowLook(NamedTuple):
+    """`role` hears what the ranks of the role `seen` do."""
+
+    role: str
+    seen: str
+    look: RoleLooked
+
+
+RoleDecision = StartRole | EndRole | AskLooks | ShowLook
 
 
 class Conductor:
@@ -54,6 +73,8 @@ class Conductor:
         self._over: set[str] = set()
         self._ended: set[str] = set()  # that were asked to end
         self.failed: list[str] = []  # in the order in which they failed for good, or began to
+        self._lost: set[str] = set()  # a rank has lost its connection to a server
+        self._standing: list[str] = []  # roles that stand still, and hear what others do
 
     def take(self, name: str, fact: Fact) -> list[RoleDecision]:
         """Take a fact of a role, and return what follows for others."""
@@ -64,8 +85,16 @@ class Conductor:
         if isinstance(fact, RoleReady):
             self._ready.add(name)
             return self._starts()
+        if isinstance(fact, ExitMessage) and LOST_SERVER.search(str(fact.error or "")):
+            self._lost.add(name)
         if isinstance(fact, FailureNoted) and role.on_failure == "end" and name not in self._ended:
-            return self._fail(name, PEERS_SPEAK)
+            return self._fail(name, SERVER_SPEAKS if name in self._lost else PEERS_SPEAK)
+        if isinstance(fact, HangSuspected):
+            others = tuple(other for other in self._roles if other in self._started - self._over - {name})
+            self._standing.append(name)
+            return [AskLooks(name, others)] if others else []
+        if isinstance(fact, RoleLooked):
+            return [ShowLook(other, name, fact) for other in dict.fromkeys(self._standing) if other != name]
         if isinstance(fact, AttemptEnd) and fact.decision == "finish":
             return self._finish(role, fact.outcome)
         return []

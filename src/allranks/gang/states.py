@@ -16,6 +16,7 @@ from allranks.protocol.run_facts import (
     NodeBack,
     NodeLost,
     NodeSilent,
+    RoleLooked,
     Stamped,
     StopAsked,
 )
@@ -66,6 +67,23 @@ class MayStart(NamedTuple):
     peers: Mapping[str, str]
 
 
+class LookWanted(NamedTuple):
+    """Another role may wait for this one: its ranks are looked at."""
+
+
+class LooksComing(NamedTuple):
+    """It will be known what the ranks of these roles do."""
+
+    roles: tuple[str, ...]
+
+
+class RoleSeen(NamedTuple):
+    """What the ranks of another role do."""
+
+    role: str
+    look: RoleLooked
+
+
 class LineSeen(NamedTuple):
     """A rank has printed a line that its role's ready test looks for."""
 
@@ -99,6 +117,9 @@ Event = (
     | Quiet
     | StepShown
     | MayStart
+    | LookWanted
+    | LooksComing
+    | RoleSeen
     | LineSeen
     | EachSecond
     | Audited

@@ -343,6 +343,31 @@ class RoleReady(NamedTuple):
     answer: str = ""
 
 
+class LookedRank(NamedTuple):
+    """What a rank does, as another role may wait for it.
+
+    `call`: the collective that one of its threads is in. `at`: where that thread, or the one that is at work, stands.
+    `works`: it computes, reads or writes. `quiet`: seconds since it showed something last. `sockets`: its connections,
+    as (its own address, the peer's). `stack`: the calls of that thread, the innermost first.
+    """
+
+    rank: int
+    node: str
+    call: str = ""
+    at: str = ""
+    does: str = ""
+    works: bool = False
+    quiet: float = 0.0
+    sockets: Tuple[Tuple[str, str], ...] = ()
+    stack: Tuple[str, ...] = ()
+
+
+class RoleLooked(NamedTuple):
+    """What the ranks of a role do, of which another role stands still."""
+
+    ranks: Tuple[LookedRank, ...]
+
+
 class RankLeaving(NamedTuple):
     """A rank's program has ended, or failed; `waits`: its process goes on, for `threads`."""
 
@@ -488,6 +513,7 @@ Fact = Union[
     StepsWentOn,
     StragglerWait,
     RoleReady,
+    RoleLooked,
     SignalPassed,
     SaveAsked,
     SaveAgreed,
@@ -551,6 +577,7 @@ KINDS: Dict[str, Type[Fact]] = {
     "went-on": StepsWentOn,
     "straggler-wait": StragglerWait,
     "role-ready": RoleReady,
+    "role-looked": RoleLooked,
     "signal": SignalPassed,
     "save-asked": SaveAsked,
     "save-agreed": SaveAgreed,

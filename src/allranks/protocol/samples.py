@@ -9,6 +9,11 @@ from .jsontext import JsonObject
 from .records import NamedTuple
 
 
+def is_loopback(address: str) -> bool:
+    """Tell whether an address, with a port or without, is of the machine itself."""
+    return address.startswith(("127.", "::1"))
+
+
 class RankSocket(NamedTuple):
     """One connection; `local` and `peer` are ADDRESS:PORT.
 

@@ -150,7 +150,7 @@ def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
         return Doing(ActivityKind.STOPPED, at=at, why="stopped by a signal (SIGSTOP, a debugger)", stack=stack)
     if after.state in ("Z", "X"):
         return Doing(ActivityKind.GONE, stack=stack)
-    call = _collective(stack)
+    call = collective_of(stack)
     if call:
         return Doing(ActivityKind.STARTING if call in STARTING else ActivityKind.WAITING, call, at, stack=stack)
     why = _why(after)
@@ -166,7 +166,7 @@ def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
     return Doing(ActivityKind.ELSEWHERE, at=at, why=native or why, stack=stack)
 
 
-def _collective(stack: Stack) -> str:
+def collective_of(stack: Stack) -> str:
     """Find the outermost call of torch.distributed, by its public name; a backward pass waits for gradients."""
     calls = COLLECTIVES | STARTING
     named = [f.function for f in stack if "torch/distributed/" in f.file and f.function in calls]

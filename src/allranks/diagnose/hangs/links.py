@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.findings import Hang
-from allranks.protocol.samples import RankSocket
+from allranks.protocol.samples import RankSocket, is_loopback
 from allranks.text import format_rate, format_size, group, join_words
 
 from .doing import StackSample
@@ -148,7 +148,12 @@ def _by_ends(rank: int, samples: Mapping[int, StackSample]) -> dict[tuple[str, s
     """Return the connections of a rank by their two addresses; none where it has no sample."""
     if rank not in samples:
         return {}
-    return {(one.local, one.peer): one for one in samples[rank].sockets}
+    return {(one.local, one.peer): one for one in _far(samples[rank])}
+
+
+def _far(sample: StackSample) -> list[RankSocket]:
+    """List the connections that a network carries."""
+    return [one for one in sample.sockets if not is_loopback(one.peer)]
 
 
 def _waiting_ends(
@@ -156,7 +161,7 @@ def _waiting_ends(
 ) -> Iterable[WaitingEnd]:
     """Find the connections of a rank to other ranks that had data on its way in both samples."""
     before = _by_ends(rank, first)
-    for one in second[rank].sockets:
+    for one in _far(second[rank]):
         earlier = before.get((one.local, one.peer))
         other = _find_other_end(one, second)
         if earlier is None or other is None or not (earlier.queued and one.queued):
@@ -203,7 +208,7 @@ def _dead_ends(
 ) -> Iterable[DeadEnd]:
     """Find the connections of a rank that got no answer from one sample to the next."""
     before = _by_ends(rank, first)
-    for one in second[rank].sockets:
+    for one in _far(second[rank]):
         earlier = before.get((one.local, one.peer))
         has_moved = earlier is None or earlier.acked != one.acked
         if one.retransmits < RETRANSMITS or (not one.connecting and (has_moved or not one.queued)):
@@ -224,7 +229,7 @@ def _dead_ends(
 def _find_other_end(one: RankSocket, samples: Mapping[int, StackSample]) -> tuple[int, RankSocket] | None:
     """Find the rank that has the other end of a connection, and how it counts."""
     for rank, sample in samples.items():
-        for end in sample.sockets:
+        for end in _far(sample):
             if (end.local, end.peer) == (one.peer, one.local):
                 return rank, end
     return None

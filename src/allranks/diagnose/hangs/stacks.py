@@ -58,15 +58,32 @@ def main_stack(text: str) -> Stack:
     return tuple(frame for frame in stack if not frame.file.startswith(RUNNER)) or stack
 
 
+def thread_stacks(text: str) -> list[Stack]:
+    """Read the calls of all threads, as `main_stack` reads those of one."""
+    threads: list[list[Frame]] = []
+    for line in text.splitlines():
+        if _HEAD.match(line) or _PY_SPY_HEAD.match(line):
+            threads.append([])
+            continue
+        found = _FAULTHANDLER.match(line)
+        frame = _frame(found) if found else _read_py_spy(line)
+        if threads and frame is not None and not _is_native(frame) and not frame.file.startswith(RUNNER):
+            threads[-1].append(frame)
+    return [tuple(frames) for frames in threads if frames]
+
+
+def _frame(found: re.Match[str]) -> Frame:
+    return Frame(found["file"], int(found["line"].strip("?") or 0), found["function"].strip())
+
+
 def _faulthandler(text: str) -> Stack:
     threads: list[tuple[bool, list[Frame]]] = []
     for line in text.splitlines():
         head = _HEAD.match(line)
         if head:
             threads.append((head["current"].startswith("Current"), []))
-        elif threads and (frame := _FAULTHANDLER.match(line)):
-            number = int(frame["line"].strip("?") or 0)
-            threads[-1][1].append(Frame(frame["file"], number, frame["function"].strip()))
+        elif threads and (found := _FAULTHANDLER.match(line)):
+            threads[-1][1].append(_frame(found))
     current_stacks = [frames for is_current, frames in threads if is_current and frames]
     stacks = current_stacks or [frames for _, frames in threads]
     return tuple([[], *filter(None, stacks)][-1])

@@ -21,7 +21,7 @@ def hung(incident: Incident) -> Candidate | None:
     if hang is None:
         return None
     hang = _left_early(incident, hang)
-    culprits = frozenset(hang.culprits)
+    culprits = frozenset(hang.culprits if not hang.of_role else ())
     raised = [words for e in incident.exits if e.rank in culprits and (words := thread_words(e.tail))]
     return Candidate(
         "hung",
@@ -53,6 +53,8 @@ def _left_early(incident: Incident, hang: Hang) -> Hang:
 
 def _place(incident: Incident, hang: Hang) -> Where:
     """Give the place of the culprits; of a link its two ends."""
+    if hang.of_role:
+        return Where(node=hang.nodes[0], rank=hang.culprits[0], role=hang.of_role)
     if not hang.nodes:
         return place_of(incident, hang.culprits)
     sender, receiver = hang.nodes
