@@ -69,7 +69,10 @@ def answer(client: socket.socket, rng: random.Random) -> None:
         client.sendall(reply)
         while not shake.done:
             reply = shake.feed(client.recv(4096))
-            client.sendall(flipped(reply, rng) if reply and rng.random() < 0.3 else reply)
+            is_broken = bool(reply) and rng.random() < 0.3
+            client.sendall(flipped(reply, rng) if is_broken else reply)
+            if is_broken:  # bytes may be missing, for which the other side waits
+                return
         records = shake.channel()
         client.sendall(b"".join(_records(records, rng) for _ in range(rng.randrange(1, 8))))
 
@@ -80,6 +83,7 @@ class OneCall(Dialler):
     def call(self, header: AgentHeader | None) -> DialOutcome | None:
         """Dial and serve, as a node that has begun with this header, or has not begun."""
         self._relay.header = header
+        self._heard = time.monotonic()  # as when it begins: a handshake has its whole time
         outcome = self._dial()
         if outcome is None and self._connection is not None:
             outcome = self._serve(self._connection)
