@@ -108,7 +108,7 @@ def test_srun_before_a_launcher_is_no_word_to_wrap() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("before", ["env X=1", "nohup", "numactl -N 0", "uv run"])
+@pytest.mark.parametrize("before", ["env X=1 nohup numactl -N 0", "uv run"])
 def test_two_nodes_are_one_world(tmp_path: Path, before: str) -> None:
     """numactl and uv are stand-ins: they have to be around the launcher, and uv has a python of its own."""
     pytest.importorskip("torch")
@@ -122,8 +122,8 @@ def test_two_nodes_are_one_world(tmp_path: Path, before: str) -> None:
     }.items():
         (place / name).write_text(f"#!/bin/sh\n{text}\n")
         (place / name).chmod(0o755)
-    words = ["run", "--local", "2", *before.split(), *TORCHRUN.split()]
+    words = ["run", "--local", "2", *before.split(), "torchrun", "--nproc_per_node", "1", "pg.py"]
     done = forked.call(words, cwd=tmp_path, env={**os.environ, "PATH": f"{place}:{os.environ['PATH']}"})
     assert done.returncode == 0, done.stdout + done.stderr
     inner = "inside" if before == "uv run" else ""
-    assert [f"RANK {rank} of 4 {inner}".rstrip() in done.stdout + done.stderr for rank in range(4)] == [True] * 4
+    assert all(f"RANK {rank} of 2 {inner}".rstrip() in done.stdout + done.stderr for rank in range(2))
