@@ -30,6 +30,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from tests.hosts.waiting import BOUND
+
 from allranks.cli.main import VERBS, run_verb
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,7 +113,7 @@ def call(
     *,
     cwd: Path,
     env: Mapping[str, str] | None = None,
-    timeout: float = 120.0,
+    timeout: float = BOUND,
     input_text: str | None = None,
     before: str = "",
 ) -> subprocess.CompletedProcess[str]:

@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.hosts.waiting import BOUND
+
 from allranks.protocol.frames import Decoder, OutputFrame, pack_json
 from allranks.protocol.secure import Handshake, Records, pack_control
 
 SECRET = "0123456789abcdef0123456789abcdef"
-BOUND = 120.0  # seconds: generous, the machine is shared
 TOKEN = "0123456789abcdef/0/0"
 Message = dict[str, Any]
 

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.agent.boot import needs_scope
 from allranks.gang.agent_archive import BOOT, payload
@@ -78,4 +79,4 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     assert json.loads(journal.read_text().splitlines()[0])["pid"] == frames[0]["pid"]
     process.stdin.write(pack_json({"type": "release"}))
     process.stdin.close()
-    assert process.wait(60) == 0
+    assert process.wait(BOUND) == 0

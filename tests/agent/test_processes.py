@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.agent import processes
 from allranks.agent.processes import Process
@@ -95,7 +96,7 @@ def test_a_reused_pid_is_not_signalled():
         assert processes.send_signal(impostor, signal.SIGKILL) is False
         assert child.poll() is None
         assert processes.send_signal(real, signal.SIGKILL) is True
-        assert child.wait(60) == -signal.SIGKILL
+        assert child.wait(BOUND) == -signal.SIGKILL
     finally:
         child.kill()
         child.wait()

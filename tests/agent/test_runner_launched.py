@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 pytestmark = pytest.mark.processes
 
@@ -33,7 +34,7 @@ def run(
         base.update(ALLRANKS_REPORT_SOCKET=str(place / "report.sock"), ALLRANKS_FIRST_RANK="2")
         process = subprocess.Popen([sys.executable, *flags, str(LAUNCHED), *words], env={**base, **env}, cwd=place,
                                    stdout=subprocess.PIPE, text=True)  # fmt: skip
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate(timeout=BOUND)[0]
         assert process.returncode == 0
         reports = []
         while True:

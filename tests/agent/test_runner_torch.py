@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.test_runner import RUNNER
+from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
 PROGRAM = str(Path(__file__).parent / "programs" / "groups.py")
@@ -44,7 +45,7 @@ def start(*words: str, world: int = 2, runner: bool = True, **more: str) -> Rank
 def finish(ranks: Ranks) -> list[tuple[int, str]]:
     """Exit code and output of each rank; none is left behind."""
     try:
-        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=BOUND)[0] for rank in ranks]
         return [(rank.returncode, output) for rank, output in zip(ranks, outputs, strict=True)]
     finally:
         for rank in ranks:
@@ -100,7 +101,7 @@ def test_absent_rank_ends_the_collective_by_the_timeout(tmp_path):
         for rank in ranks:
             rank.stdin.write("go\n")
             rank.stdin.flush()
-        assert ranks[0].wait(timeout=90) == 1
+        assert ranks[0].wait(timeout=BOUND) == 1
         assert ranks[1].poll() is None, "rank 1 only stays away"
     finally:
         results = finish(ranks)
@@ -117,7 +118,7 @@ def test_reports(tmp_path):
         ranks = start("life", ALLRANKS_REPORT_SOCKET=path)
         results = finish(ranks)
         assert [code for code, _ in results] == [0, 0], results
-        receiver.settimeout(60)
+        receiver.settimeout(BOUND)
         reports = [json.loads(receiver.recv(4096)) for _ in range(6)]
         receiver.setblocking(False)
         with pytest.raises(BlockingIOError):  # the end of a subgroup is none

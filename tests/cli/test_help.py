@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import BOUND
 from tests.settings.test_declarations import COMMANDS
 from tests.shell import Shell, shell
 
@@ -229,7 +230,7 @@ def test_no_color_on_a_terminal(tmp_path: Path) -> None:
                 break
             shown += data
         os.close(ours)
-        assert process.wait(60.0) == 0
+        assert process.wait(BOUND) == 0
         assert (b"\x1b[32mgreen" in shown) is expected
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import BOUND
 
 from allranks.cli import main
 from allranks.cli.clean import may_live
@@ -235,7 +236,7 @@ def test_tail_goes_on_with_f(runs, tmp_path):
         assert shown.readline() == "[h1 0] line 9\n"
         run.write_document("result.json", {"exit": 0, "verdict": None})
         assert shown.read() == ""
-    assert follower.wait(60) == 0
+    assert follower.wait(BOUND) == 0
 
 
 @pytest.mark.parametrize(
@@ -415,7 +416,7 @@ def test_a_terminal_that_nobody_reads_does_not_end_the_run(tmp_path):
     assert json.loads(path.read_text())["exit"] == 0
     with open(read_end, "rb") as pipe:
         out = pipe.read()
-    assert process.wait(120) == 0
+    assert process.wait(BOUND) == 0
     assert b"lines not shown here" in out
     assert out.splitlines()[-1].startswith(b"done after")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import BOUND
 
 pytestmark = pytest.mark.processes
 
-BOUND = 180.0
 ALLRANKS = f"{sys.executable} -m allranks"
 NO_SPACE = "allranks: standard output cannot be written (No space left on device)"
 

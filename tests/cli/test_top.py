@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_ps import make
+from tests.hosts.waiting import BOUND
 from tests.reference.validating import faults
 from tests.shell import Shell
 
 from allranks.runs.directory import RunDirectory
 
-BOUND = 60.0  # seconds
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?25h\x1b[?1049l"
 
 

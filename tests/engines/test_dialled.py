@@ -13,6 +13,7 @@ import threading
 import time
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.agent.tls import Encryption
 from allranks.engines.dialled import ANY, LOOPBACK, Listener, Refuse
@@ -23,7 +24,6 @@ from allranks.protocol.secure import HELLO, Handshake
 
 SECRET = b"0123456789abcdef0123"
 HEADER = AgentHeader("agent", "x", "node_01", "x/node_01", lease=30.0, grace=1.0)
-BOUND = 60.0
 
 
 class Meeting:

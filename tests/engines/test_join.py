@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.engines import join
 from allranks.protocol.header import AgentHeader
@@ -104,7 +105,7 @@ def test_no_value_of_env_crosses_the_wire(tmp_path: Path, path: str, said: str) 
         if rank == 0:
             environ["PATH"] = path
         nodes.append(subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True))
-    texts = [node.communicate(timeout=120)[0] for node in nodes]
+    texts = [node.communicate(timeout=BOUND)[0] for node in nodes]
     tap.close()
     assert [node.returncode for node in nodes] == [0, 0], texts
     assert f"join      the connection to node 0 {said}\n" in texts[1]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fabric import gang
+from tests.hosts.waiting import BOUND
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPT = EXAMPLES / "train_fsdp.py"
@@ -38,7 +39,7 @@ class Run:
 
     def codes(self) -> list[int | None]:
         """Exit codes, once all have ended; none is left behind."""
-        until = time.monotonic() + gang.GENEROUS
+        until = time.monotonic() + BOUND
         for rank in self.ranks:
             rank.join(max(0.0, until - time.monotonic()))
         found = [rank.exitcode for rank in self.ranks]
@@ -68,7 +69,7 @@ class Run:
 
     def until_step(self, step: int) -> None:
         """Wait until every rank has done this step."""
-        until = time.monotonic() + gang.GENEROUS
+        until = time.monotonic() + BOUND
         while not all(step in self.losses(rank) for rank in range(self.world)):
             assert time.monotonic() < until and all(rank.is_alive() for rank in self.ranks), self.everything()
             time.sleep(0.05)

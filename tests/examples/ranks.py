@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.fabric import gang
+from tests.hosts.waiting import BOUND
 
 
 class Ranks:
@@ -22,7 +23,7 @@ class Ranks:
     def finish(self) -> str:
         """The output of rank 0; every rank must have ended well."""
         for process in self.processes:
-            process.join(gang.GENEROUS)
+            process.join(BOUND)
         codes = [process.exitcode for process in self.processes]
         for process in self.processes:
             process.kill()

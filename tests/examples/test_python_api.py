@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 import allranks
 from allranks import api, program
@@ -24,7 +25,6 @@ from allranks.protocol.jsontext import read_object
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "train_api.py"
-BOUND = 300
 LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI_", "MPI_", "SLURM_", "ALLRANKS_", "TORCHEL",
                   "NCCL_", "COLOSSALAI_", "GROUP_", "ROLE_", "NODE_RANK")  # fmt: skip
 

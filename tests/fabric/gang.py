@@ -15,11 +15,11 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
 from allranks.fabric.__main__ import main
 
-GENEROUS = 120.0  # seconds: this machine may be busy
 PRELOAD = [
     "allranks.fabric.ranks.start", "torch.distributed.fsdp", "torch.distributed.device_mesh",
     # Optimizers import torch._dynamo when they are made: four seconds that each rank of an example would spend.
@@ -105,14 +105,14 @@ class Gang:
 
     def codes(self, *of: int) -> dict[int, int | None]:
         """Exit codes, once these ranks (all) have ended; a signal's number is negative."""
-        until = time.monotonic() + GENEROUS
+        until = time.monotonic() + BOUND
         for rank in of or self.ranks:
             self.ranks[rank].join(max(0.0, until - time.monotonic()))
         return {rank: self.ranks[rank].exitcode for rank in of or self.ranks}
 
     def until(self, words: str, rank: int = 0) -> None:
         """Wait for a rank to print this."""
-        until = time.monotonic() + GENEROUS
+        until = time.monotonic() + BOUND
         while words not in self.out(rank):
             assert time.monotonic() < until and self.ranks[rank].is_alive(), self.everything()
             time.sleep(0.02)
@@ -153,4 +153,4 @@ class Gang:
         """Kill what is left."""
         for process in self.ranks.values():
             process.kill()
-            process.join(GENEROUS)
+            process.join(BOUND)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fabric.gang import GENEROUS, environment
+from tests.fabric.gang import environment
+from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
 from allranks.gang.agent_archive import fabric_zip
@@ -76,7 +77,7 @@ def test_two_ranks_from_the_archive(tmp_path: Path, suite: str) -> None:
         env.pop("PYTHONPATH", None)
         ranks.append(subprocess.Popen([command[0], "-P", *command[1:]] if sys.version_info >= (3, 11) else command,
                                       env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True))  # fmt: skip
-    outputs = [rank.communicate(timeout=GENEROUS)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=BOUND)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert outputs[0].endswith("PASSED!\n") and outputs[1] == ""
     assert list(tmp_path.iterdir()) == [archive], "--out none writes nothing"

@@ -16,6 +16,7 @@ import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 from tests.gang.test_gang import Drive, facts_of, reached
+from tests.hosts.waiting import BOUND
 from tests.outcome import outcome
 
 from allranks.agent.agent import Agent
@@ -52,7 +53,6 @@ from allranks.settings import RunSpec
 pytestmark = pytest.mark.fuzz
 Message = dict[str, Any]
 NODE = "h1"
-BOUND = 60.0
 ATTEMPT = {"attempt": 0, "ending": False, "signals": 0, "ranks": {"1": {"pid": 101, "exit": None}}}
 EXIT: Message = {
     "type": "exit", "rank": 1, "attempt": 0, "code": 1, "signal": None, "expected": False, "oom_kills": 0, "t": 1000.5,

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
+from tests.hosts.waiting import BOUND
 
 from allranks.agent.dial import Dialler, DialOutcome, DialTerms, Relay, Rules, Tries
 from allranks.agent.tls import Encryption
@@ -31,7 +32,6 @@ from allranks.protocol.secure import HELLO, Handshake, Records, pack_control
 
 pytestmark = pytest.mark.fuzz
 SECRET = b"0123456789abcdef0123"
-BOUND = 60.0
 RUN = f"run-{os.getpid()}"
 Message = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import BOUND
 
 pytestmark = pytest.mark.processes
 
-BOUND = 120.0
 NASTY = r"""
 import json, os, socket, sys, time
 

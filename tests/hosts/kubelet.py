@@ -173,7 +173,7 @@ class Pods:
         for process in self.processes.values():
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(60)
+                process.wait(BOUND)
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:

@@ -15,7 +15,6 @@ from tests.hosts.test_faults_start import nothing_left
 from allranks.diagnose.causes import CAUSES
 
 Verdict = dict[str, Any]
-PATIENCE = 180.0  # seconds: four ranks that import torch on a machine that others use too
 
 
 def explained(
@@ -26,7 +25,7 @@ def explained(
 
     And nothing is left, unless `clean` is False: a host that was cut off keeps its files.
     """
-    result = launch.result(PATIENCE)
+    result = launch.result()
     verdict: Verdict = result["verdict"]
     assert verdict is not None, (result, launch.stderr)
     told = (verdict["cause"], verdict["where"].get("node"), verdict["where"].get("rank"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
-from tests.hosts.provoking import PATIENCE, explained
+from tests.hosts.provoking import explained
 from tests.hosts.test_faults_start import nothing_left
 
 pytestmark = [
@@ -60,7 +60,7 @@ def test_another_type_that_gloo_lets_pass_ends_the_program_later(bed2: Bed, laun
 
 @pytest.mark.slow
 def test_another_type_that_gloo_lets_pass_is_a_warning_where_the_run_ends_well(bed2: Bed, launch: Launch) -> None:
-    result = apart(launch, "type", "2").result(PATIENCE)
+    result = apart(launch, "type", "2").result()
     assert (result["exit"], result["verdict"]) == (0, None)
     (finding,) = result["findings"]
     assert (finding["id"], finding["status"]) == ("unlike-shapes", "warn")
@@ -128,7 +128,7 @@ def test_a_rank_that_reads_a_fifo(bed2: Bed, launch: Launch) -> None:
 @pytest.mark.slow
 def test_a_long_save_within_the_time_limit_raises_no_alarm(bed2: Bed, launch: Launch) -> None:
     apart(launch, "save", "0", options=("--hang-timeout", "60s", "--env", "SAVE_SECONDS=12"))
-    result = launch.result(PATIENCE)
+    result = launch.result()
     assert (result["exit"], result["verdict"], result["findings"]) == (0, None, [])
     assert not launch.events("hang-suspected")
     nothing_left(bed2, launch)
@@ -138,7 +138,7 @@ def test_a_long_save_within_the_time_limit_raises_no_alarm(bed2: Bed, launch: La
 def test_a_save_beyond_the_time_limit_is_told_of_and_goes_on(bed2: Bed, launch: Launch) -> None:
     """It moves bytes: slow, not stuck. The straggler is named, the others are not, and the run ends well."""
     apart(launch, "save", "0", options=("--hang-timeout", "6s", "--env", "SAVE_SECONDS=15"))
-    result = launch.result(PATIENCE)
+    result = launch.result()
     assert (result["exit"], result["verdict"]) == (0, None)
     told = [f for f in result["findings"] if f["id"] == STRAGGLER]
     assert told and (told[0]["where"]["node"], told[0]["where"]["rank"]) == ("h1", 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
-from tests.hosts.provoking import PATIENCE, explained
+from tests.hosts.provoking import explained
 from tests.hosts.test_faults_start import refused
 from tests.hosts.waiting import wait_until
 
@@ -28,7 +28,7 @@ def test_a_host_that_goes_while_all_communicate(bed2: Bed, tmp_path: Path, fault
         host.link_down()
     else:
         host.power_off()
-    launch.result(PATIENCE)
+    launch.result()
     launch.all_gone()
     if fault == "link cut":
         host.link_up()  # else sshd's own process for the lost connection lives as long as TCP hopes

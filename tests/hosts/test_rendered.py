@@ -243,7 +243,7 @@ class Machines:
         for process in self.processes.values():
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(60)
+                process.wait(BOUND)
 
 
 @pytest.fixture

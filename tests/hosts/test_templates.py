@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.local.test_template import PROGRAM
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-PATIENCE = 300.0  # seconds: hosts that share this machine import torch side by side
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def launch(bed4: Bed, tmp_path: Path) -> Iterator[Launch]:
 def train(launch: Launch, attempt: int, ranks: int) -> list[bool]:
     """Wait until all ranks of an attempt train; whether each had torch's modules only from its own imports."""
     paths = [launch.work / f"facts-{attempt}-{rank}" for rank in range(ranks)]
-    wait_until(lambda: all(p.exists() and p.read_text().endswith("}") for p in paths), PATIENCE, "ranks train")
+    wait_until(lambda: all(p.exists() and p.read_text().endswith("}") for p in paths), BOUND, "ranks train")
     return [json.loads(path.read_text())["fresh"] for path in paths]
 
 
@@ -41,7 +40,7 @@ def test_a_spare_forks_the_ranks_that_it_takes_over_after_attach(bed4: Bed, laun
     options = ("--env", "OMP_NUM_THREADS=1", "--no-check", "--lease", "10s", "--connect-timeout", "10s")
     launch.start(["train.py"], "--spares", "1", "--retries", "2", *options, hosts="h1,h2,h3")
     assert train(launch, 0, 2) == [True, True]
-    wait_until(lambda: len(ready(launch)) == 3, PATIENCE, "templates on h1, h2 and the spare")
+    wait_until(lambda: len(ready(launch)) == 3, BOUND, "templates on h1, h2 and the spare")
     assert ready(launch) == {"h1", "h2", "h3"}
 
     launch.kill_launcher()
@@ -54,7 +53,7 @@ def test_a_spare_forks_the_ranks_that_it_takes_over_after_attach(bed4: Bed, laun
     used = [(e["attempt"], e["node"]) for e in launch.events("template") if e["state"] == "used"]
     assert sorted(used) == [(1, "h1"), (1, "h2"), (2, "h1"), (2, "h3")]
     (launch.work / "end-2").touch()
-    result = launch.result(PATIENCE)
+    result = launch.result()
     assert result["exit"] == 0 and result["attempts"][1]["replaced"] == [{"node": "h2", "by": "h3"}], result
     assert launch.all_gone()
 
@@ -75,8 +74,8 @@ def test_ranks_that_wait_for_a_template_start_after_attach(launch: Launch) -> No
     options = ("--preload", "torch", "--env", f"PYTHONPATH={folder}", "--no-check", "--lease", "60s")
     launch.start(program("v_saving.py"), *options, hosts="h1,h2")
     launch.until("gate-proved")
-    wait_until((launch.work / "importing").exists, PATIENCE, "a template imports")
-    wait_until(lambda: os.path.getsize(launch.run_dir / "status.json") > 0, PATIENCE, "status.json")
+    wait_until((launch.work / "importing").exists, BOUND, "a template imports")
+    wait_until(lambda: os.path.getsize(launch.run_dir / "status.json") > 0, BOUND, "status.json")
     assert launch.events("rank-started") == [], "the ranks wait"
     launch.kill_launcher()
     launch.begin("attach", "--json", cwd=launch.place)
@@ -84,6 +83,6 @@ def test_ranks_that_wait_for_a_template_start_after_attach(launch: Launch) -> No
     launch.until_running(2)
     assert launch.events("fault") == []
     (launch.work / "go").touch()
-    result = launch.result(PATIENCE)
+    result = launch.result()
     assert (result["exit"], result["verdict"], len(result["attempts"])) == (0, None, 1), result
     assert launch.all_gone()

@@ -15,13 +15,12 @@ from tests.hosts.bed import Bed
 from tests.hosts.bed.bed import Host
 from tests.hosts.bed.commands import Unavailable
 from tests.hosts.launching import PYTHON, Launch, program
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
-LONG = 240.0
 SIZE = "4MB"
 
 
@@ -33,7 +32,7 @@ def launch(bed4: Bed, tmp_path: Path) -> Launch:
 def ask(launch: Launch, *words: str) -> dict[str, Any]:
     """One test to its end: the JSON document."""
     hosts = ["--hosts", str(launch.bed.hostfile_names), "--python", PYTHON]
-    done = launch.call("test", *hosts, "--json", *words, bound=LONG)
+    done = launch.call("test", *hosts, "--json", *words, bound=BOUND)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"schema"')]
     assert lines, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(lines[-1])
@@ -86,10 +85,10 @@ def test_a_host_cut_off_in_a_large_all_gather_is_named_within_the_limit(launch: 
                                    env=launch.environment(), cwd=launch.work, stdin=subprocess.DEVNULL)  # fmt: skip
     log = "logs/node_00*/rank_000.log"
     wait_until(lambda: launch.runs.is_dir() and any("PASS barrier" in p.read_text() for p in launch.run_dir.glob(log)),
-               LONG, "the first test passed")  # fmt: skip
+               BOUND, "the first test passed")  # fmt: skip
     began = time.monotonic()
     launch.bed.hosts[2].link_down()
-    assert process.wait(LONG) in (4, 5)
+    assert process.wait(BOUND) in (4, 5)
     assert time.monotonic() - began < 120, "the limit, the lease and the end, on a busy machine"
     document = json.loads([line for line in launch.stdout.splitlines() if line.startswith('{"schema"')][-1])
     assert "h3" in document["verdict"]["message"], document["verdict"]

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests import forked
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.measured_time import ledger_faults
 from tests.reference.validating import directory_faults, faults
 
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
-
-BOUND = 120.0  # seconds: generous, the machine is shared
 
 
 class LocalRun:

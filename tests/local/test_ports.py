@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.local.running import LocalRun
 from tests.ports import free_port
 
@@ -46,7 +46,7 @@ def test_a_port_held_by_the_users_own_run(tmp_path: Path) -> None:
         assert f"port {port} on local0 is held by your run {name}, which goes on: pid " in verdict["message"]
         assert f"--master-port 0 for a free one, or end that run first: allranks stop {name}" in verdict["remedy"]
         first.process.send_signal(signal.SIGTERM)
-        assert first.process.wait(60) == 143 and json.loads((first.place / "stdout").read_text())["exit"] == 143
+        assert first.process.wait(BOUND) == 143 and json.loads((first.place / "stdout").read_text())["exit"] == 143
     finally:
         first.process.kill()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests import forked
 from tests.cli.test_reading import make, write_logs
+from tests.hosts.waiting import BOUND
 
 from allranks.cli import orphans, streams
 from allranks.protocol.processes import SweptProcess
@@ -24,7 +25,6 @@ pytestmark = pytest.mark.processes
 PACKAGE = Path(__file__).resolve().parents[2] / "src/allranks"
 NASTY = "\x1b]0;owned\x07\x1b[2J\x1b[3A\x9b5n\x1bc\u202eevil\x08\x08\r\x0b"
 STEERS = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-BOUND = 60.0
 # Own programs on the nodes and in ranks, and the one that catches Ctrl-C before all else: their words are constants.
 ELSEWHERE = (
     "agent/", "fabric/", "early.py", "gang/agent_archive.py", "preflight/checks/", "program.py",

@@ -16,7 +16,7 @@ from typing import NoReturn
 import pytest
 from tests import forked
 from tests.descriptors import many_open
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.cli import report
 from allranks.cluster.nodes import virtual_cluster
@@ -31,7 +31,6 @@ from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.processes
 
-BOUND = 60.0
 
 
 def endless() -> NoReturn:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
 from allranks.cli.main import run_verb
@@ -176,7 +177,7 @@ def test_dumps_of_a_real_torch(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], env=environment) for rank in range(3)]
     try:
-        assert [rank.wait(120) for rank in ranks] == [0, 0, 0]
+        assert [rank.wait(BOUND) for rank in ranks] == [0, 0, 0]
     finally:
         for rank_process in ranks:
             rank_process.kill()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import BOUND
 from tests.outcome import outcome
 
 from allranks.cluster.slurm_allocation import read_allocation
@@ -19,7 +20,6 @@ from allranks.runs.logdiagnosis import find_logs, read_logs
 
 pytestmark = pytest.mark.processes
 
-BOUND = 60.0
 PACKAGE = Path(__file__).resolve().parents[2] / "src/allranks"
 LOG = "step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0\n" + "step 2\n" * 50_000
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
 from allranks.engines.skypilot.following import ClusterOfRun, SkyFollower
 from allranks.runs.directory import RunDirectory
 from allranks.runs.view import View
 
-BOUND = 120.0
 HERE = Path(__file__).parent
 
 

@@ -13,8 +13,6 @@ from tests.hosts.launching import BOUND, PYTHON, Launch
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 
-QUEUE_BOUND = 120.0  # seconds: Slurm may still be ending an earlier job
-
 
 class SlurmLaunch(Launch):
     """As a Launch over ssh; `inside` and `outside` take the place of `start`."""
@@ -58,7 +56,7 @@ class SlurmLaunch(Launch):
             return self.slurm.job(job)["JobState"] not in ("PENDING", "CONFIGURING")
 
         try:
-            wait_until(has_started, QUEUE_BOUND, "the job starts")
+            wait_until(has_started, BOUND, "the job starts")
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.slurm.job(job)}, nodes {self.slurm.states()}") from None
         return job
@@ -101,4 +99,4 @@ class SlurmLaunch(Launch):
     def nothing_left(self) -> None:
         """No process of the run, and on the hosts nothing but Slurm's own services."""
         self.all_gone()
-        wait_until(lambda: not self.slurm.left(), 60.0, f"nothing left on the hosts ({self.slurm.left()})")
+        wait_until(lambda: not self.slurm.left(), BOUND, f"nothing left on the hosts ({self.slurm.left()})")

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 from tests.hosts.launching import program
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.slurm.bed import SlurmBed
 from tests.slurm.jobs import SlurmLaunch
 
 pytestmark = pytest.mark.slow
-LONG = 240.0
 
 
 def result_of(launch: SlurmLaunch) -> dict[str, Any]:
     assert launch.process is not None
-    code = launch.process.wait(LONG)
+    code = launch.process.wait(BOUND)
     found: dict[str, Any] = json.loads(launch.stdout)
     assert found["exit"] == code
     return found
@@ -58,14 +57,14 @@ def test_preempted_saved_requeued_and_a_fresh_attempt(slurm: SlurmBed, tmp_path:
     launch.until_running(2)
     uid = json.loads((launch.run_dir / "run.json").read_text())["uid"]
     slurm.call("sbatch", "-p", "high", "-N4", "--exclusive", "--wrap", "sleep 5", "-o", "/dev/null")
-    wait_until(lambda: len(saved(launch)) == 2, 90.0, "ranks have saved")
-    wait_until(lambda: "run-start" in [e["event"] for e in launch.events()][1:], LONG, "it starts again")
+    wait_until(lambda: len(saved(launch)) == 2, BOUND, "ranks have saved")
+    wait_until(lambda: "run-start" in [e["event"] for e in launch.events()][1:], BOUND, "it starts again")
     launch.until("rank-started", 4)
     second = json.loads((launch.run_dir / "run.json").read_text())
     assert (second["slurm"]["restarts"], second["uid"] != uid) == (1, True), "a fresh attempt in the same directory"
     assert [e["attempt"] for e in launch.events("attempt-start")] == [0, 1]
     wait_until(lambda: len(list((launch.run_dir / "logs" / "attempt_1").glob("node_*/rank_*.log"))) == 2, 60.0, "logs")
-    assert launch.call("stop", bound=LONG).returncode == 0
+    assert launch.call("stop", bound=BOUND).returncode == 0
     result = result_of(launch)
     assert [a["attempt"] for a in result["attempts"]] == [0, 1], "followed through the queue to the end"
     assert result["attempts"][0]["verdict"]["cause"] == "slurm-preempted-or-timeout"

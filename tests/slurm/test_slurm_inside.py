@@ -14,11 +14,10 @@ import pytest
 from tests.hosts.launching import BOUND, PROGRAMS, PYTHON, program
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
-from tests.slurm.jobs import QUEUE_BOUND, SlurmLaunch
+from tests.slurm.jobs import SlurmLaunch
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
-LONG = 300.0  # torch on four nodes of one shared machine
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -27,7 +26,7 @@ torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="to
 @torch
 def test_the_demo_trains_on_four_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(JOB, "--nproc", "1")
-    result = launch.result(LONG)
+    result = launch.result()
     assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
     assert "step 2/2 loss" in launch.log(0)
     assert len(launch.events("rank-initialised")) == 4
@@ -167,7 +166,7 @@ def test_a_heterogeneous_job_is_refused(slurm: SlurmBed, tmp_path: Path) -> None
     for words in (["run", "--", *program("tell.py")], ["check"]):
         command = ["salloc", "-Q", "-N1", ":", "-N1", *launch.command(*words)]
         done = subprocess.run(
-            command, env=launch.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=QUEUE_BOUND
+            command, env=launch.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=BOUND
         )
         assert done.returncode == 2, done.stdout + done.stderr
         assert "is heterogeneous: its 2 components" in done.stderr
@@ -188,7 +187,7 @@ def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: P
     done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr + done.stdout
     launch.nothing_left()
-    wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), 120.0, "the job is over")
+    wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), BOUND, "the job is over")
 
 
 @pytest.mark.slow
@@ -200,7 +199,7 @@ def test_exec_runs_on_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Pat
     assert done.returncode == 1, done.stderr + done.stdout
     assert done.stdout == "h[1-2]: of 2\nh[1-2]: (exit 3)\n", done.stderr
     launch.nothing_left()
-    wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), 120.0, "the job is over")
+    wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), BOUND, "the job is over")
 
 
 @pytest.mark.slow

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.hosts.launching import PYTHON, program
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.slurm.bed import SlurmBed
 from tests.slurm.jobs import SlurmLaunch
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
-LONG = 300.0  # torch on four nodes of one shared machine
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -24,7 +23,7 @@ torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="to
 @torch
 def test_the_demo_is_submitted_and_trains_on_four_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).outside(JOB, "--nproc", "1", "--name", "demo")
-    result = launch.result(LONG)
+    result = launch.result()
     assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
     assert "step 2/2 loss" in launch.log(0) and "step 2/2 loss" in launch.stderr, "followed, too"
     assert sorted(p.name for p in (launch.run_dir / "logs").iterdir())[3] == "node_03_h4"
@@ -37,11 +36,11 @@ def test_the_queue_says_why_and_a_waiting_job_can_be_stopped(slurm: SlurmBed, tm
     launch = SlurmLaunch(slurm, tmp_path)
     words = ["--slurm", "--nodes", "2", "--python", PYTHON, "--", *program("tell.py")]
     launch.begin("run", *words)
-    wait_until(lambda: "Resources: it is the next in line" in launch.stdout, 60.0, f"a reason ({launch.stdout})")
+    wait_until(lambda: "Resources: it is the next in line" in launch.stdout, BOUND, f"a reason ({launch.stdout})")
     status = json.loads(launch.call("status", "--json").stdout)
     assert (status["state"], status["job"]["id"], status["job"]["state"]) == ("queued", launch.job, "PENDING")
     assert launch.call("stop").returncode == 0
-    assert launch.process is not None and launch.process.wait(60) == 143, launch.stderr
+    assert launch.process is not None and launch.process.wait(BOUND) == 143, launch.stderr
     assert slurm.job(launch.job)["JobState"] == "CANCELLED"
     launch.all_gone()
 
@@ -104,7 +103,7 @@ def test_detached_then_status_logs_attach_and_stop(slurm: SlurmBed, tmp_path: Pa
     stopped = launch.call("stop", bound=120.0)
     assert stopped.returncode == 0, stopped.stderr
     assert sorted(p.name for p in launch.work.glob("saved-*")) == ["saved-0", "saved-1"]
-    out, err = attached.communicate(timeout=60)
+    out, err = attached.communicate(timeout=BOUND)
     assert attached.returncode == 143 and json.loads(out)["exit"] == 143, err
     launch.nothing_left()
 
@@ -191,7 +190,7 @@ def test_a_job_cancelled_while_it_waits_is_over_for_everyone(slurm: SlurmBed, tm
 def test_a_request_that_no_waiting_fulfils_is_not_followed(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     launch.outside(program("tell.py"), "--partition", "short", "--sbatch", "--time=10", nodes=1)
-    assert launch.process is not None and launch.process.wait(60) == 4, launch.stderr
+    assert launch.process is not None and launch.process.wait(BOUND) == 4, launch.stderr
     result = json.loads(launch.stdout)
     assert result["verdict"]["cause"] == "slurm-config"
     assert "will not start as it is" in result["verdict"]["message"]

@@ -17,8 +17,6 @@ from tests.slurm.jobs import SlurmLaunch
 from allranks.gang.passed_signals import SAME_SECONDS
 from allranks.gang.saving import RECENT
 
-LIMIT_BOUND = 180.0  # Slurm looks at time limits every half minute
-
 
 def arrived(launch: SlurmLaunch) -> int:
     """How many signals the ranks have written down so far."""
@@ -84,7 +82,7 @@ def test_the_warning_that_a_script_asks_for(slurm: SlurmBed, tmp_path: Path) -> 
     for launch in launches:
         launch.until_running(2)
     for launch in launches:
-        wait_until(lambda one=launch: arrived(one) >= 2, LIMIT_BOUND, "SIGUSR1 at two ranks")
+        wait_until(lambda one=launch: arrived(one) >= 2, BOUND, "SIGUSR1 at two ranks")
         assert counted(launch, 2) == [{"SIGUSR1": 1}] * 2
     launches[-1].nothing_left()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.hosts.waiting import BOUND
 from tests.shell import given_of
 
 from allranks.cli.commands import RUN_COMMAND
@@ -421,7 +422,7 @@ def test_a_step_ships_the_files_that_its_agents_need(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     step = Step(RunSpec.of(), virtual_cluster(1), "7", lambda text: None, Advice())
     step.start(AgentHeader("agent", "r", "node_00", "r/node_00", lease=30.0, grace=1.0, tests=True, audit=True))
-    assert step.srun is not None and step.srun.wait(60) == 0
+    assert step.srun is not None and step.srun.wait(BOUND) == 0
     step.finish("")
     data = sent.read_bytes()
     parts = []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.fabric import gang
+from tests.hosts.waiting import BOUND
 
 pytestmark = [
     pytest.mark.torch,
@@ -19,7 +20,7 @@ def outcome(role: str, tmp_path: Path, *words: str) -> tuple[int | None, str]:
     environment = gang.environment(0, 1, 1, gang.free_port())
     process = gang.CONTEXT.Process(target=gang.be_script, args=(environment, script, [role, *words], str(log)))
     process.start()
-    process.join(gang.GENEROUS)
+    process.join(BOUND)
     if process.exitcode is None:
         process.kill()
     return process.exitcode, log.read_text()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.fabric import gang as gang_
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.ports import free_port
 
 from allranks.fabric.metric_rows import Measurement, Way
@@ -31,7 +31,6 @@ pytestmark = [
 HERE = Path(__file__).resolve().parent
 DRIVE = str(HERE.parent / "pairs_rank.py")
 NAMES = "h1,h2,h3,h4"
-GENEROUS = 150  # seconds: this machine may be busy
 
 
 class Gang:
@@ -66,14 +65,14 @@ class Gang:
 
     def until(self, words: str) -> None:
         """Wait for rank 0 to print these words."""
-        wait_until(lambda: words in self.lines or not self.ranks[0].is_alive(), GENEROUS, f"{words!r} ({self.lines})")
+        wait_until(lambda: words in self.lines or not self.ranks[0].is_alive(), BOUND, f"{words!r} ({self.lines})")
         assert words in self.lines
 
     def codes(self, *, of: tuple[int, ...] = ()) -> dict[int, int]:
         """Exit codes, once these ranks (all) have ended."""
         found = {}
         for rank in of or tuple(self.ranks):
-            self.ranks[rank].join(GENEROUS)
+            self.ranks[rank].join(BOUND)
             assert "Traceback" not in self.said(rank), self.said(rank)
             found[rank] = self.ranks[rank].exitcode
         return found
@@ -87,7 +86,7 @@ class Gang:
     def end(self) -> None:
         for rank in self.ranks.values():
             rank.kill()
-            rank.join(GENEROUS)
+            rank.join(BOUND)
 
 
 @pytest.fixture
@@ -241,7 +240,7 @@ def both(limit: float, through: Callable[[int], int]) -> dict[str, Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(GENEROUS)
+        thread.join(BOUND)
     assert set(found) == {"one", "two"}
     return found
 
@@ -292,14 +291,14 @@ def test_the_wire_over_process_groups() -> None:
     store, found = dist.HashStore(), {}
 
     def side(rank: int) -> None:
-        group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=GENEROUS))
+        group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=BOUND))
         found[rank] = measure(NcclWire(group, 1 - rank, torch.device("cpu"), lambda: None), rank == 0, QUICK)
 
     threads = [threading.Thread(target=side, args=(rank,)) for rank in (0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(GENEROUS)
+        thread.join(BOUND)
     assert set(found) == {0, 1}
     assert all(min(figures.trips) > 0 and min(figures.rates) > 0 for figures in found.values())
 

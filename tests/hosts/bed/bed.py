@@ -18,6 +18,7 @@ from tests.hosts.bed.host import HostOptions
 from tests.hosts.bed.linkfaults import LinkFaults
 from tests.hosts.bed.netfaults import NetworkFaults
 from tests.hosts.bed.sysfaults import SystemFaults
+from tests.hosts.waiting import BOUND
 
 TRAINER = (20200, 20200)  # uid and gid of `trainer`, who exists on the hosts only, not on the machine
 ROOT = Path(__file__).resolve().parents[3]
@@ -198,7 +199,7 @@ class Bed:
         return self.dir / "hostfile-names"
 
     def ssh(
-        self, host: str, command: str, *, user: str = "root", timeout: float = 30.0, check: bool = False
+        self, host: str, command: str, *, user: str = "root", timeout: float = BOUND, check: bool = False
     ) -> subprocess.CompletedProcess[str]:
         """`ssh HOST COMMAND` as a user of the bed types it."""
         argv = ["ssh", "-F", str(self.ssh_config(user)), "-T", "-o", "BatchMode=yes", host, command]

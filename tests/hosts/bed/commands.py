@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import time
 
+from tests.hosts.waiting import BOUND
+
 BUSY = ("Device or resource busy", "Resource temporarily unavailable", "No buffer space available", "was interrupted")
-PATIENCE = 60.0  # seconds: other beds are made and taken down at the same time
 
 
 class BedError(Exception):
@@ -22,9 +23,9 @@ def call(*argv: str, stdin: str | None = None, check: bool = True) -> str:
 
     Tried again where the kernel says that it is busy, unless it does not matter whether the command fails.
     """
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + BOUND
     while True:
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=BOUND, check=False)
         busy = done.returncode != 0 and any(words in done.stderr for words in BUSY)
         if not (check and busy) or time.monotonic() > end:
             break

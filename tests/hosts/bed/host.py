@@ -17,12 +17,11 @@ from typing import Any, TypeVar, cast
 
 from tests.hosts.bed.commands import BedError, batch, call
 from tests.hosts.bed.network import Slot, kill_in
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 BOOT = Path(__file__).with_name("boot.sh")
-READY = 120.0  # seconds: a second on a quiet machine
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class HostBase:
 
     def wait_listening(self) -> None:
         """Until sshd listens: what a login would show, for a tenth of its cost."""
-        wait_until(self._listens, READY, f"sshd of {self.name} listens (see {self.dir}/boot.log, sshd.log)")
+        wait_until(self._listens, BOUND, f"sshd of {self.name} listens (see {self.dir}/boot.log, sshd.log)")
 
     def _listens(self) -> bool:
         try:
@@ -167,7 +166,7 @@ class HostBase:
             return False  # it is off
         return any(fields[1].endswith(":0016") and fields[3] == "0A" for fields in lines)
 
-    def wait_ready(self, timeout: float = READY) -> None:
+    def wait_ready(self, timeout: float = BOUND) -> None:
         """Until sshd greets."""
         wait_until(self._greets, timeout, f"sshd of {self.name} greets (see {self.dir}/boot.log, sshd.log)")
 
@@ -208,7 +207,7 @@ class HostBase:
         """Take the dead unshare off the process table, if this process started it."""
         if self._unshare is not None:
             self._unshare.kill()
-            self._unshare.wait(60)
+            self._unshare.wait(BOUND)
             self._unshare = None
 
     def power_on(self, *, wait: bool = True) -> None:
@@ -257,7 +256,7 @@ class HostBase:
         cmd: str | Sequence[str],
         *,
         check: bool = True,
-        timeout: float = 30.0,
+        timeout: float = BOUND,
         stdin: str = "",
         env: Mapping[str, str] | None = None,
         user: tuple[int, int] = (0, 0),

@@ -15,12 +15,11 @@ from typing import Any
 
 from tests.hosts.bed import Bed, BedError
 from tests.hosts.bed import missing as no_hosts
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.slurm.bed.config import gres_conf, slurm_conf
 
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
 SBIN = "/usr/sbin:/sbin"
-READY = 180.0
 PORTS = 20  # that a bed looks at
 
 
@@ -83,7 +82,7 @@ class SlurmBed:
         daemons: list[subprocess.Popen[Any]] = [*self._daemons, *self._slurmd.values()]
         for process in daemons:
             process.kill()
-            process.wait(60)
+            process.wait(BOUND)
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def __enter__(self) -> SlurmBed:
@@ -125,7 +124,7 @@ class SlurmBed:
                   "seed-file": "munged.seed"}  # fmt: skip
         words = [f"--{option}={self.dir / name}" for option, name in places.items()]
         self._daemon("munged", ["munged", "--foreground", "--force", *words])
-        wait_until((self.dir / "munge.sock").exists, READY, "munge answers")
+        wait_until((self.dir / "munge.sock").exists, BOUND, "munge answers")
 
     def _daemon(self, name: str, argv: list[str]) -> None:
         with (self.dir / f"{name}.out").open("ab") as log:
@@ -169,7 +168,7 @@ class SlurmBed:
             return set(states) == names and set(states.values()) == {"idle"}
 
         try:
-            wait_until(idle, READY, "all nodes idle")
+            wait_until(idle, BOUND, "all nodes idle")
         except AssertionError as error:
             files = sorted(self.dir.glob("*.log"))
             logs = [f"{file.name}: {file.read_text(errors='replace')[-800:]}" for file in files]
@@ -187,7 +186,7 @@ class SlurmBed:
         for name, state in self.states().items():
             if state.startswith(("down", "drain", "drng")):
                 self.call("scontrol", "update", f"nodename={name}", "state=resume", check=False)
-        wait_until(lambda: not self.call("squeue", "-h", check=False).stdout.strip(), READY, "no job is left")
+        wait_until(lambda: not self.call("squeue", "-h", check=False).stdout.strip(), BOUND, "no job is left")
         self.wait_idle()
 
     # Commands as on the login node
@@ -199,7 +198,7 @@ class SlurmBed:
         return {**kept, "PATH": path, "SLURM_CONF": str(self.dir / "slurm.conf"), **(extra or {})}
 
     def call(
-        self, *argv: str, check: bool = True, timeout: float = 60.0, stdin: str = ""
+        self, *argv: str, check: bool = True, timeout: float = BOUND, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """A command of Slurm's, with its output."""
         done = subprocess.run(argv, env=self.env(), input=stdin, capture_output=True, text=True, timeout=timeout)
