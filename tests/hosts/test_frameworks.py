@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import PYTHON, Launch, program
+from tests.hosts.test_launchers import all_logs, initialised
 
 INTERPRETER = os.environ.get("ALLRANKS_LAUNCHERS_PYTHON") or sys.executable
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -53,14 +54,6 @@ def run(launch: Launch, launcher: str | None, command: list[str], *options: str,
     return result
 
 
-def logs(launch: Launch) -> str:
-    return "".join(p.read_text() for p in sorted(launch.run_dir.glob("logs/node_*/rank_*.log")))
-
-
-def initialised(launch: Launch) -> list[int]:
-    return sorted(e["rank"] for e in launch.events("rank-initialised"))
-
-
 def place_of(result: dict[str, Any]) -> tuple[str, int]:
     return result["verdict"]["where"]["node"], result["verdict"]["where"]["rank"]
 
@@ -88,7 +81,7 @@ def test_accelerate(launch: Launch) -> None:
     need("accelerate")
     result = run(launch, None, trap(launch), "--master-port", "29511")
     assert (result["exit"], result["verdict"]) == (0, None)
-    said = logs(launch)
+    said = all_logs(launch)
     assert all(f"rank {rank} of 4: sum 10" in said for rank in range(4))
     assert initialised(launch) == [0, 1, 2, 3]
     assert [e["ranks"] for e in launch.events("all-initialised")] == [4]
@@ -101,7 +94,7 @@ def test_processes_that_train_alone_are_seen(launch: Launch) -> None:
     assert result["verdict"]["cause"] == "world-size-mismatch"
     assert "each process trains alone under accelerate" in result["verdict"]["message"]
     assert "4 ranks were planned" in result["verdict"]["message"]
-    assert "sum" not in logs(launch), "it is seen before a step is trained"
+    assert "sum" not in all_logs(launch), "it is seen before a step is trained"
 
 
 def test_no_process_group_at_all(launch: Launch) -> None:
@@ -161,8 +154,8 @@ def test_colossalai(launch: Launch) -> None:
     need("colossalai")
     words = ["colossalai", "run", "--nproc_per_node", "2", *program("v_colossalai.py", "--config", "demo.py")]
     result = run(launch, None, words)
-    assert (result["exit"], result["verdict"]) == (0, None), logs(launch)
-    said = logs(launch)
+    assert (result["exit"], result["verdict"]) == (0, None), all_logs(launch)
+    said = all_logs(launch)
     assert all(f"rank {rank} of 4: sum 10 --config demo.py" in said for rank in range(4)), said
     assert initialised(launch) == [0, 1, 2, 3]
 
@@ -174,7 +167,7 @@ def test_deepspeed(launch: Launch) -> None:
     need("deepspeed")
     result = run(launch, "deepspeed", program("v_deepspeed.py"))
     assert (result["exit"], result["verdict"]) == (0, None)
-    said = logs(launch)
+    said = all_logs(launch)
     for rank in range(4):
         assert f"rank {rank} of 4, local {rank % 2}: sum 10" in said, "its --local_rank comes through"
     assert initialised(launch) == [0, 1, 2, 3]
@@ -187,8 +180,8 @@ def test_the_example_of_accelerate_and_deepspeed(launch: Launch) -> None:
     shutil.copytree(EXAMPLES, launch.work / "examples")
     words = ["accelerate", "launch", "--config_file", "examples/accelerate.yaml"]
     result = run(launch, None, [*words, "examples/train_accelerate.py", "--steps", "10", "--out", "out"], *BUILT)
-    assert (result["exit"], result["verdict"]) == (0, None), logs(launch)
-    assert "DEEPSPEED: 4 ranks" in logs(launch) and "step 10/10 loss" in logs(launch)
+    assert (result["exit"], result["verdict"]) == (0, None), all_logs(launch)
+    assert "DEEPSPEED: 4 ranks" in all_logs(launch) and "step 10/10 loss" in all_logs(launch)
     assert initialised(launch) == [0, 1, 2, 3]
     metrics = [path.read_text().splitlines() for path in sorted((launch.work / "out").glob("rank_*.jsonl"))]
     losses = [[json.loads(line)["loss"] for line in lines] for lines in metrics]

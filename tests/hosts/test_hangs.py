@@ -41,7 +41,6 @@ def hung(launch: Launch, *words: str, options: tuple[str, ...] = ()) -> dict[str
             "native", r"misbehave \(not answering, in native code: (clock_nano)?sleep\b", marks=pytest.mark.slow
         ),
         pytest.param("lock", r"misbehave \(waiting for a lock\)", marks=pytest.mark.slow),
-        pytest.param("fifo", "misbehave", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_is_elsewhere(launch: Launch, what: str, says: str) -> None:
@@ -93,14 +92,6 @@ def test_a_rank_that_skips_a_collective(launch: Launch) -> None:
     verdict = hung(launch, "skip", "1")["verdict"]
     assert verdict["cause"] == "collective-mismatch", verdict
     assert culprit(verdict) == ("h1", 1) and "rank 1 is in barrier #4" in verdict["message"]
-
-
-@pytest.mark.slow
-def test_a_busy_rank_is_told_of_and_the_run_goes_on(launch: Launch) -> None:
-    result = hung(launch, "save", "0")
-    assert (result["exit"], result["verdict"]) == (0, None)
-    told = [f["message"] for f in result["findings"]]
-    assert any("rank 0 on h1 is busy at v_hang.py" in text for text in told), told
 
 
 def test_a_run_in_which_nobody_waits_is_left_alone(launch: Launch) -> None:

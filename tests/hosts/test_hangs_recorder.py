@@ -89,17 +89,3 @@ def test_ten_minutes_of_metrics_and_no_word_are_no_hang(launch: Launch) -> None:
     assert not launch.events("hang-suspected") and not launch.events("hang")
     result = json.loads(launch.stdout)
     assert (result["exit"], result["verdict"], result["findings"]) == (0, None, [])
-
-
-@pytest.mark.slow
-def test_a_minute_of_checkpoint_on_one_rank_is_no_hang_and_is_told_of_after_the_limit(launch: Launch) -> None:
-    """60 s on rank 0 while the others wait: nothing within --hang-timeout, and the straggler after it."""
-    launch.start(program("v_hang.py", "save", "0", "60"), "--hang-timeout", "90s", nproc=2)
-    assert launch.process is not None and launch.process.wait(240) == 0
-    assert not launch.events("hang-suspected")
-    again = Launch(launch.bed, launch.place / "again")
-    again.start(program("v_hang.py", "save", "0", "60"), "--hang-timeout", "30s", nproc=2)
-    assert again.process is not None and again.process.wait(240) == 0
-    told = [f["message"] for f in json.loads(again.stdout)["findings"]]
-    assert any("rank 0 on h1 is busy at v_hang.py" in text for text in told), told
-    assert not again.events("hang")

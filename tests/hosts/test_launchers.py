@@ -61,17 +61,9 @@ def test_a_module(launch: Launch) -> None:
     assert [launch.log(rank) for rank in (0, 1)] == [f"in pkg\n{rank} 2 --steps 3 0\n" for rank in (0, 1)]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(["python", "-u", "-O"], marks=pytest.mark.slow),
-        pytest.param(["python3", "-O"], marks=pytest.mark.slow),
-        [PYTHON, "-O", "-X", "utf8"],
-    ],
-)
-def test_python_with_flags(launch: Launch, words: list[str]) -> None:
+def test_python_with_flags(launch: Launch) -> None:
     (launch.work / "say.py").write_text(SAY)
-    assert launch.start([*words, "say.py", "a b", "--", "c"]).result()["exit"] == 0
+    assert launch.start([PYTHON, "-O", "-X", "utf8", "say.py", "a b", "--", "c"]).result()["exit"] == 0
     assert launch.log(1) == "1 2 a b -- c 1\n"
 
 

@@ -30,13 +30,6 @@ def apart(launch: Launch, *words: str, options: tuple[str, ...] = ("--hang-timeo
 
 
 @pytest.mark.slow
-def test_two_collectives_in_another_order(bed2: Bed, launch: Launch) -> None:
-    apart(launch, "swap", "1")
-    says = ("ranks 0, 2 and 3 are in all_reduce", "rank 1 is in broadcast")
-    explained(bed2, launch, MISMATCH, ("h1", 1), *says, victims=[0, 2, 3], code=5)
-
-
-@pytest.mark.slow
 def test_another_shape(bed2: Bed, launch: Launch) -> None:
     """Gloo ends the rank that is sent too much, and the others' recorders show who sent it."""
     apart(launch, "shapes", "1")

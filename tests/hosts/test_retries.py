@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import BOUND, PYTHON, Launch, program
+from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
 
 
@@ -56,13 +56,6 @@ def test_two_failures_and_a_success(launch: Launch) -> None:
     assert launch.alive() == []
 
 
-def test_status_and_logs_tell_the_attempts(launch: Launch) -> None:
-    launch.start(program("v_retry.py", "1"), "--retries", "1").result()
-    shown = launch.call("logs", "--no-fold", "--rank", "1").stdout
-    assert shown.index("attempt 0 of 1") < shown.index("fails on attempt 0") < shown.index("attempt 1 of 1")
-    assert json.loads(launch.call("status", "--json").stdout)["attempt"] == 1
-
-
 def test_retries_are_exhausted(launch: Launch) -> None:
     """MAX_RETRIES is the name that scripts have for it."""
     result = launch.start(program("v_retry.py", "9"), env={"MAX_RETRIES": "1"}).result()
@@ -72,11 +65,6 @@ def test_retries_are_exhausted(launch: Launch) -> None:
     assert result["verdict"] == result["attempts"][1]["verdict"]
     assert "note: retries 1 (from MAX_RETRIES)\n" in launch.stderr
     assert launch.alive() == []
-
-
-def test_without_retries_there_is_one_attempt(launch: Launch) -> None:
-    result = launch.start(program("v_retry.py", "9")).result()
-    assert outcomes(result) == [(0, "failed")] and said(launch, 0)[2] == "0"
 
 
 def test_no_retry_after_ctrl_c(launch: Launch) -> None:
@@ -99,11 +87,6 @@ def test_ctrl_c_in_a_further_attempt(launch: Launch) -> None:
     assert launch.alive() == []
 
 
-def test_what_is_set_wrongly_is_not_tried_again(launch: Launch) -> None:
-    result = launch.start(["no-such-script.py"], "--retries", "3").result()
-    assert len(result["attempts"]) == 1 and result["exit"] not in (0, 1)
-
-
 def test_a_port_that_another_program_took_first_costs_no_attempt(launch: Launch) -> None:
     result = launch.start(program("v_retry.py", "1", "port")).result()
     assert (result["exit"], result["verdict"]) == (0, None)
@@ -112,13 +95,6 @@ def test_a_port_that_another_program_took_first_costs_no_attempt(launch: Launch)
     assert first[3] != second[3]
     assert (first[1], second[1]) == ("0", "0"), "the program is not told of a restart"
     assert any("was taken" in str(e.get("message")) for e in launch.events("note"))
-
-
-def test_a_fixed_port_that_was_taken_is_a_failure(launch: Launch) -> None:
-    result = launch.start(program("v_retry.py", "1", "port"), "--master-port", "29533").result()
-    assert result["exit"] == 4
-    assert result["verdict"]["cause"] == "port-in-use"
-    assert outcomes(result) == [(0, "failed")]
 
 
 def test_a_run_that_was_taken_over_is_tried_again(launch: Launch) -> None:
@@ -229,36 +205,6 @@ def test_a_host_that_answers_at_the_second_try(bed2: Bed, launch: Launch) -> Non
     assert outcomes(result) == [(0, "failed"), (1, "done")]
     assert result["attempts"][0]["cause"] == "ssh-unreachable"
     assert launch.all_gone()
-
-
-@pytest.mark.slow
-def test_a_name_that_resolves_at_the_second_try(bed2: Bed, launch: Launch) -> None:
-    config = bed2.ssh_config()
-    before = config.read_text()
-    try:
-        launch.start(program("tell.py"), "--retries", "3", hosts="h1,late")
-        launch.until("retry")
-        config.write_text(f"Host late\n  HostName {bed2.host('h2').address}\n  HostKeyAlias h2\n" + before)
-        result = launch.result()
-    finally:
-        config.write_text(before)
-    assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "done")]), launch.stderr
-    assert result["attempts"][0]["cause"] == "name-resolution"
-
-
-@pytest.mark.slow
-def test_a_fixed_port_that_is_free_at_the_second_try(bed2: Bed, launch: Launch) -> None:
-    listen = "import socket; s = socket.create_server(('', 29534)); print('up', flush=True); input()"
-    holder = bed2.host("h1").popen([PYTHON, "-c", listen])
-    assert holder.stdout is not None and holder.stdin is not None
-    holder.stdout.readline()
-    launch.start(program("tell.py"), "--retries", "3", "--master-port", "29534")
-    launch.until("retry")
-    holder.stdin.close()
-    result = launch.result()
-    assert (result["exit"], outcomes(result)) == (0, [(0, "failed"), (1, "done")]), launch.stderr
-    assert result["attempts"][0]["cause"] == "port-in-use"
-    assert len(launch.events("node-ready")) == 2, "no node was reached again"
 
 
 def test_ctrl_c_in_the_pause_before_another_try(bed2: Bed, launch: Launch) -> None:

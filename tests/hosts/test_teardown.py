@@ -116,13 +116,6 @@ def test_another_users_run(bed4: Bed, tmp_path: Path) -> None:
     shutil.rmtree(place)
 
 
-def test_a_rank_that_ignores_sigterm(bed4: Bed, tmp_path: Path) -> None:
-    launch = begun(bed4, tmp_path, "ignore-term")
-    os.kill(launch.rank_pid(0), signal.SIGKILL)
-    assert launch.result()["verdict"]["where"]["rank"] == 0
-    assert launch.alive() == []
-
-
 def test_a_rank_that_exits_0_early_is_no_failure(bed4: Bed, tmp_path: Path) -> None:
     launch = begun(bed4, tmp_path, "exit0", "4")
     go(launch)

@@ -108,11 +108,6 @@ def test_logs_since(launch: Launch) -> None:
                "the first step is more than a second old")  # fmt: skip
 
 
-def test_logs_as_json(launch: Launch) -> None:
-    lines = [json.loads(line) for line in launch.call("logs", "--json", "--rank", "2").stdout.splitlines()]
-    assert lines[0] == {"schema": 1, "node": "h2", "rank": 2, "line": "rank 2 step 1"}
-
-
 def test_metrics_wherever_they_lie(launch: Launch) -> None:
     done = launch.call("logs", "--metrics", "-n", "2", "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -467,4 +462,3 @@ def test_without_a_terminal_a_stop_signal_is_not_heeded(bed2: Bed, tmp_path: Pat
     wait_until(lambda: len(launch.log(0)) > before, BOUND, "it goes on")
     (launch.work / "done").touch()
     assert launch.process is not None and launch.process.wait(BOUND) == 0
-

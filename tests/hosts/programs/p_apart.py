@@ -14,14 +14,6 @@ rank = dist.get_rank()
 Path(f"up-{rank}").write_text(str(os.getpid()))
 
 
-def swap() -> None:
-    """The same two collectives in another order."""
-    one, two = torch.ones(64), torch.ones(64)
-    calls = [lambda: dist.all_reduce(one), lambda: dist.broadcast(two, 0)]
-    for call in calls[::-1] if rank == odd else calls:
-        call()
-
-
 def read_queue() -> None:
     """Nobody ever writes: open for both ways, so that it is the read that waits."""
     os.mkfifo("queue.bin")
@@ -76,8 +68,6 @@ def pass_on_at_once() -> None:
 for step in range(8):
     if what in ("short", "short-end") and rank == odd and step == 7:
         break
-    if step == 3 and what == "swap":
-        swap()
     if step == 3 and what in ("type", "type-raise"):
         share_weights()
     if step == 3 and what == "ring":

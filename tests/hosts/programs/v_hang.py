@@ -27,9 +27,6 @@ def misbehave() -> None:
         lock = threading.Lock()
         lock.acquire()
         lock.acquire()
-    if what == "fifo":
-        os.mkfifo("queue")
-        Path("queue").read_text()
     if what == "skip":
         dist.barrier()
     if what == "gather":
@@ -38,10 +35,6 @@ def misbehave() -> None:
         while True:
             print("still here", flush=True)
             time.sleep(0.5)
-    if what == "save":
-        until = time.monotonic() + float(sys.argv[3] if len(sys.argv) > 3 else 25)
-        while time.monotonic() < until:
-            sum(range(100_000))
 
 
 if what == "construct":  # when the link is dead
