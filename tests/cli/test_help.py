@@ -83,6 +83,7 @@ def test_help_is_the_tables(
     assert known == sorted(known, key=PANELS.index)
     has_more = len(declared.common_rows) < len(declared.visible_rows)
     assert (f"print all {len(declared.visible_rows)} options" in answer.out) == (has_more and asked == "--help")
+    assert f"Example: allranks {' '.join(words)} " in " ".join(answer.out.split())
 
 
 def test_a_long_example_can_be_pasted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """allranks.pyz: one file that a bare Python runs, the same for the same sources, small enough for a ConfigMap."""
 
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,15 +10,13 @@ from pathlib import Path
 
 import pytest
 from tests.hosts.waiting import wait_until
+from tests.ports import free_port
 
 import allranks
 from allranks.cli.main import VERBS
 from allranks.engines import zipapp
 
 pytestmark = pytest.mark.processes
-
-CONFIG_MAP = 1 << 20  # bytes a ConfigMap may hold (kubernetes/pkg/apis/core/validation: MaxSecretSize)
-
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
@@ -99,7 +96,7 @@ def test_wrong_use_is_exit_2_and_one_sentence(archive, words, said):
 )
 def test_a_run_of_one_node_from_the_archive_alone(archive, program, code, said):
     words = ["--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1", "--nproc", "2", "--no-check"]
-    done, place = call(archive, "join", *words, "--port", free_port(), "--", sys.executable, "-c", program)
+    done, place = call(archive, "join", *words, "--port", str(free_port()), "--", sys.executable, "-c", program)
     assert done.returncode == code, done.stdout + done.stderr
     assert said in done.stdout and "Traceback" not in done.stderr
     assert [p.name for p in place.iterdir()] == ["runs"]
@@ -125,9 +122,3 @@ def test_another_process_is_started_from_the_archive(archive):
     assert done.returncode == 0, done.stderr
     words = done.stdout.replace("\\\n", " ").split()
     assert words[words.index(str(archive)) - 1] == sys.executable and "-m" not in words
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])

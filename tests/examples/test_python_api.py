@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.waiting import BOUND
+from tests.ports import free_port
 
 import allranks
 from allranks import api, program
@@ -48,12 +49,6 @@ def start(*variables: dict[str, str], script: Path = EXAMPLE, words: tuple[str, 
 def ended(processes: Processes) -> list[tuple[int, str, str]]:
     found = [process.communicate(timeout=BOUND) for process in processes]
     return [(process.returncode, out, err) for process, (out, err) in zip(processes, found, strict=True)]
-
-
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 # ---- without torch
@@ -131,7 +126,7 @@ def test_disagreement_names_both() -> None:
 
 
 def test_why_a_master_is_not_there() -> None:
-    port = int(free_port())
+    port = free_port()
     assert "no process listens on port" in program.try_master("127.0.0.1", port, 1.0)
     for name in ("no-such-host.invalid", "two..dots", "x" * 64):
         assert f"the name {name} does not resolve here (" in program.try_master(name, port, 1.0)
@@ -141,7 +136,7 @@ def test_why_a_master_is_not_there() -> None:
 
 
 def test_a_master_that_never_comes_is_no_hang(capsys: pytest.CaptureFixture[str]) -> None:
-    port = int(free_port())
+    port = free_port()
     why = f"master 127.0.0.1:{port} was not ready within . s: .*no process listens"
     with pytest.raises(program.StartError, match=why):
         program.wait_for_master("127.0.0.1", port, time.monotonic() + 0.7, False)
@@ -251,7 +246,7 @@ def test_the_example_alone_from_a_single_file(tmp_path: Path) -> None:
 @needs_torch
 @pytest.mark.torch
 def test_two_ranks_under_the_names_of_mpi() -> None:
-    common = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": free_port(),
+    common = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": str(free_port()),
               "COLOSSALAI_DIST_TIMEOUT": "30m", "NCCL_TIMEOUT": "5m"}  # fmt: skip
     ranks = [{**common, "OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_LOCAL_RANK": r} for r in "01"]
     (zero, one) = ended(start(*ranks))
@@ -269,7 +264,7 @@ def test_two_ranks_under_the_names_of_mpi() -> None:
 def test_who_does_not_come_is_named() -> None:
     """Three ranks are to come: one never does, and one waits for a master that is not there."""
     common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "COLOSSALAI_MASTER_READY_TIMEOUT": "15"}
-    port, other = free_port(), free_port()
+    port, other = str(free_port()), str(free_port())
     ranks = [
         {**common, "RANK": r, "LOCAL_RANK": r, "MASTER_PORT": p} for r, p in (("0", port), ("1", port), ("1", other))
     ]
@@ -284,7 +279,7 @@ def test_who_does_not_come_is_named() -> None:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_under_torchrun_and_under_allranks(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
     done = subprocess.run(
         [*torchrun, str(EXAMPLE), "4"], env=environment(), capture_output=True, text=True, timeout=BOUND
     )

@@ -26,7 +26,6 @@ from allranks.cluster.nodes import virtual_cluster
 from allranks.engines.ssh import ssh_reach
 from allranks.errors import UsageError
 from allranks.gang import session as sessions
-from allranks.gang.clocks import NodeClock
 from allranks.gang.controller import Controller
 from allranks.gang.gate import require_own
 from allranks.gang.members import RankState
@@ -159,23 +158,6 @@ def of_node(rng: random.Random, messages: list[Message]) -> Message | None:
     return found
 
 
-def test_a_message_of_a_node_is_a_fact_or_refused(campaign: Campaign) -> None:
-    clock = NodeClock()
-    clock.sample(1000.0, 1000.1, 1000.2)
-    for chance in campaign.cases(1500):
-        message = of_node(chance, OF_NODES)
-        if message is None:
-            continue
-        try:
-            read = read_message(message)
-            require_own(read, range(4))
-        except DecodeError:
-            campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1
-            continue
-        stamped = clock.stamp(read, NODE, 0, 1000.0)
-        assert (stamped.node, stamped.fact) == (NODE, read) and abs(stamped.t) < float("inf")
-
-
 STAGES = {
     "new": lambda: Drive(),
     "gathering": lambda: _after("hello h0", "hello h1"),
@@ -198,6 +180,7 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
     """Nothing that one node says is a crash of the controller, whatever state the gang is in."""
     for chance in campaign.cases(300):
         drive = STAGES[chance.choice(list(STAGES))]()
+        drive.compares = False  # at the end is enough
         for _ in range(6):
             message = of_node(chance, OF_NODES)
             try:
@@ -210,6 +193,7 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
             drive.feed(read, NODE)
             campaign.counts["facts"] = campaign.counts.get("facts", 0) + 1
         drive.tick()
+        drive.compare_with_its_log()
         json.dumps([write_line(note) for note in drive.notes], allow_nan=False)  # each goes into events.jsonl
 
 
@@ -221,24 +205,6 @@ def controller(tmp_path: Path) -> Controller:
 
 
 OWN = [m for m in OF_NODES if m["type"] in ("pong", "got", "refused", "dropped", "drained")]
-
-
-def test_the_controller_takes_any_frame_of_a_node(
-    controller: Controller, campaign: Campaign, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (member,) = controller.links.members.values()
-    for chance in campaign.cases(300):
-        if chance.random() < 0.4:
-            stream = Stream(chance.randrange(12), chance.choice((0, 1, 2, (1 << 32) - 1)), chance.choice((0, 1, 65535)))
-            offset = chance.choice((0, 1, 100, 1 << 20, MAX_OFFSET))
-            controller.take_frames(member, [OutputFrame(stream, offset, hostile_json(chance)[:5000] + b"\n")])
-        else:
-            message = of_node(chance, OWN)
-            if message is not None and message["type"] in [m["type"] for m in OWN]:
-                controller.take_frames(member, [message])
-    assert all(isinstance(count, int) for count in controller.recording.undecodable.counts.values())
-    assert json.loads(json.dumps(encode(controller.status())))["nodes"]
-    capsys.readouterr()
 
 
 def test_a_node_alone_makes_no_controller_leave(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,6 +278,8 @@ def test_one_nodes_frames_change_nothing_of_another(
         assert of_the_first(pair) == before
         assert not pair.replaced
     assert first.heard >= second.heard
+    assert all(isinstance(count, int) for count in pair.recording.undecodable.counts.values())
+    assert json.loads(json.dumps(encode(pair.status())))["nodes"]
     files = [path for path in pair.run_dir.path.rglob("*") if path.is_file()]
     assert len(files) < 30
     assert (pair.run_dir.path / "events.jsonl").stat().st_size < 9 << 20

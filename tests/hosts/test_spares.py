@@ -9,11 +9,11 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.test_retries import outcomes
 from tests.hosts.waiting import wait_until
 
 LEASE = ("--lease", "3s", "--connect-timeout", "6s")
@@ -27,10 +27,6 @@ def launch(bed4: Bed, tmp_path: Path) -> Iterator[Launch]:
     yield found
     for path in found.runs.glob("*/run.json"):
         shutil.rmtree(Path("/tmp/allranks-0") / json.loads(path.read_text())["uid"], ignore_errors=True)
-
-
-def outcomes(result: dict[str, Any]) -> list[tuple[int, str]]:
-    return [(a["attempt"], a["outcome"]) for a in result["attempts"]]
 
 
 def states(launch: Launch) -> dict[str, str]:

@@ -31,7 +31,6 @@ from allranks.runs.documents import (
     Timing,
     result_record,
 )
-from allranks.text import format_ranks
 
 VERDICT = {"message": "rank 3 on h2 raised ValueError: bad", "cause": "program-exception",
            "confidence": 0.95, "evidence": ["a", "b", "c", "d"], "remedy": "do this\nthen that",
@@ -144,15 +143,6 @@ def test_nothing_moves_the_cursor(text, shown):
     assert clean(text, colour=False) == shown
 
 
-def test_colours_stay_where_wanted():
-    assert clean("\x1b[31mred\x1b[0m\x1b[2J", colour=True) == "\x1b[31mred\x1b[0m"
-
-
-@given(st.text())
-def test_cleaned_text_has_no_control_character(text):
-    assert not [c for c in clean(text, colour=False) if (c < " " and c not in "\t\n") or c == "\x7f"]
-
-
 def test_steps_come_from_metrics_cut_anywhere():
     reader, refused = StepReader(), []
     assert not reader.metrics(b'{"step": 1, "t": 10.0}', 10.0, refused.append)
@@ -173,13 +163,6 @@ def test_a_restart_starts_the_rate_anew():
     reader.metrics(b'{"step": 90, "t": 1.0}\n{"step": 100, "t": 2.0}\n', 2.0, refused.append)
     reader.metrics(b'{"step": 1, "t": 9.0}\n', 9.0, refused.append)
     assert (reader.step, reader.rate, refused) == (1, None, [])
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"), [([3], "rank 3"), ([0, 1, 2, 4, 6, 7], "ranks 0-2,4,6-7"), ([5, 1], "ranks 1,5")]
-)
-def test_ranges(ranks, text):
-    assert format_ranks(ranks) == text
 
 
 ATTEMPTS = [

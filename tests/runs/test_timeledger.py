@@ -170,18 +170,6 @@ def test_a_run_that_is_killed_goes_on_from_its_checkpoint() -> None:
     assert ledger.slow_share is None
 
 
-def test_a_hang_begins_with_the_last_step() -> None:
-    story = Story()
-    story.starts()
-    story.prepares(1.0)
-    story.ranks_start(1.0)
-    story.steps(0, 10, 1.0)
-    story.passes("hang", 20.0)
-    story.tell("hang", quiet=25.0)  # a pattern of the user's did not recur, though steps came
-    story.fails(1.0, "finish")
-    story.is_over()
-
-
 def test_a_standstill_that_passes_by_is_none_of_the_useful_time() -> None:
     story = Story()
     story.starts()
@@ -240,21 +228,6 @@ def test_without_a_step_goodput_is_not_known() -> None:
     assert (ledger.useful, ledger.computed_twice, ledger.goodput) == (None, None, None)
 
 
-def test_an_attempt_that_shows_no_step_while_others_do_has_not_come_beyond_its_start() -> None:
-    story = Story()
-    story.starts()
-    story.prepares(1.0)
-    story.ranks_start(3.0)
-    story.tell("all-initialised", seconds=4.0, ranks=2)
-    story.passes("start", 2.0)
-    story.fails(1.0)
-    story.prepares(1.0, "restart")
-    story.ranks_start(3.0)
-    story.steps(0, 5, 1.0)
-    story.finishes(1.0)
-    story.is_over()
-
-
 def test_the_tests_before_a_program_and_a_port_that_was_taken_are_preflight() -> None:
     story = Story()
     story.starts()
@@ -267,24 +240,6 @@ def test_the_tests_before_a_program_and_a_port_that_was_taken_are_preflight() ->
     story.passes("preflight", 1.0)
     story.ranks_start(2.0)
     story.steps(0, 3, 1.0)
-    story.finishes(1.0)
-    story.is_over()
-
-
-def test_a_job_that_slurm_puts_back_into_the_queue_waits_twice() -> None:
-    story = Story()
-    story.starts(waits=100.0)
-    story.prepares(1.0)
-    story.ranks_start(2.0)
-    story.steps(0, 5, 1.0)
-    story.tell("ending", reason="engine")
-    story.ends(1.0)
-    story.run_ends()
-    story.passes("scheduler", 50.0)
-    story.events.append(Stamped("", story.t, None, RunStart("r", "u")))
-    story.prepares(2.0, "restart")
-    story.ranks_start(2.0)
-    story.steps(6, 9, 1.0)
     story.finishes(1.0)
     story.is_over()
 
