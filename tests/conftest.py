@@ -29,13 +29,16 @@ from tests.shell import shell  # noqa: E402, F401
 # What takes longest comes first, files of a minute or two and then their directories: what comes last should be short,
 # as the other workers then idle. `--durations` shows what has become long.
 LONG = (
-    "hosts/test_join.py", "fabric/ranks/", "examples/test_train", "hosts/test_lease.py", "hosts/test_teardown.py",
-    "hosts/test_hangs.py", "hosts/test_faults_network.py", "slurm/test_slurm_inside.py", "agent/test_runner_torch.py",
-    "slurm/", "data/test_probe.py", "data/test_loaders.py", "hosts/test_launchers.py", "hosts/test_verbs.py",
-    "local/test_endings.py", "hosts/", "fabric/", "agent/", "sky/", "examples/", "data/", "local/",
+    "fabric/ranks/", "agent/test_runner_torch.py", "data/test_probe.py", "hosts/test_lease.py",
+    "hosts/test_teardown.py",
+    "hosts/test_join.py", "slurm/", "hosts/test_verbs.py", "hosts/test_retries.py", "hosts/test_faults_",
+    "examples/test_train", "agent/test_checks_real.py", "hosts/test_spares.py", "fabric/test_package.py",
+    "data/test_loaders.py", "hosts/test_hangs.py", "hosts/test_fetch.py", "hosts/test_rendered.py",
+    "hosts/test_launchers.py", "local/", "hosts/", "fabric/", "agent/", "sky/", "examples/", "data/",
 )  # fmt: skip
-# These fork ranks from one process that has imported torch: it is started once, in the worker that has them all.
-FORKING = ("tests/fabric/ranks", "tests/examples/test_train_fsdp.py", "tests/examples/test_train_lm.py")
+# These fork ranks from one process that has imported torch: it is started once, in the worker that has all of a group.
+FORKING = {"tests/fabric/ranks": "ranks", "tests/examples/test_train_fsdp.py": "training",
+           "tests/examples/test_train_lm.py": "training"}  # fmt: skip
 
 # Each page by itself: its commands take from seconds to a minute.
 PAGES = "tests/docs/test_pages_run.py"
@@ -62,14 +65,15 @@ def place_in_order(name: str) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests go to one worker, and those of all files that fork ranks."""
+    """A file's tests go to one worker, and those of the files that fork ranks from the same process."""
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - pytest runs without xdist too
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(PAGES):
                 return nodeid
-            return "forking" if nodeid.startswith(FORKING) else str(super()._split_scope(nodeid))
+            group = next((group for start, group in FORKING.items() if nodeid.startswith(start)), None)
+            return group or str(super()._split_scope(nodeid))
 
     return ByFile(config, log)
 
