@@ -18,6 +18,7 @@ from tests.hosts.waiting import BOUND
 from allranks.agent.tls import Encryption
 from allranks.engines.dialled import ANY, LOOPBACK, Listener, Refuse
 from allranks.errors import UsageError
+from allranks.gang.transport import NodeLeft
 from allranks.protocol.codec import encode
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake
@@ -129,6 +130,21 @@ def test_a_node_can_ask_for_the_end_and_hears_of_it(meeting):
     assert (over["type"], over["exit"], over["message"]) == ("over", 3, "so it ended")
     node.close()
     ending.join(BOUND)
+
+
+def test_a_node_that_hangs_up_has_left_once_its_host_answers_and_no_connection_comes(meeting):
+    """kill -9 of a `join` was known after the lease alone."""
+    for rank in (1, 2):
+        meeting.join(rank)
+    meeting.until(lambda: meeting.listener.missing() == [])
+    meeting.sockets[0].close()
+    meeting.until(lambda: meeting.listener.missing() == [1])
+    with pytest.raises(NodeLeft):
+        asyncio.run(meeting.listener.connect(1, HEADER, BOUND))
+    meeting.sockets[1].close()
+    meeting.until(lambda: meeting.listener.missing() == [1, 2])
+    meeting.join(2)  # it was the connection alone
+    assert meeting.open(2, HEADER)
 
 
 def test_a_rank_that_is_not_admitted_is_told_why(meeting):

@@ -208,7 +208,7 @@ def test_without_the_coordinator_all_end_within_the_lease(joined: Joined) -> Non
 
 @pytest.mark.slow
 def test_a_joined_node_that_is_killed_ends_all(joined: Joined) -> None:
-    begun(joined.all(STEPS, *SHORT))
+    begun(joined.all(STEPS, "--lease", "300s"))  # nobody waits for it
     joined.kill(joined.bed.hosts[1])
     assert set(joined.codes("h1", "h3", "h4").values()) == {4}
     verdict = joined.document("verdict.json")

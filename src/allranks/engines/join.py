@@ -30,6 +30,7 @@ from allranks.agent.dial import (
     Rules,
     Tries,
 )
+from allranks.agent.processes import read_process
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
 from allranks.plan.own_orders import NodeArguments, NotOurs, OwnOrders
@@ -276,7 +277,8 @@ class OwnRules(Rules):
         self._down, self._up = Decoder(), Decoder()
         if not isinstance(header, AgentHeader):
             raise DialRefused(f"the relay's mode {header.mode[:40]!r}")
-        return self._own.header(header)
+        own = read_process(os.getpid())
+        return self._own.header(header)._replace(holder=(own.pid, own.start) if own is not None else None)
 
     def down(self, data: bytes) -> bytes:
         """Return this node's own orders; raise DialRefused."""

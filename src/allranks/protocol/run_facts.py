@@ -165,7 +165,7 @@ class NodeBack(NamedTuple):
 class NodeLost(NamedTuple):
     """Nothing was heard from it for the whole lease: its agent, if it lives, ends its ranks by itself.
 
-    `hung_up`: its connection was closed from there, and no other came.
+    `hung_up`: its connection was closed from there, and no other came. Where its host answers, that is known sooner.
     """
 
     last_heard: float = 0.0  # unix seconds
