@@ -72,7 +72,7 @@ STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by
 BEAT_SECONDS = 5.0
 REDIAL_SECONDS = 5.0  # a node that hung up is back by then, where its process lives and its host can be reached
 LOOK_EVERY = 1.0
-ANSWER_SECONDS = 1.0  # for a host to say that nobody listens there
+ANSWER_SECONDS = 1.0  # for the answer of a host where nobody listens
 # A listener for each family: at port 0 asyncio gives a listener of both two ports, in an order that chance decides.
 ANY = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1")
