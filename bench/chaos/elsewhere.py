@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 
 from bench.census import Alive, alive_in, on_hosts, others
+from bench.chaos.faults import NODE_WAIT
 from bench.chaos.plan import PAUSE, STEPS, Round
 from bench.chaos.playing import KILL, PROGRAM, Play, is_agent
 from bench.launch import ALLRANKS, BOUND, PROGRAMS
@@ -30,22 +32,39 @@ class JoinPlay(Play):
 
     def __init__(self, bed: Bed, place: Path, round_: Round) -> None:
         super().__init__(bed, place, round_)
-        self._others: dict[str, subprocess.Popen[str]] = {}
+        self._others: dict[str, subprocess.Popen[str]] = {}  # by host name
+        self._words: list[str] = []
 
     def start(self) -> None:
         """Start the others first, and node 0."""
         options = self.options()
         del options["--connect-timeout"]
         options.update({"--nnodes": str(self.round.hosts), "--master-addr": self.hosts[0].name})
-        options["--runs-dir"] = str(self.launch.runs)
-        for rank, host in reversed(list(enumerate(self.hosts))):
-            words = [word for option in {**options, "--node-rank": str(rank)}.items() for word in option]
-            argv = [*ALLRANKS, "join", *words, "--json", "--", str(PROGRAM), str(STEPS), str(PAUSE)]
-            output = "stdout" if rank == 0 else f"stdout-{host.name}"
-            line = f'exec "$@" >"{self.place}/{output}" 2>"{self.place}/stderr-{host.name}" </dev/null'
-            env = {"ALLRANKS_JOIN_SECRET": SECRET, "XDG_STATE_HOME": self.launch.env["XDG_STATE_HOME"]}
-            self._others[host.name] = host.popen(["/bin/bash", "-c", line, "-", *argv], env=env, cwd=str(self.place))
-        self.launch.process = self._others.pop(self.hosts[0].name)
+        options.update({"--runs-dir": str(self.launch.runs), "--node-wait": f"{NODE_WAIT:g}s"})
+        self._words = [word for option in options.items() for word in option]
+        for rank in reversed(range(1, self.round.hosts)):
+            self._join(rank)
+        self.launch.process = self._join(0)
+
+    def _join(self, rank: int) -> subprocess.Popen[str]:
+        """Start a node."""
+        host = self.hosts[rank]
+        argv = [*ALLRANKS, "join", *self._words, "--node-rank", str(rank), "--json", "--"]
+        output = "stdout" if rank == 0 else f"stdout-{host.name}"
+        line = f'exec "$@" >>"{self.place}/{output}" 2>>"{self.place}/stderr-{host.name}" </dev/null'
+        env = {"ALLRANKS_JOIN_SECRET": SECRET, "XDG_STATE_HOME": self.launch.env["XDG_STATE_HOME"]}
+        words = ["/bin/bash", "-c", line, "-", *argv, str(PROGRAM), str(STEPS), str(PAUSE)]
+        process = host.popen(words, env=env, cwd=str(self.place))
+        if rank > 0:
+            self._others[host.name] = process
+        return process
+
+    def kill_and_join_again(self) -> None:
+        """A scheduler starts the command of a node again."""
+        os.kill(self.joiner(self.host), KILL)
+        self._others[self.host.name].wait(BOUND)
+        time.sleep(self.round.lasting)
+        self._join(self.round.node)
 
     def strike_now(self) -> None:
         """Carry out the fault."""
@@ -152,6 +171,7 @@ JOIN_STRIKES: dict[str, Callable[[JoinPlay], None]] = {
     "join-kill-rank": lambda play: play.strike_rank(KILL),
     "join-kill-agent": lambda play: play.strike_boot(is_agent, KILL),
     "join-kill": lambda play: os.kill(play.joiner(play.host), KILL),
+    "join-again": JoinPlay.kill_and_join_again,
     "join-flap": lambda play: play.for_a_while(play.host.link_down, play.host.link_up),
     "join-off": lambda play: play.host.power_off(),
     "join-strangers": JoinPlay.knock,

@@ -19,6 +19,7 @@ STOP_GRACE = 5.0
 HANG_TIMEOUT = 12.0
 INIT_TIMEOUT = 60.0
 CONNECT_TIMEOUT = 10.0
+NODE_WAIT = 15.0
 RETRIES = 3
 
 # Parts of the bounds, in seconds.
@@ -187,18 +188,20 @@ FAULTS = (
           ("rank-killed",), way=Way.JOIN),
     Fault("join-kill-agent", "SIGKILL to the agent of a joined node", Target.NODE, When.STEPS, Ends.RETRIED, _AGAIN,
           ("agent-killed",), way=Way.JOIN),
-    Fault("join-kill", "SIGKILL to a node's `allranks join`", Target.NODE, When.ANY, Ends.FAILS, _HUNG_UP + 10,
-          ("agent-killed", "node-lost"), NODE_FAILED, way=Way.JOIN),
+    Fault("join-kill", "SIGKILL to a node's `allranks join`", Target.NODE, When.ANY, Ends.FAILS,
+          _HUNG_UP + NODE_WAIT + 10, code=NODE_FAILED, way=Way.JOIN),
+    Fault("join-again", "SIGKILL to a node's `allranks join`, which is started again", Target.NODE, When.STEPS,
+          Ends.RETRIED, _HUNG_UP + _AGAIN, ("agent-killed",), lasting=(0.0, NODE_WAIT / 3), way=Way.JOIN),
     Fault("join-flap", "a joined node's link is down for less than the lease", Target.NODE, When.STEPS, Ends.SURVIVES,
           _GOES_ON + 10, lasting=(0.5, 4.0), way=Way.JOIN),
-    Fault("join-off", "a joined node loses its power", Target.NODE, When.RANKS, Ends.FAILS, LOST + 10,
-          ("node-network-down",), NODE_FAILED, way=Way.JOIN),
+    Fault("join-off", "a joined node loses its power", Target.NODE, When.RANKS, Ends.FAILS, LOST + NODE_WAIT + 10,
+          code=NODE_FAILED, way=Way.JOIN),
     Fault("join-strangers", "others connect to the port of node 0, from a node too", Target.NONE, When.ANY,
           Ends.SURVIVES, _GOES_ON, lasting=(1.0, 8.0), way=Way.JOIN),
     Fault("join-term", "SIGTERM to a node's `allranks join`", Target.CONTROLLER, When.STEPS, Ends.STOPPED,
           STOP_GRACE + 10, code=TERMINATED, way=Way.JOIN),
     Fault("join-kill-controller", "SIGKILL to the `allranks join` of node 0, and `allranks stop` after it",
-          Target.CONTROLLER, When.STEPS, Ends.STOPPED, LOST + 10, code=TERMINATED, way=Way.JOIN),
+          Target.JOB, When.STEPS, Ends.FAILS, LOST + 10, ("controller-ended",), NODE_FAILED, way=Way.JOIN),
     # nodes of Slurm
     Fault("slurm-none", "nothing, in an allocation of Slurm", Target.NONE, When.STEPS, Ends.SURVIVES, _GOES_ON,
           way=Way.SLURM),

@@ -196,7 +196,7 @@ def stranger(number, rng):
 def test_strangers_neither_start_nor_stop_anything(meeting):
     node, records = meeting.join(1)
     meeting.until(lambda: meeting.listener.missing() == [2])
-    channel = meeting.open(1, {})
+    channel = meeting.open(1, HEADER)
     number = json.loads(read(node, records)[0][1:])["number"]
     rng = random.Random(7)
     for i in range(120):

@@ -218,6 +218,24 @@ def test_a_joined_node_that_is_killed_ends_all(joined: Joined) -> None:
 
 
 @pytest.mark.slow
+def test_a_join_that_is_killed_and_started_again_takes_part_in_the_retry(joined: Joined) -> None:
+    """Its place was waited for in vain: who came was refused."""
+    begun(joined.all(STEPS, "--lease", "60s", "--retries", "1"))
+    host = joined.bed.hosts[1]
+    joined.kill(host)
+    joined.codes("h2")
+    wait_until(lambda: _events(joined, "node-awaited"), BOUND, "h2 is waited for")
+    assert "`allranks join` has ended on h2" in joined.said("h1")
+    joined.start(joined.bed.hosts[2], 1, STEPS)  # not this host
+    assert joined.codes("h3")["h3"] == 2
+    joined.start(host, 1, STEPS, "--lease", "60s", "--retries", "1")
+    wait_until(lambda: len(_events(joined, "rank-started")) == 8, BOUND, "all ranks are there again")
+    (joined.place / "work" / "done").touch()
+    assert set(joined.codes("h1", "h2", "h4").values()) == {0}, joined.said("h1")
+    joined.nothing_left()
+
+
+@pytest.mark.slow
 def test_a_link_that_breaks_for_less_than_the_lease_costs_nothing(joined: Joined) -> None:
     begun(joined.all(STEPS, "--lease", "60s"))
     host = joined.bed.hosts[3]

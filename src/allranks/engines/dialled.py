@@ -72,7 +72,7 @@ STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by
 BEAT_SECONDS = 5.0
 REDIAL_SECONDS = 5.0  # a node that hung up is back by then, where its process lives and its host can be reached
 LOOK_EVERY = 1.0
-ANSWER_SECONDS = 1.0  # for the answer of a host where nobody listens
+ANSWER_SECONDS = 1.0  # in which a host answers
 # A listener for each family: at port 0 asyncio gives a listener of both two ports, in an order that chance decides.
 ANY = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1")
@@ -128,13 +128,14 @@ _BEFORE_HELLO = HelloControl(-1)
 
 @dataclass
 class Seat:
-    """A node rank: who sits there, and its present connection."""
+    """A node rank: who sits there, and its present connection. `is_vacant`: it is lost, and awaited for an attempt."""
 
     rank: int
     hello: HelloControl = _BEFORE_HELLO
     address: str = ""
     line: Line | None = None
     taken: bool = False
+    is_vacant: bool = False
     left_from: tuple[str, int] | None = None  # the peer's end of a connection that was closed from there,
     left_at: float = 0.0  # by the time of the listener's loop
 
@@ -503,6 +504,7 @@ class Listener:
         seat.address = peer
         seat.line = line
         seat.left_from = None
+        seat.is_vacant = False
         seat.taken = True
         line.tell(WaitControl())  # so that it knows whom it has reached
         self._changed.set()
@@ -578,11 +580,13 @@ class Listener:
 
     async def _connect(self, rank: int, header: AgentHeader, seconds: float) -> socket.socket | None:
         deadline = self._loop.time() + seconds
+        seat = self.seats[rank]
+        seat.is_vacant = header.mode == "agent" and seat.line is None
         while (left := deadline - self._loop.time()) > 0:
             line = await self._line_of(rank, self._loop.time() + min(left, LOOK_EVERY))
             if line is not None:
                 return await line.open(header)
-            if await self._has_left(self.seats[rank]):
+            if await self._has_left(seat):
                 raise NodeLeft
         return None
 

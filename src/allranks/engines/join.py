@@ -175,13 +175,16 @@ class Admission:
             self._contradict(DUPLICATE, message, f"give each node its own --node-rank from 0 to {most}")
         seat = seats[rank]
         if seat.taken and seat.hello.instance != hello.instance:
-            self._same_rank(seat, rank, who)
+            self._same_rank(seat, hello, who)
         if hello.begun and not seat.taken:
             raise Refuse(f"node {rank}, {who}, belongs to another run: its ranks end with its lease")
         return rank
 
-    def _same_rank(self, seat: Seat, rank: int, who: str) -> None:
+    def _same_rank(self, seat: Seat, hello: HelloControl, who: str) -> None:
+        rank = hello.rank
         other = name_with(seat.hello.hostname, seat.address)
+        if self.started and seat.is_vacant and hello.hostname == seat.hello.hostname:
+            return  # it was started again
         if self.started:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:

@@ -215,6 +215,14 @@ class Meeting:
 class JoinedTransport(DialledTransport):
     """Nodes that came by themselves: each makes its orders from arguments of its own."""
 
+    def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
+        """Say that a node has left, and what would bring it back."""
+        if node.name not in self._ranks:
+            return super().failure(node, stdout, stderr, code)
+        message = f"`allranks join` has ended on {node.name}, and was not started there again"
+        remedy = f"look at what it printed on {node.name}. Within --node-wait of a retry, the same command joins again"
+        return Finding("node-lost", "fail", message, remedy, Where(node=node.name))
+
     def read_there(self, node: Node, order: Order) -> Order:
         """Return when, where and how many: command and variables of this machine do not leave it."""
         return terms_alone(order) if node.name in self._ranks else order
