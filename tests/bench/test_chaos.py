@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,6 +90,17 @@ def test_the_load_factor_has_its_limits() -> None:
 
 def test_the_lease_grows_with_the_load_where_another_controller_takes_over() -> None:
     assert [lease(BY_NAME[name], 3.0) for name in ("kill-controller", "abandoned", "link-down")] == [30.0, 30.0, 10.0]
+
+
+def test_the_failure_model_names_faults_and_tests_that_there_are() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs/explanation/failure-model.md").read_text()
+    rows = re.findall(r"^\| .* \| (.*`test_.*) \|(.*)\|$", page, re.M)
+    assert len(rows) > 9
+    sources = "".join(path.read_text() for path in (root / "tests").rglob("test_*.py"))
+    for tests, faults in rows:
+        assert [name for name in re.findall(r"`(\w+)`", tests) if f"def {name}(" not in sources] == []
+        assert set(re.findall(r"`([a-z-]+)`", faults)) <= set(BY_NAME)
 
 
 # -- the judge -----------------------------------------------------------------------------------------

@@ -343,7 +343,7 @@ class Controller:
             return
         message = read_message(frame)
         require_own(message, state.owned)
-        if not member.budget.has_room(message, time.monotonic()):
+        if not member.budget.has_room(message, self.roster.attempt, time.monotonic()):
             if member.budget.over == 1:
                 self.note(PlainNote(f"{member.node.name} says too much: {frame['type']} messages are dropped"))
             return
