@@ -191,7 +191,6 @@ def _number(name: str, environ: Mapping[str, str]) -> int | None:
 
 
 def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str, str]) -> ProgramPlace:
-    """Complete a place by the local rank and the master's address: as set, of Slurm's node list, or this machine."""
     notes = []
     slurm = launcher.name == "Slurm"
     local_rank = _number(launcher.local_rank, environ)

@@ -383,7 +383,6 @@ def _chosen_nodes(run: RunDirectory, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_roles(run: RunDirectory, nodes: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes of these roles. Raise UsageError for a role that the run does not have."""
     entries = run.read_run().nodes
     roles = list(dict.fromkeys(entry.role for entry in entries if entry.role))
     for name in wanted:
@@ -395,7 +394,6 @@ def _of_roles(run: RunDirectory, nodes: Sequence[str], wanted: Sequence[str]) ->
 
 
 def _wanted(run: RunDirectory, nodes: Sequence[str], ranks: Sequence[int]) -> set[int]:
-    """Return the ranks that --node and --rank leave. Raise UsageError for a rank that the run does not have."""
     where = _places(run)
     for rank in ranks:
         if where and rank not in where:
@@ -404,12 +402,10 @@ def _wanted(run: RunDirectory, nodes: Sequence[str], ranks: Sequence[int]) -> se
 
 
 def _places(run: RunDirectory) -> dict[int, str]:
-    """Return the node of each rank; empty before ranks are planned."""
     return {rank.rank: node.name for node in run.read_status().nodes for rank in node.ranks}
 
 
 def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool) -> None:
-    """Print the last lines of each rank's metrics file."""
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
         digits = path.name.split("_")[1]
         if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):

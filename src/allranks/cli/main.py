@@ -110,7 +110,6 @@ def _main() -> int:
 
 
 def _path(error: click.UsageError, verb: str) -> str:
-    """Return the words of the command that an error is about, as they were typed."""
     if error.ctx is not None:
         return error.ctx.command_path
     return f"allranks {verb}"
@@ -184,7 +183,6 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
 
 
 def _needs_linux(verb: str) -> str:
-    """Say why this machine cannot start runs, or end them."""
     system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
     where = "Start it on a login node, or in a Linux container"
     return f"`allranks {verb}` needs Linux, and this machine is {system}. {where}"

@@ -81,7 +81,6 @@ class ChannelServer:
         return await asyncio.start_unix_server(self._accept, name, limit=1 << 20)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; after that the connection is a channel, or over."""
         self._listener.keep(asyncio.current_task())
         if peer_of(writer.get_extra_info("socket")).uid != os.getuid():
             writer.close()

@@ -555,7 +555,6 @@ class Listener:
             del self._calls[token]
 
     async def _answered(self, line: Line, hello: HelloControl, rest: list[bytes]) -> None:
-        """Give a connection to the call that it answers, and carry what the node sends until it ends."""
         call = self._calls.get(hello.call)
         if call is None or call.rank != hello.rank or call.line.done():
             line.tell(RefusedControl(2, "the call is over"))

@@ -91,7 +91,6 @@ def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
 
 
 def _shown(spec: RunSpec) -> str:
-    """Say what a node does, for a person; what differs stands in the digest."""
     if spec.launch.command:
         return " ".join(redact_argv(spec.launch.command))[:SHOWN]
     tests = spec.tests
@@ -158,7 +157,6 @@ class Admission:
     """Decides who gets a seat. A contradiction before the start is `failure`, which ends the meeting at once."""
 
     def __init__(self, expected: HelloControl) -> None:
-        """Compare nodes with `expected`, which is what the coordinator would say of itself."""
         self._expected = expected
         self._hostname = expected.hostname
         self.started = False

@@ -77,7 +77,6 @@ def _reason(node: Node, reasons: Mapping[str, str]) -> str | None:
 
 
 def _avoided(listed: Cluster, chosen: Cluster, reasons: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence about each suspect."""
     working = {node.host for node in chosen.nodes}
     spares = {node.host for node in chosen.spares}
     for node in listed.nodes:

@@ -177,7 +177,6 @@ def mean_of(splits: Sequence[TimeSplit]) -> TimeSplit:
 
 
 def _calls(trace: Trace, rank: str) -> Iterator[CollectiveCall]:
-    """Yield each collective with the step in which it begins; those outside of all steps are left out."""
     for window, collective in _within_windows(trace):
         length = collective.end - collective.start
         exposed = length - trace.computing.within(collective.start, collective.end)
@@ -218,7 +217,6 @@ def _compared(calls: Iterable[CollectiveCall]) -> Iterator[CollectiveCall]:
 
 
 def _summaries(calls: Iterable[CollectiveCall]) -> list[CollectiveSummary]:
-    """Sum up by kind, the same on each node; what is exposed longest comes first."""
     by_kind: dict[CollectiveKind, list[CollectiveCall]] = defaultdict(list)
     for call in calls:
         by_kind[call.kind._replace(ranks=())].append(call)

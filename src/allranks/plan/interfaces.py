@@ -158,7 +158,6 @@ def _gloo_names(facts: NodeFacts) -> list[str]:
 def _judge_gloo(
     node: str, facts: NodeFacts, names: Sequence[str], proof: InterfaceProof, origins: Origins
 ) -> list[Finding]:
-    """Whether the user's GLOO_SOCKET_IFNAME can work on this node."""
     present = {local.name for local in local_addresses(facts)}
     running = {local.name for local in local_addresses(facts) if local.interface.running}
     setting = f"GLOO_SOCKET_IFNAME is {','.join(names)}, but"
@@ -256,7 +255,6 @@ def _left(text: str, speaker: str | None) -> tuple[str, ...]:
 def _nothing(
     node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | None, origins: Origins
 ) -> tuple[Finding, ...]:
-    """Warn of a filter of the user's that matches no running interface."""
     if taken or speaker is None or not facts.interfaces:
         return ()
     message = f"{node}: {speaker} matches no running interface, so NCCL would not start there"

@@ -303,7 +303,6 @@ def _interface_behind(node: NodeFacts, result: AddressProbe, probes: Probes, mas
 
 
 def _ways_of_master(node: NodeFacts, master: str, probes: Probes, common: frozenset[str]) -> _Ways:
-    """Its interfaces by the addresses it offered."""
     ways = _Ways()
     for result in probes.get(master) or ():
         ways.add(_interface_behind(node, result, probes, master), result.address in common)

@@ -297,7 +297,6 @@ def _close(word: str, names: list[str]) -> str:
 
 
 def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
-    """For each field that is set at all, its values from the strongest source to the weakest."""
     by_field: dict[str, list[_Given]] = {}
     for field, item in items:
         by_field.setdefault(field, []).append(item)
@@ -339,7 +338,6 @@ def _option_label(field: str, value: Json) -> str:
 
 
 def _toml(value: Json) -> str:
-    """Return a value about as TOML writes it, for a note; of lists and tables nothing."""
     if isinstance(value, bool):
         return " = " + str(value).lower()
     if isinstance(value, str):
@@ -404,7 +402,6 @@ def _read(field: str, entry: _Given) -> Json:
 
 
 def _differs(field: str, entry: _Given, value: Json, lenient: bool) -> bool:
-    """Tell whether an overridden entry says anything else than `value`; a lenient one may be nonsense."""
     try:
         return _read(field, entry) != value
     except UsageError:
@@ -434,7 +431,6 @@ def _taken(chosen: Mapping[str, _Given]) -> Iterator[str]:
 
 
 def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield remarks on what is set to no use, though nothing overrides it."""
     rank = environ.get("NODE_RANK", "").strip()
     if rank and "node_rank" not in values:
         yield f"NODE_RANK={rank} is ignored: node ranks follow the order of the host list"

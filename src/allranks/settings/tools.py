@@ -213,7 +213,6 @@ def _refuse_choice_of_nodes(tool: Tool) -> None:
 
 
 def _refuse_holes(tool: Tool) -> None:
-    """UsageError where an option that says who the nodes are has taken the next word for its value."""
     for option in tool.options:
         value = option.words[-1]
         if option.name in ABOUT_NODES and len(option.words) == 2 and (value.startswith("-") or value.endswith(".py")):

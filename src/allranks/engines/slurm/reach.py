@@ -58,7 +58,6 @@ class StepReach(NodeReach):
             session.say_note(text)
 
     def _shared_nodes(self) -> list[str]:
-        """Return a remark where another run of this allocation has a node too."""
         number = self._job.allocation.job
         shared = [name for name in self._step.ranks if not is_ours(number, name)]
         if not shared:
