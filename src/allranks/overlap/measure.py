@@ -95,15 +95,11 @@ class CollectiveSummary:
 class Overlap:
     """The complete answer: `mean` is that of a rank's step; `collectives` begin with the one that costs most."""
 
-    ranks: list[RankOverlap]
     mean: TimeSplit
+    steps: int  # of all ranks
+    ranks: list[RankOverlap]
     collectives: list[CollectiveSummary]
     waited_for: dict[str, float]  # seconds that others waited, by the rank that came last
-
-    @property
-    def steps(self) -> int:
-        """Count the steps of all ranks."""
-        return sum(len(rank.steps) for rank in self.ranks)
 
 
 class CollectiveCall(NamedTuple):
@@ -146,8 +142,8 @@ def measure(traces: Sequence[Trace]) -> Overlap:
     for call in calls:
         waited_for[call.last] += call.waited
     waited_for.pop("", None)
-    mean = mean_of([step for rank in ranks for step in rank.steps])
-    return Overlap(ranks, mean, _summaries(calls), waited_for)
+    all_steps = [step for rank in ranks for step in rank.steps]
+    return Overlap(mean_of(all_steps), len(all_steps), ranks, _summaries(calls), waited_for)
 
 
 def _name(trace: Trace, traces_of_rank: int) -> str:

@@ -326,7 +326,7 @@ def _ways_of_other(
             name = on_link(node, result.address)
         ways.add(name, result.address in common)
     tried = {*ways.passed, *ways.failed}
-    for interface in nccl_interfaces(node, virbr=False):
+    for interface in nccl_interfaces(node):
         if interface not in tried and interface in (*at_master.passed, *at_master.failed):
             ways.add(interface, interface in at_master.passed)
     return ways
