@@ -707,6 +707,28 @@ def _report_first_call(step: int) -> None:
         pass
 
 
+class WorldChange(NamedTuple):
+    """Ranks of the attempt before, and of this one."""
+
+    before: int
+    now: int
+
+
+def world_changed() -> WorldChange | None:
+    """Return how many ranks the attempt before had and this one has; None where that is the same, or the first.
+
+    Of use where the global batch or the learning rate goes with the number of ranks. Set by `allranks run` alone.
+
+    >>> world_changed() is None
+    True
+    """
+    before = _number("ALLRANKS_FORMER_WORLD_SIZE", os.environ)
+    now = _number("WORLD_SIZE", os.environ)
+    if before is None or now is None:
+        return None
+    return WorldChange(before, now)
+
+
 def checkpoint_dir() -> str:
     """Make the directory for this run's checkpoints, and give its path: the same in every attempt of the run.
 

@@ -35,7 +35,7 @@ from allranks.protocol.messages import (
     read_message,
 )
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, PingOrder
-from allranks.protocol.run_facts import Fact, HangNoted, NodesChecked, PlainNote, Stamped, StopAsked
+from allranks.protocol.run_facts import Fact, HangNoted, NodesChecked, PlainNote, PlanMade, Stamped, StopAsked
 from allranks.protocol.samples import NodeUsage
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Master, NodeEntry, StatusDocument
@@ -228,6 +228,8 @@ class Controller:
         stamped = self.recording.keep_stamped(stamped)
         if isinstance(stamped.fact, HangNoted):
             self.observing.progress.span.stands_still = True
+        if isinstance(stamped.fact, PlanMade):
+            self.recording.deal(stamped.fact, self.links.members)
         if isinstance(stamped.fact, NodesChecked):
             self._save_look()
         self.view.event(stamped)
@@ -240,14 +242,20 @@ class Controller:
             return
         self.observing.begin_attempt()
         members = self.links.members
+        for name in decision.leave_out:
+            if self.roster.nodes[name].gone:
+                self.recording.logs.begin_anew(members[name].node.index, name)
+            else:
+                self.links.let_go(members[name], self._may_go(members[name]))
         for old, new in decision.replace.items():
-            self.recording.logs.continue_on(members[new].node.index, new, is_new_agent=new == old)
-            if new != old:
+            if new == old:
+                self.recording.logs.begin_anew(members[new].node.index, new)
+            else:
                 self.links.let_go(members[old], self._may_go(members[old]))
         now = time.monotonic()
         t = time.time()
-        self._act(self.gang.retry(now, t, decision.kind, decision.replace, decision.pause))
-        if decision.replace:
+        self._act(self.gang.retry(now, t, decision))
+        if decision.replace or decision.leave_out or decision.take_in:
             self._write_places()
 
     def _may_go(self, member: Member) -> bool:

@@ -10,6 +10,7 @@ from allranks.plan.network import choose_address, main_addresses, no_address, of
 from allranks.protocol.messages import ListeningMessage, ProbedMessage
 from allranks.protocol.run_facts import GateListening, GateProved, PlanMade, Stamped
 
+from .changing_world import ChangingWorld
 from .ending import Ending
 from .members import RankState
 from .places import listen_order, probe_order
@@ -25,8 +26,11 @@ PORT_REPEATS = 3  # for EADDRINUSE at rank 0 on a port that allranks chose
 class RendezvousCheck:
     """The phase between the plan and the start of the ranks."""
 
-    def __init__(self, roster: Roster, ending: Ending, running: Running, preloading: Preloading) -> None:
+    def __init__(
+        self, roster: Roster, ending: Ending, running: Running, preloading: Preloading, world: ChangingWorld
+    ) -> None:
         self.roster = roster
+        self.world = world
         self.ending = ending
         self.running = running
         self.preloading = preloading
@@ -55,6 +59,7 @@ class RendezvousCheck:
             node.take_ranks({r: RankState(r, r - planned.first_rank) for r in ranks})
         plan = PlanMade(roster.plan.world_size, roster.rank_counts)
         return [
+            *self.world.said(),
             roster.stamp(plan),
             Send(roster.master.name, listen_order(roster.spec, self._token(), len(roster.setting.ports))),
             *self.preloading.begin(),

@@ -55,7 +55,13 @@ class Running:
         roster.state = State.RUNNING
         tests = SuiteNodes(tuple(roster.nodes), roster.setting.dead) if roster.testing else None
         attempt = Attempt(
-            roster.attempt, roster.master_addr, roster.master_port, self._repeats, tests, roster.last_verdict
+            roster.attempt,
+            roster.master_addr,
+            roster.master_port,
+            self._repeats,
+            tests,
+            roster.last_verdict,
+            roster.former_world_size,
         )
         actions: list[Action] = []
         keep = None

@@ -292,7 +292,7 @@ class Session:
         if roster.stop_reason or failed:
             self._engine_says(roster, self.reach.finding(bool(roster.stop_reason)))
         self._audit(gang)
-        verdict = self._verdict(roster)
+        verdict = None if gang.world.has_regrown else self._verdict(roster)
         if roster.testing:
             return Decision(self._judge_test(roster, verdict))
         if verdict is not None and verdict.confidence < SURE:

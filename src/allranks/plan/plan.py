@@ -138,7 +138,8 @@ def preload_of(launch: NodeLaunch) -> str:
 def keeps_template(launch: NodeLaunch) -> bool:
     """Tell whether a node keeps a process that imports for the next attempt."""
     attempt = launch.attempt
-    may_follow = attempt.number - attempt.repeats < launch.spec.recovery.retries
+    has_retry_left = attempt.number - attempt.repeats < launch.spec.recovery.retries
+    may_follow = has_retry_left or launch.spec.target.min_nodes is not None
     return may_follow and preload_of(launch) != "never"
 
 
