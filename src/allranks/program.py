@@ -715,7 +715,7 @@ class WorldChange(NamedTuple):
 
 
 def world_changed() -> WorldChange | None:
-    """Return how many ranks the attempt before had and this one has; None where that is the same, or the first.
+    """Return how many ranks the attempt before had and this one has. None for the same number, or the first.
 
     Of use where the global batch or the learning rate goes with the number of ranks. Set by `allranks run` alone.
 

@@ -24,9 +24,9 @@ from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.members import of_deepspeed
 from allranks.gang.places import Setting
 from allranks.gang.plugins import built_in
+from allranks.gang.policy import Decision
 from allranks.gang.rendezvous import PORT_REPEATS
 from allranks.gang.resuming import spares_of
-from allranks.gang.policy import Decision
 from allranks.gang.states import Action, AttemptOver, Audited, Event, NodeUnreachable, Reach, Send, State, Tick
 from allranks.protocol.codec import decode
 from allranks.protocol.foreign import ReportMessage

@@ -3,7 +3,7 @@
     has a place --(lost, or not there in time)--> away --(reached, looked at)--> stands by --(--regrow)--> has a place
 
 A node that is away is reached again for as long as the run lasts. It gets its place back between two attempts: after a
-failure, or where an attempt ends for it. Nodes are then numbered anew, in the order of the host list.
+failure, or where an attempt ends for it. Nodes then get new numbers, in the order of the host list.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ChangingWorld:
         return [node.name for node in ready[: max(0, roster.most_nodes - len(roster.nodes))]]
 
     def leave_out(self, names: Collection[str], now: float, why: str) -> list[Action]:
-        """Take places away: nodes that have gone are reached again, another stays out of the run."""
+        """Take places away: lost and missing nodes are reached again, another stays out of the run."""
         roster = self.roster
         actions: list[Action] = []
         if not names:

@@ -132,13 +132,10 @@ def resolve(
     items += _pasted_range(peeled.command)
     environ = {**environ, **peeled.env}
     items = [*_environment(peeled.env), *items]
-    values_by_field = _collect(sorted(items, key=lambda item: item[1].layer))
-    _split_ranges(values_by_field)
+    values_by_field = _collect(items)
     notes: list[str] = []
     chosen = _targets(values_by_field, notes)
-    values: dict[str, Json] = {}
-    for field, candidates in chosen.items():
-        values[field] = _merge(field, candidates, notes)
+    values = {field: _merge(field, candidates, notes) for field, candidates in chosen.items()}
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
     tables, tables_source = _tables((config, config_source), cluster, (user_config, user_source))
@@ -326,8 +323,9 @@ def _close(word: str, names: list[str]) -> str:
 
 def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
     by_field: dict[str, list[_Given]] = {}
-    for field, item in items:
+    for field, item in sorted(items, key=lambda item: item[1].layer):
         by_field.setdefault(field, []).append(item)
+    _split_ranges(by_field)
     return by_field
 
 

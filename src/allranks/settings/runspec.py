@@ -93,7 +93,7 @@ class Target:
         "further options of sbatch", "run render", example='["--time=1:00:00", "--gres=gpu:8"]', engines=("slurm",),
         may_begin_with_dash=True, panel=SLURM, common="render")
     nodes: int | None = setting(None, NODE_COUNT,
-        "number of nodes: the first N hosts, or how many to ask for (MIN:MAX: it may change)",
+        "number of nodes: the first N hosts, or how many to ask for. MIN:MAX may change",
         _ALL + " clean exec", "--nodes --nnodes -N", example="4", variables=("NNODES",), common=_ALL + " clean")
     min_nodes: int | None = setting(None, NODE_COUNT,
         "fewest nodes to start or go on with, as --nodes MIN:MAX sets it", "run", example="2")
