@@ -102,7 +102,8 @@ def test_at_once_the_attempt_ends_and_all_have_a_place() -> None:
 def test_by_default_the_ranks_save_first() -> None:
     drive = back(shrunk())
     drive.tick()
-    assert drive.tick(str(SETTLES)) == [], "no rank can be asked"
+    assert drive.tick(str(SETTLES)) == ["note"], "no rank can be asked"
+    assert drive.tick("60") == [], "that is said once"
     drive.feed(ReportMessage("saves", 0), "h0")
     assert drive.sent[-1][1]["type"] == "save" and not drive.gang.world.regrows
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.examples.fsdp_gang import SCRIPT, Run, words
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
@@ -90,3 +91,36 @@ def test_too_few_hosts_are_a_refused_start(bed4: Bed, launch: Launch) -> None:
     result = launch.result()
     assert result["exit"] != 0 and result["verdict"]["cause"] == "ssh-unreachable", result["verdict"]
     assert launch.all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_sharded_training_goes_on_as_one_that_was_planned_so(bed4: Bed, launch: Launch, tmp_path: Path) -> None:
+    """FSDP2 with DCP checkpoints on 3, 2 and 3 ranks: its losses are those of three runs of that schedule."""
+    every, more = "checkpoint.every=5", "training.max_steps=40"
+    command = [str(SCRIPT), *words(every, more, f"checkpoint.dir={tmp_path / 'kept'}")]
+    launch.start(command, "--nodes", "2:3", "--regrow", "now", *RANGE[2:], json_=False)
+    launch.until("attempt-start")
+    losses = launch.run_dir / "outputs" / "rank_00_metrics.jsonl"
+
+    def step() -> int:
+        rows = losses.read_text().splitlines() if losses.exists() else []
+        return max((json.loads(row)["step"] for row in rows), default=0)
+
+    wait_until(lambda: step() > 5, BOUND, "a checkpoint")
+    bed4.host("h3").power_off()
+    launch.until("world")
+    wait_until(lambda: launch.stdout.count("resumes ") == 1, BOUND, "two ranks that go on")
+    bed4.host("h3").power_on()
+    result = launch.end()
+    assert result["exit"] == 0, launch.stdout
+    schedule = [int(at) for at in re.findall(r"resumes \S+ at step (\d+)", launch.stdout)]
+    assert len(schedule) == 2 and [world for world, _ in worlds(launch)] == [2, 3], launch.stdout
+    seen = {row["step"]: row["loss"] for row in map(json.loads, losses.read_text().splitlines())}
+    expected: dict[int, float] = {}
+    for ranks, until in ((3, schedule[0]), (2, schedule[1]), (3, 40)):
+        own = Run(
+            tmp_path / "planned", ranks, every, f"training.max_steps={until}", "checkpoint.dir=" + str(tmp_path / "p")
+        )
+        expected |= own.done().losses()
+    assert seen == pytest.approx(expected, rel=1e-3)

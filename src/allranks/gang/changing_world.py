@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from allranks.plan.plan import make_plan
-from allranks.protocol.run_facts import NodeLeft, NodeTakenIn, RegrowBegun, WorldChanged
+from allranks.protocol.run_facts import NodeLeft, NodeTakenIn, PlainNote, RegrowBegun, WorldChanged
+from allranks.text import join_words
 
 from .ending import Ending
 from .roster import Roster
@@ -19,7 +20,7 @@ from .saving import Saving
 from .states import Action, Reach, State
 
 SETTLES = 2.0  # seconds in which nodes that come back together are taken in together
-UNSEEN = 30.0  # seconds of an attempt whose ranks show no process group, before it may end for others
+UNSEEN = 120.0  # seconds of an attempt that shows no process group and no call, before it may end for others
 
 
 class ChangingWorld:
@@ -119,7 +120,13 @@ class ChangingWorld:
         if self._asked_save:
             return []
         self._asked_save = True
-        return self.saving.ask(now, "regrow")
+        if self.saving.callers:
+            return self.saving.ask(now, "regrow")
+        remark = (
+            f"{join_words(self.newcomers())} can take a place. No rank has called allranks.should_save, so it waits for "
+            "that or the next failure (--regrow now does not)"
+        )
+        return [roster.stamp(PlainNote(remark)), *self.saving.ask(now, "regrow")]
 
     def _is_settled(self, now: float) -> bool:
         """Whether nodes stand by for a while, and the ranks have begun."""
@@ -129,7 +136,8 @@ class ChangingWorld:
             return False
         if self._waiting_since is None:
             self._waiting_since = now
-        has_begun = roster.initialised_t is not None or now - roster.attempt_at >= UNSEEN
+        has_shown_itself = roster.initialised_t is not None or bool(self.saving.callers)
+        has_begun = has_shown_itself or now - roster.attempt_at >= UNSEEN
         return has_begun and now - self._waiting_since >= SETTLES
 
     def _begin(self, now: float) -> list[Action]:
