@@ -123,8 +123,8 @@ class ChangingWorld:
         if self.saving.callers:
             return self.saving.ask(now, "regrow")
         remark = (
-            f"{join_words(self.newcomers())} can take a place. No rank has called allranks.should_save, so it waits for "
-            "that or the next failure (--regrow now does not)"
+            f"{join_words(self.newcomers())} can take a place. No rank has called allranks.should_save, so it waits "
+            "for that or the next failure (--regrow now does not)"
         )
         return [roster.stamp(PlainNote(remark)), *self.saving.ask(now, "regrow")]
 
