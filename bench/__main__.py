@@ -27,6 +27,7 @@ from bench import (
     steps,
     table,
     teardown,
+    world,
 )
 
 ALL = {
@@ -47,6 +48,7 @@ ALL = {
     "ledger": ledger.run,
     "slow": slow.run,
     "preempt": preempt.run,
+    "world": world.run,
 }
 WITHOUT_HOSTS = ("scale", "scan", "audit", "steps", "ledger")
 
