@@ -45,6 +45,7 @@ TABLE = {
     Charge.CRASH: ("always", False, "a crash may be the machine's, and need not come again"),
     Charge.EXIT: ("always", False, "an exit code without an exception does not say that it comes again"),
     Charge.KILLED: ("progress", False, "a signal from outside need not come again, and the run had made progress"),
+    Charge.SITE: ("progress", False, "its signature names no charge, and the run had made progress"),
     Charge.UNKNOWN: ("progress", False, "nothing says why it failed, and the run had made progress"),
 }
 ROWS = {charge: PolicyRow(charge.value, *row) for charge, row in TABLE.items()}
