@@ -407,6 +407,10 @@ def test_exec_and_fetch_reach_the_nodes_that_allow_it_and_no_other(joined: Joine
     assert (nodes["h3"]["output"], nodes["h3"]["code"]) == ("", None)
     assert nodes["h3"]["error"] == "h3: it joined without --allow-exec"
 
+    seen = json.loads(on_node_0(joined, "stacks", "--json", name).stdout)
+    assert [(rank["rank"], rank["node"]) for rank in seen["ranks"]] == [(0, "h1"), (1, "h2"), (2, "h3")], seen
+    assert "errors" not in seen and all(rank["step"] for rank in seen["ranks"]), "that needs no --allow-exec"
+
     assert "--allow-exec: who started node 0 may run any command here" in joined.said("h2")
     assert joined.said("h2").count("node 0 begins a command or a fetch here") == 1
     assert "--allow-exec" not in joined.said("h3")

@@ -29,6 +29,7 @@ VERBS = {
     "ps": "the runs that go on, and the newest that are over",
     "status": "nodes and ranks of a run: states, steps, last output",
     "top": "a run at a glance, each second: ranks, nodes, warnings, events",
+    "stacks": "what every rank of a run does now: its stack, step and collective",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
@@ -52,6 +53,7 @@ LINUX_ONLY = (
     "clean",
     "exec",
     "fetch",
+    "stacks",
 )  # they use /proc, pidfd and prctl
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 ASKS_FOR_HELP = {"-h", "--help", "--help-all"}

@@ -15,7 +15,7 @@ from allranks.agent.files import text_of_errno
 from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import JOINED
 from allranks.engines import NotStarted
-from allranks.engines.calls import ChannelServer, socket_name
+from allranks.engines.calls import ChannelServer
 from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
 from allranks.engines.join import Admission
 from allranks.engines.joinsecret import JoinSecret, is_this_machine
@@ -29,6 +29,7 @@ from allranks.protocol.run_facts import RunStart, Stamped
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, NamedNode, ResultDocument, RunDocument
 from allranks.runs.opening import write_opening
+from allranks.runs.questions import socket_name
 from allranks.runs.result import least_result, write_result
 from allranks.settings import RunSpec
 from allranks.text import format_duration, name_with, plural

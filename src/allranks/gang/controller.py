@@ -31,6 +31,7 @@ from allranks.protocol.messages import (
     PongMessage,
     RefusedMessage,
     ReplacedMessage,
+    StacksMessage,
     TemplateMessage,
     read_message,
 )
@@ -112,6 +113,7 @@ class Controller:
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
         self.replaced = False  # another controller has taken the run over
+        self.answered: Callable[[StacksMessage], None] | None = None  # to a question of another terminal
 
     def take_view(self, view: View) -> None:
         """Show the run in another view from now on."""
@@ -379,6 +381,7 @@ class Controller:
             on(ReplacedMessage, self._on_replaced),
             on(DroppedMessage, self.recording.note_dropped),
             on(CountersMessage, self._on_counters),
+            on(StacksMessage, self._on_stacks),
             on(NodeUsage, self._on_usage),
             on(HelloMessage, self._on_hello),
             on(DrainedMessage, self._on_drained),
@@ -431,6 +434,13 @@ class Controller:
     def _on_counters(self, member: Member, message: CountersMessage) -> None:
         self.observing.progress.counted(message.ranks, time.monotonic())
         self._hand_on(member, message)
+
+    def _on_stacks(self, member: Member, message: StacksMessage) -> None:
+        """Answer who has asked: a person's question is none of the gang's."""
+        if not message.asked:
+            self._hand_on(member, message)
+        elif self.answered is not None:
+            self.answered(message)
 
     def _on_usage(self, member: Member, message: NodeUsage) -> None:
         self.recording.add_usage(member.node.name, message)

@@ -77,11 +77,12 @@ from .passed_signals import CONTROLLER
 from .places import Setting
 from .plugins import all_checks
 from .policy import Decision
+from .questions import Questions
 from .resuming import spares_of
 from .roles import parts_of
 from .roster import Roster
 from .states import State, UserSignal
-from .tasks import run_loop
+from .tasks import run_loop, start_task
 from .transport import NodeReach, TimeLeft
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ class Session:
             loop.call_soon(self._stop_all, stop_first, self.spec.limits.stop_grace)
         if self._asked_to_stop is not None:  # before there was a loop to tell
             loop.call_soon(self._stop_of_a_node, self._asked_to_stop)
+        self._answering = start_task(Questions(self.of_roles).serve(self.setting.uid))
         ends = await asyncio.gather(*map(self._play, self.of_roles), return_exceptions=True)
         for error in ends:
             if error is not None:

@@ -229,11 +229,12 @@ class DrainedMessage(NamedTuple):
 
 @omit_none
 class StacksMessage(NamedTuple):
-    """Stack samples by rank (see agent.sample), and NCCL's word on the job."""
+    """Stack samples by rank (see agent.sample), and NCCL's word on the job. `asked` is the order's."""
 
     ranks: Mapping[int, JsonObject] = {}
     ras: Optional[str] = None
     error: str = ""
+    asked: int = 0
 
 
 class CountersMessage(NamedTuple):
