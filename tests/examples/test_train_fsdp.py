@@ -21,14 +21,8 @@ pytestmark = [
 ]
 
 from tests.examples.fsdp_gang import EXAMPLES, SCRIPT, Run, words  # noqa: E402
-from tests.fabric.gang import warm_up  # noqa: E402
 
 CLOSE = 1e-4  # of a loss near 5: sums in another order
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    warm_up()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from types import ModuleType
 
 import pytest
 from tests.examples.ranks import Ranks
-from tests.fabric import gang
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 SMALL = ["--batch", "2", "--context", "32", "--layers", "1", "--width", "32"]
@@ -28,11 +27,6 @@ pytestmark = [
 def ranks_of(out: Path, *options: str, world: int = 2) -> Ranks:
     """Start ranks of the example with a small model."""
     return Ranks(SCRIPT, out, *SMALL, *options, world=world)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    gang.warm_up()
 
 
 def metrics(out: Path, rank: int = 0) -> list[dict]:

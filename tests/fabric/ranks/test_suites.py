@@ -127,7 +127,7 @@ def double(rank: int, test: str, what: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def gone(tmp_path_factory: pytest.TempPathFactory, forked: None) -> Iterator[dict[str, Gang]]:
+def gone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Gang]]:
     folder = tmp_path_factory.mktemp("gone")
     runs: dict[str, Gang] = {}
 
