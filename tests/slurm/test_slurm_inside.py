@@ -160,14 +160,19 @@ def test_scancel_is_a_verdict(slurm: SlurmBed, tmp_path: Path) -> None:
     launch.nothing_left()
 
 
+def inside(launch: SlurmLaunch, *words: str) -> subprocess.CompletedProcess[str]:
+    """salloc, on the launching machine."""
+    return subprocess.run(
+        ["salloc", "-Q", *words], env=launch.environment(), cwd=launch.work, capture_output=True, text=True,
+        timeout=BOUND,
+    )  # fmt: skip
+
+
 def test_a_heterogeneous_job_is_refused(slurm: SlurmBed, tmp_path: Path) -> None:
     """It trained on the submit host alone, with exit code 0."""
     launch = SlurmLaunch(slurm, tmp_path)
     for words in (["run", "--", *program("tell.py")], ["check"]):
-        command = ["salloc", "-Q", "-N1", ":", "-N1", *launch.command(*words)]
-        done = subprocess.run(
-            command, env=launch.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=BOUND
-        )
+        done = inside(launch, "-N1", ":", "-N1", *launch.command(*words))
         assert done.returncode == 2, done.stdout + done.stderr
         assert "is heterogeneous: its 2 components" in done.stderr
 
@@ -183,8 +188,7 @@ def test_many_tasks_of_a_step_are_refused(slurm: SlurmBed, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
-    words = ["salloc", "-Q", "-N2", *launch.command("check", "--slurm", "--level", "quick", "--json")]
-    done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
+    done = inside(launch, "-N2", *launch.command("check", "--slurm", "--level", "quick", "--json"))
     assert done.returncode == 0, done.stderr + done.stdout
     launch.nothing_left()
     wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), BOUND, "the job is over")
@@ -194,8 +198,7 @@ def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: P
 def test_exec_runs_on_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     command = launch.command("exec", "--slurm", "--", "sh", "-c", "echo of $SLURM_NNODES; exit 3")
-    words = ["salloc", "-Q", "-N2", *command]
-    done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
+    done = inside(launch, "-N2", *command)
     assert done.returncode == 1, done.stderr + done.stdout
     assert done.stdout == "h[1-2]: of 2\nh[1-2]: (exit 3)\n", done.stderr
     launch.nothing_left()
