@@ -16,7 +16,7 @@ from tests.hosts.bed import Bed, Host, Process
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 
-from bench.census import Alive, alive_in, on_hosts, others
+from bench.census import Alive, alive_in, is_boot, on_hosts, others
 from bench.chaos.faults import NODE_WAIT
 from bench.chaos.plan import PAUSE, STEPS, Round
 from bench.chaos.playing import KILL, PROGRAM, Play, is_agent
@@ -131,15 +131,18 @@ class SlurmPlay(Play):
 
     def kill_step(self) -> None:
         """SIGKILL to the process by which Slurm holds the step on a node."""
-        task = wait_until(self._step, BOUND, "a step on the node")
-        os.kill(task.ppid, KILL)
+        os.kill(wait_until(self._task, BOUND, "a task on the node").ppid, KILL)
 
-    def _step(self) -> Process | None:
+    def kill_task(self) -> None:
+        """SIGKILL to what dials from a node."""
+        os.kill(wait_until(self._task, BOUND, "a task on the node").pid, KILL)
+
+    def _task(self) -> Process | None:
         """What slurmstepd has started on the node that is struck."""
         for process in self.host.pids():
             parent = Path(f"/proc/{process.ppid}/comm")
             with suppress(OSError):
-                if parent.read_text().startswith("slurmstepd"):
+                if is_boot(process.pid) and parent.read_text().startswith("slurmstepd"):
                     return process
         return None
 
@@ -183,6 +186,7 @@ SLURM_STRIKES: dict[str, Callable[[SlurmPlay], None]] = {
     "slurm-kill-rank": lambda play: play.strike_rank(KILL),
     "slurm-kill-agent": lambda play: play.strike_boot(is_agent, KILL),
     "slurm-kill-step": SlurmPlay.kill_step,
+    "slurm-kill-task": SlurmPlay.kill_task,
     "slurm-cancel": SlurmPlay.cancel,
     "slurm-drain": SlurmPlay.drain,
     "slurm-down": SlurmPlay.take_away,
