@@ -146,6 +146,13 @@ class SlurmPlay(Play):
                     return process
         return None
 
+    def kill_agent(self) -> None:
+        """SIGKILL to an agent. The task, whose child is the relay, has another command line."""
+        ours = [process for process in self.host.pids() if "allranks.agent import boot" in process.command]
+        pids = {process.pid for process in ours}
+        (agent,) = [process.pid for process in ours if process.ppid in pids]
+        os.kill(agent, KILL)
+
     def cancel(self) -> None:
         """Somebody cancels the job."""
         self._slurm.call("scancel", self._job)
@@ -184,7 +191,7 @@ JOIN_STRIKES: dict[str, Callable[[JoinPlay], None]] = {
 SLURM_STRIKES: dict[str, Callable[[SlurmPlay], None]] = {
     "slurm-none": lambda play: None,
     "slurm-kill-rank": lambda play: play.strike_rank(KILL),
-    "slurm-kill-agent": lambda play: play.strike_boot(is_agent, KILL),
+    "slurm-kill-agent": SlurmPlay.kill_agent,
     "slurm-kill-step": SlurmPlay.kill_step,
     "slurm-kill-task": SlurmPlay.kill_task,
     "slurm-cancel": SlurmPlay.cancel,
