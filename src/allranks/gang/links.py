@@ -277,6 +277,8 @@ class Links:
                     await self._await_hello(member, channel)
                 return
             except NodeLeft:
+                if member.lost or self._owner.is_over or node.name in self.released:
+                    return
                 if renewing:
                     member.hung_up = True
                     self._lose(member, time.monotonic() - member.heard)
