@@ -28,7 +28,15 @@ from tests.slurm.bed import missing as slurm_missing
 from bench.chaos.elsewhere import JoinPlay, SlurmPlay
 from bench.chaos.faults import BY_NAME, Way
 from bench.chaos.judge import Seen, judge, unknown, worst
-from bench.chaos.looking import accused_of, dropped_of, out_of_order_in, printed_in, trained_in, unreadable
+from bench.chaos.looking import (
+    accused_of,
+    dropped_of,
+    out_of_order_in,
+    printed_in,
+    trained_in,
+    unreachable_logs,
+    unreadable,
+)
 from bench.chaos.plan import PAUSE, STEPS, Round, draw, fault_of
 from bench.chaos.playing import PROGRAM, Play, Unplayable
 from bench.chaos.table import Line, last_lines, summary
@@ -173,7 +181,7 @@ def play(round_: Round, beds: Beds, place: Path) -> tuple[Seen, Play]:
             accused=tuple(accused_of(result)) if result is not None else (),
             left=tuple(left),
             printed=tuple(printed_in(played.launch)),
-            unfetched=tuple(result.unfetched) if result is not None else (),
+            unfetched=tuple(unreachable_logs(result)) if result is not None else (),
             dropped=dropped_of(result) if result is not None else {},
             directory=tuple(unreadable(played.launch, result, code, is_full)),
             out_of_order=tuple(out_of_order_in(played.launch)),

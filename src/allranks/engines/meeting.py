@@ -222,7 +222,7 @@ class JoinedTransport(DialledTransport):
             return super().failure(node, stdout, stderr, code)
         message = f"`allranks join` has ended on {node.name}, and was not started there again"
         remedy = f"look at what it printed on {node.name}. Within --node-wait of a retry, the same command joins again"
-        return Finding("node-lost", "fail", message, remedy, Where(node=node.name))
+        return Finding("agent-killed", "fail", message, remedy, Where(node=node.name))
 
     def read_there(self, node: Node, order: Order) -> Order:
         """Return when, where and how many: command and variables of this machine do not leave it."""
