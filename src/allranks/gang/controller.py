@@ -546,6 +546,7 @@ class Controller:
             if furthest is not None:
                 self.feed_quietly(furthest[0], t=furthest[1])
         self.observing.look_at_data(self.feed)
+        self.observing.look_at_rules(self.feed)
         if self.roster.state is State.RUNNING:
             self.feed_quietly(self.observing.pace())
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 from ..cluster.hostlist import MAX_HOSTS
 from ..protocol.jsontext import Json
+from .failrules import EXPECTED as EXPECTED_RULES
 from .parsers import (
     CLUSTER_NAME,
     CONTAINER,
+    FAIL_RULE,
     FLAG,
     GPUS,
     HOST,
@@ -299,6 +301,9 @@ class Recovery:
     avoid: bool = setting(False, FLAG,
         "put nodes that earlier runs suspect at the end of the list, where spares come from", "run")
     on_hang: str = setting("stop", choice("stop", "report", "restart"), "what to do about a hang", _TRAIN)
+    fail_on: tuple[str, ...] = setting((), several(FAIL_RULE, EXPECTED_RULES),
+        "rule for metrics, steps and output that ends the run, such as 'loss=nan'", _TRAIN, example="['loss=nan']")
+    on_rule: str = setting("stop", choice("stop", "warn"), "what to do where a rule of --fail-on holds", _TRAIN)
     preload: str = setting("auto", choice("never", "retries", "auto", "torch"),
         "which ranks come from a process that has imported once a node (--no-preload: never)", "run render join",
         switches="--no-preload=never")
