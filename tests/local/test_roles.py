@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,6 +81,7 @@ class RolesRun(LocalRun):
         trainer: str = "",
         roles: str = ROLES,
         programs: tuple[str, str] = (SERVER, TRAINER),
+        has_no_check: bool = True,
         **environment: str,
     ) -> None:
         work = place / "work"
@@ -88,7 +90,8 @@ class RolesRun(LocalRun):
             (work / name).write_text(text)
         (work / "roles.toml").write_text(roles.replace("SERVER", server).replace("TRAINER", trainer))
         self.place, self.work, self.runs = place, work, place / "runs"
-        words = ["run", "--local", "3", "--python", sys.executable, "--json", "--no-check", "--roles", "roles.toml"]
+        words = ["run", "--local", "3", "--python", sys.executable, "--json", "--roles", "roles.toml"]
+        words += ["--no-check"] if has_no_check else []
         self.environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(self.runs), **environment}
         with (place / "stdout").open("w") as stdout, (place / "stderr").open("w") as stderr:
             self.process = forked.popen(
@@ -224,6 +227,25 @@ def test_ctrl_c_ends_all_roles(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
     assert outcomes(run.result()) == {"rollout": "stopped", "trainer": "stopped"}
     assert run.left() == []
+
+
+def test_a_port_that_another_program_has_is_refused_before_the_start(tmp_path: Path) -> None:
+    """The role was ready at once, and its own program failed a moment later."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ready = f"port:{listener.getsockname()[1]}"
+        run = RolesRun(tmp_path, roles=ROLES.replace("http://{address}:{rollout.port.http}/health", ready))
+        result = run.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"], verdict["where"]["node"]) == (4, "port-in-use", "local0"), verdict
+    assert verdict["message"].startswith(f"rollout: on local0 {ready} is answered before rollout starts"), verdict
+    assert run.events("rank-started") == []
+
+
+def test_a_command_that_is_not_there_is_named_before_the_start(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, roles=ROLES.replace("python serve.py", "no-such-server"), has_no_check=False)
+    result = run.result()
+    assert (result["exit"], result["verdict"]["where"]["role"]) == (3, "rollout"), result
+    assert "no-such-server" in result["verdict"]["message"] and run.events("rank-started") == []
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -79,6 +79,30 @@ def test_a_container_image_without_pyxis_is_apptainers(slurm: SlurmBed, tmp_path
     launch.nothing_left()
 
 
+FETCH = """
+import os, sys, time, urllib.request
+while True:
+    try:
+        urllib.request.urlopen("http://" + sys.argv[1]).read()
+        break
+    except OSError:
+        time.sleep(0.2)
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], os.environ["ROLE_NAME"], flush=True)
+"""
+
+
+def test_roles_run_on_the_nodes_of_one_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path)
+    (launch.work / "fetch.py").write_text(FETCH)
+    roles = ("--role", "server:1", "python -m http.server {server.port.http}")
+    roles += ("--role", "trainer:3", "fetch.py {server.address}:{server.port.http}")
+    result = launch.inside((), *roles, "--nproc", "1").result()
+    assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
+    assert result["roles"]["server"]["nodes"] == ["h1"] and result["roles"]["trainer"]["nodes"] == ["h2", "h3", "h4"]
+    assert "rank 2 of 3 trainer" in (launch.run_dir / "logs/node_03_h4/rank_002.log").read_text()
+    launch.nothing_left()
+
+
 def test_one_exception_ends_all_of_it(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "raise", "2")).until_running(4)
     (launch.work / "go").touch()

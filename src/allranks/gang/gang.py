@@ -119,7 +119,9 @@ class Gang:
         self.ready_test = ReadyTest(self.roster, self.ending)
         self.hang_watch = HangWatch(self.roster, self.ending)
         self.world = ChangingWorld(self.roster, self.ending, self.saving)
-        self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running, self.preloading, self.world)
+        self.rendezvous = RendezvousCheck(
+            self.roster, self.ending, self.running, self.preloading, self.world, ready_test=self.ready_test
+        )
         self.stragglers = StragglerWatch(self.roster)
         self.pace = PaceWatch(self.roster, self.stragglers)
         self.gathering = Gathering(self.roster, self.ending, self.spares, self.world, self.rendezvous)
@@ -163,6 +165,7 @@ class Gang:
         return [
             on(ProbedMessage, self.rendezvous.on_probed),
             on(MayStart, self.rendezvous.on_may_start),
+            on(ReadyMessage, self.rendezvous.on_ready_before),
             on(Tick, self.rendezvous.on_tick),
         ]
 

@@ -170,11 +170,15 @@ class ProbedMessage(NamedTuple):
 
 
 class ReadyMessage(NamedTuple):
-    """Whether a server is ready, and what it answered: a status, or why there is none."""
+    """Whether a server is ready, and what it answered: a status, or why there is none.
+
+    `is_there`: a program has the port, ready or not.
+    """
 
     ok: bool = False
     answer: Annotated[str, at_most(MOST_ANSWER)] = ""
     error: str = ""
+    is_there: bool = False
 
 
 class StartedMessage(NamedTuple):

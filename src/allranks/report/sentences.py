@@ -510,7 +510,8 @@ def _role_lines(result: ResultDocument) -> list[str]:
     lines = []
     for name, role in result.roles.items():
         failed = [attempt for attempt in role.attempts if attempt.outcome == "failed"]
-        if failed and name != main:
+        is_said = len(role.attempts) == 1 and result.verdict is not None and result.verdict.finding.where.role == name
+        if failed and name != main and not is_said:
             lines += [f"{name}: {_attempt(attempt)}" for attempt in role.attempts]
     return lines
 
