@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
 SERVER = """
@@ -227,6 +228,31 @@ def test_ctrl_c_ends_all_roles(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
     assert outcomes(run.result()) == {"rollout": "stopped", "trainer": "stopped"}
     assert run.left() == []
+
+
+def test_a_detached_run_is_followed_and_stopped(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, "--detach", STEPS="6000")
+    assert run.process.wait(BOUND) == 0, run.stderr
+    with (tmp_path / "attached").open("w") as shown:
+        followed = forked.popen(["attach"], env=run.environment, cwd=run.work, stdout=shown, stderr=shown)
+    run.until("role-ready", 2)
+    wait_until(lambda: "[trainer local" in (tmp_path / "attached").read_text(), BOUND, "a line of the trainer")
+    assert "several roles, and another controller cannot take" in run.allranks("attach", "--take-over", "--json")
+    assert "Nothing of it is left" in run.allranks("stop")
+    assert followed.wait(BOUND) == 143
+    ended = outcomes(json.loads((run.directory / "result.json").read_text()))
+    assert ended == {"rollout": "stopped", "trainer": "stopped"} and run.left() == []
+
+
+def test_check_looks_at_the_nodes_of_each_role_with_its_own_command(tmp_path: Path) -> None:
+    (tmp_path / "allranks.toml").write_text(ROLES.replace("SERVER", "").replace("TRAINER", ""))
+    words = ("check", "--local", "3", "--json", "--only", "script")
+    environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(tmp_path / "runs")}
+    done = forked.call(words, env=environment, cwd=tmp_path, timeout=BOUND)
+    server, trainer = map(json.loads, done.stdout.splitlines())
+    assert (done.returncode, server["role"], trainer["role"]) == (3, "rollout", "trainer")
+    assert [finding["where"].get("node") for finding in server["findings"]] == ["local0"], server
+    assert not trainer["ok"] and "train.py" in trainer["findings"][0]["message"], trainer
 
 
 def test_a_port_that_another_program_has_is_refused_before_the_start(tmp_path: Path) -> None:

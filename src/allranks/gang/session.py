@@ -190,7 +190,7 @@ class Session:
             self._loop.call_soon_threadsafe(self._stop_of_a_node, reason)
 
     def _stop_of_a_node(self, reason: str) -> None:
-        self._stop_all(reason, self.spec.limits.stop_grace)
+        self.stop_all(reason, self.spec.limits.stop_grace)
         self._shorten("sigterm")
 
     def signal_at_node(self, node: str, name: str) -> None:
@@ -226,7 +226,7 @@ class Session:
         if on_stop_key is not None:
             loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
         if stop_first is not None:
-            loop.call_soon(self._stop_all, stop_first, self.spec.limits.stop_grace)
+            loop.call_soon(self.stop_all, stop_first, self.spec.limits.stop_grace)
         if self._asked_to_stop is not None:  # before there was a loop to tell
             loop.call_soon(self._stop_of_a_node, self._asked_to_stop)
         self._answering = start_task(Questions(self.of_roles).serve(self.setting.uid))
@@ -240,10 +240,11 @@ class Session:
         try:
             await session.controller.run()
         except Exception:
-            self._stop_all("crash", self.spec.limits.grace)
+            self.stop_all("crash", self.spec.limits.grace)
             raise
 
-    def _stop_all(self, reason: str, grace: float) -> None:
+    def stop_all(self, reason: str, grace: float) -> None:
+        """End all roles with `grace` seconds for their ranks."""
         for session in self.of_roles:
             session.controller.stop(reason, grace)
 
@@ -252,7 +253,7 @@ class Session:
         self._signals += 1
         for session in self.of_roles:
             session.controller.links.beats.stop_grace = 0.0
-        self._stop_all(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
+        self.stop_all(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
         if self._signals == 1:
             self._shorten("sigterm")
 
@@ -263,7 +264,7 @@ class Session:
     def end_announced(self) -> None:
         """End the run in order, once: the engine takes the nodes back soon."""
         self.reach.warned()
-        self._stop_all("engine", self.spec.limits.stop_grace)
+        self.stop_all("engine", self.spec.limits.stop_grace)
         self._shorten("engine")
 
     def _shorten(self, reason: str) -> None:
@@ -278,7 +279,7 @@ class Session:
             if not self._said_time_left:  # every node's task says that the engine ends it
                 self._said_time_left = True
                 self.say_note(f"ranks have {left.seconds:.0f} s ({left.source}), not the {asked:g} s of --stop-grace")
-            self._stop_all(reason, left.seconds)
+            self.stop_all(reason, left.seconds)
 
         loop.run_in_executor(None, self.reach.time_left).add_done_callback(shorten)
 
