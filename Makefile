@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers fuzz lint bench gpu chaos corpus external pages pictures docs setup system browser clean
+.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers test-ray fuzz lint bench gpu chaos corpus external pages pictures docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -99,6 +99,17 @@ test-launchers: $(LAUNCHERS)/.done $(COLOSSALAI)/.done system
 	ALLRANKS_LAUNCHERS_PYTHON=$(CURDIR)/$(LAUNCHERS)/bin/python $(BIN)/python -m pytest tests/hosts/test_frameworks.py
 	ALLRANKS_LAUNCHERS_PYTHON=$(CURDIR)/$(COLOSSALAI)/bin/python $(BIN)/python -m pytest tests/hosts/test_frameworks.py -k colossalai
 
+# Real Ray, in an environment of its own over torch's: 240 MB. `python -m bench ray` takes it too.
+RAY := .venv-ray
+
+$(RAY)/.done: $(VENV)/.test
+	$(call environment_over_torch,$(RAY))
+	$(RAY)/bin/pip install -q --disable-pip-version-check 'ray[default]==2.60.*'
+	touch $@
+
+test-ray: $(RAY)/.done system
+	ALLRANKS_RAY_PYTHON=$(CURDIR)/$(RAY)/bin/python $(PYTEST) tests/hosts/test_ray.py
+
 $(VENV)/.release: $(VENV)/.test
 	$(PIP) -e '.[release]'
 	touch $@
@@ -174,4 +185,4 @@ gpu:
 	$(PYTHON) -m bench.gpu
 
 clean:
-	rm -rf $(VENV) $(LAUNCHERS) $(COLOSSALAI) .venv-torch build dist runs
+	rm -rf $(VENV) $(LAUNCHERS) $(COLOSSALAI) $(RAY) .venv-torch build dist runs

@@ -170,15 +170,18 @@ class Verdict(NamedTuple):
         return f"{self.confidence:.0%}"
 
 
-def in_role(verdict: Verdict, role: str, evidence: Sequence[str] = ()) -> Verdict:
-    """Name the role whose ranks a verdict speaks of, in its commands too; `evidence` comes behind its own."""
+def in_role(verdict: Verdict, role: str, evidence: Sequence[str] = (), part: str = "") -> Verdict:
+    """Name the role whose ranks a verdict speaks of, in its commands too; `evidence` comes behind its own.
+
+    `part` names the rank's part in the role, where the sentence is to have that.
+    """
     finding = verdict.finding
     if finding.where.role:  # ranks of another role are at fault, and the message names it
         return verdict
     remedy = re.sub(r"allranks logs(?! --role)", f"allranks logs --role {role}", finding.remedy)
     return verdict._replace(
         finding=finding._replace(
-            message=f"{role}: {finding.message}",
+            message=f"{part or role}: {finding.message}",
             remedy=remedy,
             where=finding.where._replace(role=role),
             evidence=(*finding.evidence, *evidence),

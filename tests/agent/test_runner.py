@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hosts.waiting import BOUND
 from tests.interpreters import interpreters
 
 from allranks.protocol.command_words import read_command
@@ -203,7 +202,7 @@ def outcome(place: Path, command: list[str], **more: str) -> tuple[int, list[str
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=BOUND,
+        timeout=120,
         preexec_fn=_as_ranks_start,
     )
     text = done.stdout.decode("utf-8", "backslashreplace")

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from tests import forked
-from tests.hosts.waiting import BOUND
 
 from allranks.agent.processes import read_process
 from allranks.cli.exec import groups_of, lines_of, node_code, worst
@@ -21,7 +20,7 @@ from allranks.gang.execution import HEAD, TAIL, Executed, OutputExcerpt
 
 
 def call(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return forked.call(["exec", *words], cwd=cwd, timeout=BOUND)
+    return forked.call(["exec", *words], cwd=cwd, timeout=120)
 
 
 def executed(index: int, said: bytes, code: int | None = 0) -> Executed:

@@ -98,6 +98,13 @@ def test_a_restarted_role_ends_nothing_until_its_retries_are_used_up() -> None:
     assert say(conductor, ("server", READY), ("server", FAILED)) == ["end trainer"]
 
 
+def test_a_role_that_was_ended_by_a_failure_does_not_end_the_one_that_failed_as_if_all_were_done() -> None:
+    """The run would have ended with 0: a server that takes longer to end than its trainer was stopped as it failed."""
+    conductor = two()
+    assert say(conductor, ("server", READY), ("server", FailureNoted())) == ["start trainer", "end trainer"]
+    assert say(conductor, ("trainer", AttemptEnd(0, "stopped", decision="finish"))) == []
+
+
 @pytest.mark.parametrize(("was_ready", "ends"), [(True, []), (False, ["end trainer"])])
 def test_an_ignored_failure_counts_where_others_wait_for_the_role(was_ready: bool, ends: list[str]) -> None:
     conductor = two(on_failure="ignore")

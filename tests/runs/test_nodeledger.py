@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.hosts.waiting import BOUND
 
 from allranks.diagnose.causes import CAUSES
 from allranks.findings import Finding, Verdict, Where
@@ -203,7 +202,7 @@ def test_runs_that_end_at_once_lose_no_line(ledger: Path) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(BOUND)
+        writer.join(120)
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert len(read_ledger(ledger)) == 100
 

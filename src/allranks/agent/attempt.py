@@ -18,11 +18,12 @@ from allranks.protocol.messages import (
     RankSummary,
     StartedMessage,
 )
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import RemainingProcess
 
 from .cgroups import members
-from .files import read_left, read_text
+from .files import open_left, read_left, read_text
 from .forking import Forking
 from .processes import (
     Process,
@@ -156,10 +157,22 @@ class RankAttempt:
             self._end_at = now + grace
             self._noting = noting
             self._noted_by = now + min(NOTING, grace)
+            self._note_reason(reason)
             if noting is None:
                 self._terminate()
         else:
             self._end_at = min(self._end_at, now + grace)
+
+    def _note_reason(self, reason: str) -> None:
+        """Leave word for runner_ray.py, which saves Ray's logs where its work was not done."""
+        files = NodeFiles(self._node.directory)
+        if not os.path.isdir(files.ray):
+            return
+        try:
+            with os.fdopen(open_left(files.ending, os.O_WRONLY | os.O_CREAT), "w") as file:
+                file.write(reason)
+        except OSError:
+            pass  # a full disk: the logs are saved then
 
     def _terminate(self) -> None:
         for rank in self.running():

@@ -100,6 +100,12 @@ if sys.argv[1]:
         out["syntax"] = ("line %s: %s" % (error.lineno, error.msg)).replace("\t", " ")
     except Exception:
         pass
+if "ray" in sys.argv[2:]:
+    try:
+        from importlib.metadata import version
+        out["ray"] = version("ray")
+    except Exception:
+        pass
 lacks = []
 for name in sys.argv[2:]:
     try:
@@ -444,6 +450,7 @@ def _answer(out: str, err: str, code: int) -> Interpreter:
                 version=values.get("version", ""),
                 executable=values.get("executable", ""),
                 torch=values.get("torch"),
+                ray=values.get("ray", ""),
                 cuda=values.get("cuda", ""),
                 hip=values.get("hip", ""),
                 syntax=values.get("syntax", "")[:300],

@@ -87,6 +87,9 @@ def remove(path: str) -> None:
     kept = _kept(path)
     if TREE in kept:
         kept.append(receiver.MANIFEST)
+    for link in read_bytes(NodeFiles(path).links, 4096).decode("utf-8", "replace").splitlines():
+        if os.path.islink(link) and os.readlink(link).startswith(path + "/"):
+            remove_file(link)
     for name in os.listdir(path):
         if name not in kept:
             _remove_entry(os.path.join(path, name))

@@ -42,8 +42,8 @@ class NodeSamples:
         """Sample ranks. A rank is signalled once: its attempt keeps which have been."""
         attempt = self._ranks.attempt
         signalled = attempt.signalled if attempt is not None else set()
-        work = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order, frozenset(signalled))
-        message = partial(_stacks, signalled, order.asked)
+        work = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order.ask, frozenset(signalled))
+        message = partial(_stacks, signalled)
         self._node.tasks.answer("the stack sample", work, Samples, SAMPLE_SECONDS, message)
 
     def on_counters(self, order: CountersOrder) -> None:
@@ -85,17 +85,17 @@ class NodeSamples:
             self._node.tell(usage)
 
 
-def _stacks(signalled: Set[int], asked: int, samples: Optional[Samples], error: str) -> Message:
+def _stacks(signalled: Set[int], samples: Optional[Samples], error: str) -> Message:
     if samples is None:
-        return StacksMessage(error=error, asked=asked)
+        return StacksMessage(error=error)
     signalled.update(samples.signalled)
-    return StacksMessage(samples.ranks, samples.ras, asked=asked)
+    return StacksMessage(samples.ranks, samples.ras)
 
 
-def _sample(processes: Dict[int, Process], node_dir: str, order: StacksOrder, signalled: FrozenSet[int]) -> Samples:
+def _sample(processes: Dict[int, Process], node_dir: str, ask: str, signalled: FrozenSet[int]) -> Samples:
     from .sample import sample
 
-    return sample(processes, node_dir, order.ask, signalled, for_person=order.asked > 0, native=order.native)
+    return sample(processes, node_dir, ask, signalled)
 
 
 def _counters(processes: Dict[int, Process], node_dir: str) -> CountersMessage:

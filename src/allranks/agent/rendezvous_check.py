@@ -329,7 +329,7 @@ def ask_server(order: ReadyOrder) -> ReadyMessage:
         return ReadyMessage(answer="no answer within %g s" % order.seconds)
     except OSError as error:
         return ReadyMessage(answer=str(error.strerror or error)[:MOST_ANSWER])
-    return ReadyMessage(True, "the port is open", is_there=True)
+    return ReadyMessage(True, "the port is open")
 
 
 def _get(order: ReadyOrder, place: Tuple[str, int]) -> ReadyMessage:
@@ -342,9 +342,8 @@ def _get(order: ReadyOrder, place: Tuple[str, int]) -> ReadyMessage:
         connection.request("GET", order.path)
         answer = connection.getresponse()
         words = "%d %s" % (answer.status, answer.reason)
-        return ReadyMessage(200 <= answer.status < 300, words.strip()[:MOST_ANSWER], is_there=True)
+        return ReadyMessage(200 <= answer.status < 300, words.strip()[:MOST_ANSWER])
     except (http.client.HTTPException, ssl.SSLError, ValueError) as error:
-        words = "no HTTP answer: %s %s" % (type(error).__name__, error)
-        return ReadyMessage(answer=words[:MOST_ANSWER], is_there=True)
+        return ReadyMessage(answer=("no HTTP answer: %s %s" % (type(error).__name__, error))[:MOST_ANSWER])
     finally:
         connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
 from allranks.fabric.metric_rows import BandwidthRow
 from allranks.findings import Finding
-from allranks.protocol.codec import decode_each, document_line, omit_empty
+from allranks.protocol.codec import decode_each, document_line, encode, omit_empty
 from allranks.runs.tests import read_rows
 from allranks.text import parse_size
 
@@ -129,6 +130,7 @@ class PlanDocument:
     plan: list[Steps]
     formula: str | None
     observed: ObservedSteps | None
+    schema: int = 1
 
 
 def show_plan(training: Training, observed_steps: int | None, json_: bool) -> int:
@@ -140,7 +142,7 @@ def show_plan(training: Training, observed_steps: int | None, json_: bool) -> in
     ok = observed is None or observed.fits
     if json_:
         formula = FORMULA if training.bandwidth else None
-        click.echo(document_line(PlanDocument(ok, rows, formula, observed)))
+        click.echo(json.dumps(encode(PlanDocument(ok, rows, formula, observed))))
     else:
         lines = plan_lines(training, rows)
         click.echo("\n".join([*lines, "", observed.message] if observed else lines))

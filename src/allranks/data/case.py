@@ -19,19 +19,13 @@ Layout = Mapping[int, tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class ReadSamples:
-    """What was read through a loader."""
+class RankCoverage:
+    """What a rank read through a loader, and how many of its samples others read too (`shared`)."""
 
     loader: str
     samples: int
     distinct: int
     shared: int
-
-
-@dataclass(frozen=True)
-class RankCoverage(ReadSamples):
-    """What a rank read through a loader, and how many of its samples others read too (`shared`)."""
-
     rank: int
     node: str
     local_rank: int
@@ -39,9 +33,13 @@ class RankCoverage(ReadSamples):
 
 
 @dataclass(frozen=True)
-class LoaderCoverage(ReadSamples):
+class LoaderCoverage:
     """What all ranks read through a loader; `data` and `missing` are None where it is unknown what the data has."""
 
+    loader: str
+    samples: int
+    distinct: int
+    shared: int
     rank: None
     repeated: int
     data: int | None

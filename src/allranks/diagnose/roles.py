@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from allranks.findings import Verdict
+from allranks.settings.ray import RAY
 from allranks.settings.runspec import Role
 
 DONE = "roles-done"  # why a role is ended: all that end the run have
@@ -45,6 +46,9 @@ def at_fault(ends: Sequence[RoleEnd]) -> RoleEnd | None:
     ]
     failed.sort(key=lambda end: end.failed_t or 0.0)
     first = next(iter(failed), None)
+    ray = next((end for end in failed if end.role.launcher == RAY), None)
+    if ray is not None and ray.failed_t is not None:
+        return ray  # a driver sees the end of Ray before all else, and its own end is never that of Ray
     if first is None or first.verdict is None or not LOST_SERVER.search(first.verdict.finding.message):
         return first
     return next((end for end in failed if end.role.ends != "run"), first)

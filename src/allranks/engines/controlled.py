@@ -200,9 +200,7 @@ class KeyQuestion:
         sys.stderr.write(key + "\n")
         session.view.resume()
         if key == "s":
-            session.stop_all("ctrl-z", session.spec.limits.stop_grace)
-        elif key == "d" and session.others:
-            session.say_note("a run with roles cannot leave its terminal later on: start it with --detach")
+            session.controller.stop("ctrl-z", session.spec.limits.stop_grace)
         elif key == "d":
             hand_over(session)
 

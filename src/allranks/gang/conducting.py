@@ -23,6 +23,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import NodeStatus, ResultDocument, RoleResult, StatusDocument
 from allranks.runs.regular import read_end
 from allranks.settings import RunSpec
+from allranks.settings.ray import name_of
 
 from .controller import Controller
 from .places import Setting
@@ -80,9 +81,9 @@ def conduct(sessions: Sequence[RoleSession]) -> None:
             asyncio.get_running_loop().call_later(decision.delay, carry_out, later)
 
     def take(name: str, fact: Fact) -> None:
-        for decision in conductor.take(name, fact):  # none before the loop runs
-            # the gang whose fact it is decides to the end first
-            asyncio.get_running_loop().call_soon(carry_out, decision)
+        loop = asyncio.get_running_loop()
+        for decision in conductor.take(name, fact):
+            loop.call_soon(carry_out, decision)  # the gang whose fact it is decides to the end first
 
     for session in sessions:
         session.recording.watch = partial(take, session.setting.role.name)
@@ -98,6 +99,7 @@ def _values_of(sessions: Sequence[RoleSession]) -> dict[str, str]:
         addresses = [roster.addresses.get(node, roster.master_addr) for node in roster.nodes]
         values[f"{name}.address"] = roster.master_addr
         values[f"{name}.addresses"] = ",".join(addresses)
+        values[f"{name}.port"] = str(roster.master_port)  # which its nodes have reached: Ray's head listens there
         values[f"{name}.hosts"] = ",".join(node.host for node in session.cluster.nodes)
         for port, number in zip(session.setting.ports, roster.ports, strict=False):
             values[f"{name}.port.{port}"] = str(number)
@@ -141,7 +143,8 @@ def result_of_roles(sessions: Sequence[RoleSession], ended_t: float) -> ResultDo
         name = culprit.role.name
         own = results[name]
         printed = next(_printed_last(session) for session in sessions if session.setting.role is culprit.role)
-        verdict = in_role(culprit.verdict, name, printed)
+        part = name_of(culprit.role, culprit.verdict.finding.where.rank)
+        verdict = in_role(culprit.verdict, name, printed, part)
         merged = dataclasses.replace(first, exit=own.exit, program_exit=own.program_exit, verdict=verdict)
     elif first.verdict is None and sessions[0].role_end.was_ended:
         merged = dataclasses.replace(first, exit=exitcodes.DONE)

@@ -21,6 +21,7 @@ from allranks.protocol.run_facts import (
     Stamped,
 )
 from allranks.settings.command_line import as_options
+from allranks.settings.ray import LAUNCHERS as OF_RAY
 from allranks.settings.secrets import redact_argv
 from allranks.settings.tools import FRAMEWORKS, read_tool
 from allranks.text import join_words
@@ -100,6 +101,8 @@ class ProcessGroups:
     def on_world(self, stamped: Stamped[WorldMessage], now: float) -> None:
         """Keep a world that another launcher has made below a node's ranks."""
         key = (stamped.node, stamped.fact.number)
+        if self.roster.spec.launch.launcher in OF_RAY:
+            return  # Ray's programs have several worlds side by side, as they like
         if stamped.fact.attempt == self.roster.attempt:
             self._worlds[key] = stamped
             if _is_whole(stamped.fact):

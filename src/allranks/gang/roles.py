@@ -19,13 +19,15 @@ from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import ExitMessage
 from allranks.protocol.run_facts import Fact, FailureNoted, GateProved, HangSuspected, RoleLooked, RoleReady
 from allranks.settings import RunSpec
+from allranks.settings.ray import DRIVER
 from allranks.settings.roles import deal, ports_of, roles_of, spec_of
 from allranks.settings.runspec import Role
 
 from .places import Setting
 
 # Seconds in which a role may fail by itself too, before it is ended because another one did. A server that dies has
-# closed its port before its process has ended: where a rank has lost a connection, that end is waited for.
+# closed its port before its process has ended: where a rank has lost a connection, that end is waited for. So it is
+# where a driver of Ray has ended: it sees the end of its raylet before all else.
 PEERS_SPEAK = 0.3
 SERVER_SPEAKS = 1.5
 
@@ -88,7 +90,7 @@ class Conductor:
         if isinstance(fact, ExitMessage) and LOST_SERVER.search(str(fact.error or "")):
             self._lost.add(name)
         if isinstance(fact, FailureNoted) and role.on_failure == "end" and name not in self._ended:
-            return self._fail(name, SERVER_SPEAKS if name in self._lost else PEERS_SPEAK)
+            return self._fail(name, SERVER_SPEAKS if self._may_be_a_victim(role) else PEERS_SPEAK)
         if isinstance(fact, HangSuspected):
             others = tuple(other for other in self._roles if other in self._started - self._over - {name})
             self._standing.append(name)
@@ -98,6 +100,9 @@ class Conductor:
         if isinstance(fact, AttemptEnd) and fact.decision == "finish":
             return self._finish(role, fact.outcome)
         return []
+
+    def _may_be_a_victim(self, role: Role) -> bool:
+        return role.name in self._lost or role.launcher == DRIVER
 
     def _starts(self) -> list[RoleDecision]:
         if self._proved != set(self._roles):
@@ -113,8 +118,8 @@ class Conductor:
     def _finish(self, role: Role, outcome: str) -> list[RoleDecision]:
         self._over.add(role.name)
         if outcome == "failed" and is_fatal(role, list(self._roles.values()), role.name in self._ready):
-            return self._fail(role.name, 0.0)
-        if all(other.name in self._over for other in self._roles.values() if other.ends == "run"):
+            return self._fail(role.name, SERVER_SPEAKS if self._may_be_a_victim(role) else 0.0)
+        if not self.failed and all(other.name in self._over for other in self._roles.values() if other.ends == "run"):
             return self._end_others(self._over, DONE, 0.0)
         return []
 

@@ -43,6 +43,8 @@ OUTSIDE = (
     "runs_dir",
     "connect_timeout",
     "fold",
+    "ray",
+    "ray_start",
     "role",
     "roles_file",
     "end_orphans",

@@ -19,11 +19,12 @@ from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.processes import ImportRecord
 from allranks.settings import RunSpec
 from allranks.settings.command_line import fill
+from allranks.settings.ray import RAY
 from allranks.settings.roles import fill_roles
 from allranks.settings.tools import node_rank_in, read_tool
 
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
-from .launchers import LAUNCHERS, collectives
+from .launchers import LAUNCHERS, OF_RAY, collectives
 from .launchers.training_command import ranks_asked_for
 from .node_facts import gpu_count
 from .ranks import NodePlan, Plan
@@ -107,10 +108,11 @@ def preload_order(launch: NodeLaunch, imports: ImportRecord | None = None) -> Pr
 def _launcher_of(launch: NodeLaunch) -> Launcher:
     if launch.attempt.tests:
         return collectives
-    return LAUNCHERS[launch.spec.launch.launcher]
+    return {**LAUNCHERS, **OF_RAY}[launch.spec.launch.launcher]
 
 
 def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
+    """Make the order for one process."""
     spec = launch.spec
     place = launch.place
     environment = rank_environment(launch, process)
@@ -124,7 +126,7 @@ def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
         workdir=place.workdir,
         files=dict(process.files),
         error_files=_error_files(launch, process, environment),
-        starts_ranks=not process.per_rank and spec.launch.launcher != "command",
+        starts_ranks=not process.per_rank and spec.launch.launcher not in ("command", *OF_RAY),
     )
 
 
@@ -138,8 +140,7 @@ def preload_of(launch: NodeLaunch) -> str:
 def keeps_template(launch: NodeLaunch) -> bool:
     """Tell whether a node keeps a process that imports for the next attempt."""
     attempt = launch.attempt
-    has_retry_left = attempt.number - attempt.repeats < launch.spec.recovery.retries
-    may_follow = has_retry_left or launch.spec.target.min_nodes is not None
+    may_follow = attempt.number - attempt.repeats < launch.spec.recovery.retries
     return may_follow and preload_of(launch) != "never"
 
 
@@ -159,6 +160,7 @@ def against_template(spec: RunSpec) -> str:
 
 
 def _filled(launch: NodeLaunch) -> NodeLaunch:
+    """Put this node's values into the placeholders of the command."""
     place = launch.place
     values = {"run": place.run, "output_dir": place.output_dir, "attempt": str(launch.attempt.number)}
     command = tuple(fill_roles(word, place.peers) for word in fill(launch.spec.launch.command, values))
@@ -173,7 +175,8 @@ def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:
     if "PATH" in launch.spec.launch.env:
         return None
     directory, _, name = argv[0].rpartition("/")
-    if not name.startswith("python") and launch.spec.launch.python is not None:
+    is_named = launch.spec.launch.python is not None or launch.spec.launch.launcher in OF_RAY
+    if not name.startswith("python") and is_named:
         directory = launch.facts.interpreter.path.rpartition("/")[0]
     elif not name.startswith("python"):
         return None
@@ -183,6 +186,7 @@ def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:
 
 
 def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Of the rank that a process is, or of those that it starts."""
     if process.per_rank:
         return (environment[ERROR_FILE],)
     return tuple(launch.place.files.error(rank, launch.attempt.number) for rank in launch.node.ranks)
@@ -212,10 +216,13 @@ def terms(launch: NodeLaunch) -> StartTerms:
 
 
 def _followed(launch: NodeLaunch) -> tuple[FollowedFile, ...]:
+    """Files that others write and that travel to the run directory."""
     place = launch.place
     files = place.files
     attempt = launch.attempt
     followed = [FollowedFile("ras", 0, files.ras)]
+    if launch.spec.launch.launcher == RAY:
+        followed.append(FollowedFile("ray", launch.node.first_rank, files.ray_log(attempt.number)))
     for rank in launch.node.ranks:
         paths = {
             "metrics": f"{place.output_dir}/rank_{rank:02d}_metrics.jsonl",

@@ -103,7 +103,8 @@ class Memory(NamedTuple):
 class Interpreter(NamedTuple):
     """The training interpreter: where it is and which rule chose it, then what it says of itself, or why nothing.
 
-    `torch` None: absent. `lacks`: needed modules that it does not have. `searched`: the PATH where it is missing.
+    `torch` None: absent. `ray` is read for --ray alone.
+    `lacks`: needed modules that it does not have. `searched`: the PATH where it is missing.
     `syntax`: why it cannot compile the script, with the line.
     """
 
@@ -113,6 +114,7 @@ class Interpreter(NamedTuple):
     version: str = ""
     executable: str = ""
     torch: Optional[str] = None
+    ray: str = ""
     cuda: str = ""
     hip: str = ""
     lacks: Tuple[str, ...] = ()

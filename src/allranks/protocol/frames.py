@@ -31,7 +31,8 @@ FLIGHT = 6
 RAS = 7
 AUDIT = 8  # what a rank's loaders gave
 DUMP = 9  # what torch's watchdog has written of a rank's flight recorder
-OF_ATTEMPT = (NCCL_LOG, AUDIT, DUMP)  # of these each attempt has a file of its own
+RAY_LOG = 10  # the ends of Ray's own logs
+OF_ATTEMPT = (NCCL_LOG, AUDIT, DUMP, RAY_LOG)  # of these each attempt has a file of its own
 FOLLOWED = {
     "metrics": METRICS,
     "nccl": NCCL_LOG,
@@ -40,6 +41,7 @@ FOLLOWED = {
     "ras": RAS,
     "audit": AUDIT,
     "dump": DUMP,
+    "ray": RAY_LOG,
 }
 
 _HEAD = struct.Struct(">IB")

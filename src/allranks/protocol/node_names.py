@@ -16,7 +16,6 @@ RUN_TAG = "ALLRANKS_MARK"
 ROLE = "ALLRANKS_ROLE"
 ATTEMPT = "ALLRANKS_ATTEMPT"
 LAST_VERDICT = "ALLRANKS_LAST_VERDICT"
-FORMER_WORLD_SIZE = "ALLRANKS_FORMER_WORLD_SIZE"
 OUTPUT_DIR = "ALLRANKS_OUTPUT_DIR"
 REPORT_SOCKET = "ALLRANKS_REPORT_SOCKET"
 STACKS_FILE = "ALLRANKS_STACKS_FILE"
@@ -55,7 +54,6 @@ OWN_NAMES = (
     ERROR_FILE,
     ATTEMPT,
     LAST_VERDICT,
-    FORMER_WORLD_SIZE,
     STACKS_FILE,
     ASK_SOCKET,
     SAVE_FILE,
@@ -112,6 +110,25 @@ class NodeFiles(NamedTuple):
     def ras(self) -> str:
         """What NCCL's RAS says."""
         return self.directory + "/ras.txt"
+
+    @property
+    def ending(self) -> str:
+        """Why the ranks are ended, once they are."""
+        return self.directory + "/ending"
+
+    @property
+    def links(self) -> str:
+        """Symbolic links outside of the directory that lead into it, one a line."""
+        return self.directory + "/links"
+
+    @property
+    def ray(self) -> str:
+        """Ray's own directory."""
+        return self.directory + "/ray"
+
+    def ray_log(self, attempt: int) -> str:
+        """Name the ends of Ray's logs."""
+        return "%s/ray_a%d.log" % (self.directory, attempt)
 
     def nccl_log(self, rank: RankOrAny, attempt: int) -> str:
         """Name NCCL's own log of a rank."""

@@ -19,7 +19,7 @@ from .record import Excerpt, LogName, Piece
 
 CONTEXT = 64 << 10  # bytes before the end of a log that a redactor reads: a private key may have begun there
 BLOCK = 4 << 20
-_LOG = re.compile(r"(?:nccl_)?rank_(\d+)\.log\Z|node\.log\Z")
+_LOG = re.compile(r"(?:nccl_|ray_)?rank_(\d+)\.log\Z|node\.log\Z")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def _kept(parts: Iterable[LogPart]) -> Iterator[tuple[int, bytes]]:
 
 
 def _telling(lines: Iterable[tuple[int, bytes]], within: range, most: int) -> list[Piece]:
+    """Choose the first and the last telling lines, `most` in all; lines that follow one another are one piece."""
     chosen = [(number, raw) for number, raw in lines if number in within]
     if len(chosen) > most:
         chosen = chosen[: most // 2] + chosen[-(most - most // 2) :]

@@ -33,7 +33,6 @@ STATE_STYLES = {
     "unreachable": BAD,
     "killed": BAD,
     "silent": WARN,
-    "away": WARN,
     "unfit": WARN,
     "orphaned": WARN,
 }

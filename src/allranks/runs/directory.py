@@ -19,7 +19,7 @@ from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Verdict
 from allranks.protocol.codec import SCHEMA, decode_parts, fitting
-from allranks.protocol.frames import AUDIT, DUMP, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, STACKS
+from allranks.protocol.frames import AUDIT, DUMP, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, RAY_LOG, STACKS
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import (
@@ -343,7 +343,7 @@ class RunDirectory:
         if kind == AUDIT:
             return evidence / "audit" / again / f"rank_{rank:03d}.jsonl"
         folder = self.path / "logs" / again
-        names = {NODE_LOG: "node.log", NCCL_LOG: f"nccl_rank_{rank:03d}.log"}
+        names = {NODE_LOG: "node.log", NCCL_LOG: f"nccl_rank_{rank:03d}.log", RAY_LOG: f"ray_rank_{rank:03d}.log"}
         return folder / f"node_{node_index:02d}_{safe_name(node_name)}" / names.get(kind, f"rank_{rank:03d}.log")
 
     # -- who controls it ---------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from allranks.findings import Finding, Verdict, in_role
 from allranks.protocol.codec import fitting
 from allranks.protocol.frames import DUMP, FLIGHT
 from allranks.protocol.run_facts import RoleReady, SuitePassed, of_kind
+from allranks.settings.ray import name_of
 from allranks.settings.runspec import Role
 
 from .brief import LeaseEnd, lease_end
@@ -55,7 +56,8 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     if culprit is None or culprit.verdict is None:
         return _judge(run, progress, read)
     own = run if culprit.role is roles[0] else run.of_role(culprit.role.name)
-    return in_role(_judge(own, progress, read), culprit.role.name)
+    verdict = _judge(own, progress, read)
+    return in_role(verdict, culprit.role.name, part=name_of(culprit.role, verdict.finding.where.rank))
 
 
 def _end_of(run: RunDirectory, role: Role) -> RoleEnd:
@@ -96,6 +98,7 @@ def _judge(run: RunDirectory, progress: Progress | None, read: Reader) -> Verdic
 
 
 def _lease_ended(ended: LeaseEnd) -> Verdict:
+    """Say that the controller ended and its ranks by their lease; what nodes have kept comes with `attach`."""
     cause = CAUSES["controller-ended"]
     message = f"the controller (allranks run) ended at {utc(ended.controller_t)}, before the run did, and no other "
     message += f"took it over: the lease had ended the ranks by {utc(ended.ranks_t)}"

@@ -25,7 +25,7 @@ _STORED: dict[str, Parser] = {
 }
 
 
-OF_ROLES = ("role", "roles", "roles_file")  # absent in a plain run
+OF_ROLES = ("ray", "ray_start", "role", "roles", "roles_file")  # absent in a plain run
 
 
 def to_document(spec: RunSpec) -> dict[str, Json]:
@@ -43,6 +43,7 @@ def to_document(spec: RunSpec) -> dict[str, Json]:
 
 
 def _shown_role(role: Role) -> dict[str, Json]:
+    """Return a role as a document has it, without secrets."""
     shown: dict[str, Json] = dict(encode(role))
     shown["env"] = redact_env(role.env)
     shown["command"] = redact_argv(role.command)

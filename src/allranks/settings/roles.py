@@ -254,7 +254,7 @@ def spec_of(spec: RunSpec, role: Role) -> RunSpec:
 
 def deal(roles: Sequence[Role], count: int, source: str) -> dict[str, list[int]]:
     """Deal `count` nodes to the roles: the places of each, in its order. Raise UsageError where there are too few."""
-    asked = sum(role.nodes or 0 for role in roles)
+    asked = sum(role.nodes or 0 for role in roles if not role.with_)
     rest = [role for role in roles if role.nodes is None and not role.with_]
     if asked + len(rest) > count:
         words = [f"{role.name} {role.nodes or 1}" for role in roles if not role.with_]
@@ -268,7 +268,7 @@ def deal(roles: Sequence[Role], count: int, source: str) -> dict[str, list[int]]
         number = role.nodes if role.nodes is not None else count - asked
         places[role.name] = list(range(first, first + number))
         first += number
-    return {role.name: places[role.with_ or role.name] for role in roles}
+    return {role.name: places[role.with_ or role.name][: role.nodes] for role in roles}
 
 
 def ports_of(roles: Iterable[Role], name: str) -> tuple[str, ...]:

@@ -294,13 +294,18 @@ def _python_line(tail: str) -> str:
 
 # -- signals ---------------------------------------------------------------------------------------------
 
+# agent/runner_ray.py says which process of Ray was killed, and ends alike.
+_OF_RAY = re.compile(r"^ray-(?:head|worker): ([a-z_ ]+) \(pid (\d+)\) was killed", re.MULTILINE)
+
 
 def _killed(incident: Incident, group: AlikeFailures) -> Reading:
     """Read a signal's end; its sender is not named, as the program may have sent it to itself."""
     first = group.first
     end = first.exit
     was = plural(1 if group.scope == "all" else len(group.ranks), "was", "were")
-    how = name_with(f"killed by {signal_name(first.signal or 0)}", group.pid)
+    of_ray = _OF_RAY.search(end.tail)
+    pid = f"{of_ray[1]}, pid {of_ray[2]}" if of_ray else group.pid
+    how = name_with(f"killed by {signal_name(first.signal or 0)}", pid)
     if first.raised is not None:
         within = ", ".join(filter(None, (place(first.raised), group.pid)))
         how = name_with(f"interrupted by {first.raised.type}", within)

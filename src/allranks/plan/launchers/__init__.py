@@ -3,11 +3,14 @@
 Pure: each is a function that gives the processes of one node.
 """
 
+from allranks.settings.ray import DRIVER, RAY
+
 from .accelerate import accelerate
 from .collectives import collectives
 from .colossalai import colossalai
 from .deepspeed import deepspeed
 from .node_launcher import command, direct
+from .ray import driver, ray
 from .torchrun import torchrun
 
 LAUNCHERS = {
@@ -19,4 +22,6 @@ LAUNCHERS = {
     "command": command,
 }
 
-__all__ = ["LAUNCHERS", "collectives"]
+OF_RAY = {RAY: ray, DRIVER: driver}
+
+__all__ = ["LAUNCHERS", "OF_RAY", "collectives"]

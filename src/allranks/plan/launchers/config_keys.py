@@ -10,7 +10,8 @@ from allranks.settings.tools import read_tool
 
 from .training_command import ranks_asked_for, read_training
 
-MODULES = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "colossalai": "colossalai"}
+MODULES = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "colossalai": "colossalai",
+           "ray": "ray", "ray-driver": "ray"}  # fmt: skip
 """What `python -m` starts of each launcher, by its first level."""
 _DEEPSPEED = ("deepspeed", "ds_config", "ds-config")
 
@@ -49,6 +50,7 @@ def needed_modules(spec: RunSpec) -> list[str]:
 
 
 def _json_files(words: Sequence[str]) -> list[str]:
+    """Values such as ds.json of options such as --deepspeed, --deepspeed_config, --ds_config."""
     paths = []
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")

@@ -26,6 +26,8 @@ OUTSIDE = (
     "local",
     "hosts",
     "detach",
+    "dry_run",
+    "json",
     "workdir",
     "runs_dir",
 )

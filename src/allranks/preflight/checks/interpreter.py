@@ -32,6 +32,7 @@ ID = "interpreter"
 GROUP = "software"
 LEVEL = "quick"
 OLDEST = (3, 8)
+OF_RAY = ("ray", "ray-driver")  # settings/ray.py, LAUNCHERS
 _LABEL = "environment-mismatch"
 _OR_CHOOSE = "or choose another with --python"
 
@@ -51,7 +52,13 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     yield from _torch(works)
     pythons = values_of(works, lambda one: ".".join(map(str, version_of(one.version))))
     yield from _torch_versions(request, having(works, lambda one: one.torch))
-    yield from _versions("Python", pythons)
+    if request.asked.launching.name not in OF_RAY:
+        yield from _versions("Python", pythons)
+        return
+    minors = values_of(works, lambda one: ".".join(map(str, version_of(one.version)[:2])))
+    rays = having(works, lambda one: one.ray)
+    for finding in (*_versions("Python", minors), *_versions("Ray", rays)):  # Ray refuses a node that differs
+        yield finding._replace(status="fail")
 
 
 def _absent(interpreters: Interpreters, fine: List[str]) -> Findings:
@@ -87,6 +94,8 @@ def _lacking(request: Request, works: Interpreters) -> Findings:
 
 def _needed_by(request: Request, module: str) -> str:
     launcher = request.asked.launching.name
+    if module == "ray" and launcher in OF_RAY:
+        return "--ray"
     if launcher == module or (launcher, module) == ("torchrun", "torch"):
         return f"--launcher {launcher}"
     return "the command" if request.asked.command else "a test"
