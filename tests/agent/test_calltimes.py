@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.hosts.waiting import wait_until
 
-from allranks.agent.calltimes import counted, look_at, quota_groups, read_cpu_stat
-from allranks.agent.cgroups import ROOT
+from allranks.agent.calltimes import counted, look_at
+from allranks.agent.cgroups import ROOT, quota_groups, read_cpu_stat
 from allranks.agent.processes import read_process
 from allranks.agent.sockets import link_counts
 

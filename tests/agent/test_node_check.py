@@ -32,7 +32,7 @@ SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent
          "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
 PARTS = {
     "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "shm", "disk", "gpus", "nccl",
-    "logind", "port_range", "identity", "ipv6", "cpu", "mem", "load", "data", "t", "monotonic",
+    "logind", "identity", "cpu", "mem", "load", "data", "t", "monotonic",
 }  # fmt: skip
 
 
@@ -83,25 +83,6 @@ def test_interfaces_are_those_of_ip() -> None:
         assert mine["index"] == theirs["ifindex"]
         assert mine["up"] == ("UP" in theirs["flags"])
         assert mine["loopback"] == ("LOOPBACK" in theirs["flags"])
-
-
-def test_the_fallback_without_netlink_says_the_same_of_interfaces_that_are_up() -> None:
-    for _ in range(5):
-        before = encode(netfacts.interfaces())
-        found = encode(netfacts.interfaces_by_ioctl())
-        after = encode(netfacts.interfaces())
-        if before == after:
-            break
-    assert addresses([i for i in found if i["up"]]) == addresses([i for i in before if i["up"]])
-    assert {i["name"]: i["running"] for i in found} == {i["name"]: i["running"] for i in before}
-
-
-def test_netlink_refused_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Any:
-        raise PermissionError("seccomp")
-
-    monkeypatch.setattr(netfacts, "dump", refuse)
-    assert any(i["name"] == "lo" and i["running"] for i in encode(netfacts.interfaces()))
 
 
 def test_own_name() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.agent import usage
+from allranks.agent import cgroups, usage
 from allranks.agent.usage import Sampler, with_children
 from allranks.protocol.messages import MESSAGES
 from allranks.protocol.samples import NodeUsage
@@ -96,10 +96,10 @@ def test_a_quota_that_held_ranks_back(
     file.parent.mkdir(parents=True)
     file.write_text(text.format(7 * unit))
     controllers = "cpu,cpuacct" if "cpuacct" in path else ""
-    read = usage.read_text
-    monkeypatch.setattr(usage, "GROUPS", str(tmp_path))
+    read = cgroups.read_text
+    monkeypatch.setattr(cgroups, "ROOT", str(tmp_path))
     monkeypatch.setattr(
-        usage,
+        cgroups,
         "read_text",
         lambda path, *more: f"3:{controllers}:/job" if path.endswith("/cgroup") else read(path, *more),
     )

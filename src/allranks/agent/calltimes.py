@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence
 
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CallTimesMessage
@@ -17,7 +17,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.protocol.samples import SuspectLook
 
 from .asking import call_times
-from .cgroups import ROOT
+from .cgroups import quota_groups, read_cpu_stat
 from .files import read_text
 from .processes import Process, stat_fields
 from .sample import sample
@@ -89,38 +89,3 @@ def counted(pid: int) -> Counted:
     fields = stat_fields(pid)
     faults = int(fields[9]) if len(fields) > 9 else 0  # majflt, counted from the state
     return most._replace(faults=faults)
-
-
-def quota_groups(pid: int) -> List[str]:
-    """List the directories that may hold CPU quotas of a process: its groups and all above, version 2 and version 1."""
-    paths = []
-    for line in read_text("/proc/%d/cgroup" % pid).splitlines():
-        parts = line.split(":", 2)
-        if len(parts) != 3 or not (parts[1] == "" or "cpu" in parts[1].split(",")):
-            continue
-        for root in _roots(parts[1]):
-            group = parts[2].strip("/")
-            while True:
-                paths.append(os.path.join(root, group) if group else root)
-                if not group:
-                    break
-                group = group.rpartition("/")[0]
-    return paths
-
-
-def _roots(controllers: str) -> List[str]:
-    """Where a hierarchy is mounted: `unified` where version 1 is there too (systemd's hybrid layout)."""
-    if controllers == "":
-        return [ROOT, os.path.join(ROOT, "unified")]
-    return [os.path.join(ROOT, name) for name in dict.fromkeys(("cpu", controllers))]
-
-
-def read_cpu_stat(text: str) -> Tuple[int, int, float]:
-    """Read periods, throttled periods and seconds of cpu.stat: `throttled_usec`, and nanoseconds in version 1."""
-    values: Dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, number = line.partition(" ")
-        if number.strip().isdecimal():
-            values[name] = int(number)
-    stood = values.get("throttled_usec", 0) / 1e6 + values.get("throttled_time", 0) / 1e9
-    return values.get("nr_periods", 0), values.get("nr_throttled", 0), stood

@@ -39,7 +39,6 @@ from .files import find_program, names_in, read_file, read_text
 from .node_directory import bases
 from .prelude import run_prelude
 from .processes import user_name
-from .rendezvous_check import port_range
 
 FILE_SECONDS = 5.0
 CONF_LIMIT = 4096
@@ -172,9 +171,7 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("shm", lambda: _shm("/dev/shm")),
         FactPart("gpus", lambda: gpufacts.gpus(environ)),
         FactPart("logind", logind),
-        FactPart("port_range", port_range),
         FactPart("identity", _identity),
-        FactPart("ipv6", netfacts.dual_stack),
         FactPart("cpu", lambda: len(os.sched_getaffinity(0))),
         FactPart("mem", _memory),
         FactPart("load", os.getloadavg),
@@ -246,7 +243,6 @@ def _home() -> str:
 
 
 def _plugins(environ: Mapping[str, str]) -> List[str]:
-    """Network plug-ins that dlopen would find: LD_LIBRARY_PATH and the loader's cache."""
     libraries: Set[str] = set()
     for directory in environ.get("LD_LIBRARY_PATH", "").split(":"):
         if directory:
@@ -339,7 +335,6 @@ def _memory() -> Memory:
 
 
 def _with_programs(order: SetupOrder, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Put the directory of --python first on PATH, as ranks have it (`plan.plan`)."""
     directory = os.path.dirname(os.path.expanduser(order.python or ""))
     if not os.path.isabs(directory):
         return environ
@@ -363,7 +358,6 @@ def find_target(program: Words, workdir: str, environ: Mapping[str, str]) -> Tar
 
 
 def _scripts_beside(path: str) -> Tuple[str, ...]:
-    """Give names of Python files in the directory of a script that is absent, one of which may be meant."""
     try:
         with os.scandir(os.path.dirname(path)) as entries:
             first = [entry.name for entry in itertools.islice(entries, MOST_LISTED)]

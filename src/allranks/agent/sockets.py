@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Dict, Iterator, List, Mapping, Tuple
+from typing import Dict, Iterator, List, Mapping, Set, Tuple
 
 from allranks.protocol.samples import LinkCount, RankSocket, is_loopback
 
-from .files import names_in, read_link
+from .netfacts import attributes, dump
+from .processes import open_names
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
-REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-DONE = 3  # NLMSG_DONE
-ERROR = 2  # NLMSG_ERROR
 INET_DIAG_INFO = 2
 ESTABLISHED = 1
 SYN_SENT = 2
 STATES = 1 << ESTABLISHED | 1 << SYN_SENT
 MOST_LINKS = 4096  # addresses of all ranks of a node
 MOST = 256  # connections of a rank that are reported
-PATIENCE = 2.0  # seconds
 
-_HEADER = struct.Struct("=IHHII")
 _MESSAGE = struct.Struct("=BBBB2s2s16s16sIIIIIIII")  # inet_diag_msg
 _COUNTED = struct.Struct("=2xB")  # tcpi_retransmits
 _BYTES = struct.Struct("=QQ")  # tcpi_bytes_acked, tcpi_bytes_received
@@ -43,8 +39,7 @@ def connections(pid: int) -> Tuple[RankSocket, ...]:
 
     Raise nothing: what a kernel or a container refuses to say is left out.
     """
-    links = (read_link("/proc/%d/fd/%s" % (pid, name)) for name in names_in("/proc/%d/fd" % pid))
-    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+    inodes = _inodes(pid)
     if not inodes:
         return ()
     of_rank: List[RankSocket] = []
@@ -64,10 +59,7 @@ def link_counts(pids: Mapping[int, int]) -> List[LinkCount]:
     """
     owners: Dict[str, int] = {}
     for rank, pid in pids.items():
-        for name in names_in("/proc/%d/fd" % pid):
-            link = read_link("/proc/%d/fd/%s" % (pid, name))
-            if link.startswith("socket:["):
-                owners[link[8:-1]] = rank
+        owners.update(dict.fromkeys(_inodes(pid), rank))
     counts: Dict[Tuple[int, str], LinkCount] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
@@ -89,27 +81,17 @@ def link_counts(pids: Mapping[int, int]) -> List[LinkCount]:
     return list(counts.values())[:MOST_LINKS]
 
 
+def _inodes(pid: int) -> Set[str]:
+    return {name[len("socket:[") : -1] for name in open_names(pid) if name.startswith("socket:[")}
+
+
 def _of_family(family: int) -> Iterator[Tuple[int, RankSocket]]:
-    """Ask the kernel for all connections of a family; yield each with its inode."""
     request = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, STATES)
-    header = _HEADER.pack(_HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0)
-    channel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, NETLINK_SOCK_DIAG)
-    with channel:
-        channel.settimeout(PATIENCE)
-        channel.send(header + request)
-        while True:
-            data = channel.recv(1 << 18)
-            at = 0
-            while at + _HEADER.size <= len(data):
-                length, kind = _HEADER.unpack_from(data, at)[:2]
-                if kind in (DONE, ERROR) or length < _HEADER.size:
-                    return
-                yield _read(family, data[at + _HEADER.size : at + length])
-                at += (length + 3) & ~3
+    for message in dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, request, SOCK_DIAG_BY_FAMILY):
+        yield _read(family, message)
 
 
 def _read(family: int, message: bytes) -> Tuple[int, RankSocket]:
-    """Read one inet_diag_msg with its attributes."""
     fields = _MESSAGE.unpack_from(message)
     state = fields[1]
     size = 4 if family == socket.AF_INET else 16
@@ -118,7 +100,7 @@ def _read(family: int, message: bytes) -> Tuple[int, RankSocket]:
         for address, port in ((fields[6], fields[4]), (fields[7], fields[5]))
     )
     queued, inode = fields[13], fields[15]
-    info = _attributes(message[_MESSAGE.size :]).get(INET_DIAG_INFO, b"")
+    info = dict(attributes(message, _MESSAGE.size)).get(INET_DIAG_INFO, b"")
     one = RankSocket(local, peer, state == SYN_SENT, queued)
     if len(info) >= _COUNTED.size:
         one = one._replace(retransmits=_COUNTED.unpack_from(info)[0])
@@ -137,16 +119,3 @@ def _address(family: int, packed: bytes) -> str:
     if text.startswith("::ffff:") and "." in text:
         return text[7:]
     return text
-
-
-def _attributes(data: bytes) -> Dict[int, bytes]:
-    """Split netlink attributes (rtnetlink(7))."""
-    attributes: Dict[int, bytes] = {}
-    at = 0
-    while at + 4 <= len(data):
-        length, kind = struct.unpack_from("=HH", data, at)
-        if length < 4:
-            break
-        attributes[kind] = data[at + 4 : at + length]
-        at += (length + 3) & ~3
-    return attributes

@@ -14,6 +14,7 @@ from typing import Dict, Iterable, List, Optional, Set, Tuple
 from allranks.protocol.records import NamedTuple
 from allranks.protocol.samples import NodeUsage
 
+from .cgroups import quota_groups, read_cpu_stat
 from .files import read_text
 from .processes import children_of_thread, stat_fields
 
@@ -21,7 +22,6 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SECTOR = 512  # bytes of a sector in /proc/diskstats, whatever the disk has
 MOST_PROCESSES = 1024  # of the ranks and their children that are counted
-GROUPS = "/sys/fs/cgroup"
 
 
 class Counts(NamedTuple):
@@ -145,30 +145,11 @@ def _quota(counts: Dict[str, float], pids: List[int]) -> None:
     """Take how long control groups of the ranks, and those above, were held back by a CPU quota."""
     groups: Set[str] = set()
     for pid in pids[:64]:
-        for line in read_text("/proc/%d/cgroup" % pid).splitlines():
-            entry = line.split(":", 2)
-            if len(entry) < 3:
-                continue
-            controllers = entry[1]
-            root = GROUPS if not controllers else os.path.join(GROUPS, controllers)
-            if not controllers or "cpu" in controllers.split(","):
-                groups.update(_up_to(root, entry[2]))
+        groups.update(quota_groups(pid))
     for group in groups:
-        for line in read_text(os.path.join(group, "cpu.stat")).splitlines():
-            name, _, value = line.partition(" ")
-            if name == "throttled_usec" and value.isdecimal():
-                counts["throttled " + group] = int(value) / 1e6
-            elif name == "throttled_time" and value.isdecimal():  # version 1
-                counts["throttled " + group] = int(value) / 1e9
-
-
-def _up_to(root: str, path: str) -> List[str]:
-    """Give a group and those above it."""
-    groups = [root]
-    for part in path.strip("/").split("/"):
-        if part and part != "..":
-            groups.append(os.path.join(groups[-1], part))
-    return groups
+        text = read_text(os.path.join(group, "cpu.stat"))
+        if "throttled_" in text:
+            counts["throttled " + group] = read_cpu_stat(text)[2]
 
 
 def _pressure(counts: Dict[str, float]) -> None:
@@ -226,7 +207,6 @@ def _disks(counts: Dict[str, float], disks: Set[str]) -> None:
 
 
 def _memory() -> Tuple[Optional[int], Optional[int]]:
-    """Give the bytes in use and in all: what is available without swapping is not in use."""
     sizes: Dict[str, int] = {}
     for line in read_text("/proc/meminfo").splitlines()[:5]:
         name, _, rest = line.partition(":")
@@ -246,7 +226,6 @@ def _load() -> Optional[float]:
 
 
 def _gpus(files: List[str]) -> Tuple[Optional[float], Optional[int], Optional[int]]:
-    """Give the share of time in use and the memory of GPUs whose driver shows them in sysfs."""
     busy: List[int] = []
     used = total = 0
     for path in files:
