@@ -26,16 +26,14 @@ SHARES = {"third": 1 / 3, "crawl": 1 / 50}  # of the cluster's usual bandwidth
 @dataclass(frozen=True)
 class Fault:
     """`what` is "", "delay" (50 ms), "limit" (50 Mbit/s), one of `SHARES`, "loss" (5 %) or "dead"; on all pairs of
-    `nodes[0]`, or on the pair `nodes`; `rails` empty for all of them. `sending_only` spoils one direction (from
-    `nodes[0]`)."""
+    `nodes[0]`, or on the pair `nodes`. `sending_only` spoils one direction (from `nodes[0]`)."""
 
     what: str = ""
     nodes: tuple[str, ...] = ()
-    rails: tuple[int, ...] = ()
     sending_only: bool = False
 
-    def hits(self, a: str, b: str, rail: int) -> bool:
-        if not self.what or (self.rails and rail not in self.rails):
+    def hits(self, a: str, b: str) -> bool:
+        if not self.what:
             return False
         return set(self.nodes) <= {a, b} if self.nodes else True
 
@@ -47,7 +45,6 @@ class Cluster:
     seed: int
     nodes: Sequence[str] = tuple(f"h{i}" for i in range(1, 9))
     faults: Sequence[Fault] = ()
-    rails: int = 1
     chance: random.Random = field(init=False)
     stays: dict[object, float] = field(init=False, default_factory=dict)
 
@@ -69,13 +66,13 @@ class Cluster:
         drawn = self.chance.random()
         return 0.5 if drawn < 0.02 else 2.0 if drawn < 0.025 else 1.0
 
-    def way(self, a: str, b: str, rail: int, busy: float) -> Way:
+    def way(self, a: str, b: str, busy: float) -> Way:
         links = self.steady(a, 0.07) * self.steady(b, 0.07) * self.steady(tuple(sorted((a, b))), 0.05)
         rate = self.base * links * busy * self.lognormal(self.jitter) * self.outlier()
         trip = self.trip / busy * self.lognormal(0.3) / self.outlier()
         tail = trip * math.exp(self.chance.gauss(1.5, 0.7))
         for fault in self.faults:
-            if not fault.hits(a, b, rail) or (fault.sending_only and fault.nodes[0] != a):
+            if not fault.hits(a, b) or (fault.sending_only and fault.nodes[0] != a):
                 continue
             if fault.what == "delay":
                 trip, tail = trip + 0.05, tail + 0.05 * self.lognormal(0.1)
@@ -94,14 +91,14 @@ class Cluster:
         found = []
         for number, pairs in enumerate(schedule, start):
             busy = self.lognormal(0.10)
-            found += [self.one(a, b, number, rail, busy) for a, b in pairs for rail in range(self.rails)]
+            found += [self.one(a, b, number, busy) for a, b in pairs]
         return found
 
-    def one(self, a: str, b: str, number: int, rail: int, busy: float) -> Measurement:
-        dead = any(fault.what == "dead" and fault.hits(a, b, rail) for fault in self.faults)
+    def one(self, a: str, b: str, number: int, busy: float) -> Measurement:
+        dead = any(fault.what == "dead" and fault.hits(a, b) for fault in self.faults)
         if dead or self.chance.random() < 0.002:
-            return Measurement(a, b, number, dead="timed out after 10 s", rail=rail)
-        return Measurement(a, b, number, self.way(a, b, rail, busy), self.way(b, a, rail, busy), rail=rail)
+            return Measurement(a, b, number, dead="timed out after 10 s")
+        return Measurement(a, b, number, self.way(a, b, busy), self.way(b, a, busy))
 
     def judged(self, floors: Floors | None = None) -> Judgement:
         """The whole test: a pass, the re-test, the judgement."""
@@ -136,7 +133,7 @@ def answer(findings: Sequence[Finding]) -> set[tuple[str, ...]]:
 
 
 def expected(fault: Fault) -> set[tuple[str, ...]]:
-    """What should be answered to one fault on all rails."""
+    """What should be answered to one fault."""
     if not fault.what:
         return set()
     what = "dead" if fault.what == "dead" else "slow"

@@ -1,4 +1,4 @@
-"""Collective tests: does every rank get right results, and which node, link or rail is slow?
+"""Collective tests: does every rank get right results, and which node or link is slow?
 
 metric_rows.py: what the tests write and the controller reads.
 ranks/: what runs in every rank, under allranks, torchrun, srun or mpirun. Needs torch 2.1 and Python 3.8 or newer;

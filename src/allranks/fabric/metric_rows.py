@@ -123,16 +123,15 @@ class Way:
     tail: Optional[float] = None
 
 
-Cell = Tuple[str, str, int]  # node, node, rail: what is judged
+Cell = Tuple[str, str]  # two nodes, in the order of their names: what is judged
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A pair of nodes measured once, on one rail: `there` is from `a` to `b`, `back` from `b` to `a`.
+    """A pair of nodes measured once: `there` is from `a` to `b`, `back` from `b` to `a`.
 
     `dead` is empty, or the reason why nothing could be measured (`timed out after 10 s`, `connection refused`).
-    `rail` is the index of the interface where nodes have several for training, else 0; `interfaces` are its names on
-    `a` and on `b`, where known. `round` counts from 0; re-tests go on counting.
+    `interfaces` are those used on `a` and on `b`, where known. `round` counts from 0; re-tests go on counting.
     """
 
     a: str
@@ -141,26 +140,17 @@ class Measurement:
     there: Way = Way()
     back: Way = Way()
     dead: str = ""
-    rail: int = 0
     interfaces: Tuple[str, str] = ("", "")
 
     def cell(self) -> Cell:
-        """Give the pair in its own order, whoever was named first, and the rail."""
-        first, second = sorted((self.a, self.b))
-        return first, second, self.rail
+        """Give the pair in its own order, whoever was named first."""
+        return min(self.a, self.b), max(self.a, self.b)
 
     def way(self, start: str) -> Way:
         """Give the direction that starts at this node."""
         if start == self.a:
             return self.there
         return self.back
-
-    def interface(self, node: str) -> str:
-        """Give the interface's name on this end; empty where it is not known."""
-        at_a, at_b = self.interfaces
-        if node == self.a:
-            return at_a
-        return at_b
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""Explaining bad cells by as few culprits as possible: nodes and rails first, then links (pure).
+"""Explaining bad cells by as few culprits as possible: nodes first, then links (pure).
 
-A node is at fault when it is bad with many of its peers, a rail when its index is bad between many nodes, one rail of
-one node when only that is; a pair that none of these explains is a link. The culprit that explains most is taken first,
-and what it explains counts no more: peers of a bad node are not blamed for it.
+A node is at fault when it is bad with many of its peers; a pair that no node explains is a link. The culprit that
+explains most is taken first, and what it explains counts no more: peers of a bad node are not blamed for it.
 """
 
 from __future__ import annotations
@@ -16,39 +15,34 @@ from ..metric_rows import Cell
 # sample hides, or one more bad link, must not change the answer.
 NODE_SHARE = 0.6
 FEWEST = 2  # peers: one bad pair is a link
-RAIL_PAIRS = 3  # with fewer pairs a rail cannot be distinguished from a node's own rail
-WRONG = 2  # a culprit is charged this for each good cell it would explain: three bad nodes are not a bad rail
+WRONG = 2  # a culprit is charged this for each good cell it would explain
 EVERYWHERE = 0.9  # of all cells: no culprit, but something common to all
 ALL_LINKS = "all other links"
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """One explanation. `kind`: node, rail, node-rail, link or all.
+    """One explanation. `kind`: node, link or all.
 
-    `nodes` is the node, both ends of the link, none for a rail, or all; `rail` where it is one index only; `cells` are
-    its bad cells, `fine` how many other cells it has. `besides`: the culprits that explain a part of its figures, where
-    it was named for what they leave.
+    `nodes` is the node, both ends of the link, or all; `cells` are its bad cells, `fine` how many other
+    cells it has. `besides`: the culprits that explain a part of its figures, where it was named for what they leave.
     """
 
     kind: str
     nodes: tuple[str, ...] = ()
-    rail: int | None = None
     cells: tuple[Cell, ...] = ()
     fine: int = 0
     besides: tuple[str, ...] = ()
 
-    def place(self) -> tuple[str, tuple[str, ...], int | None]:
+    def place(self) -> tuple[str, tuple[str, ...]]:
         """Give what two explanations of one place have in common."""
-        return self.kind, self.nodes, self.rail
+        return self.kind, self.nodes
 
     def covers(self, cell: Cell) -> bool:
         """Tell whether a cell is one that the culprit spoils."""
-        if self.rail not in (None, cell[2]):
-            return False
         if self.kind == "link":
-            return cell[:2] == self.nodes
-        return self.kind in ("rail", "all") or self.nodes[0] in cell[:2]
+            return cell == self.nodes
+        return self.kind == "all" or self.nodes[0] in cell
 
     def charged(self, cells: Iterable[Cell], bad: Collection[Cell]) -> Culprit:
         """Give the same with its bad cells among these, and the count of its others."""
@@ -60,21 +54,21 @@ class Culprit:
         """Give the bad cells' share of all; 0 where there is none."""
         return len(self.cells) / max(1, len(self.cells) + self.fine)
 
-    def gain(self) -> tuple[int, int, bool]:
+    def gain(self) -> tuple[int, int]:
         """Order explanations: the greatest explains most."""
-        return len(self.cells) - WRONG * self.fine, len(self.cells), self.kind == "node"
+        return len(self.cells) - WRONG * self.fine, len(self.cells)
 
 
 def nodes_of(cells: Iterable[Cell]) -> list[str]:
     """List the nodes at the ends of cells, in their order."""
-    return list(dict.fromkeys(node for cell in cells for node in cell[:2]))
+    return list(dict.fromkeys(node for cell in cells for node in cell))
 
 
 def explain(cells: Collection[Cell], bad: Collection[Cell]) -> list[Culprit]:
     """Find the culprits for the bad ones among all measured cells, the one that explains most first."""
     nodes = nodes_of(cells)
     if len(nodes) > 2 and len(bad) > EVERYWHERE * len(cells):
-        return [Culprit("all", tuple(nodes), None, tuple(bad), len(cells) - len(bad))]
+        return [Culprit("all", tuple(nodes), tuple(bad), len(cells) - len(bad))]
     culprits: list[Culprit] = []
     unexplained = dict.fromkeys(bad)
     open_cells = list(cells)
@@ -85,32 +79,13 @@ def explain(cells: Collection[Cell], bad: Collection[Cell]) -> list[Culprit]:
         culprits.append(best)
         unexplained = {cell: None for cell in unexplained if cell not in best.cells}
         open_cells = [cell for cell in open_cells if not best.covers(cell)]
-    return culprits + _links(cells, unexplained)
+    links = [Culprit("link", pair).charged(cells, unexplained) for pair in unexplained]
+    return culprits + links
 
 
 def _candidates(cells: Collection[Cell], bad: Collection[Cell]) -> Iterator[Culprit]:
-    """Give every node, rail of a node and rail that is bad often enough among the cells not yet explained."""
-    rails = sorted({cell[2] for cell in cells})
-    if len(rails) == 1:
-        rails = []
     suspects = set(nodes_of(bad))
-    nodes = [node for node in nodes_of(cells) if node in suspects]
-    shapes = [Culprit("node", (node,)) for node in nodes]
-    shapes += [Culprit("node-rail", (node,), rail) for rail in rails for node in nodes]
-    shapes += [Culprit("rail", (), rail) for rail in rails]
-    for shape in shapes:
-        culprit = shape.charged(cells, bad)
-        fewest = RAIL_PAIRS if shape.kind == "rail" else FEWEST
-        if culprit.bad_share() >= NODE_SHARE and len({cell[:2] for cell in culprit.cells}) >= fewest:
+    for node in filter(suspects.__contains__, nodes_of(cells)):
+        culprit = Culprit("node", (node,)).charged(cells, bad)
+        if culprit.bad_share() >= NODE_SHARE and len(culprit.cells) >= FEWEST:
             yield culprit
-
-
-def _links(cells: Collection[Cell], bad: Collection[Cell]) -> list[Culprit]:
-    """Blame each pair: one rail of it where only that is bad and others were measured, else all of it."""
-    links = []
-    for pair in dict.fromkeys(cell[:2] for cell in bad):
-        link = Culprit("link", pair).charged(cells, bad)
-        if len(link.cells) == 1 and link.fine:
-            link = replace(link, rail=link.cells[0][2])
-        links.append(link)
-    return links

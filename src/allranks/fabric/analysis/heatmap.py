@@ -1,6 +1,6 @@
 """Nodes × nodes at a glance: how each link compares with the usual, and the text for the terminal (pure).
 
-A row is the node that sends, a column the one that receives; of several rails the worst is shown.
+A row is the node that sends, a column the one that receives.
 """
 
 from __future__ import annotations
@@ -64,21 +64,16 @@ class Spot:
     level: Level
 
 
-def spot(states: Iterable[CellState], metric: Metric, usual: Norms, start: str) -> Spot:
-    """Judge the worst rail of a pair, in the direction that starts at a node."""
+def spot(state: CellState, metric: Metric, usual: Norms, start: str) -> Spot:
+    """Judge a pair, in the direction that starts at a node."""
     norm = usual.get(metric.name)
-    values = []
-    for state in states:
-        if state.is_dead:
-            return Spot(None, None, DEAD)
-        value = state.value(metric, start)
-        if value is not None:
-            values.append(value)
-    if not values or norm is None:
+    value = state.value(metric, start)
+    if state.is_dead:
+        return Spot(None, None, DEAD)
+    if value is None or norm is None:
         return Spot(None, None, NONE)
-    worst = min(values, key=lambda value: metric.better * value)
-    ratio = (worst / norm.usual) ** metric.better
-    return Spot(worst, ratio, level_of(ratio))
+    ratio = (value / norm.usual) ** metric.better
+    return Spot(value, ratio, level_of(ratio))
 
 
 UNMEASURED = Spot(None, None, NONE)
@@ -87,11 +82,11 @@ Grid = Dict[Tuple[str, str], Spot]
 
 def grid(cells: Mapping[Cell, CellState], usual: Norms, metric: Metric) -> Grid:
     """Give the squares by (from, to) of the pairs that were measured."""
-    by_pair: dict[tuple[str, str], list[CellState]] = {}
-    for (a, b, _), state in cells.items():
-        by_pair.setdefault((a, b), []).append(state)
-        by_pair.setdefault((b, a), []).append(state)
-    return {pair: spot(rails, metric, usual, pair[0]) for pair, rails in by_pair.items()}
+    squares = {}
+    for (a, b), state in cells.items():
+        squares[a, b] = spot(state, metric, usual, a)
+        squares[b, a] = spot(state, metric, usual, b)
+    return squares
 
 
 def worst_nodes(grids: Iterable[Grid], nodes: Sequence[str], limit: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""From measurements to findings: which node, link or rail is slow or dead (pure).
+"""From measurements to findings: which node or link is slow or dead (pure).
 
 Two steps, so that one noisy sample is not an alarm: `retest` lists the pairs to measure again, suspects with suspects
 and against nodes that passed; `judge` blames only what the re-test confirms.
@@ -22,7 +22,7 @@ from .wording import SentenceFacts, finding, passed_again, unconfirmed
 # Re-tests of a suspect pair. Its state is their median, so three of five must be bad: of a clean link one sample
 # in a hundred is (an outlier of 2x on top of jitter), three of five one in 100 000.
 TIMES = 5
-PEERS = 3  # of a suspect node or rail: pairs tested again for it
+PEERS = 3  # of a suspect node: pairs tested again for it
 NO_FLOORS = Floors()
 NO_ADDRESSES: Mapping[str, str] = MappingProxyType({})
 
@@ -60,7 +60,6 @@ def _blame(cells: Mapping[Cell, CellState], bad: Mapping[Cell, Sequence[Symptom]
 
 
 def _with_remainder(judged: Pass, usual: Norms) -> Pass:
-    """Add the culprits of what the others leave unexplained."""
     return replace(judged, culprits=[*judged.culprits, *remaining_culprits(judged.cells, judged.culprits, usual)])
 
 
@@ -85,7 +84,7 @@ def _first_pass(measurements: Sequence[Measurement], floors: Floors) -> Pass:
 def retest(measurements: Sequence[Measurement], floors: Floors = NO_FLOORS) -> list[Pair]:
     """List the pairs to measure again, each as often as it stands there; empty where nothing is suspect.
 
-    `schedule.packed` makes rounds of them. All rails of a pair are measured again, as in the first pass.
+    `schedule.packed` makes rounds of them.
     """
     first = _first_pass(measurements, floors)
     cells = first.cells
@@ -96,17 +95,17 @@ def retest(measurements: Sequence[Measurement], floors: Floors = NO_FLOORS) -> l
     for culprit in first.culprits:
         pairs.update(dict.fromkeys(_pairs_again(culprit, passed)))
     if pairs and len(nodes) < FEW_NODES:  # one bad sample of three pairs can mislead the norm itself
-        pairs = dict.fromkeys(cell[:2] for cell in cells)
+        pairs = dict.fromkeys(cells)
     return list(pairs) * TIMES
 
 
 def _pairs_again(culprit: Culprit, passed: Sequence[str]) -> list[Pair]:
     """Choose a node's pairs with peers that passed and were bad with it; a link, and each end with one that passed."""
-    pairs = list(dict.fromkeys(cell[:2] for cell in culprit.cells))
+    pairs = list(culprit.cells)
     if culprit.kind == "link":
         return pairs + [(min(ends), max(ends)) for ends in zip(culprit.nodes, passed)]
     pairs.sort(key=lambda pair: -len(set(passed).intersection(pair)))  # stable: with those that passed first
-    if culprit.kind in ("rail", "all"):
+    if culprit.kind == "all":
         pairs = _disjoint_first(pairs)
     return pairs[:PEERS]
 
@@ -202,7 +201,7 @@ def _facts(culprit: Culprit, both: Pass, usual: Norms, addresses: Mapping[str, s
         norms=usual,
         nodes=tuple(nodes_of(both.cells)),
         addresses=addresses,
-        alone=all(ends.isdisjoint(cell[:2]) or cell[:2] == culprit.nodes for cell in both.bad),
+        alone=all(ends.isdisjoint(cell) or cell == culprit.nodes for cell in both.bad),
     )
 
 
@@ -269,7 +268,7 @@ def _share(culprit: Culprit, culprits: Sequence[Culprit], cells: Mapping[Cell, C
 
 def _is_outward(culprit: Culprit, start: str) -> bool:
     """Tell whether the way starts at the culprit; any way does, where the culprit is not a single node."""
-    return culprit.kind not in ("node", "node-rail") or culprit.nodes[0] == start
+    return culprit.kind != "node" or culprit.nodes[0] == start
 
 
 def _is_worse(state: CellState, shares: Sequence[Share], usual: Norms) -> bool:

@@ -1,9 +1,9 @@
 """What is usual in this cluster, and which figures are far from it (pure).
 
 Figures are compared as logarithms: a factor is a distance, and jitter, which multiplies, is symmetric. The usual value
-is the median over the faster half of the nodes (of the rails, too, where there are several), so that it holds while
-fewer than half are bad, also with three nodes, where one bad node spoils two pairs of three. The spread is the median
-absolute deviation there, times 1.4826 (the standard deviation of a normal distribution).
+is the median over the faster half of the nodes, so that it holds while fewer than half are bad, also with three nodes,
+where one bad node spoils two pairs of three. The spread is the median absolute deviation there, times 1.4826 (the
+standard deviation of a normal distribution).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FEW_NODES = 4  # below, the usual value rests on one pair or on none but the sus
 FEW_FACTOR = 1.5  # the ratios are so much larger
 ENOUGH_TO_BE_QUIET = 10  # values: a spread of fewer may be small by chance
 
-OneWay = Tuple[str, str, int, str]  # a cell, and the node where a way through it starts
+OneWay = Tuple[str, str, str]  # a cell, and the node where a way through it starts
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,6 @@ class CellState:
     dead: int
     reason: str
     values: Mapping[tuple[str, str], float]
-    interfaces: Mapping[str, str]
 
     @property
     def is_dead(self) -> bool:
@@ -87,7 +86,7 @@ class CellState:
     def figures(self) -> Iterator[tuple[Metric, str, float]]:
         """Give what was measured: metric, node where the way starts, median."""
         for metric in METRICS:
-            for start in self.cell[:2]:
+            for start in self.cell:
                 value = self.value(metric, start)
                 if value is not None:
                     yield metric, start, value
@@ -101,21 +100,17 @@ def states(measurements: Iterable[Measurement]) -> dict[Cell, CellState]:
 def _state(cell: Cell, samples: Sequence[Measurement]) -> CellState:
     reasons = [sample.dead for sample in samples if sample.dead]
     values: dict[tuple[str, str], list[float]] = {}
-    interfaces = {}
     for sample in samples:
-        for start in cell[:2]:
-            if sample.interface(start):
-                interfaces[start] = sample.interface(start)
+        for start in cell:
             for metric in METRICS:
                 value = _value(sample.way(start), metric)
                 if value is not None and not sample.dead:
                     values.setdefault((metric.name, start), []).append(value)
     medians = {key: median(samples_of_way) for key, samples_of_way in values.items()}
-    return CellState(cell, len(samples), len(reasons), ["", *reasons][-1], medians, interfaces)
+    return CellState(cell, len(samples), len(reasons), ["", *reasons][-1], medians)
 
 
 def _value(way: Way, metric: Metric) -> float | None:
-    """Read a way's figure; None where it is absent or not a positive number."""
     value: float | None = getattr(way, metric.name)
     if value is None or not 0 < value < math.inf:
         return None
@@ -156,7 +151,7 @@ def norms(cells: Mapping[Cell, CellState]) -> dict[str, Norm]:
 def _norm(metric: Metric, logs: Mapping[OneWay, float]) -> Norm:
     nodes = len({node for key in logs for node in key[:2]})
     if nodes < 3:
-        usual_logs = [max(logs.values())]  # the better way, or rail, of the only link
+        usual_logs = [max(logs.values())]  # the better way of the only link
     else:
         usual_logs = _faster(logs)
     middle = median(usual_logs)
@@ -170,17 +165,15 @@ def _norm(metric: Metric, logs: Mapping[OneWay, float]) -> Norm:
 
 
 def _faster(logs: Mapping[OneWay, float]) -> list[float]:
-    """Choose the values among the faster nodes (more than half, at least two) on the faster half of the rails."""
+    """Choose the values among the faster nodes (more than half, at least two)."""
     links = {link: fmean(map(logs.__getitem__, ways)) for link, ways in group(logs, lambda way: way[:2]).items()}
-    rails = {rail: fmean(map(logs.__getitem__, ways)) for rail, ways in group(logs, lambda way: way[2]).items()}
     nodes: dict[str, list[float]] = {}
     for link, log in links.items():
         for node in link:
             nodes.setdefault(node, []).append(log)
     # By the median: one bad link does not make a slow node.
     faster_nodes = {*sorted(nodes, key=lambda node: -median(nodes[node]))[: len(nodes) // 2 + 1]}
-    faster_rails = {*sorted(rails, key=rails.__getitem__, reverse=True)[: (len(rails) + 1) // 2]}
-    chosen = [log for key, log in logs.items() if key[2] in faster_rails and faster_nodes.issuperset(key[:2])]
+    chosen = [log for key, log in logs.items() if faster_nodes.issuperset(key[:2])]
     return chosen or list(logs.values())  # of many nodes, the faster may not have been measured with each other
 
 

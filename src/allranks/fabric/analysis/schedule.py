@@ -37,7 +37,6 @@ def rounds(nodes: Sequence[str]) -> list[Round]:
 
 
 def _circle(nodes: Sequence[str], number: int) -> Round:
-    """Make one round of the circle; the empty seat of an odd number of nodes gives its partner a rest."""
     seats: list[str | None] = [*nodes]
     if len(seats) % 2:
         seats.append(None)

@@ -21,7 +21,6 @@ LINES_SHOWN = 8  # links in the evidence, the worst first
 NAMED = 16  # nodes in a host list that is to be pasted
 # What shows a bad cable, a wrong rate, a shaper or losses on a host, with tools that most have.
 INSPECT = "; ".join(("ip -s -s link", "tc -s qdisc show", "nstat -az TcpRetransSegs"))
-KINDS = {"node-rail": "rail", "all": "network"}  # of culprits, as ids of findings say them
 
 
 @dataclass(frozen=True)
@@ -43,28 +42,10 @@ class SentenceFacts:
         """Give the cells through which nothing went."""
         return [state for state in self.states if state.is_dead]
 
-    def interface_name(self) -> str:
-        """Give the interface's name at the culprit; empty where it isn't one rail, or several names."""
-        if self.culprit.rail is None:
-            return ""
-        names: set[str] = set()
-        for state in self.states:
-            ends = self.culprit.nodes or state.cell[:2]
-            names.update(state.interfaces[node] for node in ends if node in state.interfaces)
-        if len(names) != 1:
-            return ""
-        return names.pop()
-
-    def interface(self) -> str:
-        """Give the interface's name, else its index; empty where the culprit isn't one rail."""
-        if self.culprit.rail is None:
-            return ""
-        return self.interface_name() or f"index {self.culprit.rail}"
-
 
 def finding(facts: SentenceFacts) -> Finding:
     """Make the finding about a confirmed culprit: dead rather than slow where most of its cells are."""
-    kind = facts.culprit.kind
+    kind = "network" if facts.culprit.kind == "all" else facts.culprit.kind
     extent = _extent(facts.culprit)
     dead = facts.dead()
     slow_count = len(facts.states) - len(dead)
@@ -78,7 +59,7 @@ def finding(facts: SentenceFacts) -> Finding:
         detail = ", ".join(filter(None, (_figure(facts, metric) for metric in METRICS)))
     message = f"{_subject(facts)} is {what}{extent}{more}: {detail}{_note(facts, what)}"
     return Finding(
-        f"{KINDS.get(kind, kind)}-{what}",
+        f"{kind}-{what}",
         "fail",
         message,
         _remedy(facts),
@@ -98,50 +79,33 @@ def unconfirmed(facts: SentenceFacts) -> Finding:
 def passed_again(culprit: Culprit) -> str:
     """Write the remark about a suspect that passed."""
     name = "–".join(culprit.nodes)
-    if culprit.kind in ("rail", "all"):
+    if culprit.kind == "all":
         name = "the network"
-    if culprit.rail is not None:
-        name += f" (interface index {culprit.rail})"
     return f"{name} was out of the norm at first and passed when measured again"
 
 
 def _where(facts: SentenceFacts) -> Where:
     nodes = facts.culprit.nodes
-    place = Where(interface=facts.interface() or None)
     if facts.culprit.kind == "link":
-        return place._replace(node=nodes[0], peer=nodes[1])
-    if len(nodes) > 1:
-        return place._replace(node=nodes[0], nodes=nodes)
-    if nodes:
-        return place._replace(node=nodes[0])
-    return place
+        return Where(node=nodes[0], peer=nodes[1])
+    return Where(node=nodes[0], nodes=nodes if len(nodes) > 1 else ())
 
 
 def _subject(facts: SentenceFacts) -> str:
     culprit = facts.culprit
     if culprit.kind == "all":
         return f"the network between all {len(culprit.nodes)} nodes"
-    if culprit.kind == "rail":
-        return f"the rail of interface {facts.interface()}"
     if culprit.kind == "link":
-        link = f"the link {'–'.join(culprit.nodes)}"
-        if culprit.rail is None:
-            return link
-        return f"{link} on interface {facts.interface()}"
-    if culprit.rail is None:
-        return culprit.nodes[0]
-    return f"interface {facts.interface()} of {culprit.nodes[0]}"
+        return f"the link {'–'.join(culprit.nodes)}"
+    return culprit.nodes[0]
 
 
 def _extent(culprit: Culprit) -> str:
-    """Write ` with 7 of 7 peers`; of a link nothing."""
     bad = len(culprit.cells)
     if culprit.kind == "link":
         return ""
-    if culprit.kind in ("rail", "all"):
+    if culprit.kind == "all":
         return f" between {bad} of {bad + culprit.fine} pairs"
-    if not culprit.fine:
-        bad = len({cell[:2] for cell in culprit.cells})
     return f" with {bad} of {bad + culprit.fine} peers"
 
 
@@ -162,7 +126,6 @@ def _note(facts: SentenceFacts, what: str) -> str:
 
 
 def _figure(facts: SentenceFacts, metric: Metric) -> str:
-    """Write a metric's median over the bad ways, and the cluster's; nothing where it is not bad."""
     signs = [sign for sign in facts.symptoms if sign.metric is metric]
     if not signs:
         return ""
@@ -178,11 +141,10 @@ def _figure(facts: SentenceFacts, metric: Metric) -> str:
 
 
 def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
-    """Name the one direction, where all that is bad goes that way."""
     one_start = len(set(starts)) == 1
     if culprit.kind == "link" and one_start:
         return f" from {starts[0]}"
-    if culprit.kind not in ("node", "node-rail") or len(starts) < 2:
+    if culprit.kind != "node" or len(starts) < 2:
         return ""
     if culprit.nodes[0] not in starts:
         return " receiving"
@@ -196,25 +158,16 @@ def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
 
 def _remedy(facts: SentenceFacts) -> str:
     kind = facts.culprit.kind
-    name = facts.interface_name()
-    inspect = INSPECT
-    if name:
-        inspect += f"; ethtool {name}"
-    if kind == "rail":
-        command = _ssh(facts.states[0].cell[0], inspect)
-        return f"check the switch of this rail, or leave it out with NCCL_IB_HCA=^NAME\non a node: {command}"
     node = facts.culprit.nodes[0]
-    command = _ssh(node, inspect)
+    command = _ssh(node, INSPECT)
     if kind == "all":
         return f"look at what all share (switch, firewall, rate): {command}"
     if kind == "link":
         peer = facts.culprit.nodes[1]
         address = facts.addresses.get(peer, peer)
-        route = _ssh(node, "; ".join((f"ip route get {address}", f"ping -c 20 -i 0.2 {address}", inspect)))
-        other = _ssh(peer, inspect)
+        route = _ssh(node, "; ".join((f"ip route get {address}", f"ping -c 20 -i 0.2 {address}", INSPECT)))
+        other = _ssh(peer, INSPECT)
         return f"check the path and both firewalls, then cable and switch port:\n{route}\n{other}"
-    if kind == "node-rail":
-        return f"leave {node} out, and check it, then cable and switch port of that interface: {command}"
     others = natural(name for name in facts.nodes if name != node)
     if len(others) < NAMED:
         return f"go on without it with --hosts {','.join(others)}, and check it: {command}"
@@ -241,10 +194,7 @@ def _evidence(facts: SentenceFacts) -> tuple[str, ...]:
             detail = f"{state.dead} of {state.samples} attempts failed: {state.reason}"
         else:
             detail = f"{', '.join(_both_ways(state))} ({state.samples} samples)"
-        name = "–".join(state.cell[:2])
-        if state.cell[2]:
-            name += f" on interface index {state.cell[2]}"
-        lines.append(f"{name}: {detail}")
+        lines.append(f"{'–'.join(state.cell)}: {detail}")
     if len(lines) > LINES_SHOWN:
         lines[LINES_SHOWN:] = [f"and {len(lines) - LINES_SHOWN} more"]
     usual = []
@@ -259,14 +209,14 @@ def _evidence(facts: SentenceFacts) -> tuple[str, ...]:
 
 
 def _badness(state: CellState) -> tuple[bool, float]:
-    rates = [state.value(BANDWIDTH, start) or 0.0 for start in state.cell[:2]]
+    rates = [state.value(BANDWIDTH, start) or 0.0 for start in state.cell]
     return not state.is_dead, min(rates)
 
 
 def _both_ways(state: CellState) -> list[str]:
     figures = []
     for metric in METRICS:
-        values = [state.value(metric, start) for start in state.cell[:2]]
+        values = [state.value(metric, start) for start in state.cell]
         there, back = ("?" if value is None else metric.format(value) for value in values)
         if there != back or there != "?":
             figures.append(f"{metric.name} {there} there, {back} back")

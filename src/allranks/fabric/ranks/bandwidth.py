@@ -116,7 +116,6 @@ class Sweep:
         return [float(value) for value in times.tolist()]
 
     def _prepare(self, collective: str, size: int) -> tuple[Call, int]:
-        """Make the collective ready to be called on buffers of a size; give the size that they really have."""
         world = self.lab.world
         rank = self.lab.rank
         if not self.buffers:

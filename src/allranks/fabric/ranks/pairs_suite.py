@@ -397,7 +397,6 @@ class Coordinator:
         return next((self.lost[node] for node in pair if node in self.lost), "")
 
     def _measure_again(self, first: Sequence[LinkRow]) -> list[LinkRow]:
-        """Measure what is suspect several times; less often where a dead pair stays dead."""
         schedule = packed(retest(self._as_lost(first), self.floors))
         if schedule:
             count = len({pair for pairs in schedule for pair in pairs})
@@ -473,7 +472,7 @@ class Coordinator:
         append_row(self.options.out, row)
 
 
-def _stays_dead(pair: Pair, dead_at_first: set[tuple[str, str, int]], again: Sequence[LinkRow]) -> bool:
+def _stays_dead(pair: Pair, dead_at_first: set[Pair], again: Sequence[LinkRow]) -> bool:
     """Tell whether a pair that was dead is dead in enough re-tests."""
     cell = Measurement(*pair).cell()
     rows = [row for row in again if row.cell() == cell]
@@ -508,5 +507,4 @@ def _describe_pair(row: Measurement) -> str:
 
 
 def _rate(row: Measurement) -> float:
-    """Give the slower way's rate."""
     return min((way.bandwidth for way in (row.there, row.back) if way.bandwidth), default=0.0)

@@ -82,7 +82,6 @@ class ProcessGroup:
         return f"{lab.backend}, {count_of(len(lab.nodes), 'node')}"
 
     def _limit_payloads(self, lab: Lab) -> None:
-        """Take the largest payload that every node has memory for."""
         if lab.backend == "nccl":
             ranks = 1
             free: int | None = torch.cuda.mem_get_info(lab.device)[0]

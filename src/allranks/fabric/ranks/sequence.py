@@ -50,7 +50,6 @@ class Runner:
         self.intact = not row.broken
 
     def _agreed(self, name: str, test: Test) -> CollectiveRow:
-        """Run a test, and agree with all ranks on what came of it."""
         number = self.number
         self.number += 1
         self.watch.begin(number, name, self.options.timeout)

@@ -45,7 +45,6 @@ def start(options: Options) -> int:
 
 
 def _suite(options: Options) -> Callable[[Runner], None]:
-    """Choose what runs; raise ValueError for a name in --only that is not a test."""
     if options.suite == "bandwidth":
         names = _chosen(options, bandwidth.COLLECTIVES, bandwidth.QUICK, "collective")
         return partial(bandwidth.run, collectives=names)
@@ -56,7 +55,6 @@ def _suite(options: Options) -> Callable[[Runner], None]:
 
 
 def _chosen(options: Options, names: Sequence[str], quick: Sequence[str], noun: str) -> list[str]:
-    """Choose the tests that are asked for, in their own order."""
     unknown = [name for name in options.only if name not in names]
     if unknown:
         raise ValueError(f"--only: {noun} {', '.join(unknown)} not found, expected one of {', '.join(names)}")
@@ -66,7 +64,6 @@ def _chosen(options: Options, names: Sequence[str], quick: Sequence[str], noun: 
 
 
 def _join(options: Options) -> SuiteJob | None:
-    """Connect to the store; print why where there is none at MASTER_ADDR."""
     try:
         return SuiteJob(os.environ, options.timeout)
     except STORE_ERRORS as problem:

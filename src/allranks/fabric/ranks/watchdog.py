@@ -182,7 +182,6 @@ class Watchdog(threading.Thread):
         self._expire("ended by SIGTERM, which launchers send when a rank has ended", TERMINATED)
 
     def _expire(self, reason: str, code: int) -> None:
-        """Write the stack to stderr and to the store, report, and end the process."""
         reason += self.part
         patience = PATIENCE
         sampling = SAMPLING

@@ -25,23 +25,19 @@ Record = Dict[str, Union[List[str], List[int], int]]
 
 
 def _sequences(rank: int) -> range:
-    """Give the numbers of a rank's sequences."""
     return range(rank * SEQUENCES, (rank + 1) * SEQUENCES)
 
 
 def _texts(rank: int, turn: int) -> list[str]:
-    """Make a rank's completions as strings, some of them empty."""
     return [data.text(sequence, turn) for sequence in _sequences(rank)]
 
 
 def _record(texts: list[str], rank: int, turn: int) -> Record:
-    """Make what a rank sends as an object."""
     tokens = [data.moved(rank, turn, place, VOCABULARY) for place in range(data.length(rank, turn))]
     return {"texts": texts, "tokens": tokens, "rank": rank}
 
 
 def _give_record(lab: Lab, turn: int) -> Record:
-    """Make this rank's record."""
     texts = _texts(lab.posed_rank(), turn)
     if lab.wrong_data() == "zeros":
         texts = [""] * SEQUENCES
@@ -51,7 +47,6 @@ def _give_record(lab: Lab, turn: int) -> Record:
 
 
 def _check_record(lab: Lab, record: object, source: int, turn: int) -> None:
-    """Check strings one by one, then the rest."""
     expected = _texts(source, turn)
     texts = record.get("texts") if isinstance(record, dict) else None
     if isinstance(texts, list) and len(texts) == SEQUENCES:

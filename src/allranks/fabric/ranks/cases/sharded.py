@@ -63,7 +63,6 @@ def layout(nodes: list[list[int]]) -> tuple[list[list[int]], str]:
 
 
 def _model(lab: Lab) -> torch.nn.Sequential:
-    """Make a model with the same numbers on every rank."""
     layers = [torch.nn.Linear(*WIDTHS[0:2]), torch.nn.Tanh(), torch.nn.Linear(*WIDTHS[1:3])]
     model = torch.nn.Sequential(*layers).to(lab.device)
     for place, value in enumerate(model.parameters()):
@@ -73,7 +72,6 @@ def _model(lab: Lab) -> torch.nn.Sequential:
 
 
 def _step(lab: Lab, step: int, model: torch.nn.Sequential, reference: torch.nn.Sequential) -> None:
-    """Do one step of both models, of the reference with the data of all ranks."""
     count = BATCH * WIDTHS[0]
     torch.autograd.backward(_loss(model, lab.give(lambda rank: tensors.moved(rank, step, SPREAD), count, "float32")))
     reference.zero_grad()

@@ -68,7 +68,6 @@ def all_reduce(lab: Lab) -> str:
 
 
 def _exact_types(lab: Lab) -> list[str]:
-    """List types in which the sum over all ranks is exact."""
     exact = [dtype for dtype in (*DTYPES, "bfloat16") if data.modulus_of(dtype, lab.world)]
     if "bfloat16" not in exact:
         lab.leave_out(f"sums in bfloat16: not exact over {lab.world} ranks")
