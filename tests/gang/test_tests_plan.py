@@ -70,7 +70,7 @@ def test_the_interpreter_is_looked_for_without_a_command() -> None:
 
 def facts(*dead: tuple[str, str]) -> dict[str, dict[str, object]]:
     names = [n.name for n in NODES]
-    return {a: {"pairs": {b: {"ok": (a, b) not in dead} for b in names if b != a}} for a in names}
+    return {a: {"pairs": {b: {"address": b, "ok": (a, b) not in dead} for b in names if b != a}} for a in names}
 
 
 def test_a_pair_is_dead_where_one_way_is() -> None:

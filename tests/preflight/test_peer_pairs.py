@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.preflight.peer_pairs import ALL_PAIRS, FEWER, Blame, blame, covered, is_lossy, peers_of
-from allranks.preflight.typed_facts import PeerResult
+from allranks.preflight.peer_pairs import ALL_PAIRS, FEWER, Blame, blame, covered, is_lossy, loss_of, peers_of
 from allranks.protocol.codec import encode
+from allranks.protocol.messages import PeerResult
 
 
 def names(count: int) -> list[str]:
@@ -81,8 +81,8 @@ def test_words_and_places() -> None:
 
 
 def test_loss_is_of_what_was_counted() -> None:
-    assert PeerResult(sent=100, arrived=70).loss == pytest.approx(0.3)
-    assert PeerResult(sent=100).loss == PeerResult().loss == 0.0
+    assert loss_of(PeerResult(sent=100, arrived=70)) == pytest.approx(0.3)
+    assert loss_of(PeerResult(sent=100)) == loss_of(PeerResult()) == 0.0
     pairs = {("a", "b"): PeerResult(sent=300, arrived=299), ("b", "a"): PeerResult(sent=300, arrived=300)}
     assert not is_lossy(pairs, ("a", "b"))
     pairs[("b", "a")] = PeerResult(sent=300, arrived=280)

@@ -17,9 +17,9 @@ import threading
 import time
 from typing import Dict, Optional, Set, Tuple, Union
 
-from allranks.protocol.codec import DecodeError, decode, encode, omit_none
-from allranks.protocol.jsontext import JsonObject, read_json, write_json
-from allranks.protocol.messages import ReachedMessage
+from allranks.protocol.codec import DecodeError, decode, encode
+from allranks.protocol.jsontext import read_json, write_json
+from allranks.protocol.messages import AddressProbe, PeerResult, ReachedMessage
 from allranks.protocol.orders import PeerAddress, ReachOrder
 from allranks.protocol.records import NamedTuple
 
@@ -103,7 +103,6 @@ def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) ->
 
 
 def _count(udp: socket.socket, token: bytes, counts: BurstCounts) -> None:
-    """Count the packets that are there, for as long as more come."""
     for _ in range(1000):
         try:
             data, sender = udp.recvfrom(65535, socket.MSG_DONTWAIT)
@@ -151,29 +150,6 @@ def _answer(client: socket.socket, token: str, counts: BurstCounts, room: thread
 # -- trying ----------------------------------------------------------------------------------------
 
 
-@omit_none
-class Pair(NamedTuple):
-    """What became of a peer: the connection (`error` is one word, `text` the system's), the bulk over it, packets sent
-    and arrived, MTUs in bytes of IP packets; and the connections to its other addresses."""
-
-    address: str
-    local_address: Optional[str] = None
-    connect_s: Optional[float] = None
-    ok: Optional[bool] = None
-    error: Optional[str] = None
-    text: Optional[str] = None
-    seconds: Optional[float] = None
-    bulk: Optional[bool] = None
-    bulk_error: Optional[str] = None
-    bulk_s: Optional[float] = None
-    mtu_local: Optional[int] = None
-    sent: Optional[int] = None
-    arrived: Optional[int] = None
-    mtu_arrived: Optional[int] = None
-    udp_error: Optional[str] = None
-    ways: Optional[Tuple[Pair, ...]] = None
-
-
 class Unresolved(NamedTuple):
     """Why a name has no address here."""
 
@@ -185,7 +161,7 @@ Resolved = Union[Tuple[str, ...], Unresolved]
 
 def reach(order: ReachOrder) -> ReachedMessage:
     """Try all peers, and say what their names resolve to here."""
-    pairs: Dict[str, Pair] = {}
+    pairs: Dict[str, PeerResult] = {}
     names: Dict[str, Resolved] = {}
     slots = threading.Semaphore(AT_ONCE)
     threads = []
@@ -199,12 +175,7 @@ def reach(order: ReachOrder) -> ReachedMessage:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     # copies: a thread that is late goes on writing
-    return ReachedMessage({name: _json(pair) for name, pair in pairs.copy().items()}, encode(names.copy()))
-
-
-def _json(pair: Pair) -> JsonObject:
-    value: JsonObject = encode(pair)
-    return value
+    return ReachedMessage(pairs.copy(), encode(names.copy()))
 
 
 def _resolve(name: str, names: Dict[str, Resolved]) -> None:
@@ -216,7 +187,7 @@ def _resolve(name: str, names: Dict[str, Resolved]) -> None:
 
 
 def _try_peer(
-    name: str, peer: PeerAddress, order: ReachOrder, slots: threading.Semaphore, pairs: Dict[str, Pair]
+    name: str, peer: PeerAddress, order: ReachOrder, slots: threading.Semaphore, pairs: Dict[str, PeerResult]
 ) -> None:
     with slots:
         ways = [_Way(address, peer.port, order.token) for address in peer.ways]
@@ -235,7 +206,7 @@ def _try_peer(
         pairs[name] = pair._replace(ways=tuple(way.result for way in ways))
 
 
-def _send_bulk(pair: Pair, sock: socket.socket) -> Tuple[Pair, Optional[socket.socket]]:
+def _send_bulk(pair: PeerResult, sock: socket.socket) -> Tuple[PeerResult, Optional[socket.socket]]:
     """Send what an MTU black hole swallows; the connection where it is of use afterwards."""
     begun = time.monotonic()
     arrived = False
@@ -255,26 +226,26 @@ def _send_bulk(pair: Pair, sock: socket.socket) -> Tuple[Pair, Optional[socket.s
 
 def _connect(
     address: str, port: int, token: str, seconds: float, word_seconds: float
-) -> Tuple[Pair, Optional[socket.socket]]:
-    """Connect and greet; the socket where the peer has answered."""
+) -> Tuple[PeerResult, Optional[socket.socket]]:
     begun = time.monotonic()
-    made = Pair(address)
+    way = AddressProbe(address, port=port)
+    connect_s: Optional[float] = None
     sock: Optional[socket.socket] = None
     try:
         sock = socket.create_connection((address, port), seconds)
-        made = made._replace(local_address=sock.getsockname()[0], connect_s=round(time.monotonic() - begun, 4))
+        connect_s = round(time.monotonic() - begun, 4)
+        way = way._replace(local_address=sock.getsockname()[0])
         sock.settimeout(word_seconds)
         sock.sendall(token.encode() + b"\n")
-        made = made._replace(ok=sock.recv(LINE).strip() == token.encode())
-        if not made.ok:
-            made = made._replace(error="foreign", text="another program answers there")
+        way = way._replace(ok=sock.recv(LINE).strip() == token.encode())
+        if not way.ok:
+            way = way._replace(error="foreign", text="another program answers there")
     except OSError as error:
-        made = made._replace(ok=False, error=_word(error), text=error.strerror or str(error))
-    made = made._replace(seconds=round(time.monotonic() - begun, 4))
-    if sock is not None and not made.ok:
+        way = way._replace(ok=False, error=_word(error), text=error.strerror or str(error))
+    if sock is not None and not way.ok:
         sock.close()
         sock = None
-    return made, sock
+    return PeerResult(way._replace(seconds=round(time.monotonic() - begun, 4)), connect_s), sock
 
 
 def _word(error: OSError) -> str:
@@ -290,10 +261,11 @@ class _Way(threading.Thread):
     def __init__(self, address: str, port: int, token: str) -> None:
         super().__init__(daemon=True)
         self._place = (address, port, token)
-        self.result = Pair(address)
+        self.result = AddressProbe(address, port=port)
 
     def run(self) -> None:
-        self.result, sock = _connect(*self._place, WAY_SECONDS, WAY_SECONDS)
+        result, sock = _connect(*self._place, WAY_SECONDS, WAY_SECONDS)
+        self.result = result.way
         if sock is not None:
             sock.close()
 
@@ -301,10 +273,10 @@ class _Way(threading.Thread):
 # -- UDP -------------------------------------------------------------------------------------------
 
 
-def _try_udp(pair: Pair, port: int, order: ReachOrder, control: Optional[socket.socket]) -> Pair:
+def _try_udp(pair: PeerResult, port: int, order: ReachOrder, control: Optional[socket.socket]) -> PeerResult:
     """Send a burst and packets of several sizes; a part that failed is left out."""
     try:
-        family, _, _, _, where = socket.getaddrinfo(host_name(pair.address), port, 0, socket.SOCK_DGRAM)[0]
+        family, _, _, _, where = socket.getaddrinfo(host_name(pair.way.address), port, 0, socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(where)
             return _measure(pair, sock, order.token, order.sender, control)
@@ -312,7 +284,9 @@ def _try_udp(pair: Pair, port: int, order: ReachOrder, control: Optional[socket.
         return pair._replace(udp_error=_word(error))
 
 
-def _measure(pair: Pair, sock: socket.socket, token: str, sender: int, control: Optional[socket.socket]) -> Pair:
+def _measure(
+    pair: PeerResult, sock: socket.socket, token: str, sender: int, control: Optional[socket.socket]
+) -> PeerResult:
     head = token.encode()[:16].ljust(16, b"\0")
     version = 6 if sock.family == socket.AF_INET6 else 4
     mtu = _local_mtu(sock, version)

@@ -113,7 +113,7 @@ def run_pairs(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Tr
 def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:
     """Pairs of which one way carries no TCP."""
     pairs = tried({node: Facts(document) for node, document in facts.items()})
-    return {(a, b) if a < b else (b, a) for (a, b), result in pairs.items() if not result.ok}
+    return {(a, b) if a < b else (b, a) for (a, b), result in pairs.items() if not result.way.ok}
 
 
 def named(cluster: Cluster, hosts: Mapping[str, str]) -> Cluster:

@@ -178,7 +178,6 @@ class Inspection:
         self._found.nodes[peer.node.name] = facts
 
     async def _prove(self) -> None:
-        """Make the rendezvous check of a run, up to the point where ranks would start."""
         master = next(iter(self._peers.values()))
         token = self._setting.token
         name = master.node.name
@@ -213,7 +212,6 @@ class Inspection:
         return main_addresses(self._spec, gate.name, gate.port, list(gate.addresses), facts, probes)
 
     async def _reach(self) -> None:
-        """Every node serves, and every node tries its peers."""
         facts = self._found.nodes
         plan = peers_of(list(self._peers))
         most = max(len(peers) for peers in plan.values())
@@ -243,7 +241,7 @@ class Inspection:
             facts[name].update(peer_names={}, pairs={})
             with contextlib.suppress(NoAnswer):
                 reached = await peer.ask(order, ReachedMessage, seconds + ANSWER_SECONDS)
-                facts[name].update(peer_names=reached.names, pairs=reached.pairs)
+                facts[name].update(peer_names=reached.names, pairs=encode(reached.pairs))
 
         await self._each("trying every pair" if most == len(self._peers) - 1 else "trying pairs", reach)
 

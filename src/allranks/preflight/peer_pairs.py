@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import Callable, Dict, List, Mapping, Sequence, Set, Tuple, TypeVar
 
 from allranks.findings import Where
+from allranks.protocol.messages import PeerResult
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
-from .typed_facts import Facts, PeerResult
+from .typed_facts import Facts
 
 ALL_PAIRS = 32  # nodes; beyond, `FEWER` others each: the work of a node must not grow with the cluster
 FEWER = 4
+LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself
+FEWEST = 3
 
 Pair = Tuple[str, str]
 Tried = Mapping[Pair, PeerResult]
@@ -79,9 +82,21 @@ def tried(facts_by_node: Mapping[str, Facts]) -> Dict[Pair, PeerResult]:
     return {(node, peer): result for node, facts in facts_by_node.items() for peer, result in facts.pairs.items()}
 
 
+def loss_of(result: PeerResult) -> float:
+    """Give the part of UDP packets that did not arrive; 0 where it could not be measured."""
+    if result.sent and result.arrived:
+        return (result.sent - result.arrived) / result.sent
+    return 0.0
+
+
+def loses(result: PeerResult) -> bool:
+    """Tell whether more packets are lost than a busy machine drops itself."""
+    return loss_of(result) >= LOSSY and result.sent - result.arrived >= FEWEST
+
+
 def is_lossy(pairs: Tried, pair: Pair) -> bool:
     """Either way of a link loses packets: what else failed on it follows from that."""
-    return any(pairs.get(way, PeerResult()).loses for way in (pair, (pair[1], pair[0])))
+    return any(loses(pairs.get(way, PeerResult())) for way in (pair, (pair[1], pair[0])))
 
 
 def blame(pairs: Mapping[Pair, Kind], is_bad: Callable[[Pair, Kind], bool]) -> List[Blame]:
@@ -117,7 +132,6 @@ def blame(pairs: Mapping[Pair, Kind], is_bad: Callable[[Pair, Kind], bool]) -> L
 
 
 def _all_failed(ways: List[Pair], failed: Set[Pair]) -> List[Pair]:
-    """Return the ways, where there are at least two and all of them failed."""
     if len(ways) > 1 and failed.issuperset(ways):
         return ways
     return []

@@ -18,7 +18,7 @@ from allranks.settings import RunSpec
 from allranks.text import count_of
 
 from .rdma import UsedPort, matching, ports_text
-from .typed_facts import Facts, PeerAttempt
+from .typed_facts import Facts
 
 ALLRANKS = "allranks"
 LIBRARY = "NCCL's default"
@@ -114,7 +114,7 @@ def _reached(facts: Facts) -> str:
     """`eth0 3 of 3, eth1 0 of 3`: peers by the interface that was tried."""
     counts: dict[str, list[bool]] = {}
     for result in facts.pairs.values():
-        for way in (PeerAttempt(result.ok, result.address, result.local_address), *result.ways):
+        for way in (result.way, *result.ways):
             name = interface_of(facts.for_plan, way.local_address) if way.local_address else None
             if name is None and way.address:
                 name = on_link(facts.for_plan, way.address)

@@ -29,13 +29,11 @@ from allranks.protocol.facts import (
     TargetFacts,
 )
 from allranks.protocol.jsontext import Json
-from allranks.protocol.messages import AddressProbe, PortFailure
+from allranks.protocol.messages import AddressProbe, PeerResult, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, has_failed
 from allranks.protocol.records import NamedTuple
 
 Kind = TypeVar("Kind")
-LOSSY = 0.01  # of the packets; below, a busy machine may have dropped them itself
-FEWEST = 3
 
 
 class Clock(NamedTuple):
@@ -56,45 +54,6 @@ class Load(NamedTuple):
 
     cpu: int = 0
     load: Tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-
-class PeerAttempt(NamedTuple):
-    """An attempt at one of a peer's addresses."""
-
-    ok: bool = False
-    address: str = ""
-    local_address: str = ""
-
-
-class PeerResult(NamedTuple):
-    """One node's attempt at another, as `allranks.agent.peers` makes it: TCP, then packets of UDP, then sizes."""
-
-    ok: bool = False
-    address: str = ""
-    local_address: str = ""
-    error: str = ""
-    text: str = ""
-    seconds: float = 0.0
-    connect_s: Optional[float] = None
-    bulk: Optional[bool] = None
-    bulk_s: Optional[float] = None
-    sent: int = 0
-    arrived: int = 0
-    mtu_arrived: int = 0
-    mtu_local: int = 0
-    ways: Sequence[PeerAttempt] = ()
-
-    @property
-    def loss(self) -> float:
-        """The part of UDP packets that did not arrive; 0 where it could not be measured."""
-        if self.sent and self.arrived:
-            return (self.sent - self.arrived) / self.sent
-        return 0.0
-
-    @property
-    def loses(self) -> bool:
-        """More packets than a busy machine drops itself."""
-        return self.loss >= LOSSY and self.sent - self.arrived >= FEWEST
 
 
 class FactsPart(Generic[Kind]):

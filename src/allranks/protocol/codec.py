@@ -174,7 +174,6 @@ def fitting(kind: Type[Record], value: Json) -> Optional[Record]:
 
 
 def _fitting(decoder: Decoder[Item], values: Iterable[Json]) -> List[Item]:
-    """Decode the values that fit."""
     items: List[Item] = []
     for value in values:
         try:
@@ -185,7 +184,6 @@ def _fitting(decoder: Decoder[Item], values: Iterable[Json]) -> List[Item]:
 
 
 def _parts(annotation: Annotation) -> Tuple[Any, ...]:
-    """Give what stands in the brackets of an annotation."""
     return tuple(getattr(annotation, "__args__", None) or ())
 
 
@@ -442,7 +440,6 @@ def _record_in_parts(kind: Type[Record]) -> Decoder[Record]:
 
 
 def _fitting_fields(kind: type, value: JsonObject) -> Dict[str, Any]:
-    """Decode the fields that are there and fit."""
     values = {}
     whole = _spread.get(kind)
     for field in _fields(kind, in_parts=True):
@@ -646,3 +643,13 @@ class Vocabulary(Generic[Record]):
             raise DecodeError("$.%s: expected a known word, got %s" % (self._key, _shown(word)))
         record: Record = decode(kind, value)
         return record
+
+
+def by_name(kinds: Annotation, ending: str) -> Dict[str, Any]:
+    """Give the records of a union by the words in their names: `CallTimesOrder` is "call-times"."""
+    words: Dict[str, Any] = {}
+    for kind in _parts(kinds):
+        if kind.__name__.endswith(ending):
+            parts = re.findall("[A-Z][a-z]*", kind.__name__[: -len(ending)])
+            words["-".join(parts).lower()] = kind
+    return words

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Optional, Union
 
-from .codec import Annotated, Vocabulary, omit_empty, within
+from .codec import Annotated, Vocabulary, by_name, omit_empty, within
 from .header import AgentHeader, FetchHeader
 from .orders import MOST_HERE
 from .records import NamedTuple
@@ -111,28 +111,8 @@ class SignalControl(NamedTuple):
 ToNode = Union[WaitControl, RefusedControl, OverControl, OpenControl, FetchControl, CloseControl, CallControl]
 ToCoordinator = Union[HelloControl, ClosedControl, DeclinedControl, StopControl, SignalControl]
 
-TO_NODE: Vocabulary[ToNode] = Vocabulary(
-    "type",
-    {
-        "wait": WaitControl,
-        "refused": RefusedControl,
-        "over": OverControl,
-        "open": OpenControl,
-        "fetch": FetchControl,
-        "close": CloseControl,
-        "call": CallControl,
-    },
-)
-TO_COORDINATOR: Vocabulary[ToCoordinator] = Vocabulary(
-    "type",
-    {
-        "hello": HelloControl,
-        "closed": ClosedControl,
-        "declined": DeclinedControl,
-        "stop": StopControl,
-        "signal": SignalControl,
-    },
-)
+TO_NODE: Vocabulary[ToNode] = Vocabulary("type", by_name(ToNode, "Control"))
+TO_COORDINATOR: Vocabulary[ToCoordinator] = Vocabulary("type", by_name(ToCoordinator, "Control"))
 
 
 class ChannelRequest(NamedTuple):

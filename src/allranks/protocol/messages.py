@@ -1,6 +1,6 @@
 """Messages: what a node's agent sends to the controller, one record each (pure, Python 3.8).
 
-`MESSAGES` names them in JSON. The controller decodes each once, where it arrives (`read_message`); one that does not
+`MESSAGES` names them in JSON, by the names of their records. The controller decodes each once, where it arrives (`read_message`); one that does not
 fit is counted and left out. `t` is unix time by the node's clock.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Tuple, Union
 
-from .codec import Annotated, DecodeError, Vocabulary, at_most, encode, omit_empty, omit_none
+from .codec import Annotated, DecodeError, Vocabulary, at_most, by_name, encode, omit_empty, omit_none, spread
 from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name, cut
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
@@ -324,10 +324,28 @@ class ServingMessage(NamedTuple):
     udp: int
 
 
-class ReachedMessage(NamedTuple):
-    """What became of each peer (agent/peers.py says what), and what names resolve to here."""
+@spread("way")
+@omit_none
+class PeerResult(NamedTuple):
+    """What became of a peer, as agent/peers.py tried it: TCP, then packets of UDP, then sizes."""
 
-    pairs: Mapping[str, JsonObject] = {}
+    way: AddressProbe = AddressProbe("")  # to its main address
+    connect_s: Optional[float] = None
+    bulk: Optional[bool] = None  # whether 256 KB have arrived
+    bulk_error: Optional[str] = None
+    bulk_s: Optional[float] = None
+    sent: int = 0  # packets
+    arrived: int = 0
+    mtu_arrived: int = 0  # bytes of IP packets
+    mtu_local: int = 0
+    udp_error: Optional[str] = None
+    ways: Tuple[AddressProbe, ...] = ()  # to its other addresses
+
+
+class ReachedMessage(NamedTuple):
+    """What became of each peer, and what names resolve to here."""
+
+    pairs: Mapping[str, PeerResult] = {}
     names: Mapping[str, Json] = {}
     error: str = ""
 
@@ -405,41 +423,7 @@ Message = Union[
     SentMessage,
 ]
 
-MESSAGES: Vocabulary[Message] = Vocabulary(
-    "type",
-    {
-        "hello": HelloMessage,
-        "got": GotMessage,
-        "shipped": ShippedMessage,
-        "facts": FactsMessage,
-        "listening": ListeningMessage,
-        "probed": ProbedMessage,
-        "ready": ReadyMessage,
-        "started": StartedMessage,
-        "world": WorldMessage,
-        "template": TemplateMessage,
-        "imports": ImportsMessage,
-        "report": ReportMessage,
-        "exit": ExitMessage,
-        "ended": EndedMessage,
-        "drained": DrainedMessage,
-        "stacks": StacksMessage,
-        "counters": CountersMessage,
-        "usage": NodeUsage,
-        "call-times": CallTimesMessage,
-        "saving": SavingMessage,
-        "fault": FaultMessage,
-        "pong": PongMessage,
-        "refused": RefusedMessage,
-        "dropped": DroppedMessage,
-        "replaced": ReplacedMessage,
-        "serving": ServingMessage,
-        "reached": ReachedMessage,
-        "swept": SweptMessage,
-        "listed": ListedMessage,
-        "sent": SentMessage,
-    },
-)
+MESSAGES: Vocabulary[Message] = Vocabulary("type", {**by_name(Message, "Message"), "usage": NodeUsage})
 
 
 def pack_message(message: Message) -> bytes:

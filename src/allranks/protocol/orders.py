@@ -1,6 +1,6 @@
 """Orders: what the controller asks of a node's agent, one record each (pure, Python 3.8).
 
-`ORDERS` names them in JSON. An agent decodes each once, where it arrives; what does not fit is refused there. What a
+`ORDERS` names them in JSON, by the names of their records. An agent decodes each once, where it arrives; what does not fit is refused there. What a
 field may hold stands at the field, for every transport alike.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, Mapping, Optional, Tuple, Union
 
-from .codec import Annotated, Vocabulary, at_most, like, one_of, within
+from .codec import Annotated, Vocabulary, at_most, by_name, like, one_of, within
 from .frames import FOLLOWED, PROTOCOL, pack_json
 from .jsontext import Json
 from .processes import ImportRecord
@@ -348,34 +348,7 @@ Order = Union[
     SaveOrder,
 ]
 
-ORDERS: Vocabulary[Order] = Vocabulary(
-    "type",
-    {
-        "hello": HelloOrder,
-        "keep": KeepOrder,
-        "ship": ShipOrder,
-        "setup": SetupOrder,
-        "listen": ListenOrder,
-        "probe": ProbeOrder,
-        "ready": ReadyOrder,
-        "preload": PreloadOrder,
-        "imports": ImportsOrder,
-        "start": StartOrder,
-        "ping": PingOrder,
-        "ack": AckOrder,
-        "taken": TakenOrder,
-        "end": EndOrder,
-        "stacks": StacksOrder,
-        "counters": CountersOrder,
-        "usage": UsageOrder,
-        "call-times": CallTimesOrder,
-        "serve": ServeOrder,
-        "reach": ReachOrder,
-        "release": ReleaseOrder,
-        "signal": SignalOrder,
-        "save": SaveOrder,
-    },
-)
+ORDERS: Vocabulary[Order] = Vocabulary("type", by_name(Order, "Order"))
 
 
 def terms_alone(order: Order) -> Order:

@@ -93,7 +93,6 @@ class Files:
         yield from self._unread()
 
     def _unread(self) -> Findings:
-        """Warn of keys below deepspeed_config that accelerate never reads: they have no effect."""
         unread = values_of(self.tables, _unread_keys)
         for keys, nodes in by_value({node: ", ".join(keys) for node, keys in unread.items() if keys}).items():
             message = f"{self.tables[nodes[0]]['file']} on {join_names(nodes)} has {keys} below deepspeed_config, "
@@ -169,13 +168,11 @@ class Files:
 
 
 def _unread_keys(table: Table) -> Tuple[str, ...]:
-    """List the keys of the first level below deepspeed_config: that accelerate never reads."""
     below = [key.split(".")[1] for key in table if key.startswith("deepspeed_config.")]
     return tuple(sorted(dict.fromkeys(key for key in below if key not in READ_OF_DEEPSPEED)))
 
 
 def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
-    """Find the node that has this name or address; "" where none has, None where that is not known."""
     for node, facts in facts_by_node.items():
         hostname = facts.hostname or node
         if value in (node, hostname, hostname.partition(".")[0], *addresses_of(facts, loopback=True)):

@@ -147,6 +147,5 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _odd_files(every: List[Set[Tuple[str, str]]]) -> List[str]:
-    """Name the files that are not the same in all."""
     everywhere = every[0].intersection(*every)
     return sorted({name for files in every for name, _ in files - everywhere})

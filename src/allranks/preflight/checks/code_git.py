@@ -58,7 +58,6 @@ def collect(host: Host) -> Optional[Repository]:
 
 
 def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
-    """Find the repository's top and its git directory, walking up; None outside of one."""
     while True:
         dot = path.rstrip("/") + "/.git"
         text = host.text(dot, 4096)
@@ -72,7 +71,6 @@ def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
 
 
 def _join(base: str, path: str) -> str:
-    """Make a path absolute and free of `..`."""
     words: List[str] = []
     full_path = path if path.startswith("/") else f"{base}/{path}"
     for word in full_path.split("/"):

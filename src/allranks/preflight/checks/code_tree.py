@@ -151,7 +151,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _odd_files(trees: Sequence[TreeHashes]) -> str:
-    """Name the files that are not the same in all, or (of very many) the folders."""
     items: List[Mapping[str, str]] = [tree.files for tree in trees if tree.files is not None]
     if len(items) < len(trees):
         items = [tree.folders for tree in trees]

@@ -213,7 +213,6 @@ def _finding(path: str, listings: Mapping[str, PathListing], odd: List[str], fin
 
 
 def _names(listings: Mapping[str, PathListing], one: str, other: str) -> str:
-    """Name the files by which two nodes differ, where the listings could travel."""
     if not listings[one].names or not listings[other].names:
         return ""
     first = listings[one].sizes()

@@ -87,7 +87,6 @@ def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
 
 
 def _readers(table: Mapping[str, str], ranks: Ranks) -> Tuple[int, str]:
-    """Ranks that read batches of their own."""
     sharing = 1
     for key in _SHARING:
         sharing *= max(1, whole_number(table.get(key)) or 1)

@@ -80,7 +80,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _sizes(nodes: Mapping[str, Models]) -> Dict[str, List[int]]:
-    """By model, sizes of memory that differ by more than a little; the largest first."""
     sizes_by_model: Dict[str, List[int]] = {}
     every = ((name, size) for one in nodes.values() for name, (_, size) in one.models.items())
     for name, memory in sorted(every, reverse=True):

@@ -130,7 +130,6 @@ def _fabric(node: str, one: NvLinks) -> Findings:
 
 
 def _usual(index: str, links: Mapping[str, Links]) -> int:
-    """Count the links that most GPUs of this one's model have on the node; 0 without such a majority."""
     alike = [active for model, active, _ in links.values() if model == links[index][0]]
     most = max(alike)
     if 2 * alike.count(most) > len(alike):

@@ -124,7 +124,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _faults(events: Sequence[XidEvent]) -> List[GpuFault]:
-    """Group the events of one GPU by fault."""
     by_code = group(events, lambda event: event.code)
     return [
         GpuFault(tuple(codes), tuple(event for code in codes for event in by_code[code]))

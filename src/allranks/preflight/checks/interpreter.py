@@ -109,7 +109,6 @@ def _too_old(works: Interpreters) -> Findings:
 
 
 def _torch(works: Interpreters) -> Findings:
-    """torch on some nodes only; where none has it, the program may well not need it."""
     without = nodes_with(works, lambda one: not one.torch and "torch" not in one.lacks)
     fine = [node for node in works if node not in without]
     for path, nodes in by_value({node: works[node].path for node in without if fine}).items():

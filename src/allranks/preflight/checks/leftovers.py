@@ -92,7 +92,6 @@ def collect(host: Host) -> Orphans:
 
 
 def _environment(host: Host, pid: int) -> Dict[str, str]:
-    """Only the names that are asked for; unreadable for processes of others."""
     text = text_in(host, f"/proc/{pid}/environ", 1 << 20)
     if TAG not in text and RANK[0] not in text:
         return {}
@@ -127,7 +126,6 @@ def _orphans_can_be_told(host: Host) -> bool:
 
 
 def _tops(host: Host, uid: Optional[int]) -> List[str]:
-    """Every directory where node directories of this user may be."""
     bases = [host.request.asked.node_dir, *(room.path for room in host.facts.disk.node_dirs), *BASES]
     return [f"{base}/allranks-{uid}" for base in dict.fromkeys(filter(None, bases))]
 
@@ -146,7 +144,6 @@ def _journal(host: Host, tops: Sequence[str], tag: str) -> Optional[JournalStart
 
 
 def _lives(host: Host, journal: Optional[JournalStart], age: Optional[float]) -> bool:
-    """Its agent or supervisor runs, or may: on another machine that sees this disk, or about to write its journal."""
     if journal is None:
         return age is not None and 0 <= age < YOUNG
     boot = text_in(host, "/proc/sys/kernel/random/boot_id")

@@ -292,7 +292,6 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
 
 
 def _shares_of_the_kernel(host: Host) -> Dict[str, int]:
-    """Open files, tasks and ports of the whole machine."""
     shares: Dict[str, int] = {}
     files = words_in(host, "/proc/sys/fs/file-nr")
     if len(files) == 3:
@@ -308,7 +307,6 @@ def _shares_of_the_kernel(host: Host) -> Dict[str, int]:
 
 
 def _tasks_of(host: Host, uid: Optional[int]) -> int:
-    """Count processes and threads of a user, which ulimit -u bounds."""
     tasks = 0
     for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]:
         text = text_in(host, path, 4096)

@@ -72,7 +72,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _memory(facts_by_node: Nodes) -> Findings:
-    """Compare within a tolerance of the median, which most must be near."""
     totals = having(facts_by_node, lambda facts: facts.mem.total)
     ordered = sorted(totals.values()) or [0]
     norm = ordered[len(ordered) // 2]

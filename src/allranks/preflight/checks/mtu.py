@@ -8,10 +8,11 @@ fragmentation shows the size that passes (ip(7), IP_PMTUDISC_PROBE).
 from __future__ import annotations
 
 from allranks.findings import Finding
+from allranks.protocol.messages import PeerResult
 
 from ..compare import Findings, Nodes, remote
 from ..peer_pairs import Blame, Tried, blame, is_lossy, tried
-from ..typed_facts import PeerResult, Request
+from ..typed_facts import Request
 
 ID = "mtu"
 GROUP = "network"
@@ -38,7 +39,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _is_smaller(result: PeerResult) -> bool:
-    """Both ends speak UDP, nothing was lost, and yet the full size did not arrive."""
     return 0 < result.mtu_arrived < min(result.mtu_local, LARGEST) and result.arrived == result.sent
 
 
@@ -58,7 +58,7 @@ def _hangs(item: Blame, pairs: Tried, facts_by_node: Nodes) -> Finding:
 
 def _lower(item: Blame, pairs: Tried, facts_by_node: Nodes, size: int) -> str:
     """On the node at fault, or the first of a link; with the interface it uses where that is known."""
-    local = next((result.local_address for (a, _), result in pairs.items() if a == item.node), "")
+    local = next((result.way.local_address for (a, _), result in pairs.items() if a == item.node), "")
     addresses = facts_by_node[item.node].addresses
     name = next((one.name for one, address in addresses if address.address == local), "IFACE")
     line = remote(item.node, f"sudo ip link set dev {name} mtu {size}")

@@ -75,7 +75,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _overflows(table: Table, need: int) -> bool:
-    """Tell whether it has overflowed and would again: the limit has not been raised since."""
     return bool(table.full) and max(need, table.entries) >= NEARLY * table.limit
 
 
@@ -87,7 +86,6 @@ def _remedy(node: str, need: int) -> str:
 
 
 def _addresses(facts: Facts) -> Dict[int, Network]:
-    """IPv4 addresses of a node with their networks."""
     networks = {}
     for _, one in facts.addresses:
         if one.family == 4 and one.scope == "global":

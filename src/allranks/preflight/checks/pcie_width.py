@@ -84,7 +84,6 @@ def _rate(host: Host, path: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Read the number of `16.0 GT/s PCIe` or `400 Gb/sec (4X NDR)`; 0 without one."""
     first = text.partition(" ")[0]
     if not first.replace(".", "", 1).isdecimal():
         return 0.0

@@ -49,7 +49,6 @@ def collect(host: Host) -> Optional[List[Route]]:
 
 
 def _address(word: str) -> str:
-    """Little-endian hexadecimal, as the kernel writes it; empty for none."""
     if word == "00000000":
         return ""
     return ".".join(str(int(word[i : i + 2], 16)) for i in (6, 4, 2, 0))
