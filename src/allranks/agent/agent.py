@@ -114,7 +114,6 @@ class Agent:
         self._table = self._make_table()
 
     def _make_table(self) -> Dict[type, Callable[[Taken], None]]:
-        """Give who carries out each kind of order."""
         return dict(
             (
                 *self._session.rows(),
@@ -254,7 +253,6 @@ class Agent:
         self._end_by_defect(describe_error(error))
 
     def _end_by_defect(self, description: str) -> None:
-        """Report a defect of allranks, and end the ranks in order."""
         self._tell(FaultMessage("internal-error", description, t=time.time()))
         self._ranks.end("internal-error")
 
@@ -285,7 +283,6 @@ class Agent:
         return DrainedMessage(attempt.number, self._outlet.sizes(), kept_outputs(self._dir), self._reports.refused)
 
     def _on_keep(self, order: KeepOrder) -> None:
-        """Keep in memory alone what a controller that takes the run over starts ranks with."""
         self._launch = order.launch
 
     def _on_end(self, order: EndOrder) -> None:

@@ -37,7 +37,6 @@ def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
 
 
 def _address(pid: int) -> Tuple[str, int]:
-    """NCCL_RAS_ADDR of the rank, else the default."""
     host, _, port = (variable_of(pid, "NCCL_RAS_ADDR") or "").rpartition(":")
     if not port.isdecimal():
         return ADDRESS

@@ -136,7 +136,6 @@ class Asking:
         return self._answers
 
     def _read(self, rank: int) -> bool:
-        """Take a part of a rank's answer; tell whether that was the last."""
         try:
             part = self._open[rank].recv(1 << 18)
         except OSError:

@@ -159,7 +159,6 @@ def _start(header: AgentHeader, files: Files) -> None:
 
 
 def _dial(header: DialHeader, files: Files) -> None:
-    """Dial the places as the node of this step, or as a joined node that answers a call; exits."""
     # late: with the handshake 4 ms, which other modes do not need
     from allranks.protocol.controls import HelloControl
 
@@ -194,7 +193,6 @@ def _dial(header: DialHeader, files: Files) -> None:
 
 
 def _start_relay(archive: int, files: Files, header: Union[AgentHeader, FetchHeader]) -> subprocess.Popen[bytes]:
-    """Start a relay of this very program, and send it its header and files."""
     import subprocess  # late: 2 ms that most starts do without
 
     child = subprocess.Popen(
@@ -342,7 +340,6 @@ def _keep(directory: str) -> None:
 
 
 def _relay(path: str) -> bool:
-    """Connect and carry bytes until either side ends; False where no process listens."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(path)
@@ -389,7 +386,6 @@ def _take(data: bytes, buffer: bytearray) -> None:
 
 
 def _last_words(data: bytearray) -> None:
-    """Write what the agent sent before it closed, for a second at most."""
     deadline = time.monotonic() + 1
     while data and time.monotonic() < deadline:
         try:

@@ -69,7 +69,6 @@ def _temporary_file() -> IO[bytes]:
 
 
 def _follow(child: "subprocess.Popen[bytes]", kept: Dict[int, bytearray], limit: int, deadline: float) -> Optional[int]:
-    """Read until it has ended and said all; return its code, None where it was ended."""
     with selectors.PollSelector() as selector:
         for fd in kept:
             os.set_blocking(fd, False)
@@ -91,7 +90,6 @@ def _follow(child: "subprocess.Popen[bytes]", kept: Dict[int, bytearray], limit:
 
 
 def _take(fd: int, kept: bytearray, limit: int) -> bool:
-    """Read a part; False at the end of the stream."""
     try:
         data = os.read(fd, 65536)
     except BlockingIOError:
@@ -101,7 +99,6 @@ def _take(fd: int, kept: bytearray, limit: int) -> bool:
 
 
 def _await_end(child: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """Wait for a command that has closed its outputs."""
     try:
         child.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:

@@ -275,7 +275,6 @@ class Tries:
         return None
 
     def _connect(self, host: str, port: int, tried: List[str], give_up: float) -> socket.socket:
-        """Connect to the first address of a name that answers, and add those tried; raise OSError."""
         failure = OSError("no address")
         for family, kind, proto, _, where in socket.getaddrinfo(host_name(host), port, 0, socket.SOCK_STREAM):
             tried.append(str(where[0]))
@@ -545,7 +544,6 @@ class Dialler:
     # -- serving -----------------------------------------------------------------------------------
 
     def _serve(self, connection: Connection) -> Optional[DialOutcome]:
-        """Carries bytes until the connection breaks (None) or it is over."""
         with selectors.PollSelector() as selector:  # relays come and go, and their descriptors' numbers with them
             while True:
                 if self._signals.ends:
@@ -616,7 +614,6 @@ class Dialler:
             connection.pass_on(self._relay.number, data)
 
     def _obey(self, control: ToNode, connection: Connection) -> None:
-        """Do as the coordinator says; raise SecureError, DialRefused, AgentNotStarted."""
         if isinstance(control, RefusedControl) and self._begun:
             raise SecureError("another run's coordinator answers there (%s)" % one_sentence(control.message))
         self._heard = time.monotonic()
@@ -657,7 +654,6 @@ class Dialler:
             connection.tell(StopControl(STOP_WORDS.get(ends[0], "sigterm")))
 
     def _refuse(self, why: str) -> DialOutcome:
-        """End what runs here, because of an order that this node does not carry out."""
         self._hang_up()
         self._relay.end_agent("refused")
         return DialOutcome(NODE_FAILED, "this node refused an order of the coordinator: " + why)

@@ -197,7 +197,6 @@ def result_or_error(kind: Type[Answer]) -> Callable[[Optional[Answer], str], Mes
 
 
 def _finish(name: str, kind: Type[Result], done: Callable[[Optional[Result], str], None], data: bytes) -> None:
-    """Hand over the result that a child has written."""
     try:
         value = read_object(data, LIMIT)
     except DecodeError:

@@ -152,7 +152,6 @@ class Forking:
         return order.template or (order.preload in KEPT_BY and not self._known)
 
     def _go(self) -> None:
-        """Let the ranks start that wait."""
         go = self._waiting
         self._waiting = None
         if go is not None:
@@ -235,7 +234,6 @@ class Forking:
         self._start(first, common, record)
 
     def _keep(self, rank: RankOrder, imports: ImportRecord, against: str) -> None:
-        """Keep what this command imports for a later run; what cannot be kept is one line of the log."""
 
         def done(kept: Optional[Nothing], error: str) -> None:
             if error:
@@ -245,7 +243,6 @@ class Forking:
         self._node.tasks.run("the record of imports", work, Nothing, TASK_SECONDS, done)
 
     def _start(self, rank: RankOrder, common: Dict[str, str], record: ImportRecord) -> None:
-        """Start the template."""
         from .template import TemplateProcess  # late: many runs have none
 
         try:
@@ -312,7 +309,6 @@ class Forking:
         return ""
 
     def _off(self, why: str) -> None:
-        """Say why the next ranks are started, and end the template."""
         self._wanted = False
         self._end()
         self._node.tell(TemplateMessage("off", self._attempt, why=why))

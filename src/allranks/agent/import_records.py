@@ -180,7 +180,6 @@ def keep_record(rank: RankOrder, environment: Mapping[str, str], imports: Import
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write a record in one step, and remove the oldest where there are many; raise OSError."""
     directory = os.path.dirname(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     temporary = "%s.%d" % (path, os.getpid())

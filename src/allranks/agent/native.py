@@ -114,7 +114,6 @@ def calling_library(pid: int, here: Position) -> Optional[str]:
 
 
 def _code_ranges(pid: int) -> List[Tuple[int, int, str]]:
-    """Return the executable mappings of files, as first and last address and path."""
     ranges = []
     for line in read_text("/proc/%d/maps" % pid, 4 << 20).splitlines():
         words = line.split(None, 5)

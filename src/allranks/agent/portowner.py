@@ -122,7 +122,6 @@ def _from_proc(path: str, port: int) -> List[_Socket]:
 
 
 def _process_of(inodes: Set[int]) -> Optional[Process]:
-    """Find the oldest process that has one of the sockets open."""
     wanted = {"socket:[%d]" % inode for inode in inodes}
     deadline = time.monotonic() + SCAN_SECONDS
     owners: List[Process] = []

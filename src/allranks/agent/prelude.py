@@ -200,7 +200,6 @@ class _Run:
 
 
 def _read(run: _Run, finished: bool) -> PreludeResult:
-    """Judge how a prelude ended, from its reports, its exit code and its last words."""
     *fields, rest = bytes(run.data[run.reports]).split(b"\0")
     words = [field.decode("utf-8", "replace") for field in fields]
     rows = [words[at : at + 5] for at in range(0, len(words), 5)]

@@ -184,7 +184,6 @@ def children_of_thread(pid: int, thread: int) -> List[int]:
 
 
 def _children_by_parent() -> Callable[[int], List[int]]:
-    """Look at all processes once, and give what finds the children of one among them."""
     children: Dict[int, List[int]] = {}
     for process in read_processes(all_pids()):
         children.setdefault(process.parent, []).append(process.pid)

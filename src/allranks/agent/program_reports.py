@@ -78,7 +78,6 @@ class ProgramReports:
         self._taken_in_all += 1
 
     def _refuse(self, why: str) -> None:
-        """Count a report that cannot be read, and tell of the first; the run goes on."""
         if not self.refused:
             self._node.tell(RefusedMessage(REPORTS, why, time.time()))
         self.refused[REPORTS] = self.refused.get(REPORTS, 0) + 1

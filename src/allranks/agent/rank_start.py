@@ -114,7 +114,6 @@ def _path(path: str, first: Optional[str]) -> str:
 
 
 def _write_files(order: RankOrder) -> None:
-    """Write what a launcher reads (a hostfile, a configuration) into the node directory; raise RankStartError."""
     for path, text in order.files.items():
         try:
             with open(open_left(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
@@ -136,7 +135,6 @@ def _grow(pipe: int) -> None:
 
 
 def _read_all(fd: int) -> bytes:
-    """Read until exec closes the pipe: empty means that it succeeded."""
     data = b""
     while True:
         part = os.read(fd, 64)
@@ -154,7 +152,6 @@ def _unpack_failure(data: bytes) -> Tuple[int, int]:
 
 
 def _become_rank(order: RankOrder, environment: Dict[str, str], output: int, failure: int, agent_pid: int) -> NoReturn:
-    """In the child."""
     step = 0
     try:
         os.setsid()

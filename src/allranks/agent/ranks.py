@@ -135,7 +135,6 @@ class Ranks:
     # -- who they are --------------------------------------------------------------------------------
 
     def _own(self) -> Dict[int, Process]:
-        """Return the main processes that run, by rank."""
         if self.attempt is None:
             return {}
         return {rank.rank: rank.process for rank in self.attempt.running()}
@@ -177,7 +176,6 @@ class Ranks:
         return RankAttempt(number, self._node, self._forking, self._supervisor.beat)
 
     def _start(self, attempt: RankAttempt, order: StartOrder) -> None:
-        """Start the ranks, once what they are forked from is ready."""
         if attempt is self.attempt and not attempt.ending:
             attempt.start(order.ranks, self._readiness.environment, partial(self._follow_pipe, attempt))
 
@@ -189,7 +187,6 @@ class Ranks:
         return os.path.join(self._node.header.cwd, path)
 
     def _make_directories(self, order: StartOrder) -> bool:
-        """Make the output directory, and again what something has removed of the node's."""
         try:
             for name in self._upkeep.restore():
                 log("something has removed %s from the node directory: made again" % name)

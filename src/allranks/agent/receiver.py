@@ -73,7 +73,6 @@ class TreeReceiver:
             self._reply(GotMessage(self._have, True))
 
     def _begin(self, packed: int, unpacked: int, files: int) -> None:
-        """Make the archive's file where there is room, before anything travels; raise OSError."""
         if not 0 < packed <= MOST:
             raise OSError(errno.EFBIG, "an archive of %d bytes" % packed)
         disk = os.statvfs(self._dir)

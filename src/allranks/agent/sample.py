@@ -114,7 +114,6 @@ def _fit(samples: Dict[int, RankSample]) -> Dict[int, JsonObject]:
 def _signal_blind(
     samples: Dict[int, RankSample], ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]
 ) -> None:
-    """Signal the ranks of which nothing else gave a stack."""
     blind = {rank: ranks[rank] for rank, one in samples.items() if not one.text and not one.state}
     for rank, stack in dump(blind, node_dir, signalled).items():
         one = samples[rank]._replace(signalled=stack.signalled or None, moved=stack.moved)
@@ -166,7 +165,6 @@ def with_process_facts(one: RankSample, pid: int) -> RankSample:
 
 
 def _file_in_read(pid: int) -> Optional[str]:
-    """Return the path of the file that the main thread of a process is reading; None where it reads none."""
     call = read_text("/proc/%d/syscall" % pid).split()
     if len(call) < 2 or call[0] != READ.get(os.uname().machine):
         return None

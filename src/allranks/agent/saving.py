@@ -77,7 +77,6 @@ class SaveForwarding:
         return {rank: self._read(rank, order) for rank in order.ranks}
 
     def _write(self, rank: int, order: SaveOrder, is_new: bool) -> None:
-        """Show one rank the order: each number alone, so that the rank meets no half of a step or a phase."""
         file = self._open(rank, order)
         if file is None:
             return

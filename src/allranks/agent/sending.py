@@ -72,7 +72,6 @@ def _files(root: str) -> Iterator[Tuple[str, int]]:
 
 
 def _send(top: str, index: int, path: str, offset: int) -> SentMessage:
-    """Send a file from an offset on, and the hash of all of it; raise OSError."""
     wanted = os.path.join(top, path)
     if os.path.realpath(wanted) != wanted or not wanted.startswith(top + "/"):
         return SentMessage(index, error="it is behind a link, or outside of the outputs")

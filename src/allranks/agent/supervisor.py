@@ -152,7 +152,6 @@ class Supervisor:
         return how
 
     def _poll_agent(self, selector: selectors.BaseSelector, wake: int) -> Optional[str]:
-        """Wait for a tick or an event; say how the agent has ended or why it counts as ended, None while it lives."""
         selector.select(max(0.0, self._next_sample - time.monotonic()))
         now = time.monotonic()
         self._watch.pass_time(now)
@@ -168,7 +167,6 @@ class Supervisor:
         return None
 
     def _report_defect(self, error: Exception) -> None:
-        """Write a defect of the supervisor to the node's log, and tell the agent, which ends the ranks."""
         log_traceback()
         try:
             self._link.send(describe_error(error).encode("utf-8", "backslashreplace"))

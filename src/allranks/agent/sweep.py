@@ -62,7 +62,6 @@ def sweep(header: SweepHeader) -> SweptMessage:
 
 
 def _foreign(port: int) -> List[SweptProcess]:
-    """List this user's processes without a run tag that hold a GPU, or the port."""
     reasons: Dict[int, str] = {}
     if port:
         holder = who_holds(port)
@@ -89,7 +88,6 @@ def _owner(pid: int) -> int:
 
 
 def _end(named: Iterable[Tuple[int, int]]) -> List[SweptProcess]:
-    """End the named processes and what is below them, by pid and start time."""
     wanted = [Process(pid, 0, "R", start) for pid, start in named]
 
     def find() -> List[Process]:
@@ -110,7 +108,6 @@ def _run_dirs(wanted: Optional[str]) -> List[str]:
 
 
 def _tag_of(node_dir: str) -> str:
-    """Return the run tag of the agent that made a node directory."""
     return "%s/%s" % (os.path.basename(os.path.dirname(node_dir)), os.path.basename(node_dir))
 
 
@@ -134,19 +131,16 @@ def _agents(paths: Iterable[str]) -> Tuple[Set[str], List[Tuple[str, Process]]]:
 
 
 def _is_elsewhere(begun: AgentBegun) -> bool:
-    """Tell whether an agent began on another machine that sees this disk."""
     host, boot, space = machine()
     return begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
 
 
 def _keepers(begun: AgentBegun) -> List[Process]:
-    """Read the agent and the supervisor of a node directory, as far as they live."""
     found = read_processes(pid for pid, _ in begun.keepers)
     return [process for process in found if (process.pid, process.start) in begun.keepers and not process.has_ended]
 
 
 def _hold(keepers: Sequence[Process], begun: AgentBegun, path: str) -> bool:
-    """Tell whether the supervisor runs, which ends what an agent does not, or an agent without one answers."""
     if any(process.pid != begun.pid and not process.is_stopped for process in keepers):
         return True
     return any(process.pid == begun.pid for process in keepers) and answers(NodeFiles(path).orders)
@@ -157,7 +151,6 @@ def _is_being_made(path: str) -> bool:
 
 
 def _directories(wanted: Optional[str], live: Set[str]) -> List[str]:
-    """Node directories that no agent uses."""
     return [path for path in _run_dirs(wanted) if _tag_of(path) not in live]
 
 

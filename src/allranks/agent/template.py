@@ -68,7 +68,6 @@ class TemplateProcess:
             raise RankStartError("the names of %d modules do not reach it: %s" % (len(record.modules), error)) from None
 
     def _send(self, fields: Sequence[str], descriptors: Sequence[int] = ()) -> None:
-        """Send one message; raise OSError."""
         data = b"".join(os.fsencode(field) + b"\0" for field in fields)
         data = len(data).to_bytes(4, "big") + data
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
@@ -134,7 +133,6 @@ class TemplateProcess:
         return "the process that imports %s: %s" % (how, self._words() or "it printed nothing")
 
     def _words(self) -> str:
-        """Return the end of what it has printed, in one line."""
         try:
             data = os.read(self._output, 1 << 16)
         except OSError:
@@ -158,7 +156,6 @@ class TemplateProcess:
                 os.close(end)
 
     def _announced(self, pipe: int) -> Process:
-        """Read which process the rank is."""
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
         poll.register(self.channel, select.POLLIN)

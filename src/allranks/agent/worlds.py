@@ -128,7 +128,6 @@ def _number(values: Mapping[str, str], names: Iterable[str]) -> Optional[int]:
 
 
 def _program_of(words: List[str]) -> str:
-    """Name the script or module of a rank without its arguments, which may hold secrets; empty for what has none."""
     read = read_command(words)
     if read.kind not in ("python-script", "python-module"):
         return ""

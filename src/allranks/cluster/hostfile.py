@@ -255,7 +255,6 @@ def _unknown(name: str, equals: str) -> str:
 
 
 def _item(item: str, attributes: dict[str, str]) -> Iterator[HostEntry]:
-    """Yield the entries of one item `user@hosts:port` with its attributes."""
     included, excluded = split_exclusions(item)
     user, hosts = _split_user(included, attributes.get("user"))
     host, port_text, is_ipv6 = _split_port(hosts)
@@ -318,7 +317,6 @@ def _slots(attributes: dict[str, str]) -> int | None:
 
 
 def _attribute_number(attributes: dict[str, str], name: str, most: int) -> int | None:
-    """Read an attribute that is a number from 1 to `most`; None where it is absent."""
     if name not in attributes:
         return None
     return _integer(name, attributes[name], most)

@@ -143,7 +143,6 @@ def _check_count(count: int, item: str, limit: int) -> None:
 
 
 def _numbers(group: str, item: str, limit: int) -> list[str]:
-    """Return the numbers of one bracket group `01-04,07`, as text with their padding."""
     numbers: list[str] = []
     for part in group.split(","):
         match = _RANGE.fullmatch(part.strip(" \t"))
@@ -181,7 +180,6 @@ def _same_shape(names: Sequence[str], start: int, prefix: str, suffix: str) -> I
 
 
 def _ranges(numbers: Sequence[str]) -> str:
-    """`01,02,03,07` as `01-03,07`."""
     runs: list[list[str]] = []
     for number in numbers:
         if runs and number == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):

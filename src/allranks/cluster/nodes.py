@@ -118,7 +118,6 @@ def set_aside(cluster: Cluster, spares: int, nodes: int | None, nproc: int | Non
 
 
 def _require_room(spare: Node, cluster: Cluster, nproc: int | None) -> None:
-    """Refuse a spare that has too few slots to stand in for any of the nodes."""
     needs = [nproc or node.slots for node in cluster.nodes]
     if spare.slots is None or any(need is None or need <= spare.slots for need in needs):
         return

@@ -134,7 +134,6 @@ def _node_rank(scheduler: Scheduler, environ: Mapping[str, str]) -> str:
 
 
 def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
-    """Refuse several processes on a host: raise UsageError with the way to start one."""
     name = scheduler.local_size
     text = environ.get(name, "").split("(")[0].split(",")[0]
     if scheduler.per_host:
@@ -155,7 +154,6 @@ def _per_host(processes: str, hosts: str) -> str:
 
 
 def _listed_nodes(environ: Mapping[str, str], files: Mapping[str, str]) -> list[str]:
-    """Return the scheduler's list of its nodes; empty where it gives none."""
     scheduler = _scheduler_of(environ)
     for one in (SKYPILOT, scheduler, SRUN):
         if one is None or (one is SRUN and not environ.get(one.rank)):

@@ -123,7 +123,6 @@ def node_zip(checks: tuple[str, ...] = ()) -> bytes:
 
 
 def _modules(checks: tuple[str, ...]) -> dict[str, Path]:
-    """List the files that ship, by the name of their module; a package by that of its __init__."""
     modules = {}
     for path in sorted((HOME / "agent").glob("*.py")):
         if not path.name.startswith("runner") and path.stem != "archive_loader":

@@ -122,7 +122,6 @@ class Channel:
             raise ChannelFailed(self._transport.silence(self.node, seconds, stderr)) from None
 
     def _watch(self, client: Client) -> None:
-        """Follow a client's output; raises OSError."""
         loop = asyncio.get_running_loop()
         for fd, callback in ((client.stdout, self._on_stdout), (client.stderr, self._on_stderr)):
             if fd is not None:
@@ -184,7 +183,6 @@ class Channel:
             self._acknowledge_output(frames)
 
     def _acknowledge_output(self, frames: list[Frame]) -> None:
-        """Tell the agent how much output has been read: it sends only so much ahead (agent/link.py)."""
         self._output_taken += sum(len(frame.data) for frame in frames if isinstance(frame, OutputFrame))
         if self._output_taken - self._output_acknowledged >= TAKEN_EVERY:
             self._output_acknowledged = self._output_taken

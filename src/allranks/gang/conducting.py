@@ -91,7 +91,6 @@ def conduct(sessions: Sequence[RoleSession]) -> None:
 
 
 def _values_of(sessions: Sequence[RoleSession]) -> dict[str, str]:
-    """Give what is known of all roles, by placeholder."""
     values: dict[str, str] = {}
     for session in sessions:
         roster = session.controller.roster
@@ -162,7 +161,6 @@ def result_of_roles(sessions: Sequence[RoleSession], ended_t: float) -> ResultDo
 
 
 def _printed_last(session: RoleSession) -> list[str]:
-    """Return the last lines of a role that did not get ready."""
     verdict = session.verdict
     node = session.controller.roster.nodes.get((verdict.finding.where.node if verdict is not None else None) or "")
     if verdict is None or verdict.cause != "role-not-ready" or node is None:

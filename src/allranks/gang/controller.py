@@ -154,7 +154,6 @@ class Controller:
         self.recording.watch_disk()
 
     def _crashed(self, error: Exception) -> None:
-        """End the run after a defect of allranks: every rank is ended, and nothing waits for this run any longer."""
         again = self.failure is not None
         self.failure = self.failure or error
         if self.roster.state is State.OVER:
@@ -169,7 +168,6 @@ class Controller:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Tells every node to end its ranks, whatever state the gang is in."""
         if not self._abandoned:
             self._abandoned = True
             for member in self.links.members.values():
@@ -177,7 +175,6 @@ class Controller:
         self._over.set()
 
     async def _await_ends(self) -> None:
-        """Until all nodes that can be reached have ended their ranks; the lease ends the others'."""
         deadline = time.monotonic() + self.spec.limits.grace + ABANDONED
         members = self.links.members
         while time.monotonic() < deadline and any(m.open and not m.has_ended for m in members.values()):
@@ -199,7 +196,6 @@ class Controller:
         self._handle(Stamped(node, time.time() if t is None else t, self.roster.attempt, fact))
 
     def _handle(self, stamped: Stamped[Event]) -> None:
-        """Carry out what the gang decides about a fact; a change of state is written at once."""
         before = self.roster.state
         self._act(self.gang.handle(stamped, time.monotonic(), time.time()))
         if self.roster.state is not before:
@@ -224,7 +220,6 @@ class Controller:
                 self._take(action)
 
     def _take(self, stamped: Stamped[Fact]) -> None:
-        """Write a fact that the gang has stamped, with what belongs to it, and show it."""
         stamped = self.recording.keep_stamped(stamped)
         if isinstance(stamped.fact, HangNoted):
             self.observing.progress.span.stands_still = True
@@ -274,7 +269,6 @@ class Controller:
         change_nodes(self.run_dir, placed)
 
     def _save_look(self) -> None:
-        """evidence/preflight.json, as `allranks check` leaves it."""
         request = judge_request(self.spec, self.setting, self.cluster)
         facts = {n.name: n.facts for n in self.roster.nodes.values()}
         save(self.run_dir, document(request, facts, [c.name for c in self.setting.checks], time.time()))
@@ -335,7 +329,6 @@ class Controller:
                 self._unread(member, kind, error, is_first)
 
     def _take_frame(self, member: Member, frame: Frame) -> None:
-        """Act upon what a node says of itself, within its bounds; raise DecodeError where it can't be read."""
         state = self.roster.state_of(member.node.name)
         if isinstance(frame, OutputFrame):
             require_stream(frame.stream, state.owned, self.roster.attempt)
@@ -443,7 +436,6 @@ class Controller:
         self._hand_on(member, message)
 
     def _rename(self, member: Member, hostname: str) -> None:
-        """Where the list has an address, outputs show the host's own name with the address beside it."""
         old = self.links.rename(member, hostname)
         name = member.node.name
         if name == old:

@@ -106,7 +106,6 @@ class Ending:
         return [*self._compare_calls(), AttemptOver(roster.attempt)]
 
     def _compare_calls(self) -> list[Action]:
-        """Make the finding on ranks that called a collective unlike each other, though it came to an end."""
         called = {rank: groups for end in self.roster.exits for rank, groups in end.fact.calls.items()}
         odd = odd_call(read_called(called))
         if odd is None:

@@ -139,7 +139,6 @@ class NodeCommand:
             self.result.dropped = received.total
 
     def _take(self, frame: OutputFrame) -> None:
-        """Bytes of the command; a node has one command, and of each byte it tells once."""
         if frame.stream != self._stream or frame.offset < self._received:
             return
         self._received = frame.offset + len(frame.data)
@@ -200,7 +199,6 @@ class NodeCommand:
         await self.session.release()
 
     def _failure(self) -> Finding:
-        """Word what the node has said in the place of an end."""
         node = self.result.node.name
         why = (self.session.why or "no answer").replace(f"rank {self.result.node.index} could not", "it could not", 1)
         return Finding("unknown", "fail", f"{node}: {why}", "", Where(node=node))

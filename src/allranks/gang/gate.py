@@ -77,7 +77,6 @@ def require_own(message: Message, owned: Collection[int]) -> None:
 
 
 def _ranks_of(message: Message) -> Iterable[int]:
-    """Give the ranks that a message speaks for."""
     if isinstance(message, (StacksMessage, CountersMessage, SavingMessage)):
         return message.ranks
     if isinstance(message, CallTimesMessage):

@@ -285,7 +285,6 @@ class Links:
             pause = min(2 * pause, 4.0)
 
     def _not_renewed(self, failure: Finding) -> None:
-        """Say why a channel was not renewed, where this machine itself is the reason: a node may come back."""
         if failure.where.node is None:
             self._owner.note_channel(failure._replace(status="warn", check=CHANNEL))
 
@@ -318,7 +317,6 @@ class Links:
         member.greeted.set()
 
     def _closed(self, member: Member, why: str) -> None:
-        """Renew a channel that has ended, unless its agent is being released."""
         if self._owner.is_over or member.lost or member.node.name in self.released:
             return
         if member.has_greeted or member.is_adopted:

@@ -189,7 +189,6 @@ def _kind(spec: RunSpec) -> str:
 
 
 def _program(spec: RunSpec) -> tuple[str, ...]:
-    """Return the words that ranks run, with the interpreter's in front where the user wrote one."""
     if launched_by(spec) is None:
         return spec.launch.command
     words = read_training(spec)
@@ -199,7 +198,6 @@ def _program(spec: RunSpec) -> tuple[str, ...]:
 
 
 def _launcher_python(spec: RunSpec) -> str | None:
-    """Return the interpreter of a launcher that starts a program of another kind, as far as the command names it."""
     words = read_training(spec)
     if words.kind != "program":
         return None

@@ -143,7 +143,6 @@ class StepReader:
         self._steps = deque(kept, maxlen=WINDOW)
 
     def _lines(self, data: bytes) -> list[bytes]:
-        """Give the lines that end in `data`; what follows the last waits."""
         *lines, rest = _LINE_END.split(self._rest + data)
         self._rest = rest[-LINE_LIMIT:]
         return lines

@@ -117,7 +117,6 @@ class ReadyTest:
         return [self.roster.stamp(RoleReady(round(now - began, 1), test, answer))]
 
     def _late(self) -> Finding:
-        """Say which test has not passed, and what was last answered."""
         roster = self.roster
         late = [node for node in roster.nodes if node not in self._passed]
         first = late[0]

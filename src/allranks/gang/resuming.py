@@ -144,7 +144,6 @@ class Resuming:
         self._deal(stamped.fact.ranks)
 
     def _deal(self, ranks: Mapping[str, int]) -> None:
-        """Give each node its ranks, in the order of the node ranks."""
         first = 0
         for name, count in ranks.items():
             node = self.roster.nodes.get(name)

@@ -185,7 +185,6 @@ class Running:
         return [roster.add_finding(remark(remarkable, roster.node_of_rank()))]
 
     def _init_is_late(self, now: float) -> list[Action]:
-        """End a start in which some wait in init_process_group for others, after a stack sample of those."""
         roster = self.roster
         late = [r for r in roster.ranks() if r.exit is None and r.initialised_t is None]
         if not late or not any(r.entered for r in roster.ranks()):

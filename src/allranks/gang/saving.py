@@ -175,7 +175,6 @@ class Saving:
         return self._say(round_)
 
     def _callers(self, round_: SaveRound) -> Iterator[RankSaving]:
-        """Give the answers of the ranks that call should_save and have not ended."""
         ended = {rank.rank for rank in self.roster.ranks() if rank.exit is not None}
         for rank, saving in round_.ranks.items():
             if saving.calls > 0 and rank not in ended:
@@ -232,7 +231,6 @@ def _save_until(now: float, ends_at: float) -> float:
 
 
 def _saved_so_far(round_: SaveRound) -> SavedStep | None:
-    """Give the step that was agreed, or that most ranks saved at; None where none has saved."""
     steps = {rank: saving.saved for rank, saving in round_.ranks.items() if saving.saved is not None}
     if not steps:
         return None

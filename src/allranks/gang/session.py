@@ -202,7 +202,6 @@ class Session:
             self._from_any_thread(session.controller.links.lose_all)
 
     def _from_any_thread(self, act: Callable[..., None], *arguments: str) -> None:
-        """After the run, or before it, nothing is done."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(act, *arguments)
@@ -283,7 +282,6 @@ class Session:
     # -- judging -----------------------------------------------------------------------------------
 
     def _judge(self, gang: Gang) -> Decision:
-        """After an attempt: finish, retry, or repeat the gate with another port."""
         roster = gang.roster
         if gang.rendezvous.port_was_taken:
             self.recording.keep(PlainNote(f"port {roster.master_port} was taken: trying another"))
@@ -307,7 +305,6 @@ class Session:
         return decision
 
     def _verdict(self, roster: Roster) -> Verdict | None:
-        """Judge the attempt that is just over; return None where nothing failed."""
         from allranks.diagnose.verdict import judge  # imported late: an attempt has to be over
         from allranks.runs.recorded_incident import AttemptNodes, make_incident
 
@@ -356,7 +353,6 @@ class Session:
             self.recording.keep(finding)
 
     def _audit(self, gang: Gang) -> None:
-        """Judge all of the data, in the place of what was found while the program ran."""
         roster = gang.roster
         auditor = self.observing.auditor
         if auditor is None or roster.testing or not roster.exits:
@@ -447,7 +443,6 @@ class Session:
         return RoleResult(outcome, tuple(roster.nodes), roster.world_size, tuple(self.history.attempts), cause, ledger)
 
     def _remember_nodes(self, result: ResultDocument) -> None:
-        """Note what the run has found of each node, for `allranks nodes` and --avoid."""
         reached = [
             SeenNode(node.name, node.hostname, node.plan_facts.identity)
             for session in self.of_roles
@@ -465,7 +460,6 @@ class Session:
         add_records(ledger_file(os.environ), records)
 
     def _result(self, code: int, ended_t: float) -> ResultDocument:
-        """Make the result of a run that ends at `ended_t` (unix seconds)."""
         roster = self.controller.roster
         ledger = self.recording.timekeeper.ledger(ended_t, self.observing.progress.span.seen)
         left = {n.name: n.left for n in roster.everyone.values() if n.left}
@@ -529,7 +523,6 @@ class Session:
         return timing
 
     def _unfetched(self, roster: Roster) -> dict[str, Unfetched]:
-        """Give nodes whose logs end before their ranks did, with how far each log goes."""
         unfetched = {}
         members = self.controller.links.members
         for node in roster.everyone.values():
@@ -539,7 +532,6 @@ class Session:
         return unfetched
 
     def _outputs(self, roster: Roster) -> dict[str, str]:
-        """Where the program's own files lie, by node; nodes without any are left out."""
         if self.spec.places.output_dir is not None:
             return {n.name: n.outputs or self.spec.places.output_dir for n in roster.everyone.values()}
         here = {

@@ -184,7 +184,6 @@ class HotSpares:
         return actions
 
     def _stand_in(self, old: str, new: str) -> list[Action]:
-        """Give a node's ranks to a hot spare."""
         roster = self.roster
         node = roster.spares.pop(new)
         node.state = "ready"

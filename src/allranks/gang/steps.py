@@ -329,7 +329,6 @@ class StepFinder:
         return []
 
     def _known_better(self, source: Source, sighting: StepSighting) -> Source:
-        """Learn from a line whether counts begin again with every epoch."""
         if sighting.epoch is None:
             if self._has_started_over(sighting):
                 return source._replace(starts_over=True)
@@ -371,7 +370,6 @@ class StepFinder:
 
 
 def _open_line(piece: bytes) -> bytes:
-    """Give the end of a piece that the next one may continue."""
     last = max(piece.rfind(b"\n", -KEPT), piece.rfind(b"\r", -KEPT))
     return piece[max(last + 1, len(piece) - KEPT) :]
 
@@ -403,7 +401,6 @@ def _line_around(piece: bytes, place: int) -> tuple[int, int]:
 
 
 def _sighting(step_format: StepFormat, window: bytes, at: float, t: float) -> StepSighting | None:
-    """Read a line; None where it has no step."""
     line = _COLOUR.sub(b"", window) if b"\x1b" in window else window
     match = step_format.pattern.search(line)
     if match is None:

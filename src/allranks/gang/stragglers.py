@@ -220,7 +220,6 @@ class StragglerWatch:
         return {rank: total - before[rank] for rank, total in self._collections.items() if rank in before}
 
     def _find(self, look: Look, node_of: dict[int, str]) -> Straggler | None:
-        """Find the straggler that costs most, of all groups."""
         stragglers = [
             one
             for key, fresh in self._fresh.items()
@@ -276,7 +275,6 @@ class StragglerWatch:
         return before + round((after - before) * (t - before_t) / max(1e-6, after_t - before_t))
 
     def _notice_recovery(self, found: Straggler | None) -> list[Action]:
-        """Say so where a rank that was reported has come in time for two looks."""
         late = found.ranks if found is not None else ()
         recovered = []
         for rank in list(self._warned):

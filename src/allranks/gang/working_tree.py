@@ -79,7 +79,6 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
 
 
 def _in_repository(path: str) -> bool:
-    """Whether a directory lies in a git repository; its `.git` may be a file."""
     return any(os.path.lexists(os.path.join(p, ".git")) for p in (path, *map(str, Path(path).parents)))
 
 
@@ -115,7 +114,6 @@ def _tracked(root: str, below: str = "") -> Iterator[str]:
 
 
 def _walked(root: str, left_out: dict[str, int]) -> Iterator[str]:
-    """Without git: all but environments, caches and large checkpoints (they go to `left_out`)."""
     count = 0
     for folder, folders, files in os.walk(root):
         links = [n for n in folders if os.path.islink(os.path.join(folder, n))]
@@ -206,7 +204,6 @@ def _too_large(root: str, sizes: dict[str, int]) -> UsageError:
 
 
 def _shown(name: str) -> str:
-    """Write a name so that any terminal takes it, on one line."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
@@ -329,12 +326,10 @@ def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 
 
 def _text(name: str) -> str:
-    """Decode a name of this machine so that its bytes arrive, whatever the locale."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
 def _add(tar: tarfile.TarFile, root: str, name: str) -> int:
-    """Add one file or link; return its bytes."""
     path = os.path.join(root, name)
     if os.path.islink(path):
         entry = _entry(name, tarfile.SYMTYPE, 0o777)

@@ -53,7 +53,6 @@ else:
             return tuple(self)
 
     def _rest(cls, fields, named):
-        """Give the values of these fields, and take those that are named out of `named`."""
         for field in fields:
             if field in named:
                 yield named.pop(field)
