@@ -1,7 +1,7 @@
 """Messages: what a node's agent sends to the controller, one record each (pure, Python 3.8).
 
-`MESSAGES` names them in JSON, by the names of their records. The controller decodes each once, where it arrives (`read_message`); one that does not
-fit is counted and left out. `t` is unix time by the node's clock.
+`MESSAGES` names them in JSON as their records are called. The controller decodes each once, where it arrives
+(`read_message`); one that does not fit is counted and left out. `t` is unix time by the node's clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Orders: what the controller asks of a node's agent, one record each (pure, Python 3.8).
 
-`ORDERS` names them in JSON, by the names of their records. An agent decodes each once, where it arrives; what does not fit is refused there. What a
-field may hold stands at the field, for every transport alike.
+`ORDERS` names them in JSON as their records are called. An agent decodes each once, where it arrives; what does not fit
+is refused there. What a field may hold stands at the field, for every transport alike.
 """
 
 from __future__ import annotations
