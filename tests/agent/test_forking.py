@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from selectors import SelectSelector
 from typing import Any
 
 import pytest
 
 from allranks.agent import forking
-from allranks.agent.forked_tasks import FoundRecord, Tasks
+from allranks.agent.forked_tasks import FoundRecord, Tasks, Work
 from allranks.agent.forking import ASK_SECONDS, Forking
 from allranks.agent.outlet import Outlet
 from allranks.agent.this_node import ThisNode
@@ -30,13 +31,14 @@ class Agent(Tasks):
         self.looks: list[Callable[..., None]] = []
         self.kept: list[ImportRecord] = []
 
-    def run(self, name: str, function: Any, kind: type, seconds: float, done: Callable[..., None]) -> bool:
-        if kind is ImportRecord:
+    def run(self, work: Work[Any], done: Callable[..., None]) -> bool:
+        if work.kind is ImportRecord:
             self.asked.append(done)
-        elif kind is FoundRecord:
+        elif work.kind is FoundRecord:
             self.looks.append(done)
         else:
-            self.kept.append(function.args[2])
+            assert isinstance(work.function, partial)
+            self.kept.append(work.function.args[2])
         return True
 
     def forking(self) -> Forking:

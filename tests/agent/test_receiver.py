@@ -353,8 +353,8 @@ with open({archive!r}, "rb") as file:
     for data in iter(lambda: file.read(70000), b""):
         receiver.chunk(OutputFrame(Stream(TREE, 0, 0), offset, data))
         offset += len(data)
-(name, function, kind, seconds, done), = tasks
-done(function(), "")
+(work, done), = tasks
+done(work.function(), "")
 before = has_results({node_dir!r})
 with open(os.path.join({node_dir!r}, "tree", "lib", "empty.py"), "w") as file:
     file.write("x")

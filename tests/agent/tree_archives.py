@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.agent import receiver
+from allranks.agent.forked_tasks import Work
 from allranks.agent.receiver import TreeReceiver
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.frames import TREE, OutputFrame, Stream
@@ -86,16 +87,10 @@ class Node:
         self.tasks: list[tuple[Callable[[], ShippedMessage], Callable[[ShippedMessage | None, str], None]]] = []
         self.receiver = TreeReceiver(str(node_dir), lambda m: self.said.append(MESSAGES.write(m)), self._run_task)
 
-    def _run_task(
-        self,
-        name: str,
-        function: Callable[[], ShippedMessage],
-        kind: type[ShippedMessage],
-        seconds: float,
-        done: Callable[[ShippedMessage | None, str], None],
-    ) -> None:
-        assert name and seconds >= receiver.SECONDS and kind is ShippedMessage
-        self.tasks.append((function, done))
+    def _run_task(self, work: Work[ShippedMessage], done: Callable[[ShippedMessage | None, str], None]) -> bool:
+        assert work.name and work.seconds >= receiver.SECONDS and work.kind is ShippedMessage
+        self.tasks.append((work.function, done))
+        return True
 
     def ship(self, order: dict[str, Any]) -> None:
         """A tree is announced."""

@@ -331,8 +331,8 @@ class Quiet(Agent):
             self._ranks.attempt = None
 
 
-def no_task(self: Tasks, name: str, function: Any, kind: Any, seconds: float, done: Any) -> bool:
-    assert isinstance(seconds, float)
+def no_task(self: Tasks, work: Any, done: Any) -> bool:
+    assert isinstance(work.seconds, float)
     return False
 
 

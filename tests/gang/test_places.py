@@ -9,10 +9,9 @@ import pytest
 from tests.gang.test_gang import Drive, play
 
 from allranks.gang.gathering import GATHER_PATIENCE
-from allranks.gang.places import Tree, ship_order, workdir_on
+from allranks.gang.places import Tree, workdir_on
 from allranks.gang.states import State
 from allranks.protocol.messages import ShippedMessage, read_message
-from allranks.protocol.orders import ORDERS
 from allranks.text import name_with
 
 TREE = Tree("/home/me/project", "jobs", 12, 3456, 789, "ab" * 32, ("big.pt",))
@@ -190,9 +189,6 @@ def test_the_next_attempt_runs_in_the_same_tree() -> None:
 
 # -- messages ------------------------------------------------------------------------------------------
 
-
-def test_ship_order_is_what_the_agent_reads() -> None:
-    assert ORDERS.read(ORDERS.write(ship_order(TREE))) == ship_order(TREE)
 
 
 @pytest.mark.parametrize(

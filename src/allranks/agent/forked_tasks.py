@@ -10,7 +10,7 @@ import selectors
 import signal
 import time
 from functools import partial
-from typing import Callable, Dict, List, NoReturn, Optional, Type, TypeVar
+from typing import Callable, Dict, Generic, List, NoReturn, Optional, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.frames import MAX_JSON
@@ -55,24 +55,26 @@ class FoundRecord(NamedTuple):
     why: str = ""
 
 
+class Work(NamedTuple, Generic[Result]):
+    """What a child does: its result is a record of `kind`."""
+
+    name: str
+    function: Callable[[], Result]
+    kind: Type[Result]
+    seconds: float
+
+
 class Task:
-    """A function that runs in a child; its result, a record of `kind`, comes back through a pipe.
+    """Work that runs in a child; its result comes back through a pipe.
 
     `done` gets the record and no error, or None and the error. Raises OSError where no child can be made."""
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[], Result],
-        kind: Type[Result],
-        seconds: float,
-        done: Callable[[Optional[Result], str], None],
-    ) -> None:
-        self._finish: Callable[[bytes], None] = partial(_finish, name, kind, done)
+    def __init__(self, work: Work[Result], done: Callable[[Optional[Result], str], None]) -> None:
+        self._finish: Callable[[bytes], None] = partial(_finish, work, done)
         self._fail: Callable[[str], None] = partial(done, None)
-        self._late = "%s did not finish within %g s" % (name, seconds)
+        self._late = "%s did not finish within %g s" % (work.name, work.seconds)
         self._data = bytearray()
-        self.deadline = time.monotonic() + seconds
+        self.deadline = time.monotonic() + work.seconds
         self.pipe, write_end = os.pipe()
         os.set_blocking(self.pipe, False)
         try:
@@ -82,7 +84,7 @@ class Task:
             raise
         else:
             if self.pid == 0:
-                _run_in_child(function, write_end)
+                _run_in_child(work.function, write_end)
         finally:
             os.close(write_end)
 
@@ -120,35 +122,21 @@ class Tasks:
         self._running: Dict[int, Task] = {}  # by the descriptor of the pipe
         self._ends = 0  # orders to end so far
 
-    def run(
-        self,
-        name: str,
-        function: Callable[[], Result],
-        kind: Type[Result],
-        seconds: float,
-        done: Callable[[Optional[Result], str], None],
-    ) -> bool:
+    def run(self, work: Work[Result], done: Callable[[Optional[Result], str], None]) -> bool:
         """Start a task; False where that is not possible, which `done` is called with."""
         if len(self._running) >= MOST_TASKS:
             done(None, "this node is at %d requests already" % MOST_TASKS)
             return False
         try:
-            task = Task(name, function, kind, seconds, done)
+            task = Task(work, done)
         except OSError as error:
-            done(None, "%s could not be started: %s" % (name, error.strerror))
+            done(None, "%s could not be started: %s" % (work.name, error.strerror))
             return False
         self._running[task.pipe] = task
         self._selector.register(task.pipe, selectors.EVENT_READ, partial(self._on_output, task))
         return True
 
-    def answer(
-        self,
-        name: str,
-        function: Callable[[], Result],
-        kind: Type[Result],
-        seconds: float,
-        message: Callable[[Optional[Result], str], Message],
-    ) -> None:
+    def answer(self, work: Work[Result], message: Callable[[Optional[Result], str], Message]) -> None:
         """Run a task and tell what `message` makes of its result, or of why there is none.
 
         After an order to end it is left out: the end has killed the task, and the controller would take that for an
@@ -160,7 +148,15 @@ class Tasks:
             if self._ends == ends:
                 self._tell(message(result, error))
 
-        self.run(name, function, kind, seconds, done)
+        self.run(work, done)
+
+    def answer_with(self, work: Work[Answer]) -> None:
+        """Run a task whose result is the answer, and tell it, or why there is none."""
+
+        def message(result: Optional[Answer], error: str) -> Message:
+            return work.kind(error=error) if result is None else result
+
+        self.answer(work, message)
 
     def forget_answers(self) -> None:
         """Tell no answer to what was asked until now: the ranks are to end."""
@@ -187,28 +183,19 @@ class Tasks:
         self._selector.unregister(task.pipe)
 
 
-def result_or_error(kind: Type[Answer]) -> Callable[[Optional[Answer], str], Message]:
-    """Give what makes a message of the result of a task that is one, or of why there is none."""
-
-    def message(result: Optional[Answer], error: str) -> Message:
-        return kind(error=error) if result is None else result
-
-    return message
-
-
-def _finish(name: str, kind: Type[Result], done: Callable[[Optional[Result], str], None], data: bytes) -> None:
+def _finish(work: Work[Result], done: Callable[[Optional[Result], str], None], data: bytes) -> None:
     try:
         value = read_object(data, LIMIT)
     except DecodeError:
-        done(None, "%s ended without a result" % name)
+        done(None, "%s ended without a result" % work.name)
         return
     if "error" in value:
         done(None, str(value["error"]))
         return
     try:
-        result = decode(kind, value["result"])
+        result = decode(work.kind, value["result"])
     except (KeyError, DecodeError) as error:
-        done(None, "%s gave another result: %s" % (name, error))
+        done(None, "%s gave another result: %s" % (work.name, error))
         return
     done(result, "")
 

@@ -19,7 +19,7 @@ from allranks.protocol.node_names import OWN_NAMES
 from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
 from allranks.protocol.processes import ImportRecord
 
-from .forked_tasks import FoundRecord, Nothing
+from .forked_tasks import FoundRecord, Nothing, Work
 from .link import log
 from .processes import Process, lives
 from .rank_start import RankStartError, TemplateLost, environment_of
@@ -104,9 +104,9 @@ class Forking:
             self._start(rank, common, imports)
             return
         self._looking = True
-        work = partial(_find_record, rank, environment)
+        work = Work("the look for imports", partial(_find_record, rank, environment), FoundRecord, TASK_SECONDS)
         done = partial(self._found, rank, preload, common)
-        self._node.tasks.run("the look for imports", work, FoundRecord, TASK_SECONDS, done)
+        self._node.tasks.run(work, done)
 
     def _found(
         self, rank: RankOrder, preload: str, common: Dict[str, str], found: Optional[FoundRecord], error: str
@@ -186,9 +186,9 @@ class Forking:
             self._go()
         if self._wanted and not self._uninitialised and not self._asking and now >= self._next:
             self._asking = True
-            work = partial(_ask_imports, self._running(), self._node.directory, self._began_t)
+            ask = partial(_ask_imports, self._running(), self._node.directory, self._began_t)
             done = partial(self._answered, self._attempt)
-            self._node.tasks.run("the question for imports", work, ImportRecord, QUESTION_SECONDS, done)
+            self._node.tasks.run(Work("the question for imports", ask, ImportRecord, QUESTION_SECONDS), done)
 
     @property
     def _patience(self) -> float:
@@ -239,8 +239,8 @@ class Forking:
             if error:
                 log("what the ranks import was not kept for the next run: %s" % error)
 
-        work = partial(_keep_record, rank, environment_of(rank, self._base), imports, against)
-        self._node.tasks.run("the record of imports", work, Nothing, TASK_SECONDS, done)
+        keep = partial(_keep_record, rank, environment_of(rank, self._base), imports, against)
+        self._node.tasks.run(Work("the record of imports", keep, Nothing, TASK_SECONDS), done)
 
     def _start(self, rank: RankOrder, common: Dict[str, str], record: ImportRecord) -> None:
         from .template import TemplateProcess  # late: many runs have none

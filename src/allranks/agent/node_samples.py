@@ -14,7 +14,7 @@ from allranks.protocol.messages import CallTimesMessage, CountersMessage, Messag
 from allranks.protocol.orders import CallTimesOrder, CountersOrder, StacksOrder, UsageOrder
 
 from .attempt import RankAttempt
-from .forked_tasks import Samples, result_or_error
+from .forked_tasks import Samples, Work
 from .link import describe_error, log
 from .processes import Process
 from .ranks import Ranks
@@ -42,22 +42,20 @@ class NodeSamples:
         """Sample ranks. A rank is signalled once: its attempt keeps which have been."""
         attempt = self._ranks.attempt
         signalled = attempt.signalled if attempt is not None else set()
-        work = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order.ask, frozenset(signalled))
-        message = partial(_stacks, signalled)
-        self._node.tasks.answer("the stack sample", work, Samples, SAMPLE_SECONDS, message)
+        look = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order.ask, frozenset(signalled))
+        work = Work("the stack sample", look, Samples, SAMPLE_SECONDS)
+        self._node.tasks.answer(work, partial(_stacks, signalled))
 
     def on_counters(self, order: CountersOrder) -> None:
         """Say how far the ranks' process groups are."""
-        work = partial(_counters, self._ranks.sampled(order.ranks), self._node.directory)
-        message = result_or_error(CountersMessage)
-        self._node.tasks.answer("the counters", work, CountersMessage, SAMPLE_SECONDS, message)
+        ask = partial(_counters, self._ranks.sampled(order.ranks), self._node.directory)
+        self._node.tasks.answer_with(Work("the counters", ask, CountersMessage, SAMPLE_SECONDS))
 
     def on_call_times(self, order: CallTimesOrder) -> None:
         """Say when ranks called their newest collectives, and what slows the suspects among them."""
         processes = self._ranks.sampled(order.ranks)
-        work = partial(_call_times, processes, order.suspects, self._node.directory, max(1, order.most))
-        message = result_or_error(CallTimesMessage)
-        self._node.tasks.answer("the times of collectives", work, CallTimesMessage, CALL_TIMES_SECONDS, message)
+        ask = partial(_call_times, processes, order.suspects, self._node.directory, max(1, order.most))
+        self._node.tasks.answer_with(Work("the times of collectives", ask, CallTimesMessage, CALL_TIMES_SECONDS))
 
     def on_usage(self, order: UsageOrder) -> None:
         """Sample this machine so often from now on."""

@@ -31,6 +31,7 @@ from .processes import (
 NODE_LOG = r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$"
 LISTEN = 10
 BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
+STATES = {1: "established", 6: "TIME_WAIT", LISTEN: "listen", 7: "bound", 13: "bound"}
 SCAN_SECONDS = 1.0
 TABLE_LIMIT = 32 << 20  # bytes of /proc/net/tcp
 _NETLINK_SOCK_DIAG = 4
@@ -56,7 +57,7 @@ def who_holds(port: int) -> Optional[PortOwner]:
     if not sockets:
         return None
     best = min(sockets, key=lambda s: (s.state != LISTEN, s.state not in BOUND, s.inode == 0))
-    owner = PortOwner(uid=best.uid, user=user_name(best.uid), state=_state_name(best.state))
+    owner = PortOwner(uid=best.uid, user=user_name(best.uid), state=STATES.get(best.state, "state %d" % best.state))
     if best.inode == 0:
         return owner._replace(note="an old connection in %s, no process" % owner.state)
     process = _process_of({s.inode for s in sockets if s.state == best.state and s.inode})
@@ -131,7 +132,3 @@ def _process_of(inodes: Set[int]) -> Optional[Process]:
         if not wanted.isdisjoint(open_names(process.pid)):
             owners.append(process)
     return min(owners, key=lambda p: (p.start, p.pid), default=None)
-
-
-def _state_name(state: int) -> str:
-    return {1: "established", 6: "TIME_WAIT", LISTEN: "listen", 7: "bound", 13: "bound"}.get(state, "state %d" % state)

@@ -22,7 +22,7 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import ListenOrder, ProbeOrder, ReachOrder, ReadyOrder, ServeOrder, SetupOrder
 
-from .forked_tasks import Nothing, result_or_error
+from .forked_tasks import Nothing, Work
 from .link import log
 from .node_check import NodeCheck, check_node
 from .rendezvous_check import MasterPort, Nonce, ask_server, free_ports, port_failure, probe
@@ -43,8 +43,8 @@ class Readiness:
 
     def on_setup(self, order: SetupOrder) -> None:
         """Check this node, and keep the environment after the prelude, which may run once more."""
-        work = partial(_check_node, order, self._session, self._node.header.cwd)
-        self._node.tasks.answer("the check of this node", work, NodeCheck, order.seconds, self._facts)
+        check = partial(_check_node, order, self._session, self._node.header.cwd)
+        self._node.tasks.answer(Work("the check of this node", check, NodeCheck, order.seconds), self._facts)
 
     def _facts(self, check: Optional[NodeCheck], error: str) -> Message:
         if check is None:
@@ -73,14 +73,12 @@ class Readiness:
     def on_probe(self, order: ProbeOrder) -> None:
         """Try the master's addresses."""
         seconds = order.seconds + SPARE_SECONDS
-        work = partial(probe, order)
-        self._node.tasks.answer("the rendezvous check", work, ProbedMessage, seconds, result_or_error(ProbedMessage))
+        self._node.tasks.answer_with(Work("the rendezvous check", partial(probe, order), ProbedMessage, seconds))
 
     def on_ready(self, order: ReadyOrder) -> None:
         """Ask whether a server answers."""
         seconds = order.seconds + SPARE_SECONDS
-        work = partial(ask_server, order)
-        self._node.tasks.answer("the ready test", work, ReadyMessage, seconds, result_or_error(ReadyMessage))
+        self._node.tasks.answer_with(Work("the ready test", partial(ask_server, order), ReadyMessage, seconds))
 
     def hold_port(self) -> None:
         """Listen no more, and keep the port for the master: ranks start."""
@@ -129,7 +127,7 @@ class Readiness:
         except (OSError, ImportError) as error:  # no descriptor is left
             log("no ports could be opened for the peers: %s" % error)
             return
-        if self._node.tasks.run("serving", serve, Nothing, order.seconds + SPARE_SECONDS, done):
+        if self._node.tasks.run(Work("serving", serve, Nothing, order.seconds + SPARE_SECONDS), done):
             self._node.tell(ServingMessage(tcp.getsockname()[1], udp.getsockname()[1]))
         tcp.close()
         udp.close()
@@ -137,8 +135,7 @@ class Readiness:
     def on_reach(self, order: ReachOrder) -> None:
         """Try to reach the peers."""
         seconds = order.seconds + SPARE_SECONDS
-        work = partial(_reach, order)
-        self._node.tasks.answer("reaching peers", work, ReachedMessage, seconds, result_or_error(ReachedMessage))
+        self._node.tasks.answer_with(Work("reaching peers", partial(_reach, order), ReachedMessage, seconds))
 
 
 def _check_node(order: SetupOrder, base: Dict[str, str], cwd: str) -> NodeCheck:

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 from functools import partial
-from typing import IO, Callable, Iterator, List, Optional, Set, Tuple, Type, Union
+from typing import IO, Callable, Iterator, List, Optional, Set, Tuple, Union
 
 from allranks.protocol.frames import OutputFrame
 from allranks.protocol.messages import GotMessage, ShippedMessage
@@ -19,6 +19,7 @@ from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import ShipOrder
 
 from .files import open_left, remove_tree, text_of_errno, write_all
+from .forked_tasks import Work
 
 MANIFEST = "tree.json"
 MOST = 1 << 30  # bytes of an archive that a node takes at all
@@ -30,7 +31,7 @@ BYTES_A_SECOND = 2 << 20
 FILES_A_SECOND = 200
 
 Unpacked = Callable[[Optional[ShippedMessage], str], None]
-RunTask = Callable[[str, Callable[[], ShippedMessage], Type[ShippedMessage], float, Unpacked], bool]
+RunTask = Callable[["Work[ShippedMessage]", Unpacked], bool]
 
 
 class ArchiveRefused(Exception):
@@ -103,13 +104,8 @@ class TreeReceiver:
             return
         self._close()
         seconds = SECONDS + order.bytes / BYTES_A_SECOND + order.files / FILES_A_SECOND
-        self._run_task(
-            "unpacking the tree",
-            partial(unpack, self._archive, self._target, order),
-            ShippedMessage,
-            seconds,
-            self._unpacked,
-        )
+        work = partial(unpack, self._archive, self._target, order)
+        self._run_task(Work("unpacking the tree", work, ShippedMessage, seconds), self._unpacked)
 
     def interrupt(self) -> None:
         """Expect that the end of an attempt kills the unpacking: the next one asks for the tree again, and it comes."""

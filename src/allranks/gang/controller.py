@@ -131,7 +131,8 @@ class Controller:
         try:
             if not self._attach:
                 self._act(self.gang.begin())
-            self.links.open_all()
+            for member in self.links.members.values():
+                self.links.open(member)
         except Exception as error:
             self._crashed(error)
         while not self.is_over:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from allranks.findings import Finding
 from allranks.plan.plan import make_plan
-from allranks.preflight.judge import judge
 from allranks.protocol.messages import FactsMessage, HelloMessage, ShippedMessage
 from allranks.protocol.run_facts import NodeAwaited, NodeReady, NodesChecked, Stamped, TreeArrived
 
 from .ending import Ending
 from .members import NodeState
-from .places import first_order, judge_request
+from .places import first_order
 from .remarks import prelude_failed, too_small, world_size_differs
 from .rendezvous import RendezvousCheck
 from .roster import Roster
@@ -82,7 +81,8 @@ class Gathering:
         node = roster.nodes[stamped.node]
         actions: list[Action] = [roster.stamp(node.take_answer(stamped.fact), node.name)]
         if stamped.fact.failure:
-            return actions + self._look_failed(prelude_failed(node.name, stamped.fact.failure), now)
+            roster.refused_by_check = True
+            return actions + self._failed_on_a_node(prelude_failed(node.name, stamped.fact.failure), now)
         if roster.refused_by_check:
             return actions + self._check(now)
         if not roster.has_all_facts:
@@ -134,10 +134,6 @@ class Gathering:
             Reach(node.name, pause),
         ]
 
-    def _look_failed(self, finding: Finding, now: float) -> list[Action]:
-        self.roster.refused_by_check = True
-        return self._failed_on_a_node(finding, now)
-
     def _failed_on_a_node(self, finding: Finding, now: float) -> list[Action]:
         """Give the others a moment to fail too: one sentence names them all."""
         note = self.roster.add_in_order(finding)
@@ -159,9 +155,7 @@ class Gathering:
     def _judge(self, now: float) -> list[Action]:
         roster = self.roster
         checks = roster.setting.checks
-        facts = {n.name: dict(n.facts or {}) for n in roster.nodes.values()}
-        request = judge_request(roster.spec, roster.setting, roster.cluster)
-        findings = judge(request, facts, checks, roster.spec.preflight.allow)
+        findings = roster.judge(roster.nodes.values())
         failures = [f for f in findings if f.status == "fail"]
         actions: list[Action] = []
         if checks:

@@ -19,9 +19,7 @@ from allranks.diagnose.hangs.between_roles import Between, Standstill, between_r
 from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
-from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Hang, Where, place_of
-from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CountersMessage, StacksMessage
 from allranks.protocol.orders import CountersOrder, StacksOrder
@@ -315,7 +313,7 @@ class HangWatch:
         blind = StackSample(-1, error="its node gave no answer")
         doings = {r: doing(first.get(r, blind), second.get(r, blind), seconds) for r in running}
         recordings = [read_recording(rank, look.recorder) for rank, look in sorted(second.items()) if look.recorder]
-        link = dead_link(first, second, names, self._addresses(), quiet)
+        link = dead_link(first, second, names, roster.node_at, quiet)
         link = link or slow_link(first, second, names, seconds)
         hang = link or attribute(
             doings, [end.fact.rank for end in roster.exits if end.fact.code == 0], names, recordings
@@ -332,10 +330,6 @@ class HangWatch:
         if hang is None or not ras_lines:
             return Between(hang, at_work)
         return Between(hang._replace(evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:])))
-
-    def _addresses(self) -> dict[str, str]:
-        """Map addresses that one node alone has to that node."""
-        return own_addresses({node.name: outer_addresses(node.plan_facts) for node in self.roster.nodes.values()})
 
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
         where = place_of([names[r] for r in hang.culprits if r in names], hang.culprits)

@@ -242,11 +242,6 @@ class Links:
 
     # -- opening -----------------------------------------------------------------------------------
 
-    def open_all(self) -> None:
-        """Begin to reach every node."""
-        for member in self.members.values():
-            self.open(member)
-
     def open(self, member: Member) -> None:
         """Begin to reach a node, where that is not going on."""
         if self._owner.is_over:
@@ -280,13 +275,10 @@ class Links:
                 if not renewing:
                     self._owner.feed(NodeUnreachable(error.finding), node.name)
                     return
-                self._not_renewed(error.finding)
+                if error.finding.where.node is None:  # this machine is the reason: a node may come back
+                    self._owner.note_channel(error.finding._replace(status="warn", check=CHANNEL))
             await asyncio.sleep(pause)
             pause = min(2 * pause, 4.0)
-
-    def _not_renewed(self, failure: Finding) -> None:
-        if failure.where.node is None:
-            self._owner.note_channel(failure._replace(status="warn", check=CHANNEL))
 
     async def _await_hello(self, member: Member, channel: Channel) -> None:
         """Wait for the agent's first word; raise ChannelFailed where it does not come.

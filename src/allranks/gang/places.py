@@ -169,11 +169,6 @@ def look_seconds(checks: tuple[Check, ...]) -> float:
     return FACTS_SECONDS + slowest + sum(c.seconds for c in collecting if c.alone)
 
 
-def ship_order(tree: Tree) -> ShipOrder:
-    """Announce the synced tree; the agent says how much of it has arrived, from 0 on."""
-    return ShipOrder(tree.sha256, tree.packed, tree.bytes, tree.files)
-
-
 def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
     """Return the ranks' working directory on a node."""
     if setting.tree is not None:
@@ -197,16 +192,10 @@ def _program(spec: RunSpec) -> tuple[str, ...]:
     return words.python, *words.program
 
 
-def _launcher_python(spec: RunSpec) -> str | None:
-    words = read_training(spec)
-    if words.kind != "program":
-        return None
-    return words.python
-
-
 def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> SetupOrder:
     """Ask an agent for the facts of its node."""
     workdir = workdir_on(spec, setting, node_dir)
+    words = read_training(spec)
     return SetupOrder(
         workdir=workdir,
         command=_program(spec),
@@ -214,7 +203,7 @@ def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -
         launching=launcher_settings(spec),
         modules=tuple(needed_modules(spec)),
         python=spec.launch.python,
-        launcher_python=_launcher_python(spec),
+        launcher_python=words.python if words.kind == "program" else None,  # of a launcher of such a program
         virtual_env=setting.virtual_env,
         conda_prefix=setting.conda_prefix,
         own_environment=setting.own_environment,
@@ -234,9 +223,10 @@ def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -
 
 
 def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> Send:
-    """Make an agent's first order: to take the tree, else to look at the node."""
-    if setting.tree is not None and not node.synced:
-        return Send(node.name, ship_order(setting.tree))
+    """Make an agent's first order: to take the tree (it says how much has arrived), else to look at the node."""
+    tree = setting.tree
+    if tree is not None and not node.synced:
+        return Send(node.name, ShipOrder(tree.sha256, tree.packed, tree.bytes, tree.files))
     order = setup_order(spec, setting, node.node_dir)
     return Send(node.name, order._replace(checks=collectors_on(spec, setting, node.index)))
 

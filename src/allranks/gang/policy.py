@@ -185,7 +185,8 @@ def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Ma
         return row.why
     if row.again == "hang" and means.on_hang != "restart":
         return "a hang is tried again with --on-hang restart only"
-    if row.again == "progress" and not _moved(last):
+    has_moved = last.step is not None or last.initialised or last.seconds >= LIVED
+    if row.again == "progress" and not has_moved:
         return "nothing says why it failed, and the run had made no progress (--step-pattern shows allranks the steps)"
     if any(_same(before, last, row) for before in history[:-1]):
         again = f"{last.verdict.cause} came again at step {last.step}"
@@ -215,10 +216,6 @@ def _is_replaced(last: Tried, replace: Mapping[str, str]) -> bool:
     settings before, so the node is at fault, whatever the label says."""
     named = {*last.blamed, *last.unusable_nodes}
     return bool(named) and all(replace.get(node, node) != node for node in named)
-
-
-def _moved(tried: Tried) -> bool:
-    return tried.step is not None or tried.initialised or tried.seconds >= LIVED
 
 
 def _same(before: Tried, last: Tried, row: PolicyRow) -> bool:

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from allranks.cluster import Cluster
+from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Verdict, typed_here
+from allranks.plan.node_facts import outer_addresses
 from allranks.plan.ranks import Plan
+from allranks.preflight.judge import judge
 from allranks.protocol.messages import ExitMessage, FaultMessage
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import Fact, NodeLost, Stamped
@@ -20,7 +23,7 @@ from allranks.settings.tools import is_one_process
 from allranks.text import cut
 
 from .members import NodeState, RankState
-from .places import Setting, collectors
+from .places import Setting, collectors, judge_request
 from .remarks import SPARE_UNUSED
 from .states import State
 
@@ -179,6 +182,12 @@ class Roster:
         """Whether every node has been looked at."""
         return all(n.facts is not None for n in self.nodes.values())
 
+    def judge(self, nodes: Iterable[NodeState]) -> list[Finding]:
+        """Judge what was found on nodes."""
+        facts = {node.name: dict(node.facts or {}) for node in nodes}
+        request = judge_request(self.spec, self.setting, self.cluster)
+        return judge(request, facts, self.setting.checks, self.spec.preflight.allow)
+
     def share_checks(self) -> list[Stamped[Fact]]:
         """Give every virtual node what the checks of the first have seen of their one machine; what is to be kept."""
         first = next((node for node in self.everyone.values() if node.index == self.setting.first), None)
@@ -197,6 +206,11 @@ class Roster:
     def plan_facts(self) -> dict[str, NodeFacts]:
         """What the plan reads of every node's facts."""
         return {n.name: n.plan_facts for n in self.nodes.values()}
+
+    @property
+    def node_at(self) -> dict[str, str]:
+        """Map addresses that one node alone has to that node."""
+        return own_addresses({node.name: outer_addresses(node.plan_facts) for node in self.nodes.values()})
 
     @property
     def rank_counts(self) -> dict[str, int]:

@@ -67,6 +67,10 @@ class Saving:
     def __init__(self, roster: Roster, ending: Ending) -> None:
         self.roster = roster
         self.ending = ending
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        """Forget the attempt before."""
         self._requests = 0
         self._round: SaveRound | None = None
         self._wanted = False  # before a rank could be asked
@@ -74,16 +78,6 @@ class Saving:
         self._saved_before: SavedStep | None = None  # by the request before
         self._stop: StopAfterSave | None = None
         self._over_at: float | None = None  # when the last round was over
-
-    def begin_attempt(self) -> None:
-        """Forget the attempt before."""
-        self._requests = 0
-        self._round = None
-        self._wanted = False
-        self.callers = set()
-        self._saved_before = None
-        self._stop = None
-        self._over_at = None
 
     @property
     def saved(self) -> SavedStep | None:

@@ -676,7 +676,7 @@ def make_setting(
 ) -> Setting:
     """Add what this machine and this moment know: names, secrets of the run, the caller's environment."""
     inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
-    named = _named(environ, spec.launch.forward)
+    named = {name: environ[name] for name in spec.launch.forward if name in environ}
     variables = named
     handed = HandedOver()
     if not inherit:
@@ -726,10 +726,6 @@ def _own_environment() -> str | None:
     if not in_venv:
         return None
     return sys.prefix
-
-
-def _named(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    return {name: environ[name] for name in names if name in environ}
 
 
 def node_entries(cluster: Cluster, role: str = "") -> list[NodeEntry]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from allranks.cluster import Cluster
 from allranks.findings import Finding
 from allranks.plan.plan import room_on
-from allranks.preflight.judge import judge
 from allranks.protocol.messages import FactsMessage, FaultMessage, HelloMessage, ShippedMessage
 from allranks.protocol.run_facts import (
     NodeBack,
@@ -27,7 +26,7 @@ from allranks.protocol.run_facts import (
 from allranks.text import count_of, name_with
 
 from .members import STANDS_BY, NodeState
-from .places import Tree, first_order, judge_request, keep_order
+from .places import Tree, first_order, keep_order
 from .preloading import Preloading
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
@@ -79,9 +78,7 @@ class HotSpares:
 
     def _judge(self, node: NodeState) -> list[Action]:
         roster = self.roster
-        facts = {n.name: dict(n.facts or {}) for n in (*roster.nodes.values(), node)}
-        request = judge_request(roster.spec, roster.setting, roster.cluster)
-        findings = judge(request, facts, roster.setting.checks, roster.spec.preflight.allow)
+        findings = roster.judge((*roster.nodes.values(), node))
         failed = next((f for f in findings if f.status == "fail"), None)  # the others have passed by themselves
         if failed is not None:
             return self._drop(node, failed.message, failed.remedy)

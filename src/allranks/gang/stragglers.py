@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from allranks.diagnose.recorded import own_addresses
 from allranks.diagnose.stragglers.lateness import (
     ClockEstimate,
     GroupHistory,
@@ -23,14 +22,12 @@ from allranks.diagnose.stragglers.lateness import (
 )
 from allranks.diagnose.stragglers.reasons import Reason, find_reason
 from allranks.diagnose.stragglers.slow_findings import (
-    SlowLink,
     find_slow_links,
     links_between,
     no_longer_late,
     slow_link_finding,
     slow_rank_finding,
 )
-from allranks.plan.node_facts import outer_addresses
 from allranks.protocol.messages import CallTimesMessage
 from allranks.protocol.orders import MOST_CALLS, CallTimesOrder
 from allranks.protocol.run_facts import PlainNote, Stamped, StragglerWait
@@ -294,24 +291,17 @@ class StragglerWatch:
         self._links = LinksAt(now, look.links)
         if before is None:
             return []
-        node_at = self._node_at()
-        links = links_between(before.links, look.links, now - before.at, self.roster.node_of_rank(), node_at)
+        roster = self.roster
+        seconds = now - before.at
+        links = links_between(before.links, look.links, seconds, roster.node_of_rank(), roster.node_at)
         slow = {(one.link.sender, one.link.receiver): one for one in find_slow_links(links)}
         self._slow_links = {ends: self._slow_links.get(ends, 0) + 1 for ends in slow}
         confirmed = [ends for ends, looks in self._slow_links.items() if looks >= 2]
         fresh = [slow[ends] for ends in confirmed if ends not in self._warned_links]
         self._warned_links.update(confirmed)
-        return self._report_links(fresh)
-
-    def _report_links(self, slow: list[SlowLink]) -> list[Action]:
-        """Warn of links, once each; of several at one node in one sentence."""
-        if not slow:
+        if not fresh:
             return []
-        return [self.roster.add_finding(slow_link_finding(slow))]
-
-    def _node_at(self) -> dict[str, str]:
-        """Map addresses that one node alone has to that node."""
-        return own_addresses({node.name: outer_addresses(node.plan_facts) for node in self.roster.nodes.values()})
+        return [roster.add_finding(slow_link_finding(fresh))]  # several at one node are one sentence
 
     def _rest(self, now: float, is_calm: bool) -> None:
         """Choose when to look again."""

@@ -112,7 +112,7 @@ def whole_number(text: Optional[str]) -> Optional[int]:
     return int(word)
 
 
-class Ranks:
+class RankCounts:
     """How many nodes and ranks a run would have, from the request and the facts."""
 
     def __init__(self, request: Request, facts_by_node: Nodes) -> None:

@@ -9,7 +9,7 @@ from allranks.plan.launchers.config_keys import launcher_settings
 from allranks.settings import RunSpec
 
 from .checks.accelerate_config import COUNTS, judge_options
-from .launcher_config import Ranks
+from .launcher_config import RankCounts
 from .typed_facts import Request
 
 
@@ -35,4 +35,4 @@ def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
     port = spec.rendezvous.master_port
     fields = {"launching": launching, "nproc": spec.launch.nproc, "slots": slots, "master_port": port}
     request = Request(fields)
-    return list(judge_options(request, Ranks(request, {}), {}))
+    return list(judge_options(request, RankCounts(request, {}), {}))

@@ -24,16 +24,16 @@ from .jsontext import DecodeError, JsonObject, read_object, write_json
 if TYPE_CHECKING:
     from typing import Protocol
 
-    class Encryption(Protocol):
+    class CanEncrypt(Protocol):
         """What one side can encrypt with: `agent.tls` has it."""
 
         certificate: bytes
 
-        def tunnel(self, certificate: bytes) -> Tunnel:
+        def tunnel(self, certificate: bytes) -> SealedConnection:
             """Begin on a connection, with the certificate agreed on."""
             ...
 
-    class Tunnel(Protocol):
+    class SealedConnection(Protocol):
         """The encryption of one connection."""
 
         is_ready: bool
@@ -94,7 +94,7 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 class Handshake:
     """One side's part; `feed` takes bytes until `channel` is there, and gives what is to be sent."""
 
-    def __init__(self, secret: bytes, listens: bool, encryption: Optional[Encryption] = None) -> None:
+    def __init__(self, secret: bytes, listens: bool, encryption: Optional[CanEncrypt] = None) -> None:
         if len(secret) < LEAST_SECRET:
             raise ValueError("a secret of %d bytes" % len(secret))
         self._secret = hashlib.sha256(b"allranks join 1\0" + secret).digest()
@@ -104,7 +104,7 @@ class Handshake:
         self._peer = b""
         self._dialler_can = CAN if encryption else CAN_NOT
         self._certificate = CLEAR
-        self._tunnel: Optional[Tunnel] = None
+        self._tunnel: Optional[SealedConnection] = None
         self._buffer = b""
         self._proved = False
 
@@ -206,7 +206,7 @@ class Handshake:
 class Records:
     """Packs and unpacks records; each direction counts its own."""
 
-    def __init__(self, sending_key: bytes, reading_key: bytes, tunnel: Optional[Tunnel] = None) -> None:
+    def __init__(self, sending_key: bytes, reading_key: bytes, tunnel: Optional[SealedConnection] = None) -> None:
         self._sending_key = sending_key
         self._reading_key = reading_key
         self._sent = 0

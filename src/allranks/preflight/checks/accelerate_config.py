@@ -13,7 +13,7 @@ from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_value, collected, differing, fail, having, nodes_with, those, values_of
 from ..host import Host
-from ..launcher_config import MISSING, Ranks, Table, absent, read_table, whole_number
+from ..launcher_config import MISSING, RankCounts, Table, absent, read_table, whole_number
 from ..typed_facts import Facts, Launching, Request
 
 ID = "accelerate_config"
@@ -58,7 +58,7 @@ def collect(host: Host) -> Optional[Table]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail with the figure that it must be: accelerate-config, world-size-mismatch, rank-missing-or-duplicate."""
     launching = request.asked.launching
-    files = Files(collected(facts_by_node, ID, Table), Ranks(request, facts_by_node), facts_by_node, launching)
+    files = Files(collected(facts_by_node, ID, Table), RankCounts(request, facts_by_node), facts_by_node, launching)
     for finding in files.judge(request):
         if request.asked.launching.accelerate:
             yield finding
@@ -73,7 +73,9 @@ class Files:
     An option of the command overrides the file's key, as accelerate has it.
     """
 
-    def __init__(self, tables: Mapping[str, Table], ranks: Ranks, facts_by_node: Nodes, launching: Launching) -> None:
+    def __init__(
+        self, tables: Mapping[str, Table], ranks: RankCounts, facts_by_node: Nodes, launching: Launching
+    ) -> None:
         self._overridden = {} if launching.holds else launching.options
         self._holds = launching.holds
         self.tables = tables
@@ -190,7 +192,7 @@ def addresses_of(facts: Facts, loopback: bool = False) -> List[str]:
     return [address.address for one, address in every if loopback or not one.loopback]
 
 
-def judge_options(request: Request, ranks: Ranks, facts_by_node: Nodes) -> Findings:
+def judge_options(request: Request, ranks: RankCounts, facts_by_node: Nodes) -> Findings:
     """Judge what the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
     launching = request.asked.launching
     options = launching.options

@@ -14,7 +14,7 @@ from allranks.text import join_names
 
 from ..compare import Findings, Nodes, by_item, by_value, collected, fail, values_of
 from ..host import CouldNotLook, Host
-from ..launcher_config import MISSING, Ranks, Table, absent, read_table, whole_number
+from ..launcher_config import MISSING, RankCounts, Table, absent, read_table, whole_number
 from ..typed_facts import Request
 
 ID = "deepspeed_config"
@@ -41,7 +41,7 @@ def collect(host: Host) -> Optional[Dict[str, Table]]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """deepspeed-config: which figure must be what; and files that differ between nodes."""
-    ranks = Ranks(request, facts_by_node)
+    ranks = RankCounts(request, facts_by_node)
     for path, by_node in by_item(collected(facts_by_node, ID, Dict[str, Table])).items():
         yield from absent(by_node, path)
         tables = {node: tuple(sorted(table.items())) for node, table in by_node.items() if MISSING not in table}
@@ -56,7 +56,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
                 yield fail(_LABEL, nodes, f"{path} on {join_names(nodes)}: {wrong[0]}", wrong[1])
 
 
-def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
+def _wrong(table: Mapping[str, str], ranks: RankCounts) -> Optional[Tuple[str, str]]:
     """Say what does not multiply out, and the figures that would; None where it does."""
     figures = {key: whole_number(table.get(key)) for key in (_TRAIN, _MICRO, _STEPS)}
     for key, value in figures.items():
@@ -86,7 +86,7 @@ def _wrong(table: Mapping[str, str], ranks: Ranks) -> Optional[Tuple[str, str]]:
     return message, f'set {_TRAIN}: {fits}, or "auto"'
 
 
-def _readers(table: Mapping[str, str], ranks: Ranks) -> Tuple[int, str]:
+def _readers(table: Mapping[str, str], ranks: RankCounts) -> Tuple[int, str]:
     sharing = 1
     for key in _SHARING:
         sharing *= max(1, whole_number(table.get(key)) or 1)

@@ -21,7 +21,7 @@ from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, alike, collected, differences, fail_if, remote, size, values_of, warn
 from ..host import Host, decimal, lines_of, number_in, text_in, words_in
-from ..launcher_config import Ranks
+from ..launcher_config import RankCounts
 from ..typed_facts import Facts, Request
 
 ID = "limits"
@@ -365,7 +365,7 @@ def _finding(limit: Limit, shortage: Shortage, nodes: List[str], load: RunLoad) 
 
 def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, RunLoad]:
     """Virtual nodes are one machine, which has all ranks."""
-    ranks = Ranks(request, facts_by_node)
+    ranks = RankCounts(request, facts_by_node)
     virtual = request.asked.virtual
     loads = {}
     for node, facts in facts_by_node.items():
